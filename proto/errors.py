@@ -1,0 +1,116 @@
+"""The two kinds of failure of a call, and the one table of what each code means.
+
+A business failure is a successful gRPC call whose answer carries `status{code, message}`: handlers
+raise `WireError`. A failure of the call itself (unknown method, bad metadata, no permission) is a
+gRPC status: they raise `RpcFailure`. Clients retry and isolate endpoints on the second kind, so
+whatever can be said with a code is said with a code.
+
+Source: the client protocol's codes and how official clients react to them (gRPC API, sections 1.2
+and 3.2).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from . import v2
+
+# The standard numbers of gRPC's status codes, as `RpcFailure.grpc_code` holds them.
+CANCELLED: Final = 1
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+PERMISSION_DENIED: Final = 7
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+
+GRPC_NAMES: Final = {
+    CANCELLED: "CANCELLED",
+    INVALID_ARGUMENT: "INVALID_ARGUMENT",
+    DEADLINE_EXCEEDED: "DEADLINE_EXCEEDED",
+    PERMISSION_DENIED: "PERMISSION_DENIED",
+    RESOURCE_EXHAUSTED: "RESOURCE_EXHAUSTED",
+    UNIMPLEMENTED: "UNIMPLEMENTED",
+    INTERNAL: "INTERNAL",
+    UNAVAILABLE: "UNAVAILABLE",
+}
+
+# The same request, sent again later, may succeed.
+_RETRIABLE: Final = frozenset(
+    {
+        v2.REQUEST_TIMEOUT,
+        v2.TOO_MANY_REQUESTS,
+        v2.INTERNAL_ERROR,
+        v2.INTERNAL_SERVER_ERROR,
+        v2.HA_NOT_AVAILABLE,
+        v2.PROXY_TIMEOUT,
+        v2.MASTER_PERSISTENCE_TIMEOUT,
+        v2.SLAVE_PERSISTENCE_TIMEOUT,
+    }
+)
+
+# The request may have taken effect: unknown, not failed. Sent again, it may take effect twice.
+_UNKNOWN: Final = frozenset(
+    {
+        v2.REQUEST_TIMEOUT,
+        v2.PROXY_TIMEOUT,
+        v2.MASTER_PERSISTENCE_TIMEOUT,
+        v2.SLAVE_PERSISTENCE_TIMEOUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeInfo:
+    """What a code means to whoever sent the request."""
+
+    number: int
+    name: str
+    retriable: bool
+    outcome_unknown: bool
+
+
+CODES: Final[dict[int, CodeInfo]] = {
+    number: CodeInfo(number, name, number in _RETRIABLE, number in _UNKNOWN)
+    for name, number in v2.Code.items()
+}
+
+
+def code_name(code: int) -> str:
+    """The code's name, or its digits when this protocol version has no name for it."""
+    info = CODES.get(code)
+    return str(code) if info is None else info.name
+
+
+def is_retriable(code: int) -> bool:
+    """True if the same request may succeed later; a code without a name never does."""
+    info = CODES.get(code)
+    return info is not None and info.retriable
+
+
+class WireError(Exception):
+    """A business failure: `status{code, message}` in a successful answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code = v2.Code.ValueType(code)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{code_name(self.code)} ({self.code}): {self.message}"
+
+    def status(self) -> v2.Status:
+        return v2.Status(code=self.code, message=self.message)
+
+
+class RpcFailure(Exception):
+    """A failure of the call itself: a gRPC status with a standard number."""
+
+    def __init__(self, grpc_code: int, message: str) -> None:
+        super().__init__(grpc_code, message)
+        self.grpc_code = grpc_code
+        self.message = message
+
+    def __str__(self) -> str:
+        name = GRPC_NAMES.get(self.grpc_code, "gRPC status")
+        return f"{name} ({self.grpc_code}): {self.message}"

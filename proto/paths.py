@@ -1,0 +1,78 @@
+"""The gRPC paths of every method that CometMQ serves or calls.
+
+No stubs are generated: a door maps a path to a handler, a client calls a path. A path is
+`/<full service name>/<method>`; `tests/proto/test_paths.py` compares them with the descriptors.
+"""
+
+from typing import Final
+
+MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
+
+QUERY_ROUTE: Final = MESSAGING + "QueryRoute"
+HEARTBEAT: Final = MESSAGING + "Heartbeat"
+SEND_MESSAGE: Final = MESSAGING + "SendMessage"
+QUERY_ASSIGNMENT: Final = MESSAGING + "QueryAssignment"
+RECEIVE_MESSAGE: Final = MESSAGING + "ReceiveMessage"
+ACK_MESSAGE: Final = MESSAGING + "AckMessage"
+FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: Final = MESSAGING + "ForwardMessageToDeadLetterQueue"
+PULL_MESSAGE: Final = MESSAGING + "PullMessage"
+UPDATE_OFFSET: Final = MESSAGING + "UpdateOffset"
+GET_OFFSET: Final = MESSAGING + "GetOffset"
+QUERY_OFFSET: Final = MESSAGING + "QueryOffset"
+END_TRANSACTION: Final = MESSAGING + "EndTransaction"
+TELEMETRY: Final = MESSAGING + "Telemetry"
+NOTIFY_CLIENT_TERMINATION: Final = MESSAGING + "NotifyClientTermination"
+CHANGE_INVISIBLE_DURATION: Final = MESSAGING + "ChangeInvisibleDuration"
+RECALL_MESSAGE: Final = MESSAGING + "RecallMessage"
+SYNC_LITE_SUBSCRIPTION: Final = MESSAGING + "SyncLiteSubscription"
+
+# The control plane of the client protocol; no official client calls it.
+ROCKETMQ_ADMIN: Final = "/apache.rocketmq.v2.Admin/"
+
+CHANGE_LOG_LEVEL: Final = ROCKETMQ_ADMIN + "ChangeLogLevel"
+DESCRIBE_TOPIC_STATUS: Final = ROCKETMQ_ADMIN + "DescribeTopicStatus"
+LIST_SUBSCRIPTION: Final = ROCKETMQ_ADMIN + "ListSubscription"
+DESCRIBE_SUBSCRIPTION: Final = ROCKETMQ_ADMIN + "DescribeSubscription"
+DELETE_SUBSCRIPTION: Final = ROCKETMQ_ADMIN + "DeleteSubscription"
+DESCRIBE_GROUP_ACCUMULATION: Final = ROCKETMQ_ADMIN + "DescribeGroupAccumulation"
+QUERY_TIME_SPAN: Final = ROCKETMQ_ADMIN + "QueryTimeSpan"
+LIST_CONSUMER_CONNECTION: Final = ROCKETMQ_ADMIN + "ListConsumerConnection"
+RESET_GROUP_OFFSET: Final = ROCKETMQ_ADMIN + "ResetGroupOffset"
+QUERY_MESSAGE: Final = ROCKETMQ_ADMIN + "QueryMessage"
+PRINT_THREAD_STACK_TRACE: Final = ROCKETMQ_ADMIN + "PrintThreadStackTrace"
+VERIFY_MESSAGE: Final = ROCKETMQ_ADMIN + "VerifyMessage"
+ADMIN_SEND_MESSAGE: Final = ROCKETMQ_ADMIN + "AdminSendMessage"
+GET_CONSUMER_RUNNING_INFO: Final = ROCKETMQ_ADMIN + "GetConsumerRunningInfo"
+GET_TOPIC_ROUTE: Final = ROCKETMQ_ADMIN + "GetTopicRoute"
+GET_PROXY_RUNTIME_STATS: Final = ROCKETMQ_ADMIN + "GetProxyRuntimeStats"
+
+NAMESERVER: Final = "/cometmq.v1.NameServer/"
+
+REGISTER: Final = NAMESERVER + "Register"
+UNREGISTER: Final = NAMESERVER + "Unregister"
+GET_CLUSTER: Final = NAMESERVER + "GetCluster"
+
+HA: Final = "/cometmq.v1.HaReplication/"
+
+HA_REPLICATE: Final = HA + "Replicate"
+
+ADMIN: Final = "/cometmq.v1.Admin/"
+
+CREATE_TOPIC: Final = ADMIN + "CreateTopic"
+LIST_TOPICS: Final = ADMIN + "ListTopics"
+DESCRIBE_TOPIC: Final = ADMIN + "DescribeTopic"
+CREATE_GROUP: Final = ADMIN + "CreateGroup"
+LIST_GROUPS: Final = ADMIN + "ListGroups"
+DESCRIBE_GROUP: Final = ADMIN + "DescribeGroup"
+DESCRIBE_CLUSTER: Final = ADMIN + "DescribeCluster"
+GET_CONFIG: Final = ADMIN + "GetConfig"
+
+TEST: Final = "/cometmq.v1.Test/"
+
+GET_CLOCK: Final = TEST + "GetClock"
+SET_CLOCK: Final = TEST + "SetClock"
+ADVANCE_CLOCK: Final = TEST + "AdvanceClock"
+PUT_FAULT: Final = TEST + "PutFault"
+LIST_FAULTS: Final = TEST + "ListFaults"
+CLEAR_FAULTS: Final = TEST + "ClearFaults"
+GET_COUNTERS: Final = TEST + "GetCounters"
