@@ -1,0 +1,250 @@
+"""Appending messages: validation, queue offsets, records into the log, hints for dispatch.
+
+One store timestamp a batch, never earlier than the last one, so that times grow with offsets. What a
+batch holds for one segment is written with one call (a run). Positions, and hints with them, move
+only after it. A message that is refused changes nothing, and does not stop the others of its batch.
+"""
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
+from zlib import crc32
+
+from .commit_log import CommitLog
+from .consume_queue import ConsumeQueue
+from .dispatch import UNQUEUED, Dispatcher, Hint
+from .errors import StoreError
+from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK
+from .queue_table import QueueTable
+from .record import (
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED_V4,
+    HOST_V4_BYTES,
+    PROPERTIES_BYTES_MAX,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    Message,
+    encode,
+    record_size,
+    tags_code,
+)
+from .results import AppendResult, Arrival, PutStatus
+
+logger = logging.getLogger(__name__)
+_OK: Final = PutStatus.PUT_OK
+_FIXED_AND_LENGTH: Final = FIXED_V4.size + 2
+_UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
+#: A run is joined in memory before it is written; above this it is written and a new one begins.
+_RUN_BYTES_MAX: Final = 1 << 20
+#: Records looked at in one step while offsets are taken from the log.
+_ASSIGN_STEP: Final = 10_000
+
+
+def refused(status: PutStatus) -> AppendResult:
+    return AppendResult(status, -1, 0, -1, 0)
+
+
+class Appender:
+    """The one writer of messages (a follower's raw bytes go past it)."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        dispatcher: Dispatcher,
+        wall_ms: Callable[[], int],
+        body_bytes_max: int,
+    ) -> None:
+        self.on_new_segment: Callable[[int], list[Message]] | None = None
+        #: Why the last segment could not be made; "" while there is no trouble.
+        self.allocation_failure = ""
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._wall_ms = wall_ms
+        self._body_bytes_max = body_bytes_max
+        self._assigned_end = 0  # queue offsets of all records before it are known
+        self._headed = -1  # start of the segment whose first record may come now
+        self._in_hook = False
+
+    def append_many(self, messages: Sequence[Message]) -> list[AppendResult]:
+        """One result a message, in order. Raises OSError when the log cannot be written."""
+        log = self._log
+        self.assign_from_log()
+        self._dispatcher.begin_hints()
+        now_ms = max(self._wall_ms(), log.last_store_timestamp_ms)
+        begin = log.end
+        results: list[AppendResult] = []
+        rest = self._append_run(messages, now_ms, results)
+        while rest:
+            results.append(self._append_one(rest[0], now_ms))
+            rest = self._append_run(rest[1:], now_ms, results)
+        if log.end != begin:
+            self._assigned_end = log.end
+            log.note_written(now_ms)
+        return results
+
+    def _append_run(
+        self, messages: Sequence[Message], now_ms: int, results: list[AppendResult]
+    ) -> Sequence[Message]:
+        """Append the common messages at the front, in one write; returns those from the first
+        uncommon one on: another segment, an unknown queue, IPv6, a transaction, a refusal."""
+        log = self._log
+        end = log.end
+        limit = self._run_limit()
+        queues = self._queues.queues
+        size_unlimited = min(self._body_bytes_max, PROPERTIES_BYTES_MAX)
+        pack = FIXED_V4.pack
+        known_codes = KNOWN_CODES.get
+        parts: list[bytes] = []
+        arrivals: list[Arrival] = []
+        units: dict[ConsumeQueue, list[int]] = {}
+        for message in messages:
+            topic = message.topic
+            queue_id = message.queue_id
+            queue = queues.get((topic, queue_id))
+            if queue is None or message.sys_flag & _UNCOMMON or topic == SCHEDULE_TOPIC:
+                break
+            body = message.body
+            properties = message.properties
+            born_host = message.born_host
+            store_host = message.store_host
+            properties_bytes = len(properties)
+            size = _FIXED_AND_LENGTH + len(body) + len(queue.topic_field) + properties_bytes
+            if (
+                end + size > limit
+                or len(born_host) != HOST_V4_BYTES
+                or len(store_host) != HOST_V4_BYTES
+                or (size > size_unlimited and self._too_large(message))
+            ):
+                break
+            number = queue.next_offset
+            try:
+                # fmt: off
+                head = pack(
+                    size, queue.topic_magic, crc32(body) & CRC_MASK, queue_id, message.flag,
+                    number, end, message.sys_flag, message.born_timestamp_ms, born_host,
+                    now_ms, store_host, message.reconsume_times,
+                    message.prepared_transaction_offset, len(body),
+                )
+                # fmt: on
+            except struct.error:
+                break
+            length = properties_bytes.to_bytes(2, "big")
+            parts += (head, body, queue.topic_field, length, properties)
+            # The usual case of `tags_code`, without the call: what stands behind the last mark.
+            code = known_codes(properties.rpartition(TAGS_MARK)[2].partition(b"\x02")[0])
+            if code is None:
+                code = tags_code(topic, properties, now_ms)
+            arrivals.append(Arrival(_OK, end, size, number, now_ms, topic, queue_id, code))
+            flat = units.get(queue)
+            if flat is None:
+                units[queue] = [number, end, size, code]
+            else:
+                flat += (end, size, code)
+            queue.next_offset = number + 1
+            end += size
+        if parts:
+            log.write(b"".join(parts))
+            self._dispatcher.add_hint(Hint(arrivals, units))
+            results += arrivals
+        return messages[len(arrivals) :]
+
+    def _too_large(self, message: Message) -> bool:
+        return (
+            len(message.body) > self._body_bytes_max
+            or len(message.properties) > PROPERTIES_BYTES_MAX
+        )
+
+    def _run_limit(self) -> int:
+        """Where a run must end: before the segment's blank, and not too far."""
+        log = self._log
+        segment = log.tail
+        if segment is None or (log.end == segment.start and segment.start != self._headed):
+            return 0
+        return min(segment.end - BLANK_BYTES, log.end + _RUN_BYTES_MAX)
+
+    def _append_one(self, message: Message, now_ms: int) -> AppendResult:
+        """The careful way: any message, wherever it has to go."""
+        if len(message.body) > self._body_bytes_max:
+            return refused(PutStatus.MESSAGE_ILLEGAL)
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            return refused(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        log = self._log
+        try:
+            queue = self._queues.queue(message.topic, message.queue_id)
+            size = record_size(message)
+            encode(message, 0, 0, now_ms)  # whatever is wrong with it shows before room is made
+        except (ValueError, struct.error):
+            return refused(PutStatus.MESSAGE_ILLEGAL)
+        if size + BLANK_BYTES > log.segment_bytes:
+            return refused(PutStatus.END_OF_FILE)
+        if not self._make_room(size, now_ms):
+            return refused(PutStatus.CREATE_MAPPED_FILE_FAILED)
+        begin = log.end
+        if message.sys_flag & TRANSACTION_MASK in UNQUEUED:
+            log.write(encode(message, 0, begin, now_ms))
+            return AppendResult(_OK, begin, size, 0, now_ms)
+        number = queue.next_offset
+        log.write(encode(message, number, begin, now_ms))
+        queue.next_offset = number + 1
+        code = tags_code(message.topic, message.properties, now_ms)
+        arrival = Arrival(_OK, begin, size, number, now_ms, message.topic, message.queue_id, code)
+        self._dispatcher.add_hint(Hint([arrival], {queue: [number, begin, size, code]}))
+        return arrival
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Let the log end where a record of `size` bytes fits; false if there is no segment."""
+        try:
+            self._turn_page(size)
+            self._write_heads(now_ms)
+            self._turn_page(size)
+        except StoreError as error:
+            if str(error) != self.allocation_failure:
+                logger.error("segment.failed reason=%s", error)
+            self.allocation_failure = str(error)
+            return False
+        self.allocation_failure = ""
+        self._headed = self._log.segments[-1].start
+        return True
+
+    def _turn_page(self, size: int) -> None:
+        log = self._log
+        begin = log.end
+        if log.tail is None or begin == log.tail.end:
+            log.add_segment(begin)
+        elif begin - log.tail.start + size + BLANK_BYTES > log.tail.size:
+            log.roll()
+            self._dispatcher.skip_blank(begin)
+
+    def _write_heads(self, now_ms: int) -> None:
+        """Let the hook's records begin a new segment. They may roll on; there is no hook in a hook."""
+        log = self._log
+        segment = log.segments[-1]
+        if log.end > segment.start or segment.start == self._headed:
+            return
+        self._headed = segment.start
+        if self.on_new_segment is not None and not self._in_hook:
+            self._in_hook = True
+            try:
+                for head in self.on_new_segment(segment.start):
+                    self._append_one(head, now_ms)
+            finally:
+                self._in_hook = False
+
+    def assign_from_log(self) -> None:
+        """Raise the next offset of every queue over the records that came in raw."""
+        log, dispatcher = self._log, self._dispatcher
+        begin = max(self._assigned_end, dispatcher.offset)
+        while begin < log.end:
+            arrivals, end = dispatcher.parse(begin, log.end, _ASSIGN_STEP)
+            for arrival in arrivals:
+                queue = self._queues.queue(arrival.topic, arrival.queue_id)
+                queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
+            if end == begin:
+                break
+            begin = end
+        self._assigned_end = log.end

@@ -1,0 +1,195 @@
+"""Dispatch: from the log to the consume queues, in log order.
+
+What the appender knows about its records it leaves here as hints, so that the hot path never parses
+what it has just written. Everything else (a follower's bytes, what recovery left, what came while the
+hints were full) is parsed from the log. Both give the same units; a test holds them against each
+other. Losing hints loses nothing.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
+
+from .commit_log import CommitLog
+from .consume_queue import ConsumeQueue
+from .errors import CorruptLogError
+from .queue_table import QueueTable
+from .record import (
+    BLANK,
+    BLANK_BYTES,
+    FIXED,
+    FIXED_V4,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    tags_code,
+)
+from .results import Arrival, PutStatus
+from .segment import Segment
+
+#: Hints held while readers may not see the records yet (synchronous modes); about 200 bytes each.
+HINTS_MAX: Final = 65_536
+#: Transaction types that get no unit (store format, section 3.4).
+UNQUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+_end_of = attrgetter("end")
+
+
+@lru_cache(maxsize=4096)
+def _topic(data: bytes) -> str:
+    return data.decode()
+
+
+def parse_arrival(segment: Segment, position: int) -> tuple[Arrival, int]:
+    """The arrival of the whole record at `position`, and its system flag.
+
+    Trusts the lengths in the record: recovery, the appender or raw append checked them.
+    """
+    data = segment.map
+    fixed = FIXED_V4
+    values = fixed.unpack_from(data, position)
+    if values[7] & 0x30:
+        fixed = FIXED[values[7] >> 4 & 3]
+        values = fixed.unpack_from(data, position)
+    size, magic = values[0], values[1]
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        offset = segment.start + position
+        raise CorruptLogError(segment.path, offset, "a record should begin here.")
+    topic_at = position + fixed.size + values[14]
+    if magic == MAGIC_V1:
+        topic_at += 1
+        topic_end = topic_at + data[topic_at - 1]
+    else:
+        topic_at += 2
+        topic_end = topic_at + int.from_bytes(data[topic_at - 2 : topic_at], "big")
+    topic = _topic(data[topic_at:topic_end])
+    code = tags_code(topic, data[topic_end + 2 : position + size], values[10])
+    arrival = Arrival(
+        PutStatus.PUT_OK, values[6], size, values[5], values[10], topic, values[3], code
+    )
+    return arrival, values[7]
+
+
+@dataclass(slots=True)
+class Hint:
+    """What one write of the appender put into the log: at least one record, without a gap."""
+
+    arrivals: list[Arrival]
+    #: For each queue the number of the first unit, then offset, size, tags code of every unit.
+    units: dict[ConsumeQueue, list[int]]
+
+    def split(self, count: int) -> tuple["Hint", "Hint"]:
+        """The first `count` records, which are not all, and the others."""
+        queues = {(queue.topic, queue.queue_id): queue for queue in self.units}
+        halves = []
+        for arrivals in (self.arrivals[:count], self.arrivals[count:]):
+            units: dict[ConsumeQueue, list[int]] = {}
+            for arrival in arrivals:
+                queue = queues[arrival.topic, arrival.queue_id]
+                flat = units.setdefault(queue, [arrival.queue_offset])
+                flat += (arrival.physical_offset, arrival.size, arrival.tags_code)
+            halves.append(Hint(arrivals, units))
+        return halves[0], halves[1]
+
+
+class Dispatcher:
+    """Moves `offset` along the log; what lies before it is in the queues."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable) -> None:
+        self.offset = 0
+        #: Start and store time of the last record that got a unit, for the checkpoint.
+        self.last: tuple[int, int] = (0, 0)
+        self._hints: deque[Hint] = deque()
+        self._hinted = 0  # records in the hints
+        self._hints_end = -1  # where the next hint must begin; -1: the log is ahead of the hints
+        self._log = log
+        self._queues = queues
+
+    def begin_hints(self) -> None:
+        """Hints may begin when the queues have caught up with the log."""
+        if not self._hints and self.offset == self._log.end:
+            self._hints_end = self.offset
+
+    def add_hint(self, hint: Hint) -> None:
+        """The appender wrote this, behind what it wrote before."""
+        first, last = hint.arrivals[0], hint.arrivals[-1]
+        if self._hints_end == first.physical_offset and self._hinted < HINTS_MAX:
+            self._hints.append(hint)
+            self._hinted += len(hint.arrivals)
+            self._hints_end = last.physical_offset + last.size
+
+    def skip_blank(self, begin: int) -> None:
+        """A blank was written at `begin`: the next record lies where the log ends now."""
+        if self._hints_end == begin:
+            self._hints_end = self._log.end
+
+    def dispatch(self, up_to: int, records_max: int) -> list[Arrival]:
+        """Write units for records that end at or before `up_to`; returns what became visible.
+
+        Raises OSError, ValueError or CorruptLogError; what was visible before stays so.
+        """
+        up_to = min(up_to, self._log.end)
+        arrivals: list[Arrival] = []
+        while self.offset < up_to and len(arrivals) < records_max:
+            before = self.offset
+            if self._hints:
+                arrivals += self._take_hint(up_to, records_max - len(arrivals))
+            else:
+                parsed, end = self.parse(before, up_to, records_max - len(arrivals))
+                self._queues.write(parsed)
+                self._advance(parsed, end)
+                arrivals += parsed
+            if self.offset == before:
+                break
+        return arrivals
+
+    def _take_hint(self, up_to: int, records_max: int) -> list[Arrival]:
+        """Write the units of the first hint, or of that part of it that may be seen."""
+        hint = self._hints[0]
+        last = hint.arrivals[-1]
+        if last.physical_offset + last.size > up_to or len(hint.arrivals) > records_max:
+            count = min(bisect_right(hint.arrivals, up_to, key=_end_of), records_max)
+            if not count:
+                return []
+            hint, rest = hint.split(count)
+            self._hints[0] = rest
+            self._hints.appendleft(hint)
+        self._queues.write_units(hint.units)
+        self._hints.popleft()
+        self._hinted -= len(hint.arrivals)
+        last = hint.arrivals[-1]
+        self._advance(hint.arrivals, last.physical_offset + last.size)
+        return hint.arrivals
+
+    def _advance(self, arrivals: list[Arrival], end: int) -> None:
+        self.offset = end
+        if arrivals:
+            self.last = (arrivals[-1].physical_offset, arrivals[-1].store_timestamp_ms)
+
+    def parse(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
+        """Arrivals of the queued records in [begin, up_to), and where the next record begins.
+
+        `begin` is the border of a record. Looks at `records_max` records at most.
+        """
+        arrivals: list[Arrival] = []
+        for _ in range(records_max):
+            if up_to - begin < BLANK_BYTES:
+                break
+            segment = self._log.segment_at(begin)
+            position = begin - segment.start
+            size, magic = BLANK.unpack_from(segment.map, position)
+            if begin + size > up_to:
+                break
+            begin += size
+            if magic != MAGIC_BLANK:
+                arrival, sys_flag = parse_arrival(segment, position)
+                if sys_flag & TRANSACTION_MASK not in UNQUEUED:
+                    arrivals.append(arrival)
+        return arrivals, begin

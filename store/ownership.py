@@ -1,0 +1,78 @@
+"""Who owns the store directory: the files `lock` and `abort` (store format, sections 1 and 6.1).
+
+`lock` holds the four bytes "lock"; byte 0 is locked with fcntl, as the format has it, so that an
+Apache broker and ours exclude each other, and the file with flock, which also excludes a second
+store in the same process. It is taken before anything is read. `abort` exists while a store runs and
+holds the process id: finding it at the start means that the last owner did not stop cleanly.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from .disk import Disk
+from .errors import StoreLockedError
+
+_LOCK_BYTES = b"lock"
+
+
+class Ownership:
+    """Lock and abort file of one directory."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._abort = root / "abort"
+        self._disk = disk
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Raises StoreLockedError when another store has the directory."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        descriptor = self._disk.open(str(self._root / "lock"), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreLockedError(
+                f"The store directory {self._root} is in use by another process"
+                f"{self._owner()}. Stop it, or give this one another storePathRootDir."
+            ) from error
+        self._descriptor = descriptor
+        if os.pread(descriptor, len(_LOCK_BYTES) + 1, 0) != _LOCK_BYTES:
+            self._disk.truncate(descriptor, 0)
+            self._disk.pwrite(descriptor, _LOCK_BYTES, 0)
+            self._disk.fsync(descriptor)
+
+    def _owner(self) -> str:
+        try:
+            process = self._abort.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return f" (process {process})" if process.isdigit() else ""
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        return not self._abort.exists()
+
+    def mark_running(self) -> None:
+        """Write `abort`; from now on only `mark_stopped` makes the next start a clean one."""
+        data = str(os.getpid()).encode()
+        path = str(self._abort)
+        descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._disk.pwrite(descriptor, data, 0)
+            self._disk.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._disk.sync_directory(str(self._root))
+
+    def mark_stopped(self) -> None:
+        self._disk.unlink(str(self._abort))
+        self._disk.sync_directory(str(self._root))
+
+    def release(self) -> None:
+        """Give the lock up; the file stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,352 @@
+"""Record codec of the commit log: pure functions between bytes and `Message`, `Record`.
+
+bh, sh are 8 bytes for an IPv4 host and 20 for an IPv6 host; T is 1 (version 1) or 2 (version 2).
+
+offset     size  field
+     0        4  total size of the record, this field included; 0 = nothing written here yet
+     4        4  magic: version 1, version 2, or blank (the rest of the segment is unused)
+     8        4  CRC-32 of the body with the top bit cleared
+    12        4  queue id
+    16        4  flag of the user, opaque
+    20        8  queue offset (index of the unit; 0 for prepared and rollback records)
+    28        8  physical offset of this record
+    36        4  system flag (bits 4 and 5: born host, store host is IPv6)
+    40        8  born timestamp, ms
+    48       bh  born host: address, port
+ 48+bh        8  store timestamp, ms
+ 56+bh       sh  store host: address, port
+            4    reconsume times
+            8    prepared transaction offset
+            4    body length, then the body
+            T    topic length, then the topic (UTF-8)
+            2    properties length, then the properties
+
+All integers are big-endian (store format, sections 2.1-2.5; blank: 2.6). Version 2 is written exactly
+when the topic has more than 127 bytes, because version 1 reads its length back as a signed byte.
+Only the body has a checksum: `decode` also requires that all lengths add up to the total size.
+"""
+
+import socket
+import struct
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from zlib import crc32
+
+from .errors import RecordFormatError
+from .properties import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+    java_hash,
+    property_value,
+    tags_code,
+)
+
+__all__ = [
+    "BLANK_BYTES",
+    "PROPERTIES_BYTES_MAX",
+    "Delivery",
+    "Message",
+    "Record",
+    "decode",
+    "decode_delivery",
+    "decode_properties",
+    "encode",
+    "encode_properties",
+    "encode_record",
+    "java_hash",
+    "pack_host",
+    "property_value",
+    "record_size",
+    "tags_code",
+    "unpack_host",
+]
+
+MAGIC_V1: Final = 0xDAA320A7 - (1 << 32)
+MAGIC_V2: Final = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK: Final = 0xCBD43194 - (1 << 32)
+BLANK: Final = struct.Struct(">ii")  # bytes that remain in the segment, magic
+BLANK_BYTES: Final = 8
+CRC_MASK: Final = 0x7FFFFFFF
+TOPIC_BYTES_V1_MAX: Final = 127
+TOPIC_BYTES_MAX: Final = 255
+
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_ROLLBACK: Final = 0xC
+HOST_V4_BYTES: Final = 8
+HOST_V6_BYTES: Final = 20
+
+
+def _fixed_part(born_host_bytes: int, store_host_bytes: int) -> struct.Struct:
+    return struct.Struct(
+        ">i"  # total size
+        "i"  # magic
+        "I"  # body CRC
+        "i"  # queue id
+        "i"  # flag
+        "q"  # queue offset
+        "q"  # physical offset
+        "i"  # system flag
+        "q"  # born timestamp
+        f"{born_host_bytes}s"
+        "q"  # store timestamp
+        f"{store_host_bytes}s"
+        "i"  # reconsume times
+        "q"  # prepared transaction offset
+        "i"  # body length
+    )
+
+
+#: Everything before the body, by (system flag >> 4) & 3.
+FIXED: Final = tuple(
+    _fixed_part(
+        HOST_V6_BYTES if bits & 1 else HOST_V4_BYTES, HOST_V6_BYTES if bits & 2 else HOST_V4_BYTES
+    )
+    for bits in range(4)
+)
+FIXED_V4: Final = FIXED[0]
+assert [fixed.size for fixed in FIXED] == [88, 100, 100, 112]
+#: total size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
+HEAD: Final = struct.Struct(">iiIiiqqi")
+_LENGTH_16: Final = struct.Struct(">H")
+RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
+#: Largest record for a given largest body: the rest of a record never needs more than this.
+RECORD_OVERHEAD_MAX: Final = 65_536
+
+
+@dataclass(slots=True)
+class Message:
+    """What a caller appends. `properties` is the encoded string, hosts are packed (`pack_host`)."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(HOST_V4_BYTES)
+    store_host: bytes = bytes(HOST_V4_BYTES)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(slots=True)
+class Record(Message):
+    """A message with what the store added. `version` is 1 or 2."""
+
+    version: int = 1
+    size: int = 0
+    body_crc: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    store_timestamp_ms: int = 0
+    _decoded: dict[str, str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def properties_dict(self) -> dict[str, str]:
+        if self._decoded is None:
+            self._decoded = decode_properties(self.properties)
+        return self._decoded
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The fields that a delivery to a consumer needs; topic and checksum are not looked at."""
+
+    body: bytes
+    properties: bytes
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    body_crc: int
+    born_timestamp_ms: int
+    born_host: bytes
+    store_timestamp_ms: int
+    store_host: bytes
+    reconsume_times: int
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """Address bytes and i32 port: 8 bytes for IPv4, 20 for IPv6."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.inet_pton(family, host) + port.to_bytes(4, "big", signed=True)
+
+
+def unpack_host(data: bytes) -> tuple[str, int]:
+    family = socket.AF_INET if len(data) == HOST_V4_BYTES else socket.AF_INET6
+    return socket.inet_ntop(family, data[:-4]), int.from_bytes(data[-4:], "big", signed=True)
+
+
+@lru_cache(maxsize=4096)
+def topic_field(topic: str) -> tuple[int, bytes]:
+    """Magic and length-prefixed topic. Raises ValueError for a topic that no version can hold."""
+    data = topic.encode()
+    if not data or len(data) > TOPIC_BYTES_MAX:
+        raise ValueError(f"A topic has 1 to {TOPIC_BYTES_MAX} bytes; this one has {len(data)}.")
+    if len(data) <= TOPIC_BYTES_V1_MAX:
+        return MAGIC_V1, bytes((len(data),)) + data
+    return MAGIC_V2, _LENGTH_16.pack(len(data)) + data
+
+
+def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+    """The system flag with bits 4 and 5 as the hosts say. Raises ValueError for other lengths."""
+    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    for host, bit in ((born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
+        if len(host) == HOST_V6_BYTES:
+            sys_flag |= bit
+        elif len(host) != HOST_V4_BYTES:
+            raise ValueError(f"A packed host has 8 or 20 bytes; this one has {len(host)}.")
+    return sys_flag
+
+
+def record_size(message: Message) -> int:
+    """Total size that `encode` will produce."""
+    hosts = len(message.born_host) + len(message.store_host)
+    topic = topic_field(message.topic)[1]
+    return 72 + hosts + len(message.body) + len(topic) + 2 + len(message.properties)
+
+
+def encode(
+    message: Message, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+) -> bytes:
+    """One whole record. Raises ValueError or struct.error for a field out of range."""
+    magic, topic = topic_field(message.topic)
+    body = message.body
+    properties = message.properties
+    born_host = message.born_host
+    store_host = message.store_host
+    sys_flag = message.sys_flag
+    fixed = FIXED_V4
+    if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & 0x30:
+        sys_flag = host_flags(sys_flag, born_host, store_host)
+        fixed = FIXED[sys_flag >> 4 & 3]
+    head = fixed.pack(
+        fixed.size + len(body) + len(topic) + 2 + len(properties),
+        magic,
+        crc32(body) & CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        message.born_timestamp_ms,
+        born_host,
+        store_timestamp_ms,
+        store_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        len(body),
+    )
+    return b"".join((head, body, topic, len(properties).to_bytes(2, "big"), properties))
+
+
+def encode_record(record: Record) -> bytes:
+    """The bytes that `record` was decoded from."""
+    return encode(record, record.queue_offset, record.physical_offset, record.store_timestamp_ms)
+
+
+def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
+    """Return the record at the start of `data`, which may be longer.
+
+    Raises RecordFormatError when magic, lengths or the checksum of the body do not fit.
+    """
+    if len(data) < RECORD_BYTES_MIN:
+        raise RecordFormatError(f"{len(data)} bytes are too few for a record.")
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag = HEAD.unpack_from(
+        data
+    )
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise RecordFormatError(f"{magic & 0xFFFFFFFF:#010x} is not the magic of a record.")
+    if size < RECORD_BYTES_MIN or size > len(data):
+        raise RecordFormatError(f"A record of {size} bytes does not fit {len(data)} bytes.")
+    fixed = FIXED[sys_flag >> 4 & 3]
+    if size < fixed.size + 3:
+        raise RecordFormatError(f"{size} bytes are too few for a record with these hosts.")
+    born_ms, born_host, store_ms, store_host, reconsumed, prepared, body_length = fixed.unpack_from(
+        data
+    )[8:]
+    body_end = fixed.size + body_length
+    topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
+    if body_length < 0 or topic_at > size:
+        raise RecordFormatError(f"A body of {body_length} bytes does not fit the record.")
+    topic_end = topic_at + int.from_bytes(data[body_end:topic_at], "big")
+    properties_at = topic_end + 2
+    if properties_at > size:
+        raise RecordFormatError("The topic does not fit the record.")
+    if properties_at + int.from_bytes(data[topic_end:properties_at], "big") != size:
+        raise RecordFormatError("The lengths do not add up to the size of the record.")
+    body = bytes(data[fixed.size : body_end])
+    if check_crc and body_length and crc32(body) & CRC_MASK != crc:
+        raise RecordFormatError("The checksum of the body does not match.")
+    try:
+        topic = str(data[topic_at:topic_end], "utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordFormatError("The topic is not UTF-8.") from error
+    return Record(
+        topic,
+        queue_id,
+        body,
+        bytes(data[properties_at:size]),
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_host,
+        reconsumed,
+        prepared,
+        version=1 if magic == MAGIC_V1 else 2,
+        size=size,
+        body_crc=crc,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        store_timestamp_ms=store_ms,
+    )
+
+
+def decode_delivery(data: bytes) -> Delivery:
+    """The fields of a delivery, from a whole record that the store handed out (`StoredRecord`)."""
+    sys_flag = int.from_bytes(data[36:40], "big")
+    fixed = FIXED[sys_flag >> 4 & 3] if sys_flag & 0x30 else FIXED_V4
+    (
+        _size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        _physical_offset,
+        _sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsumed,
+        _prepared,
+        body_length,
+    ) = fixed.unpack_from(data)
+    body_at = fixed.size
+    topic_at = body_at + body_length
+    if magic == MAGIC_V1:
+        properties_at = topic_at + data[topic_at] + 3
+    else:
+        properties_at = topic_at + int.from_bytes(data[topic_at : topic_at + 2], "big") + 4
+    return Delivery(
+        data[body_at:topic_at],
+        data[properties_at:],
+        queue_id,
+        queue_offset,
+        flag,
+        sys_flag,
+        crc,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsumed,
+    )
