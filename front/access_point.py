@@ -1,0 +1,254 @@
+"""The access point: any node answers any RPC, by passing on what another node owns.
+
+It wraps a service table: `locate` says who owns a request, None is this node. A request for another
+node goes there as the bytes that came in, with its deadline, its picked metadata and one more pair
+that marks it as forwarded; the answer goes back untouched (design, section 2). One hop is the most:
+a forwarded request that this node would pass on again is served here where `unreachable` allows it,
+and otherwise refused as UNAVAILABLE to the node that forwarded it, which treats that like any owner
+out of reach.
+
+When the owner cannot be reached before it has answered, `unreachable` decides: "serve" here, "hold",
+or a `WireError`. A held request asks `locate` again several times a second and goes out as soon as
+there is a new owner, or the old one is back; a little before its deadline it is answered
+HA_NOT_AVAILABLE, so that official clients ride through a failover without an error. A request whose
+owner vanished in the middle may have been executed there: held sends are delivered at least once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+
+from ..proto import v2
+from ..proto.errors import (
+    CANCELLED,
+    DEADLINE_EXCEEDED,
+    UNAVAILABLE,
+    RpcFailure,
+    WireError,
+)
+from .bridge import BridgeSession, ParsingSession
+from .channels import ChannelPool
+from .clock import Clock
+from .config import DoorConfig
+from .context import FORWARDED, RequestContext
+from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
+
+Decision = Literal["serve", "hold"] | WireError
+Locate = Callable[[str, Any, RequestContext], str | None]
+Unreachable = Callable[[str, Any, RequestContext], Decision]
+
+_NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
+# How often held requests look again: many times in an election, seldom enough for thousands of them.
+_LOOK_AGAIN_S = 0.1
+_MARK = ((FORWARDED, "1"),)
+_OUT_OF_REACH = frozenset((UNAVAILABLE, CANCELLED))
+
+
+@dataclass(slots=True)
+class ForwardStatistics:
+    """For metrics and tests; counted since the start."""
+
+    forwarded: int = 0
+    #: Owner out of reach and served here instead.
+    served_instead: int = 0
+    held: int = 0
+    #: Held until just before the deadline, in vain.
+    held_in_vain: int = 0
+    #: Bytes of requests that are held now.
+    holding_bytes: int = 0
+
+
+class AccessPoint:
+    """`services` is the wrapped table; a door serves it like any other."""
+
+    def __init__(
+        self,
+        services: ServiceTable,
+        config: DoorConfig,
+        clock: Clock,
+        locate: Locate,
+        unreachable: Unreachable,
+    ) -> None:
+        self.statistics = ForwardStatistics()
+        self._config = config
+        self._clock = clock
+        self._locate = locate
+        self._unreachable = unreachable
+        self._pool = ChannelPool(config)
+        self._tick: asyncio.Future[None] | None = None
+        wrap = {Kind.UNARY: self._routed, Kind.SERVER_STREAM: self._routed, Kind.BIDI: self._bidi}
+        self.services: dict[str, Method] = {
+            path: Method(path, method.kind, bytes, wrap[method.kind](method), method.fail)
+            for path, method in services.items()
+        }
+
+    async def close(self) -> None:
+        """Close the connections to other nodes."""
+        await self._pool.close()
+
+    def _routed(self, method: Method) -> Callable[..., Any]:
+        path, handler, locate = method.path, method.handler, self._locate
+        unary = method.kind is Kind.UNARY
+        forward: Callable[[_Forward], Any] = self._forward_unary if unary else self._forward_stream
+
+        def handle(raw: bytes, ctx: RequestContext) -> Any:
+            request = read_request(method, raw)
+            owner = locate(path, request, ctx)
+            if owner is None or self._last_hop(path, request, ctx):
+                return handler(request, ctx)
+            return forward(_Forward(method, raw, request, ctx, owner))
+
+        return handle
+
+    def _bidi(self, method: Method) -> Callable[..., Session]:
+        path, handler, locate = method.path, method.handler, self._locate
+
+        def open_session(ctx: RequestContext, outbound: Outbound) -> Session:
+            owner = locate(path, None, ctx)
+            if owner is None or self._last_hop(path, None, ctx):
+                return ParsingSession(method, handler(ctx, outbound))
+            self.statistics.forwarded += 1
+            call = self._pool.call(owner, path, requests=True, answers=True)
+            timeout = self._timeout_s(ctx)
+            return BridgeSession(call(timeout=timeout, metadata=ctx.metadata + _MARK), outbound)
+
+        return open_session
+
+    def _last_hop(self, path: str, request: Any, ctx: RequestContext) -> bool:
+        """True if a forwarded request may be served here although another node owns it."""
+        if not ctx.forwarded:
+            return False
+        if self._unreachable(path, request, ctx) == "serve":
+            self.statistics.served_instead += 1
+            return True
+        raise RpcFailure(
+            UNAVAILABLE, "this node does not own the request and a request makes one hop only"
+        )
+
+    async def _forward_unary(self, forward: "_Forward") -> Any:
+        while forward.owner is not None:
+            self.statistics.forwarded += 1
+            call = self._pool.call(forward.owner, forward.method.path)
+            ctx = forward.ctx
+            try:
+                return await call(
+                    forward.raw, timeout=self._timeout_s(ctx), metadata=ctx.metadata + _MARK
+                )
+            except (grpc.RpcError, grpc.aio.UsageError) as error:
+                await self._after_failure(forward, error)
+        answer = forward.method.handler(forward.request, forward.ctx)
+        return await answer if asyncio.isfuture(answer) else answer
+
+    async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:
+        while forward.owner is not None:
+            self.statistics.forwarded += 1
+            start = self._pool.call(forward.owner, forward.method.path, answers=True)
+            ctx = forward.ctx
+            begun = False
+            call = None
+            try:
+                call = start(
+                    forward.raw, timeout=self._timeout_s(ctx), metadata=ctx.metadata + _MARK
+                )
+                while (item := await call.read()) is not grpc.aio.EOF:
+                    begun = True
+                    yield item
+                return
+            except (grpc.RpcError, grpc.aio.UsageError) as error:
+                if begun:
+                    raise _passed_on(error) from None
+                await self._after_failure(forward, error)
+            finally:
+                if call is not None:
+                    call.cancel()
+        answers = forward.method.handler(forward.request, forward.ctx)
+        if asyncio.isfuture(answers):
+            answers = await answers
+        if isinstance(answers, list):
+            for answer in answers:
+                yield answer
+        else:
+            async for answer in answers:
+                yield answer
+
+    async def _after_failure(self, forward: "_Forward", error: Exception) -> None:
+        """Set the owner to try next, None to serve here; raises what ends the request."""
+        failure = _passed_on(error)
+        if failure.grpc_code not in _OUT_OF_REACH:
+            raise failure from None
+        decision = self._unreachable(forward.method.path, forward.request, forward.ctx)
+        if isinstance(decision, WireError):
+            raise decision from None
+        if decision == "serve":
+            self.statistics.served_instead += 1
+            forward.owner = None
+        else:
+            await self._hold(forward)
+
+    async def _hold(self, forward: "_Forward") -> None:
+        statistics = self.statistics
+        if forward.hold_until_ns is None:
+            statistics.held += 1
+            forward.hold_until_ns = self._hold_until_ns(forward.ctx)
+        size = len(forward.raw)
+        if statistics.holding_bytes + size > self._config.front_forward_hold_bytes:
+            raise WireError(v2.HA_NOT_AVAILABLE, "the leader is out of reach and too much waits")
+        statistics.holding_bytes += size
+        try:
+            while True:
+                remaining_ns = forward.hold_until_ns - self._clock.steady_ns()
+                if remaining_ns <= 0:
+                    statistics.held_in_vain += 1
+                    raise WireError(v2.HA_NOT_AVAILABLE, "the leader is out of reach; try again")
+                await asyncio.wait({self._next_tick()}, timeout=remaining_ns / _NS_PER_S)
+                owner = self._locate(forward.method.path, forward.request, forward.ctx)
+                if owner is None or owner != forward.owner or self._pool.ready(owner):
+                    forward.owner = owner
+                    return
+        finally:
+            statistics.holding_bytes -= size
+
+    def _hold_until_ns(self, ctx: RequestContext) -> int:
+        if ctx.deadline_ns is None:
+            return self._clock.steady_ns() + self._config.front_forward_hold_max * _NS_PER_MS
+        return ctx.deadline_ns - self._config.front_forward_hold_margin * _NS_PER_MS
+
+    def _next_tick(self) -> "asyncio.Future[None]":
+        """One timer for all who hold."""
+        if self._tick is None or self._tick.done():
+            loop = asyncio.get_running_loop()
+            self._tick = loop.create_future()
+            loop.call_later(_LOOK_AGAIN_S, self._tick.set_result, None)
+        return self._tick
+
+    def _timeout_s(self, ctx: RequestContext) -> float | None:
+        if ctx.deadline_ns is None:
+            return None
+        remaining_ns = ctx.deadline_ns - self._clock.steady_ns()
+        if remaining_ns <= 0:
+            raise RpcFailure(DEADLINE_EXCEEDED, "the deadline passed before it was forwarded")
+        return remaining_ns / _NS_PER_S
+
+
+@dataclass(slots=True)
+class _Forward:
+    """One request on its way to its owner."""
+
+    method: Method
+    raw: bytes
+    request: Any
+    ctx: RequestContext
+    owner: str | None
+    hold_until_ns: int | None = None
+
+
+def _passed_on(error: Exception) -> RpcFailure:
+    """The owner's failure as ours; a channel that was closed under the call counts as out of reach."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return RpcFailure(UNAVAILABLE, str(error))
+    return RpcFailure(error.code().value[0], error.details() or "")

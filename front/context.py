@@ -1,0 +1,63 @@
+"""What a service may know about the call it answers: who asks, from where, and for how long.
+
+A door fills one `RequestContext` a call. Of the metadata only the names below are picked (gRPC API
+note, section 2.1); everything else a client sends is ignored. `metadata` keeps the picked pairs as
+they came, so that the access point can pass them on to the owner.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CLIENT_ID = "x-mq-client-id"
+LANGUAGE = "x-mq-language"
+CLIENT_VERSION = "x-mq-client-version"
+NAMESPACE = "x-mq-namespace"
+TOKEN = "x-cometmq-token"
+FORWARDED = "x-cometmq-forwarded"
+
+#: Names that are picked and passed on as they are: identity, version and what a signature covers.
+PICKED = frozenset(
+    (
+        CLIENT_ID,
+        LANGUAGE,
+        CLIENT_VERSION,
+        NAMESPACE,
+        TOKEN,
+        FORWARDED,
+        "authorization",
+        "x-mq-date-time",
+        "x-mq-protocol",
+        "x-mq-protocol-version",
+        "x-mq-session-token",
+    )
+)
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One call, as the services see it. Plain slots: one is made for every request."""
+
+    client_id: str = ""
+    language: str = ""
+    client_version: str = ""
+    namespace: str = ""
+    #: "host:port" of the other end; "" where it has none (unix sockets).
+    peer: str = ""
+    #: On the steady clock; None when the client set no deadline.
+    deadline_ns: int | None = None
+    #: The request came through another node's access point and must not make a second hop.
+    forwarded: bool = False
+    token: str = ""
+    metadata: tuple[tuple[str, str], ...] = ()
+    #: Set by a handler whose answer takes something away (a pop): called on the loop, at most once,
+    #: when there was an answer and it could not be given to the client. A wait that ends without an
+    #: answer is a cancelled future instead.
+    on_undelivered: Callable[[], None] | None = None
+
+    def remaining_ms(self, now_ns: int) -> int | None:
+        """Whole milliseconds until the deadline, 0 when it has passed, None without one."""
+        if self.deadline_ns is None:
+            return None
+        return max(0, (self.deadline_ns - now_ns) // _NS_PER_MS)

@@ -1,0 +1,117 @@
+"""The small parts of the front: clock, context, outbound queue, failures, loop."""
+
+import asyncio
+import time
+
+import pytest
+
+from cometmq.front.clock import Clock
+from cometmq.front.context import RequestContext
+from cometmq.front.event_loop import loop_factory
+from cometmq.front.outbound import QueuedOutbound
+from cometmq.front.service import OutboundFull, encode, status_failure
+from cometmq.proto import v1, v2
+from cometmq.proto.errors import RpcFailure, WireError
+
+
+def test_the_wall_can_be_moved_and_the_steady_clock_cannot() -> None:
+    clock = Clock()
+    assert abs(clock.wall_ms() - time.time() * 1_000) < 1_000
+    before = clock.steady_ns()
+    clock.set_wall_ms(1_000_000)
+    assert 1_000_000 <= clock.wall_ms() < 1_010_000
+    clock.advance_wall_ms(3_600_000)
+    assert 4_600_000 <= clock.wall_ms() < 4_610_000
+    clock.advance_wall_ms(-3_600_000)
+    assert 1_000_000 <= clock.wall_ms() < 1_010_000
+    assert 0 <= clock.steady_ns() - before < 10_000_000_000
+
+
+def test_the_steady_clock_never_goes_back() -> None:
+    clock = Clock()
+    seen = [clock.steady_ns() for _ in range(1_000)]
+    assert seen == sorted(seen)
+
+
+def test_what_remains_of_a_deadline() -> None:
+    assert RequestContext().remaining_ms(5) is None
+    ctx = RequestContext(deadline_ns=10_000_000)
+    assert ctx.remaining_ms(0) == 10
+    assert ctx.remaining_ms(9_500_000) == 0
+    assert ctx.remaining_ms(99_000_000) == 0
+
+
+def test_a_failure_fills_the_status_of_either_shape() -> None:
+    error = WireError(v2.TOPIC_NOT_FOUND, "no topic")
+    theirs = status_failure(v2.SendMessageResponse)(error)
+    assert (theirs.status.code, theirs.status.message) == (v2.TOPIC_NOT_FOUND, "no topic")
+    ours = status_failure(v1.ClockResponse)(error)
+    assert (ours.code, ours.message) == (v2.TOPIC_NOT_FOUND, "no topic")
+
+
+def test_ready_bytes_go_through() -> None:
+    ready = b"ready"
+    assert encode(ready) is ready
+    assert encode(v2.Resource(name="x")) == v2.Resource(name="x").SerializeToString()
+
+
+async def test_an_outbound_queue_keeps_order_and_ends() -> None:
+    outbound = QueuedOutbound(10, 1_000)
+    outbound.send(b"one")
+    outbound.send(v2.Resource(name="two"))
+    outbound.finish()
+    outbound.send(b"too late")
+    taken = [await outbound.take() for _ in range(3)]
+    assert taken == [b"one", v2.Resource(name="two").SerializeToString(), None]
+
+
+async def test_an_outbound_queue_is_bounded_in_messages_and_bytes() -> None:
+    outbound = QueuedOutbound(3, 1_000)
+    for _ in range(3):
+        outbound.send(b"")
+    with pytest.raises(OutboundFull):
+        outbound.send(b"")
+    outbound = QueuedOutbound(100, 1_000)
+    outbound.send(bytes(5_000))  # alone, it is let in
+    with pytest.raises(OutboundFull):
+        outbound.send(b"x")
+
+
+async def test_who_waits_for_room_is_told() -> None:
+    outbound = QueuedOutbound(1, 1_000)
+    assert outbound.drained().done()
+    outbound.send(b"x")
+    drained = outbound.drained()
+    taker = asyncio.ensure_future(_take_all(outbound))
+    await asyncio.wait_for(drained, 10)
+    outbound.send(b"y")
+    outbound.finish(RpcFailure(14, "over"))
+    assert await taker == [b"x", b"y", "over"]
+    assert outbound.drained().done()
+
+
+async def _take_all(outbound: QueuedOutbound) -> list[bytes | str]:
+    taken: list[bytes | str] = []
+    try:
+        while (data := await outbound.take()) is not None:
+            taken.append(data)
+    except RpcFailure as error:
+        taken.append(error.message)
+    return taken
+
+
+async def test_an_abandoned_queue_releases_and_drops() -> None:
+    outbound = QueuedOutbound(2, 1_000)
+    outbound.send(b"x")
+    drained = outbound.drained()
+    outbound.abandon()
+    await asyncio.wait_for(drained, 10)
+    outbound.send(b"y")
+    assert outbound.finished
+    assert await outbound.take() is None
+
+
+def test_servers_have_a_loop() -> None:
+    loop = loop_factory()()
+    assert loop.run_until_complete(asyncio.sleep(0, "ran")) == "ran"
+    loop.close()

@@ -1,0 +1,224 @@
+"""Conformance of a door, part 1: one request, one answer."""
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import pytest
+
+from cometmq.proto import v2
+
+
+async def test_bytes_go_in_and_come_out(bench: Any) -> None:
+    async with await bench() as b:
+        for request in (b"hello", b"", b"\x00" * 5, bytes(range(256)) * 40):
+            assert await b.client.unary("Echo", request) == request
+
+
+async def test_a_big_message_goes_through(bench: Any) -> None:
+    async with await bench() as b:
+        request = bytes(range(256)) * 65_536  # 16 MiB
+        assert await b.client.unary("Echo", request) == request
+
+
+async def test_a_message_above_the_limit_is_refused_and_the_connection_lives(bench: Any) -> None:
+    async with await bench(front_max_receive_message_size=1_000) as b:
+        with pytest.raises(grpc.RpcError) as refused:
+            await b.client.unary("Echo", b"x" * 1_001)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await b.client.unary("Echo", b"x" * 900) == b"x" * 900
+
+
+async def test_a_message_object_is_serialised(bench: Any) -> None:
+    async with await bench() as b:
+        request = v2.SendMessageRequest(messages=[v2.Message(), v2.Message()])
+        answer = v2.SendMessageResponse.FromString(
+            await b.client.unary("Message", request.SerializeToString())
+        )
+        assert (answer.status.code, answer.status.message) == (v2.OK, "2")
+
+
+async def test_a_future_is_awaited(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        calls = [b.client.unary("Later", b"%d" % n) for n in range(50)]
+        await eventually(lambda: len(b.services.futures) == 50)
+        assert b.door.statistics().in_flight == 50
+        for future in b.services.futures:
+            future.set_result(b"done")
+        assert [await call for call in calls] == [b"done"] * 50
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+
+
+async def test_a_future_may_fail(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        call = asyncio.ensure_future(_answer(b.client.unary("Later")))
+        await eventually(lambda: b.services.futures)
+        b.services.futures[0].set_exception(ZeroDivisionError("late"))
+        assert await call is grpc.StatusCode.INTERNAL
+
+
+async def test_a_coroutine_is_awaited(bench: Any) -> None:
+    async with await bench() as b:
+        assert await b.client.unary("Coroutine", b"abc") == b"cba"
+
+
+async def test_a_wire_error_is_an_answer_with_a_status(bench: Any) -> None:
+    async with await bench() as b:
+        answer = v2.AckMessageResponse.FromString(await b.client.unary("Wire"))
+        assert (answer.status.code, answer.status.message) == (v2.TOPIC_NOT_FOUND, "no topic here")
+
+
+async def test_an_rpc_failure_is_a_grpc_status(bench: Any) -> None:
+    async with await bench() as b:
+        with pytest.raises(grpc.RpcError) as refused:
+            await b.client.unary("Rpc")
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert refused.value.details() == "not you"
+
+
+@pytest.mark.parametrize("name", ["Boom", "Wrong"])
+async def test_any_other_error_is_internal_logged_once_and_counted(
+    bench: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with await bench() as b:
+        with caplog.at_level(logging.ERROR):
+            for _ in range(3):
+                assert await _answer(b.client.unary(name)) is grpc.StatusCode.INTERNAL
+        assert b.door.statistics().internal_errors == {f"/test.Conformance/{name}": 3}
+        logged = [r for r in caplog.records if "door.internal_error" in r.getMessage()]
+        assert len(logged) == 1
+        assert name in logged[0].getMessage()
+        assert logged[0].exc_info is not None
+        assert await b.client.unary("Echo", b"still there") == b"still there"
+
+
+async def test_an_unknown_path_is_unimplemented(bench: Any) -> None:
+    async with await bench() as b:
+        for path in ("/test.Conformance/Nothing", "/nobody/Echo", "/x"):
+            assert await _answer(b.client.unary(path)) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_garbage_where_a_message_should_be_harms_nobody_else(
+    bench: Any, eventually: Any
+) -> None:
+    async with await bench() as b:
+        waiting = b.client.unary("Later")
+        await eventually(lambda: b.services.futures)
+        for garbage in (b"\xff\xff\xff", b"\x0a\x7f", b"\x00"):
+            with pytest.raises(grpc.RpcError) as refused:
+                await b.client.unary("Message", garbage)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        b.services.futures[0].set_result(b"unharmed")
+        assert await waiting == b"unharmed"
+        assert b.door.statistics().internal_errors == {}
+
+
+async def test_the_deadline_reaches_the_service(bench: Any) -> None:
+    async with await bench() as b:
+        await b.client.unary("Echo", timeout=7)
+        await b.client.unary("Echo", timeout=None)
+        with_deadline, without = b.services.contexts
+        now_ns = with_deadline.deadline_ns - 5_000_000_000
+        assert with_deadline.remaining_ms(now_ns) == 5_000
+        assert without.deadline_ns is None
+
+
+async def test_a_deadline_that_passes_cancels_the_future(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        code = await _answer(b.client.unary("Later", timeout=0.05))
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        await eventually(b.services.futures[0].cancelled)
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+
+
+async def test_a_client_that_cancels_cancels_the_future(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        call = b.client.unary("Later")
+        await eventually(lambda: b.services.futures)
+        call.cancel()
+        await eventually(b.services.futures[0].cancelled)
+        assert b.services.undelivered == 0  # there was no answer that could be lost
+        assert await b.client.unary("Echo", b"next") == b"next"
+
+
+async def test_a_future_that_the_service_gives_up_is_unavailable(
+    bench: Any, eventually: Any
+) -> None:
+    async with await bench() as b:
+        call = asyncio.ensure_future(_answer(b.client.unary("Later")))
+        await eventually(lambda: b.services.futures)
+        b.services.futures[0].cancel()
+        assert await call is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_metadata_is_picked_by_name(bench: Any) -> None:
+    async with await bench() as b:
+        sent = (
+            ("x-mq-client-id", "me@1"),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", "5.1.2"),
+            ("x-mq-namespace", "ns"),
+            ("x-cometmq-token", "secret"),
+            ("authorization", "MQv2-HMAC-SHA1 ..."),
+            ("x-mq-request-id", "not picked"),
+            ("x-other", "not picked"),
+            ("x-binary-bin", b"\x00\xff"),
+        )
+        await b.client.unary("Echo", metadata=sent)
+        (ctx,) = b.services.contexts
+        assert ctx.client_id == "me@1"
+        assert ctx.language == "PYTHON"
+        assert ctx.client_version == "5.1.2"
+        assert ctx.namespace == "ns"
+        assert ctx.token == "secret"
+        assert ctx.forwarded is False
+        assert ctx.peer.startswith("127.0.0.1:")
+        assert dict(ctx.metadata) == dict(sent[:6])
+
+
+async def test_a_forwarded_request_is_known_by_its_mark(bench: Any) -> None:
+    async with await bench() as b:
+        await b.client.unary("Echo", metadata=(("x-cometmq-forwarded", "1"),))
+        assert b.services.contexts[0].forwarded is True
+
+
+async def test_missing_metadata_is_empty(bench: Any) -> None:
+    async with await bench() as b:
+        await b.client.unary("Echo")
+        (ctx,) = b.services.contexts
+        assert (ctx.client_id, ctx.language, ctx.token, ctx.metadata) == ("", "", "", ())
+
+
+async def test_a_compressed_request_is_inflated(bench: Any) -> None:
+    async with await bench() as b:
+        client = b.another_client(compression=grpc.Compression.Gzip)
+        request = b"again and again " * 10_000
+        assert await client.unary("Echo", request) == request
+
+
+async def test_calls_beyond_the_bound_are_refused_at_once(bench: Any, eventually: Any) -> None:
+    async with await bench(front_max_concurrent_calls=3) as b:
+        calls = [b.client.unary("Later") for _ in range(3)]
+        await eventually(lambda: len(b.services.futures) == 3)
+        assert await _answer(b.client.unary("Echo")) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for future in b.services.futures:
+            future.set_result(b"")
+        for call in calls:
+            await call
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+        assert await b.client.unary("Echo", b"room again") == b"room again"
+
+
+async def test_a_thousand_calls_at_once(bench: Any) -> None:
+    async with await bench() as b:
+        calls = [b.client.unary("Echo", b"%d" % n) for n in range(1_000)]
+        assert [await call for call in calls] == [b"%d" % n for n in range(1_000)]
+
+
+async def _answer(call: Any) -> Any:
+    """The answer, or the status that came instead."""
+    try:
+        return await call
+    except grpc.RpcError as error:
+        return error.code()
