@@ -1,0 +1,143 @@
+"""Settings of replication: the one place of every default (HA note, section 6.10).
+
+RocketMQ's own keys keep their names and meaning (`brokerRole`, `haListenPort`, `haMasterAddress`,
+`slaveTimeout`, `minInSyncReplicas`, `haTransferBatchSize`); the rest are ours. Contradictions are
+refused here, so that `SYNC_MASTER` can never silently mean "asynchronous".
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
+
+#: A frame may be this much larger than its chunk: headers, a piece of offsets, protobuf's own bytes.
+FRAME_OVERHEAD_BYTES = 64 * 1024
+#: gRPC refuses larger frames on both sides (HA note, 6.11).
+MAX_FRAME_BYTES = 8 << 20
+#: A stream without a frame for this many beats is dead (HA note, 6.10).
+DEAD_AFTER_BEATS = 3
+#: Followers of one leader at most: each may hold a window of unacknowledged bytes in memory.
+MAX_FOLLOWERS = 15
+
+
+def _setting(default: Any, help_text: str, unit: str = "") -> Any:
+    metadata = {"help": help_text}
+    if unit:
+        metadata["unit"] = unit
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaConfig:
+    broker_role: BrokerRole = field(
+        default="ASYNC_MASTER",
+        metadata={
+            "help": "ASYNC_MASTER answers at once, SYNC_MASTER waits for every in-sync replica, "
+            "SLAVE follows a master"
+        },
+    )
+    ha_listen_port: int = _setting(10912, "port of replication and control; 0 takes a free one")
+    ha_master_address: str = _setting(
+        "", "host:port of the master's replication port; empty: learned from the nameserver"
+    )
+    min_in_sync_replicas: int = _setting(
+        1, "a SYNC_MASTER refuses writes while fewer replicas, itself included, are in sync"
+    )
+    slave_timeout: int = _setting(
+        3000,
+        "a synchronous send waits this long for the replicas, then its outcome is unknown",
+        "ms",
+    )
+    ha_in_sync_lag_ms: int = _setting(
+        5000, "a replica that has not caught up for this long leaves the in-sync set", "ms"
+    )
+    ha_transfer_batch_size: int = _setting(256 * 1024, "commit-log bytes in one chunk", "bytes")
+    ha_window_size: int = _setting(
+        8 << 20, "bytes sent to one follower and not yet received by it, at most", "bytes"
+    )
+    ha_beat_interval_ms: int = _setting(500, "an idle stream carries a beat this often", "ms")
+    ha_reconnect_min_ms: int = _setting(100, "first pause before a follower reconnects", "ms")
+    ha_reconnect_max_ms: int = _setting(2000, "longest pause before a follower reconnects", "ms")
+    ha_refused_retry_ms: int = _setting(
+        10_000, "a follower that was refused (for example DIVERGED) asks again this often", "ms"
+    )
+    ha_offsets_interval_ms: int = _setting(
+        200, "changed consumer offsets go to the followers this often", "ms"
+    )
+    cluster_token: str = _setting(
+        "", "secret of the cluster's internal calls; empty: only this machine may connect"
+    )
+
+    def __post_init__(self) -> None:
+        if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"):
+            raise ValueError(
+                f"brokerRole={self.broker_role} is not one of ASYNC_MASTER, SYNC_MASTER, SLAVE"
+            )
+        if not 0 <= self.ha_listen_port <= 65535:
+            raise ValueError(f"haListenPort={self.ha_listen_port} is not a port (0..65535)")
+        self._check_sync()
+        self._check_times()
+        self._check_sizes()
+
+    def _check_sync(self) -> None:
+        if not 1 <= self.min_in_sync_replicas <= MAX_FOLLOWERS + 1:
+            raise ValueError(
+                f"minInSyncReplicas={self.min_in_sync_replicas} must be 1..{MAX_FOLLOWERS + 1}: "
+                "it counts the master too"
+            )
+        if self.broker_role == "ASYNC_MASTER" and self.min_in_sync_replicas > 1:
+            raise ValueError(
+                f"brokerRole=ASYNC_MASTER never waits for a replica, so minInSyncReplicas="
+                f"{self.min_in_sync_replicas} could not be kept: use SYNC_MASTER, or 1"
+            )
+        if self.is_sync and self.ha_in_sync_lag_ms <= self.slave_timeout:
+            raise ValueError(
+                f"haInSyncLagMs={self.ha_in_sync_lag_ms} must be longer than slaveTimeout="
+                f"{self.slave_timeout}: a send that waits for a lost replica has to time out "
+                "before that replica leaves the in-sync set"
+            )
+
+    def _check_times(self) -> None:
+        for name in (
+            "slave_timeout",
+            "ha_beat_interval_ms",
+            "ha_reconnect_min_ms",
+            "ha_refused_retry_ms",
+            "ha_offsets_interval_ms",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1 ms")
+        if self.ha_reconnect_max_ms < self.ha_reconnect_min_ms:
+            raise ValueError(
+                f"haReconnectMaxMs={self.ha_reconnect_max_ms} is below haReconnectMinMs="
+                f"{self.ha_reconnect_min_ms}"
+            )
+        if self.ha_beat_interval_ms * DEAD_AFTER_BEATS >= self.ha_in_sync_lag_ms:
+            raise ValueError(
+                f"haBeatIntervalMs={self.ha_beat_interval_ms}: {DEAD_AFTER_BEATS} beats must fit "
+                f"into haInSyncLagMs={self.ha_in_sync_lag_ms}, or idle replicas would fall out"
+            )
+
+    def _check_sizes(self) -> None:
+        if not 4096 <= self.ha_transfer_batch_size <= MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES:
+            raise ValueError(
+                f"haTransferBatchSize={self.ha_transfer_batch_size} must be 4096.."
+                f"{MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES} bytes"
+            )
+        if self.ha_window_size < self.ha_transfer_batch_size:
+            raise ValueError(
+                f"haWindowSize={self.ha_window_size} is below haTransferBatchSize="
+                f"{self.ha_transfer_batch_size}: nothing could ever be sent"
+            )
+
+    @property
+    def is_leader(self) -> bool:
+        return self.broker_role != "SLAVE"
+
+    @property
+    def is_sync(self) -> bool:
+        return self.broker_role == "SYNC_MASTER"
+
+    @property
+    def dead_after_ns(self) -> int:
+        return self.ha_beat_interval_ms * DEAD_AFTER_BEATS * 1_000_000

@@ -1,0 +1,183 @@
+"""Who may not follow, or not start: a state or an error with a sentence, and no file is changed."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cometmq.ha.errors import HaPortInUseError, WrongReplicaError
+from cometmq.proto import paths, v1
+from cometmq.tests.ha.live import (
+    SEGMENT,
+    Live,
+    Pair,
+    assert_equal_logs,
+    files_of,
+    run,
+    until,
+)
+
+
+def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        other = await pair.leader("follower")  # its log was written by another leader
+        await other.append_random(1, 60)
+        await pair.stop(other)
+        before = files_of(other.directory)
+        leader = await pair.leader()
+        leader.append(b"short")
+        follower = await pair.follower(leader)
+        await until(lambda: follower.replication.diverged is not None)
+        assert "above the leader's" in (follower.replication.diverged or "")
+        await leader.append_random(2, 100)  # now the leader is longer: still not the same log
+        await asyncio.sleep(0.8)  # it has asked again meanwhile
+        assert follower.replication.diverged is not None
+        assert leader.replication.in_sync_count == 1
+        await pair.stop_all()
+        assert files_of(follower.directory) == before
+
+    run(tmp_path, story)
+
+
+def test_a_different_tail_is_refused_and_keeps_its_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(pair: Pair) -> None:
+        other = await pair.leader("follower")
+        await other.append_random(1, 60)
+        await pair.stop(other)
+        before = files_of(other.directory)
+        leader = await pair.leader()
+        await leader.append_random(2, 200)
+        follower = await pair.follower(leader)
+        await until(lambda: follower.replication.diverged is not None)
+        await asyncio.sleep(0.8)
+        assert "differ" in (follower.replication.diverged or "")
+        assert leader.replication.in_sync_count == 1
+        assert follower.log.log_end == other.log.log_end
+        await pair.stop_all()
+        assert files_of(follower.directory) == before
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1  # said once, however often it is asked again
+        assert "move its store directory aside" in errors[0].getMessage()
+
+    run(tmp_path, story)
+
+
+def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        right, wrong = await pair.leader(), await pair.leader("wrong")
+        await right.append_random(1, 60)
+        await wrong.append_random(2, 20)
+        follower = await pair.follower(right)
+        await assert_equal_logs(right, follower)
+        follower.replication.set_leader(wrong.address)
+        await until(lambda: follower.replication.diverged is not None)
+        follower.replication.set_leader(right.address)
+        await until(lambda: follower.replication.diverged is None)
+        await right.append_random(3, 20)
+        await assert_equal_logs(right, follower)
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("code", "settings"),
+    [
+        ("WRONG_GROUP", {"group": "another"}),
+        ("SEGMENT_SIZE", {"segment": 2 * SEGMENT}),
+        ("TOKEN", {"cluster_token": "wrong"}),
+    ],
+)
+def test_refusals_are_states_with_a_sentence(
+    tmp_path: Path, code: str, settings: dict[str, object]
+) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader(cluster_token="secret")
+        leader.append(b"x")
+        follower = await pair.follower(leader, **{"cluster_token": "secret", **settings})  # type: ignore[arg-type]
+        await until(lambda: follower.replication.refused is not None)
+        assert (follower.replication.refused or "").startswith(code + ": ")
+        assert follower.replication.diverged is None
+        assert follower.log.log_end == 0
+
+    run(tmp_path, story)
+
+
+def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        one = await pair.follower(leader, "one", 1)
+        await until(lambda: one.replication.leader_alive)
+        two = await pair.follower(leader, "two", 1)
+        await until(lambda: two.replication.refused is not None)
+        assert (two.replication.refused or "").startswith("ID_IN_USE")
+        assert one.replication.refused is None
+
+    run(tmp_path, story)
+
+
+def test_a_follower_that_follows_a_follower(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        one = await pair.follower(leader, "one", 1)
+        two = await pair.follower(one, "two", 2)
+        await until(lambda: two.replication.refused is not None)
+        assert (two.replication.refused or "").startswith("NOT_LEADER")
+
+    run(tmp_path, story)
+
+
+def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader(cluster_token="secret")
+        for metadata in ((), (("x-cometmq-token", "wrong"),)):
+            async with grpc.aio.insecure_channel(leader.address) as channel:
+                call = channel.stream_stream(paths.HA_REPLICATE)(metadata=metadata)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    assert await call.read() is grpc.aio.EOF
+                    raise grpc.aio.AioRpcError(
+                        await call.code(), grpc.aio.Metadata(), grpc.aio.Metadata()
+                    )
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("first", [b"\xff\xff\xff", b"", "ack"])
+def test_a_stream_that_does_not_begin_with_a_hello(tmp_path: Path, first: bytes | str) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        follower = await pair.follower(leader)
+        await until(lambda: leader.replication.in_sync_count == 2)
+        frame = v1.FollowerFrame(ack=v1.Ack(written_end=10)).SerializeToString()
+        async with grpc.aio.insecure_channel(leader.address) as channel:
+            call = channel.stream_stream(paths.HA_REPLICATE)()
+            await call.write(frame if first == "ack" else first)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await leader.append_random(1, 20)
+        await assert_equal_logs(leader, follower)  # nobody else was harmed
+
+    run(tmp_path, story)
+
+
+def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        with pytest.raises(HaPortInUseError, match="set another haListenPort"):
+            await pair.leader("second", ha_listen_port=leader.replication.port)
+
+    run(tmp_path, story)
+
+
+def test_a_directory_of_another_group_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        await pair.stop(leader)
+        stranger = Live(leader.directory, group="another")
+        with pytest.raises(WrongReplicaError, match="storePathRootDir"):
+            await stranger.start()
+        stranger.real.close()
+
+    run(tmp_path, story)
