@@ -1,0 +1,78 @@
+"""Conversion between `cometmq.v1` messages and the rows of `routes.py`; pure.
+
+The one place of the nameserver that knows both vocabularies.
+"""
+
+from ..proto import v1
+from .routes import Addresses, Group, Member, Registration, Replica, Role, Topic
+
+
+def replica_from(message: v1.ReplicaIdentity) -> Replica:
+    """Who speaks."""
+    return Replica(
+        message.cluster,
+        message.group,
+        message.broker_id,
+        message.replica_uuid,
+        message.incarnation,
+    )
+
+
+def registration_from(request: v1.RegisterRequest) -> Registration:
+    """A registration as the tables want it."""
+    addresses = request.addresses
+    return Registration(
+        replica=replica_from(request.replica),
+        addresses=Addresses(addresses.client, addresses.ha, addresses.metrics),
+        role=Role.LEADER if request.role == v1.LEADER else Role.FOLLOWER,
+        epoch=request.epoch,
+        sequence=request.registration_seq,
+        table_version=request.table_version,
+        full=request.full,
+        topics=tuple(
+            Topic(t.name, t.read_queues, t.write_queues, t.perm, t.message_type)
+            for t in request.topics
+        ),
+        log_end=request.log_end,
+        confirm=request.confirm,
+    )
+
+
+def group_route(group: Group) -> v1.GroupRoute:
+    """A group as other nodes read it."""
+    return v1.GroupRoute(
+        group=group.name,
+        members=[_member(member) for member in group.in_order()],
+        topics=[
+            v1.TopicRoute(
+                name=t.name,
+                read_queues=t.read_queues,
+                write_queues=t.write_queues,
+                perm=t.perm,
+                message_type=t.message_type,
+            )
+            for t in group.topics().values()
+        ],
+    )
+
+
+def _member(member: Member) -> v1.Member:
+    replica = member.replica
+    addresses = member.addresses
+    return v1.Member(
+        replica=v1.ReplicaIdentity(
+            cluster=replica.cluster,
+            group=replica.group,
+            broker_id=replica.broker_id,
+            replica_uuid=replica.uuid,
+            incarnation=replica.incarnation,
+        ),
+        addresses=v1.ReplicaAddresses(
+            client=addresses.client, ha=addresses.ha, metrics=addresses.metrics
+        ),
+        role=v1.LEADER if member.role is Role.LEADER else v1.FOLLOWER,
+        alive=member.alive,
+        epoch=member.epoch,
+        log_end=member.log_end,
+        confirm=member.confirm,
+    )

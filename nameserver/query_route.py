@@ -1,0 +1,121 @@
+"""What official clients read of the route tables: QueryRoute's message queues.
+
+Rules (gRPC API, sections 4.2, 5.1, 9.1 and 9.3; design, section 2): one broker entry a group, always
+with id 0, whose endpoints are the client addresses of all its replicas as alternatives, in a stable
+order that neither deaths nor role changes disturb. Clients that understand only one address, and
+routes to host names (several of which clients refuse), get the leader's. An OK answer never has an
+empty list, because a client divides by its length.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from ..proto import v2
+from ..proto.errors import WireError
+from .routes import Group, Topic
+
+MANY_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    )
+)
+_MIXED = -1
+_READ_BIT = 4
+_WRITE_BIT = 2
+
+
+def check_topic(name: str) -> None:
+    """Raise ILLEGAL_TOPIC for what cannot be a client's topic."""
+    if not name.strip():
+        raise WireError(v2.ILLEGAL_TOPIC, "the topic name is empty")
+    if not _NAME.fullmatch(name):
+        raise WireError(
+            v2.ILLEGAL_TOPIC,
+            "a topic name has 1 to 127 characters out of letters, digits, '%', '|', '_' and '-'",
+        )
+    if name in _SYSTEM_TOPICS or name.startswith("rmq_sys_"):
+        raise WireError(v2.ILLEGAL_TOPIC, f"{name} is a system topic")
+
+
+def message_queues(
+    resource: v2.Resource, routes: Iterable[tuple[Group, Topic]], language: str
+) -> list[v2.MessageQueue]:
+    """All queues of the topic, group by group; `resource` is echoed as the client wrote it."""
+    queues: list[v2.MessageQueue] = []
+    for group, topic in routes:
+        broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language))
+        types = accepted_types(topic.message_type)
+        for queue_id, permission in enumerate(permissions(topic)):
+            queues.append(
+                v2.MessageQueue(
+                    topic=resource,
+                    id=queue_id,
+                    permission=permission,
+                    broker=broker,
+                    accept_message_types=types,
+                )
+            )
+    return queues
+
+
+def permissions(topic: Topic) -> list[v2.Permission.ValueType]:
+    """One permission a queue: the surplus of either side first, then what can be both."""
+    readable = topic.read_queues if topic.perm & _READ_BIT else 0
+    writable = topic.write_queues if topic.perm & _WRITE_BIT else 0
+    if not readable and not writable:
+        return [v2.NONE] * max(1, topic.read_queues, topic.write_queues)
+    return (
+        [v2.READ] * max(0, readable - writable)
+        + [v2.WRITE] * max(0, writable - readable)
+        + [v2.READ_WRITE] * min(readable, writable)
+    )
+
+
+def accepted_types(message_type: int) -> list[v2.MessageType.ValueType]:
+    """The types of messages that the topic takes; never UNSPECIFIED, on which clients throw."""
+    if message_type == _MIXED:
+        return [v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION]
+    return [v2.MessageType.ValueType(message_type or v2.NORMAL)]
+
+
+def endpoints(group: Group, language: str) -> v2.Endpoints:
+    """Where clients of this language reach the group."""
+    members = group.in_order()
+    addresses = [split_address(member.addresses.client) for member in members]
+    schemes = [scheme_of(host) for host, _ in addresses]
+    same_ip_scheme = len(set(schemes)) == 1 and schemes[0] != v2.DOMAIN_NAME
+    if language.upper() not in MANY_ADDRESSES or not same_ip_scheme:
+        leader = group.leader() or next((m for m in members if m.alive), members[0])
+        addresses = [split_address(leader.addresses.client)]
+    return v2.Endpoints(
+        scheme=scheme_of(addresses[0][0]),
+        addresses=[v2.Address(host=host, port=port) for host, port in addresses],
+    )
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT, with an IPv6 host in brackets, into its parts."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def scheme_of(host: str) -> v2.AddressScheme.ValueType:
+    """How clients should read the host."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return v2.DOMAIN_NAME
+    return v2.IPv4 if version == 4 else v2.IPv6

@@ -1,0 +1,241 @@
+"""The nameserver process: the route tables behind a gRPC door, and the loop that finds the dead.
+
+One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers show the
+cluster token; with no token configured only this machine's brokers may speak. A refused registration
+is a gRPC failure whose text is a sentence for the broker's operator. The tables are in memory
+(`routes.py` says what their loss costs); the names of known groups are the only file.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+from typing import TYPE_CHECKING
+
+from ..front.clock import Clock
+from ..front.config import DoorConfig
+from ..front.door import choose_door
+from ..front.service import Kind, Method, status_failure
+from ..proto import paths, v1, v2
+from ..proto.errors import RpcFailure, WireError
+from .config import NameserverConfig
+from .known_groups import KnownGroups
+from .messages import group_route, registration_from, replica_from
+from .query_route import check_topic, message_queues
+from .routes import DuplicateReplica, RegistrationRefused, RouteTable
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
+_ALREADY_EXISTS = 6
+_PERMISSION_DENIED = 7
+_FAILED_PRECONDITION = 9
+_UNAVAILABLE = 14
+# Versions of one run start at its wall clock and so never repeat those of an earlier run: a run
+# would have to see 2**20 changes a millisecond.
+_VERSION_SHIFT = 20
+
+
+class NameserverServer:
+    """One nameserver; `start` opens it, `stop` closes it."""
+
+    def __init__(
+        self,
+        config: NameserverConfig,
+        clock: Clock | None = None,
+        door: DoorConfig | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock or Clock()
+        self._known = KnownGroups(config.namesrv_data_dir)
+        self._known_names: frozenset[str] = frozenset()
+        self._table = self._new_table()
+        self._door = choose_door(door or DoorConfig())(self._services(), self._clock)
+        self._scan_task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Serve; returns HOST:PORT. Raises PortInUseError, DirectoryLockedError."""
+        self._known_names = self._known.open()
+        self._table = self._new_table()
+        try:
+            port = await self._door.start(self._config.bind_address, self._config.listen_port)
+        except BaseException:
+            self._known.close()
+            raise
+        self._scan_task = asyncio.get_running_loop().create_task(self._scan())
+        host = self._config.bind_address
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        logger.info(
+            "nameserver.started address=%s known_groups=%d", address, len(self._known_names)
+        )
+        return address
+
+    async def stop(self, grace_s: float) -> None:
+        """Finish what is in flight, within the grace time, and close."""
+        if self._scan_task is not None:
+            self._scan_task.cancel()
+            await asyncio.gather(self._scan_task, return_exceptions=True)
+            self._scan_task = None
+        await self._door.drain(grace_s)
+        self._known.close()
+        logger.info("nameserver.stopped")
+
+    def _new_table(self) -> RouteTable:
+        config = self._config
+        return RouteTable(
+            expiry_ns=config.broker_not_active_timeout * _NS_PER_MS,
+            retention_ns=config.dead_member_retention * _NS_PER_MS,
+            first_version=max(1, self._clock.wall_ms()) << _VERSION_SHIFT,
+            known_groups=self._known_names,
+            ready_at_ns=self._clock.steady_ns() + config.wait_for_known_groups * _NS_PER_MS,
+        )
+
+    def _services(self) -> dict[str, Method]:
+        methods = (
+            _internal(paths.REGISTER, v1.RegisterRequest, v1.RegisterResponse, self.register),
+            _internal(
+                paths.UNREGISTER, v1.UnregisterRequest, v1.UnregisterResponse, self.unregister
+            ),
+            _internal(
+                paths.GET_CLUSTER, v1.GetClusterRequest, v1.GetClusterResponse, self.get_cluster
+            ),
+            Method(
+                paths.QUERY_ROUTE,
+                Kind.UNARY,
+                v2.QueryRouteRequest.FromString,
+                self.query_route,
+                status_failure(v2.QueryRouteResponse),
+            ),
+        )
+        return {method.path: method for method in methods}
+
+    def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> v1.RegisterResponse:
+        """A broker registers or beats."""
+        self._check_token(ctx)
+        registration = registration_from(request)
+        replica = registration.replica
+        try:
+            answer = self._table.register(registration, self._clock.steady_ns())
+        except RegistrationRefused as refusal:
+            logger.warning(
+                "registration.refused group=%s broker_id=%d address=%s reason=%s",
+                replica.group,
+                replica.broker_id,
+                registration.addresses.client,
+                refusal,
+            )
+            raise RpcFailure(_grpc_code(refusal), str(refusal)) from None
+        if answer.changed:
+            logger.info(
+                "member.registered group=%s broker_id=%d role=%s epoch=%d address=%s topics=%d",
+                replica.group,
+                replica.broker_id,
+                registration.role.value,
+                registration.epoch,
+                registration.addresses.client,
+                len(registration.topics),
+            )
+            self._remember(replica.group)
+        return v1.RegisterResponse(need_full=answer.need_full, cluster_version=answer.version)
+
+    def unregister(
+        self, request: v1.UnregisterRequest, ctx: "RequestContext"
+    ) -> v1.UnregisterResponse:
+        """A broker stops."""
+        self._check_token(ctx)
+        replica = replica_from(request.replica)
+        taken = self._table.unregister(replica, request.registration_seq)
+        logger.info(
+            "member.unregistered group=%s broker_id=%d taken=%s",
+            replica.group,
+            replica.broker_id,
+            taken,
+        )
+        return v1.UnregisterResponse()
+
+    def get_cluster(
+        self, request: v1.GetClusterRequest, ctx: "RequestContext"
+    ) -> v1.GetClusterResponse:
+        """Everything that is registered, unless the asker has this version already."""
+        self._check_token(ctx)
+        version = self._table.version
+        if request.known_version == version:
+            return v1.GetClusterResponse(version=version, unchanged=True)
+        groups = [group_route(group) for group in self._table.groups()]
+        return v1.GetClusterResponse(version=version, groups=groups)
+
+    def query_route(
+        self, request: v2.QueryRouteRequest, ctx: "RequestContext"
+    ) -> v2.QueryRouteResponse:
+        """A client asks where its topic is."""
+        if not ctx.client_id.strip():
+            raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        check_topic(request.topic.name)
+        routes = self._table.routes(request.topic.name)
+        queues = message_queues(request.topic, routes, ctx.language)
+        if not queues and not self._table.ready(self._clock.steady_ns()):
+            raise RpcFailure(
+                _UNAVAILABLE, "the nameserver has just started and waits for its brokers; try again"
+            )
+        if not queues:
+            raise WireError(
+                v2.TOPIC_NOT_FOUND,
+                f"no route for topic {request.topic.name}: create it with"
+                f" `cometmq topic create {request.topic.name}`",
+            )
+        status = v2.Status(code=v2.OK, message="OK")
+        return v2.QueryRouteResponse(status=status, message_queues=queues)
+
+    def _check_token(self, ctx: "RequestContext") -> None:
+        token = self._config.cluster_token
+        if token:
+            if not hmac.compare_digest(token.encode(), ctx.token.encode()):
+                raise RpcFailure(
+                    _PERMISSION_DENIED, "the cluster token is missing or wrong: set clusterToken"
+                )
+        elif not _is_loopback(ctx.peer):
+            raise RpcFailure(
+                _PERMISSION_DENIED,
+                "a nameserver without clusterToken takes brokers of its own machine only",
+            )
+
+    def _remember(self, group: str) -> None:
+        if group in self._known_names:
+            return
+        self._known_names |= {group}
+        try:
+            self._known.save(self._known_names)
+        except OSError as error:
+            # Only a hint for the next start: no reason to refuse the broker.
+            logger.warning("known_groups.not_saved group=%s error=%s", group, error)
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.scan_not_active_broker_interval / 1_000)
+            for member in self._table.expire(self._clock.steady_ns()):
+                logger.warning(
+                    "member.expired group=%s broker_id=%d address=%s",
+                    member.replica.group,
+                    member.replica.broker_id,
+                    member.addresses.client,
+                )
+
+
+def _internal(path: str, request: type, response: type, handler: object) -> Method:
+    """A method between our own nodes: it fails with gRPC statuses only."""
+    return Method(path, Kind.UNARY, request.FromString, handler, lambda _error: response())  # type: ignore[attr-defined,arg-type]
+
+
+def _grpc_code(refusal: RegistrationRefused) -> int:
+    return _ALREADY_EXISTS if isinstance(refusal, DuplicateReplica) else _FAILED_PRECONDITION
+
+
+def _is_loopback(peer: str) -> bool:
+    host = peer.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return not peer
