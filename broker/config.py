@@ -1,0 +1,176 @@
+"""Settings of the broker itself: identity, ports, clients, topics and what routes advertise.
+
+Promises: one frozen dataclass is the only place of name, type, default, unit and help; a value that
+cannot work is refused here with a sentence. Keys and defaults are RocketMQ's own where it has them
+(broker semantics, sections 8 and 11; gRPC API, section 4.1).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+_NAME = re.compile(r"^[%|a-zA-Z0-9_-]{1,127}$")
+_MAX_PORT = 65_535
+
+
+def _setting(default: Any, help_text: str, **more: str) -> Any:
+    return field(default=default, metadata={"help": help_text, **more})
+
+
+def split_addresses(text: str, separators: str = ";,") -> list[tuple[str, int]]:
+    """`host:port` pairs of a list; brackets around IPv6 are taken off. Raises ValueError."""
+    found = []
+    for part in re.split(f"[{separators}]", text):
+        item = part.strip()
+        if not item:
+            continue
+        host, colon, port = item.rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
+            raise ValueError(f"'{item}' is not an address: write HOST:PORT.")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What `broker.conf` says about the broker; the store, HA and door have settings of their own."""
+
+    broker_cluster_name: str = _setting("DefaultCluster", "Cluster that this broker belongs to.")
+    broker_name: str = _setting("broker-a", "Name of the replica group; clients see it in routes.")
+    broker_id: int = _setting(0, "0 is the group's first leader, above 0 a replica that follows.")
+    broker_ip1: str = _setting(
+        "127.0.0.1", "Address that clients and other nodes dial for this broker.", key="brokerIP1"
+    )
+    bind_address: str = _setting("0.0.0.0", "Address that the servers of this process bind.")
+    namesrv_addr: str = _setting("", "Nameservers, HOST:PORT separated by semicolons.")
+    grpc_server_port: int = _setting(
+        8081, "Port of the clients' gRPC service; 0: chosen by the OS."
+    )
+    metrics_prom_exporter_port: int = _setting(
+        5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
+    )
+    auto_create_topic_enable: bool = _setting(
+        False,
+        "Known and without effect: clients of the gRPC protocol never create topics by sending, "
+        "with Apache's proxy as here.",
+    )
+    auto_create_subscription_group: bool = _setting(
+        True, "Create a consumer group when a client first uses it."
+    )
+    default_topic_queue_nums: int = _setting(8, "Queues of a topic when nobody says a number.")
+    advertise: str = _setting(
+        "auto",
+        "What routes name as endpoints: auto, replicas, echo, or HOST:PORT,... said by hand.",
+    )
+    register_broker_period: int = _setting(
+        1000, "Time between two registrations with each nameserver.", unit="ms"
+    )
+    register_broker_timeout: int = _setting(
+        3000, "How long one registration may take before it counts as failed.", unit="ms"
+    )
+    channel_expired_timeout: int = _setting(
+        120_000, "A client that was not heard of for this long is gone.", unit="ms"
+    )
+    max_clients: int = _setting(
+        100_000, "Clients remembered at once; beyond it the one heard of longest ago is forgotten."
+    )
+    region_id: str = _setting("DefaultRegion", "Region name stored with every message.")
+    send_thread_pool_queue_capacity: int = _setting(
+        10_000, "Sends that may wait for the next append; beyond it TOO_MANY_REQUESTS."
+    )
+    pop_polling_size: int = _setting(
+        100_000, "Long polls that may wait at once; beyond it TOO_MANY_REQUESTS."
+    )
+    pop_inflight_message_threshold: int = _setting(
+        20_000, "Messages in flight of one group in one queue; beyond it no new ones are delivered."
+    )
+    flush_consumer_offset_interval: int = _setting(
+        5_000, "Time between two writes of consumerOffset.json.", unit="ms"
+    )
+    max_topics: int = _setting(100_000, "Topics of this broker; more are refused.")
+    max_groups: int = _setting(100_000, "Consumer groups of this broker; more are refused.")
+    test_hooks: bool = _setting(
+        False, "Serve cometmq.v1.Test (clock, faults); for tests only, never in production."
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        self._check_names()
+        self._check_numbers()
+        _check_host("brokerIP1", self.broker_ip1)
+        _check_host("bindAddress", self.bind_address)
+        split_addresses(self.namesrv_addr)
+        if self.advertise not in ("auto", "replicas", "echo"):
+            if not self.advertise_list():
+                raise ValueError("advertise is empty: use auto, replicas, echo or HOST:PORT,...")
+            _check_one_family(self.advertise_list())
+
+    def _check_names(self) -> None:
+        for key, value in (
+            ("brokerClusterName", self.broker_cluster_name),
+            ("brokerName", self.broker_name),
+        ):
+            if not _NAME.match(value):
+                raise ValueError(
+                    f"{key}='{value}' is not a name: 1-127 of letters, digits, _ - % |."
+                )
+
+    def _check_numbers(self) -> None:
+        if self.broker_id < 0:
+            raise ValueError(f"brokerId={self.broker_id} is negative.")
+        for key, port in (
+            ("grpcServerPort", self.grpc_server_port),
+            ("metricsPromExporterPort", self.metrics_prom_exporter_port),
+        ):
+            if not 0 <= port <= _MAX_PORT:
+                raise ValueError(f"{key}={port} is not a port.")
+        for key, value in (
+            ("defaultTopicQueueNums", self.default_topic_queue_nums),
+            ("registerBrokerPeriod", self.register_broker_period),
+            ("registerBrokerTimeout", self.register_broker_timeout),
+            ("channelExpiredTimeout", self.channel_expired_timeout),
+            ("maxClients", self.max_clients),
+            ("maxTopics", self.max_topics),
+            ("maxGroups", self.max_groups),
+            ("sendThreadPoolQueueCapacity", self.send_thread_pool_queue_capacity),
+            ("popPollingSize", self.pop_polling_size),
+            ("popInflightMessageThreshold", self.pop_inflight_message_threshold),
+            ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
+        ):
+            if value <= 0:
+                raise ValueError(f"{key}={value} must be above 0.")
+
+    def namesrv_addresses(self) -> list[tuple[str, int]]:
+        """The nameservers to register with."""
+        return split_addresses(self.namesrv_addr)
+
+    def advertise_list(self) -> list[tuple[str, int]]:
+        """The addresses said by hand in `advertise`; empty for the three rules."""
+        if self.advertise in ("auto", "replicas", "echo"):
+            return []
+        return split_addresses(self.advertise)
+
+
+def is_ip(host: str) -> bool:
+    """Whether `host` is an IPv4 or IPv6 address rather than a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_host(key: str, host: str) -> None:
+    if not host or (any(c.isspace() or c in "/:;," for c in host) and not is_ip(host)):
+        raise ValueError(f"{key}='{host}' is neither an IP address nor a host name.")
+
+
+def _check_one_family(addresses: list[tuple[str, int]]) -> None:
+    if len(addresses) > 1 and not all(is_ip(host) for host, _ in addresses):
+        raise ValueError(
+            "advertise names several addresses: all of them must be IP addresses, "
+            "because clients refuse several host names in one endpoint."
+        )

@@ -1,0 +1,148 @@
+"""One replica of a broker group, as its services see it: every part, and the turn that moves messages on.
+
+`Node` holds the parts and wires their events: an append, a flush, a confirm and data from the leader
+all end in `pump`, which builds the consume queues up to what may be read and wakes who waits for it.
+Promises: nothing here waits; the pump runs at most once a loop turn; whoever reads sees what was
+appended before; what readers may see never passes `readable_limit` (design, sections 3 and 4; HA,
+rule R10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .meta_log import META_TOPIC
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ..front.clock import Clock
+    from ..ha.engine import Replication
+    from ..store.message_store import MessageStore
+    from .cluster_view import ClusterView
+    from .config import BrokerConfig
+    from .counters import Counters
+    from .durability import DurabilityGate
+    from .meta_log import MetaLog
+    from .metadata import Group, Metadata
+    from .offsets import ConsumerOffsets
+    from .receive import PopService
+    from .registry import ClientRegistry
+    from .send import Sender
+
+# One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
+_DISPATCH_RECORDS = 2_000
+# How long new messages may stay out of the queues while no poll waits for any.
+_NOBODY_WAITS_S = 0.002
+
+
+@dataclass(slots=True)
+class Node:
+    """The composition object; `server.py` fills it, in the order of the fields, before the door opens."""
+
+    config: BrokerConfig
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    store: MessageStore
+    counters: Counters
+    metadata: Metadata
+    clients: ClientRegistry
+    cluster: ClusterView
+    sync_flush: bool
+    sync_replication: bool
+    slave_timeout_ms: int
+    flush_timeout_ms: int
+    min_in_sync_replicas: int
+    meta_log: MetaLog = field(init=False)
+    replication: Replication = field(init=False)
+    offsets: ConsumerOffsets = field(init=False)
+    durability: DurabilityGate = field(init=False)
+    sender: Sender = field(init=False)
+    pop: PopService = field(init=False)
+    _pump_scheduled: bool = False
+    _pump_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this replica takes writes (the first form has fixed roles)."""
+        return self.config.broker_id == 0
+
+    def readable_limit(self) -> int:
+        """The log offset up to which consumers may see messages."""
+        if not self.is_leader:
+            return min(self.replication.confirm, self.store.log_end)
+        limit = self.store.flushed_offset if self.sync_flush else self.store.log_end
+        return min(limit, self.replication.confirm) if self.sync_replication else limit
+
+    def appended(self) -> None:
+        """The log grew: replication sends it on, and readers see it in this turn or when it is safe."""
+        self.replication.appended()
+        self.schedule_pump()
+
+    def flushed(self) -> None:
+        """The flush thread's news, already on the loop."""
+        self.replication.flushed()
+        self.durability.advance()
+        self.schedule_pump()
+
+    def confirmed(self) -> None:
+        """The confirm offset moved."""
+        self.durability.advance()
+        self.schedule_pump()
+
+    def record_group(self, group: Group) -> bool:
+        """Write a group that a client has just brought; without the log it lives in memory only."""
+        if not self.store.writable or self.replication.write_refusal() is not None:
+            return False
+        self.meta_log.write_group(group)
+        self.appended()
+        return True
+
+    def schedule_pump(self) -> None:
+        """Ask for a pump: in this loop turn when a poll waits, a moment later when nobody does.
+
+        However many events ask for it, it runs once; a later one writes the queues of many turns at
+        once, which saves most of its cost. Who reads calls `catch_up` first.
+        """
+        if self._pump_scheduled:
+            return
+        if self.pop.waiting:
+            self._pump_scheduled = True
+            self.loop.call_soon(self.pump)
+        elif self._pump_timer is None:
+            self._pump_timer = self.loop.call_later(_NOBODY_WAITS_S, self.pump)
+
+    def catch_up(self) -> None:
+        """Before a read: what was appended before it can be seen by it."""
+        if self._pump_timer is not None:
+            self.pump()
+
+    def close(self) -> None:
+        """Nothing comes any more: build the queues to the end, so that the store stops cleanly."""
+        while self.store.dispatched_offset < self.readable_limit() and self.store.writable:
+            self.pump()
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+
+    def pump(self) -> None:
+        """Build the consume queues up to what may be read, apply metadata, wake long polls."""
+        self._pump_scheduled = False
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+        limit = self.readable_limit()
+        if self.store.dispatched_offset >= limit:
+            return
+        arrivals = self.store.dispatch(limit, _DISPATCH_RECORDS)
+        woken: set[tuple[str, int]] = set()
+        for arrival in arrivals:
+            if arrival.topic == META_TOPIC:
+                self.meta_log.apply(arrival)
+            else:
+                woken.add((arrival.topic, arrival.queue_id))
+        for topic, queue_id in woken:
+            self.pop.notify(topic, queue_id)
+        if len(arrivals) >= _DISPATCH_RECORDS:
+            self.schedule_pump()

@@ -1,0 +1,257 @@
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by offsets.
+
+Source: gRPC API, section 5.12; broker semantics, sections 2.2-2.4. Promises: a pull at the end of a
+queue is held like a receive and answered as soon as there is a matching message; an offset outside of
+the queue is ILLEGAL_OFFSET with the nearest one inside; what a filter drops is passed over, and the
+next offset says how far. Pulled messages carry no receipt handle and change no state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..proto import v2
+from ..proto.errors import WireError
+from ..store.record import decode_delivery
+from ..store.results import GetStatus
+from .convert import message_item, topic_field
+from .filters import TagFilter, parse_filter
+from .pop_request import known_group, readable_topic
+from .pop_turn import ANSWER_BYTES_MAX, matches
+from .validation import (
+    MAX_BATCH,
+    check_group,
+    check_topic,
+    duration_ms,
+    polling_ms,
+    require_client_id,
+)
+from .wire import STATUS_OK, field, status, varint
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+    from .node import Node
+
+_READS_MAX = 16
+_OK_ITEM = field(b"\x0a", STATUS_OK)
+_QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One PullMessage that passed its checks."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    batch: int
+    tags: TagFilter | None
+    topic_bytes: bytes
+
+
+@dataclass(slots=True)
+class _Waiter:
+    pull: _Pull
+    answer: asyncio.Future[list[bytes]]
+    timer: asyncio.TimerHandle
+
+
+class PullService:
+    """Pulls and offsets of this node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
+        self._count = 0
+        self._waiting = 0
+        node.pop.listeners.append(self.notify)
+        node.pop.closers.append(self.close)
+
+    def pull_message(
+        self, request: v2.PullMessageRequest, ctx: RequestContext
+    ) -> list[bytes] | asyncio.Future[list[bytes]]:
+        """Handler of PullMessage."""
+        require_client_id(ctx)
+        now_ns = self._node.clock.steady_ns()
+        self._node.clients.seen(ctx, now_ns)
+        self._node.catch_up()
+        asked = None
+        if request.HasField("long_polling_timeout"):
+            asked = duration_ms(request.long_polling_timeout)
+        poll_ms = polling_ms(asked, ctx.remaining_ms(now_ns))
+        topic, queue_id = self._queue(request, check_groups=True)
+        pull = _Pull(
+            topic,
+            queue_id,
+            request.offset,
+            min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
+            parse_filter(request.filter_expression),
+            topic_field(request.message_queue.topic),
+        )
+        known_group(self._node, request.group.name)
+        answer = self._read(pull)
+        if answer is not None:
+            return answer
+        if poll_ms <= 0:
+            return self._empty(pull)
+        if self._waiting + self._node.pop.waiting >= self._node.config.pop_polling_size:
+            raise WireError(v2.TOO_MANY_REQUESTS, "too many polls wait: flow limit")
+        return self._park(pull, poll_ms)
+
+    def update_offset(
+        self, request: v2.UpdateOffsetRequest, ctx: RequestContext
+    ) -> v2.UpdateOffsetResponse:
+        """Handler of UpdateOffset."""
+        require_client_id(ctx)
+        self._node.catch_up()
+        topic, queue_id = self._queue(request, check_groups=True)
+        group = request.group.name
+        if self._node.metadata.group(group) is None:
+            raise WireError(v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} does not exist")
+        end = self._node.store.max_offset(topic, queue_id)
+        if not 0 <= request.offset <= end:
+            raise WireError(v2.ILLEGAL_OFFSET, f"the offset is outside of the queue, 0 to {end}")
+        self._node.offsets.commit(topic, group, queue_id, request.offset)
+        self._node.pop.rewind(topic, group, queue_id, request.offset)
+        return v2.UpdateOffsetResponse(status=_ok())
+
+    def get_offset(self, request: v2.GetOffsetRequest, ctx: RequestContext) -> v2.GetOffsetResponse:
+        """Handler of GetOffset."""
+        require_client_id(ctx)
+        topic, queue_id = self._queue(request, check_groups=True)
+        offset = self._node.offsets.get(topic, request.group.name, queue_id)
+        if offset is None:
+            raise WireError(v2.OFFSET_NOT_FOUND, "the group has committed no offset of this queue")
+        return v2.GetOffsetResponse(status=_ok(), offset=offset)
+
+    def query_offset(
+        self, request: v2.QueryOffsetRequest, ctx: RequestContext
+    ) -> v2.QueryOffsetResponse:
+        """Handler of QueryOffset."""
+        require_client_id(ctx)
+        self._node.catch_up()
+        topic, queue_id = self._queue(request, check_groups=False)
+        store = self._node.store
+        policy = request.query_offset_policy
+        if policy == v2.BEGINNING:
+            offset = store.min_offset(topic, queue_id)
+        elif policy == v2.END:
+            offset = store.max_offset(topic, queue_id)
+        elif policy == v2.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise WireError(v2.BAD_REQUEST, "timestamp is required for this policy")
+            time_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+            offset = store.offset_by_time(topic, queue_id, time_ms)
+        else:
+            raise WireError(v2.BAD_REQUEST, f"there is no offset policy {int(policy)}")
+        return v2.QueryOffsetResponse(status=_ok(), offset=offset)
+
+    def notify(self, topic: str, queue_id: int) -> None:
+        """New messages can be read in a queue."""
+        waiters = self._waiters.get((topic, queue_id))
+        for key, waiter in list(waiters.items()) if waiters else ():
+            answer = self._read(waiter.pull)
+            if answer is not None:
+                self._finish(key, waiter, answer)
+
+    def close(self) -> None:
+        """Answer every pull that is held."""
+        for waiters in list(self._waiters.values()):
+            for key, waiter in list(waiters.items()):
+                self._finish(key, waiter, self._empty(waiter.pull))
+
+    def _queue(
+        self, request: _QueueRequest | v2.QueryOffsetRequest, check_groups: bool
+    ) -> tuple[str, int]:
+        """Topic and queue id, checked."""
+        queue = request.message_queue
+        check_topic(queue.topic.name)
+        if check_groups:
+            assert not isinstance(request, v2.QueryOffsetRequest)
+            check_group(request.group.name)
+        topic = readable_topic(self._node, queue.topic.name)
+        if not 0 <= queue.id < topic.read_queues:
+            raise WireError(v2.BAD_REQUEST, f"topic {topic.name} has no queue {queue.id}")
+        return topic.name, queue.id
+
+    def _read(self, pull: _Pull) -> list[bytes] | None:
+        """The answer, or None: wait at the offset that `pull` says now."""
+        for _ in range(_READS_MAX):
+            result = self._node.store.get(
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                pull.batch,
+                ANSWER_BYTES_MAX,
+                tag_codes=pull.tags.codes if pull.tags is not None else None,
+            )
+            if pull.offset < result.min_offset or pull.offset > result.max_offset:
+                return [
+                    field(b"\x0a", status(v2.ILLEGAL_OFFSET, "the offset is outside of the queue")),
+                    _next_offset(max(result.min_offset, min(pull.offset, result.max_offset))),
+                ]
+            items = []
+            if result.status is GetStatus.FOUND:
+                for stored in result.records:
+                    record = decode_delivery(stored.data)
+                    if matches(record, pull.tags):
+                        items.append(message_item(pull.topic_bytes, record, None))
+            if items:
+                return [_OK_ITEM, *items, _next_offset(result.next_offset)]
+            if result.next_offset <= pull.offset:
+                return None
+            pull.offset = result.next_offset
+        # Much was filtered out: the client comes back at the offset that was reached.
+        return self._empty(pull, "no match message")
+
+    def _empty(self, pull: _Pull, sentence: str = "no new message") -> list[bytes]:
+        return [
+            field(b"\x0a", status(v2.MESSAGE_NOT_FOUND, sentence)),
+            _next_offset(pull.offset),
+        ]
+
+    def _park(self, pull: _Pull, poll_ms: int) -> asyncio.Future[list[bytes]]:
+        loop = self._node.loop
+        answer: asyncio.Future[list[bytes]] = loop.create_future()
+        self._count += 1
+        key = self._count
+        timer = loop.call_later(poll_ms / 1000, self._time_over, key, pull)
+        waiter = _Waiter(pull, answer, timer)
+        self._waiters.setdefault((pull.topic, pull.queue_id), {})[key] = waiter
+        self._waiting += 1
+        answer.add_done_callback(partial(self._left, key, waiter))
+        return answer
+
+    def _time_over(self, key: int, pull: _Pull) -> None:
+        waiter = self._waiters.get((pull.topic, pull.queue_id), {}).get(key)
+        if waiter is not None:
+            self._finish(key, waiter, self._empty(pull))
+
+    def _left(self, key: int, waiter: _Waiter, answer: asyncio.Future[list[bytes]]) -> None:
+        if answer.cancelled():
+            self._finish(key, waiter, [])
+
+    def _finish(self, key: int, waiter: _Waiter, answer: list[bytes]) -> None:
+        """Forget a waiter, and answer it unless it has left."""
+        queue = (waiter.pull.topic, waiter.pull.queue_id)
+        waiters = self._waiters.get(queue, {})
+        if waiters.pop(key, None) is None:
+            return
+        if not waiters:
+            del self._waiters[queue]
+        self._waiting -= 1
+        waiter.timer.cancel()
+        if not waiter.answer.done():
+            waiter.answer.set_result(answer)
+
+
+def _ok() -> v2.Status:
+    return v2.Status(code=v2.OK, message="OK")
+
+
+def _next_offset(offset: int) -> bytes:
+    """The item `next_offset`, a member of a oneof: written even when it is 0."""
+    return b"\x18" + varint(offset)

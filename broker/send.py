@@ -1,0 +1,309 @@
+"""SendMessage: checks, queue choice, and one append for everything that a loop turn brought.
+
+Promises: a plain function that never waits; what it accepts is appended in the order in which it
+came, by one `append_many` a turn; several messages of a request get one entry each, in their order,
+and an answer that fails as a whole has no entries (gRPC API, sections 5.5 and 10.2). An OK answer
+means what the durability table says (design, section 4). A message is judged by its properties, not
+by the type that the client declares. What waits is bounded: beyond it TOO_MANY_REQUESTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from ..proto import v2
+from ..proto.errors import WireError
+from ..store.errors import StoreError
+from ..store.properties import java_hash
+from ..store.record import Message, pack_host
+from ..store.results import AppendResult, PutStatus
+from .convert import SYS_COMPRESSED
+from .stored_properties import encode_sent
+from .validation import Draft, check_message_type, check_messages, require_client_id
+from .wire import SMALL, STATUS_OK, field, status, varint
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+    from .metadata import Topic
+    from .node import Node
+
+log = logging.getLogger(__name__)
+
+# One loop turn's sends wait in memory; requests are bounded by the configuration, bytes by this.
+PENDING_BYTES_MAX = 256 << 20
+_EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
+_UNKNOWN_HOST = "0.0.0.0"
+
+_ENTRY_STATUS_OK = field(b"\x0a", STATUS_OK)
+_ANSWER_OK = _ENTRY_STATUS_OK
+_PUT_OK = PutStatus.PUT_OK
+_FAILURES = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (
+        v2.INTERNAL_SERVER_ERROR,
+        "there is no room for the next log segment: the disk is full",
+    ),
+    PutStatus.MESSAGE_ILLEGAL: (
+        v2.MESSAGE_BODY_TOO_LARGE,
+        "the message is too large for the store",
+    ),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: (
+        v2.MESSAGE_PROPERTIES_TOO_LARGE,
+        "the properties are too large for the store",
+    ),
+    PutStatus.END_OF_FILE: (v2.INTERNAL_SERVER_ERROR, "the message does not fit a log segment"),
+}
+_OUTCOMES = {
+    int(v2.MASTER_PERSISTENCE_TIMEOUT): "not flushed in time: the outcome is unknown",
+    int(v2.SLAVE_PERSISTENCE_TIMEOUT): "not replicated in time: the outcome is unknown",
+}
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One request that waits for the append of its turn."""
+
+    answer: asyncio.Future[bytes]
+    messages: list[Message]
+    ids: list[bytes]
+    topic: str
+    message_type: int
+    size: int
+
+
+class Sender:
+    """Takes SendMessage requests and the broker's own records to the log."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        config = node.config
+        self._capacity = config.send_thread_pool_queue_capacity
+        self._max_body = node.store.config.max_message_size
+        self._region = config.region_id
+        self._cluster = config.broker_cluster_name
+        self.store_host = _packed(f"{config.broker_ip1}:{config.grpc_server_port}")
+        """Stored with every record; the server corrects it when the port was chosen by the OS."""
+        self._pending: list[_Batch] = []
+        self._pending_bytes = 0
+        self._turns: dict[str, int] = {}
+
+    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> asyncio.Future[bytes]:
+        """Handler of SendMessage."""
+        require_client_id(ctx)
+        node = self._node
+        now_ms = node.clock.wall_ms()
+        messages = request.messages
+        drafts = check_messages(messages, now_ms, self._max_body)
+        topic = self._topic_for(messages[0].topic.name, drafts, now_ms)
+        self._check_writable()
+        batch = _Batch(node.loop.create_future(), [], [], topic.name, drafts[0].message_type, 0)
+        born_host = _packed(ctx.peer)
+        queue_id = self._next_queue(topic)
+        for draft in drafts:
+            if draft.message_group:
+                queue_id = fifo_queue(draft.message_group, topic.write_queues)
+            message = self._message(draft, topic.name, queue_id, born_host, ctx)
+            batch.messages.append(message)
+            batch.ids.append(draft.message_id.encode())
+            batch.size += len(message.body)
+        if not self._pending:
+            node.loop.call_soon(self.append_pending)
+        self._pending.append(batch)
+        self._pending_bytes += batch.size
+        return batch.answer
+
+    def append(self, message: Message) -> AppendResult:
+        """Append one record of the broker itself, after what is pending. Raises WireError."""
+        self.append_pending()
+        try:
+            result = self._node.store.append_many([message])[0]
+        except (StoreError, OSError) as error:
+            raise WireError(v2.INTERNAL_SERVER_ERROR, str(error)) from error
+        if result.status is not _PUT_OK:
+            raise WireError(*self._failure(result.status))
+        self._node.appended()
+        return result
+
+    def append_pending(self) -> None:
+        """Append what this turn collected, and answer or hand over to the durability gate."""
+        batches = self._pending
+        if not batches:
+            return
+        self._pending = []
+        self._pending_bytes = 0
+        if len(batches) == 1:
+            everything = batches[0].messages
+        else:
+            everything = [message for batch in batches for message in batch.messages]
+        try:
+            results = self._node.store.append_many(everything)
+        except (StoreError, OSError) as error:
+            log.error("send.append_failed messages=%d error=%s", len(everything), error)
+            for batch in batches:
+                _resolve(batch.answer, _failed(v2.INTERNAL_SERVER_ERROR, str(error)))
+            return
+        at = 0
+        for batch in batches:
+            count = len(batch.messages)
+            self._settle(batch, results[at : at + count])
+            at += count
+        self._node.appended()
+
+    def _topic_for(self, name: str, drafts: list[Draft], now_ms: int) -> Topic:
+        topic = self._node.metadata.topic(name)
+        if topic is None:
+            raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
+        if not topic.writable:
+            raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} takes no messages")
+        if not name.startswith(_EXEMPT_PREFIXES):
+            check_message_type(drafts, topic.message_type)
+        for draft in drafts:
+            if draft.message_type not in (v2.NORMAL, v2.FIFO):
+                _check_supported(draft, now_ms)
+        return topic
+
+    def _check_writable(self) -> None:
+        node = self._node
+        if not node.is_leader:
+            # The access point holds or forwards; a forwarded call that lands here is refused.
+            raise WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader takes writes")
+        if len(self._pending) + len(node.durability) >= self._capacity:
+            raise WireError(v2.TOO_MANY_REQUESTS, "too many sends wait: flow limit")
+        if self._pending_bytes >= PENDING_BYTES_MAX:
+            raise WireError(v2.TOO_MANY_REQUESTS, "too many bytes wait for the log: flow limit")
+        if not node.store.writable:
+            raise WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
+        refusal = node.replication.write_refusal()
+        if refusal is not None:
+            raise WireError(v2.HA_NOT_AVAILABLE, refusal)
+
+    def _next_queue(self, topic: Topic) -> int:
+        """Queues in turn. The client's choice is not honoured: Python and Go always say queue 0."""
+        turn = self._turns.get(topic.name, 0)
+        self._turns[topic.name] = turn + 1
+        return turn % topic.write_queues
+
+    def _message(
+        self, draft: Draft, topic: str, queue_id: int, born_host: bytes, ctx: RequestContext
+    ) -> Message:
+        host = draft.born_host or ctx.peer.rpartition(":")[0] or _UNKNOWN_HOST
+        return Message(
+            topic,
+            queue_id,
+            draft.body,
+            encode_sent(draft, topic, self._region, self._cluster, host),
+            0,
+            SYS_COMPRESSED if draft.compressed else 0,
+            draft.born_ms,
+            born_host,
+            self.store_host,
+        )
+
+    def _settle(self, batch: _Batch, results: list[AppendResult]) -> None:
+        end = -1
+        for result in results:
+            if result.status is _PUT_OK:
+                end = result.end
+        if end < 0:
+            _resolve(batch.answer, self._answer(batch, results))
+            return
+        self._node.counters.add_sent(
+            batch.topic, batch.message_type, len(batch.messages), batch.size
+        )
+        gate = self._node.durability
+        if gate.immediate:
+            _resolve(batch.answer, self._answer(batch, results))
+        else:
+            gate.wait(end, partial(self._durable, batch, results))
+
+    def _durable(self, batch: _Batch, results: list[AppendResult], code: int) -> None:
+        if code == v2.OK:
+            _resolve(batch.answer, self._answer(batch, results))
+        else:
+            _resolve(batch.answer, _failed(code, _OUTCOMES[code]))
+
+    def _answer(self, batch: _Batch, results: Sequence[AppendResult]) -> bytes:
+        parts = [_ANSWER_OK]
+        codes = set()
+        for message_id, result in zip(batch.ids, results, strict=True):
+            if result.status is _PUT_OK:
+                named = SMALL[len(message_id)] + message_id if len(message_id) < 128 else None
+                if named is None:
+                    named = varint(len(message_id)) + message_id
+                # Ordinary receipts carry the message id as transaction id too, as the reference's do.
+                entry = b"%b\x12%b\x1a%b\x20%b" % (
+                    _ENTRY_STATUS_OK,
+                    named,
+                    named,
+                    varint(result.queue_offset),
+                )
+            else:
+                code, sentence = self._failure(result.status)
+                codes.add((code, sentence))
+                entry = field(b"\x0a", status(code, sentence)) + field(b"\x12", message_id)
+            parts.append(field(b"\x12", entry))
+        if codes:
+            all_failed = all(result.status is not _PUT_OK for result in results)
+            if all_failed and len(codes) == 1:
+                return _failed(*codes.pop())
+            parts[0] = field(b"\x0a", status(v2.MULTIPLE_RESULTS, "the messages' results differ"))
+        return b"".join(parts)
+
+    def _failure(self, put: PutStatus) -> tuple[int, str]:
+        known = _FAILURES.get(put)
+        if known is not None:
+            return known
+        return v2.INTERNAL_SERVER_ERROR, self._node.store.refusal or "the store takes no messages"
+
+
+def _check_supported(draft: Draft, now_ms: int) -> None:
+    if draft.message_type == v2.DELAY:
+        if draft.delivery_ms is not None and draft.delivery_ms > now_ms:
+            raise WireError(
+                v2.UNSUPPORTED,
+                "delayed delivery is not supported yet: send without a delivery time",
+            )
+        return
+    name = v2.MessageType.Name(v2.MessageType.ValueType(draft.message_type)).lower()
+    raise WireError(v2.UNSUPPORTED, f"{name} messages are not supported yet")
+
+
+def _resolve(answer: asyncio.Future[bytes], content: bytes) -> None:
+    if not answer.done():
+        answer.set_result(content)
+
+
+def _failed(code: int, sentence: str) -> bytes:
+    return field(b"\x0a", status(code, sentence))
+
+
+@lru_cache(maxsize=4096)
+def _packed(address: str) -> bytes:
+    """A peer's address as the store keeps it; what is no IP address (a unix socket) becomes 0.0.0.0."""
+    host, _, port = address.rpartition(":")
+    try:
+        return pack_host(host.strip("[]"), int(port))
+    except (OSError, ValueError):
+        return pack_host(_UNKNOWN_HOST, 0)
+
+
+@lru_cache(maxsize=8192)
+def fifo_queue(message_group: str, queues: int) -> int:
+    """The queue of a message group: Guava's consistent hash over Java's string hash.
+
+    One fixed function on the server, because the clients' hashes differ from language to language
+    (gRPC API, section 9.4; broker semantics, section 7, has check values).
+    """
+    state = java_hash(message_group) & 0xFFFFFFFFFFFFFFFF
+    candidate = 0
+    while True:
+        state = (state * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
+        fraction = ((state >> 33) + 1) / (1 << 31)
+        following = int((candidate + 1) / fraction)
+        if not 0 <= following < queues:
+            return candidate
+        candidate = following

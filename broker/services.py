@@ -1,0 +1,184 @@
+"""The table of every RPC that a broker serves: path, kind, conversion, handler, failure.
+
+Promises: all seventeen methods of the messaging service are here; those that this form does not
+serve say so with UNIMPLEMENTED. Handlers are plain functions on the loop; conversion is protobuf's own
+(gRPC API, section 3.4; design, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..front.service import Kind, Method, status_failure
+from ..proto import paths, v1, v2
+from ..proto.errors import UNIMPLEMENTED, RpcFailure, WireError
+from .telemetry import TelemetrySession
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+    from ..front.service import Outbound
+    from .ack import AckService
+    from .admin import Admin
+    from .node import Node
+    from .pull import PullService
+    from .routes import Routes
+    from .sessions import Sessions
+    from .test_service import TestService
+
+
+def messaging(
+    node: Node, routes: Routes, sessions: Sessions, acks: AckService, pulls: PullService
+) -> list[Method]:
+    """`apache.rocketmq.v2.MessagingService`."""
+    return [
+        _unary(paths.QUERY_ROUTE, v2.QueryRouteRequest, v2.QueryRouteResponse, routes.query_route),
+        _unary(
+            paths.QUERY_ASSIGNMENT,
+            v2.QueryAssignmentRequest,
+            v2.QueryAssignmentResponse,
+            routes.query_assignment,
+        ),
+        _unary(paths.HEARTBEAT, v2.HeartbeatRequest, v2.HeartbeatResponse, sessions.heartbeat),
+        _unary(
+            paths.NOTIFY_CLIENT_TERMINATION,
+            v2.NotifyClientTerminationRequest,
+            v2.NotifyClientTerminationResponse,
+            sessions.notify_client_termination,
+        ),
+        _unary(paths.SEND_MESSAGE, v2.SendMessageRequest, v2.SendMessageResponse, node.sender.send),
+        Method(
+            paths.RECEIVE_MESSAGE,
+            Kind.SERVER_STREAM,
+            v2.ReceiveMessageRequest.FromString,
+            node.pop.receive,
+            node.pop.failure,
+        ),
+        _unary(paths.ACK_MESSAGE, v2.AckMessageRequest, v2.AckMessageResponse, acks.ack),
+        _unary(
+            paths.CHANGE_INVISIBLE_DURATION,
+            v2.ChangeInvisibleDurationRequest,
+            v2.ChangeInvisibleDurationResponse,
+            acks.change_invisible,
+        ),
+        _unary(
+            paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
+            v2.ForwardMessageToDeadLetterQueueRequest,
+            v2.ForwardMessageToDeadLetterQueueResponse,
+            acks.forward_to_dead_letter_queue,
+        ),
+        _stream(
+            paths.PULL_MESSAGE, v2.PullMessageRequest, v2.PullMessageResponse, pulls.pull_message
+        ),
+        _unary(
+            paths.UPDATE_OFFSET,
+            v2.UpdateOffsetRequest,
+            v2.UpdateOffsetResponse,
+            pulls.update_offset,
+        ),
+        _unary(paths.GET_OFFSET, v2.GetOffsetRequest, v2.GetOffsetResponse, pulls.get_offset),
+        _unary(
+            paths.QUERY_OFFSET, v2.QueryOffsetRequest, v2.QueryOffsetResponse, pulls.query_offset
+        ),
+        _telemetry(node),
+        *_not_yet(),
+    ]
+
+
+def _telemetry(node: Node) -> Method:
+    def handler(ctx: RequestContext, outbound: Outbound) -> TelemetrySession:
+        return TelemetrySession(node, ctx, outbound)
+
+    return Method(
+        paths.TELEMETRY,
+        Kind.BIDI,
+        v2.TelemetryCommand.FromString,
+        handler,
+        status_failure(v2.TelemetryCommand),
+    )
+
+
+def _not_yet() -> list[Method]:
+    """Known to the protocol, not served in this form: clients learn it in one word."""
+    missing = (
+        (paths.END_TRANSACTION, v2.EndTransactionRequest, v2.EndTransactionResponse),
+        (paths.RECALL_MESSAGE, v2.RecallMessageRequest, v2.RecallMessageResponse),
+        (
+            paths.SYNC_LITE_SUBSCRIPTION,
+            v2.SyncLiteSubscriptionRequest,
+            v2.SyncLiteSubscriptionResponse,
+        ),
+    )
+
+    def refuse(request: Any, ctx: RequestContext) -> Any:
+        raise RpcFailure(UNIMPLEMENTED, "this broker does not serve the method yet")
+
+    return [_unary(path, request, response, refuse) for path, request, response in missing]
+
+
+def administration(admin: Admin) -> list[Method]:
+    """`cometmq.v1.Admin`."""
+    return [
+        _unary(
+            paths.CREATE_TOPIC, v1.CreateTopicRequest, v1.CreateTopicResponse, admin.create_topic
+        ),
+        _unary(paths.LIST_TOPICS, v1.ListTopicsRequest, v1.ListTopicsResponse, admin.list_topics),
+        _unary(
+            paths.DESCRIBE_TOPIC,
+            v1.DescribeTopicRequest,
+            v1.DescribeTopicResponse,
+            admin.describe_topic,
+        ),
+        _unary(
+            paths.CREATE_GROUP, v1.CreateGroupRequest, v1.CreateGroupResponse, admin.create_group
+        ),
+        _unary(paths.LIST_GROUPS, v1.ListGroupsRequest, v1.ListGroupsResponse, admin.list_groups),
+        _unary(
+            paths.DESCRIBE_GROUP,
+            v1.DescribeGroupRequest,
+            v1.DescribeGroupResponse,
+            admin.describe_group,
+        ),
+        _unary(
+            paths.DESCRIBE_CLUSTER,
+            v1.DescribeClusterRequest,
+            v1.DescribeClusterResponse,
+            admin.describe_cluster,
+        ),
+        _unary(paths.GET_CONFIG, v1.GetConfigRequest, v1.GetConfigResponse, admin.get_config),
+    ]
+
+
+def testing(tests: TestService) -> list[Method]:
+    """`cometmq.v1.Test`."""
+    return [
+        _unary(paths.GET_CLOCK, v1.GetClockRequest, v1.ClockResponse, tests.get_clock),
+        _unary(paths.SET_CLOCK, v1.SetClockRequest, v1.ClockResponse, tests.set_clock),
+        _unary(paths.ADVANCE_CLOCK, v1.AdvanceClockRequest, v1.ClockResponse, tests.advance_clock),
+        _unary(paths.PUT_FAULT, v1.PutFaultRequest, v1.PutFaultResponse, tests.put_fault),
+        _unary(paths.LIST_FAULTS, v1.ListFaultsRequest, v1.ListFaultsResponse, tests.list_faults),
+        _unary(
+            paths.CLEAR_FAULTS, v1.ClearFaultsRequest, v1.ClearFaultsResponse, tests.clear_faults
+        ),
+        _unary(
+            paths.GET_COUNTERS, v1.GetCountersRequest, v1.GetCountersResponse, tests.get_counters
+        ),
+    ]
+
+
+def table(methods: Iterable[Method]) -> dict[str, Method]:
+    """By path."""
+    return {method.path: method for method in methods}
+
+
+def _unary(path: str, request: Any, response: Any, handler: Callable[..., Any]) -> Method:
+    return Method(path, Kind.UNARY, request.FromString, handler, status_failure(response))
+
+
+def _stream(path: str, request: Any, response: Any, handler: Callable[..., Any]) -> Method:
+    one = status_failure(response)
+
+    def fail(error: WireError) -> list[Any]:
+        return [one(error)]
+
+    return Method(path, Kind.SERVER_STREAM, request.FromString, handler, fail)

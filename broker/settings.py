@@ -1,0 +1,71 @@
+"""Settings across modules: contradictions, and the list that `config show` prints.
+
+Promises: a contradiction is refused with a sentence before anything is opened; secrets are never
+listed (design, sections 4 and 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, fields
+from typing import Any
+
+from ..ha.config import HaConfig
+from .config import BrokerConfig
+
+_SECRET_WORDS = ("token", "password", "secret")
+_HIDDEN = "(hidden)"
+
+
+def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
+    """Raise ValueError with a sentence for settings that cannot both be meant."""
+    if broker.broker_id == 0 and not ha.is_leader:
+        raise ValueError(
+            "brokerRole=SLAVE needs a brokerId above 0: id 0 is the master. Set brokerId=1, or "
+            "brokerRole to ASYNC_MASTER or SYNC_MASTER."
+        )
+    if broker.broker_id > 0 and ha.is_leader:
+        raise ValueError(
+            f"brokerId={broker.broker_id} is a slave's, but brokerRole={ha.broker_role}: set "
+            "brokerRole=SLAVE, or brokerId=0."
+        )
+    if not ha.is_leader and not ha.ha_master_address and not broker.namesrv_addr:
+        raise ValueError(
+            "A slave must find its master: set namesrvAddr, or haMasterAddress to the master's "
+            "haListenPort."
+        )
+    ports = {
+        "grpcServerPort": broker.grpc_server_port,
+        "metricsPromExporterPort": broker.metrics_prom_exporter_port,
+        "haListenPort": ha.ha_listen_port,
+    }
+    taken: dict[int, str] = {}
+    for key, port in ports.items():
+        if port and port in taken:
+            raise ValueError(f"{taken[port]} and {key} are both {port}: each needs its own port.")
+        taken[port] = key
+
+
+def key_of(field: Field[Any]) -> str:
+    """The key of a field in `broker.conf`."""
+    if "key" in field.metadata:
+        return str(field.metadata["key"])
+    head, *rest = field.name.split("_")
+    return "".join([head, *(part.capitalize() for part in rest)])
+
+
+def entries(
+    configurations: Iterable[Any], origins: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """Every key with its value and origin."""
+    found: dict[str, tuple[str, str]] = {}
+    for configuration in configurations:
+        for field in fields(configuration):
+            key = key_of(field)
+            value = getattr(configuration, field.name)
+            default = "default" if value == field.default else "set"
+            if any(word in key.lower() for word in _SECRET_WORDS):
+                value = _HIDDEN if value else ""
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found[key] = (text, origins.get(key, default))
+    return found

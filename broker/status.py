@@ -1,0 +1,152 @@
+"""What tools and metrics are told about queues, groups and members. Reads everything, changes nothing.
+
+Lag counts messages that a group has not consumed, those in flight included; both come from the
+consume queues' ends and the consumer offsets (broker semantics, section 11.2). A replica's position is
+as old as the last thing that this node heard of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from ..proto import v1, v2
+from ..store.record import decode
+
+if TYPE_CHECKING:
+    from ..ha.members import MemberStatus
+    from .cluster_view import MemberView
+    from .metadata import Topic
+    from .node import Node
+
+
+def queue_status(node: Node, topic: Topic) -> list[v1.QueueStatus]:
+    """Every queue of a topic on this broker."""
+    node.catch_up()
+    store = node.store
+    rows = []
+    for queue_id in range(max(topic.read_queues, topic.write_queues)):
+        end = store.max_offset(topic.name, queue_id)
+        rows.append(
+            v1.QueueStatus(
+                queue_id=queue_id,
+                min_offset=store.min_offset(topic.name, queue_id),
+                max_offset=end,
+                last_store_ms=_last_store_ms(node, topic.name, queue_id, end),
+                broker=node.config.broker_name,
+            )
+        )
+    return rows
+
+
+def _last_store_ms(node: Node, topic: str, queue_id: int, end: int) -> int:
+    if end <= node.store.min_offset(topic, queue_id):
+        return 0
+    records = node.store.get(topic, queue_id, end - 1, 1).records
+    if not records:
+        return 0
+    return decode(records[0].data, check_crc=False).store_timestamp_ms
+
+
+def all_group_queues(node: Node) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
+    """Group and queue for everything that was ever consumed."""
+    node.catch_up()
+    store = node.store
+    for topic, group, queue_id, offset in node.offsets:
+        end = store.max_offset(topic, queue_id)
+        yield (
+            group,
+            v1.GroupQueueStatus(
+                topic=topic,
+                queue_id=queue_id,
+                consumer_offset=offset,
+                max_offset=end,
+                lag=max(0, end - max(offset, store.min_offset(topic, queue_id))),
+                in_flight=node.pop.in_flight(topic, group, queue_id),
+                broker=node.config.broker_name,
+            ),
+        )
+
+
+def group_queues(node: Node, group: str, topic: str) -> list[v1.GroupQueueStatus]:
+    """The queues of one group, of one topic or of all."""
+    rows = [
+        row
+        for name, row in all_group_queues(node)
+        if name == group and (not topic or row.topic == topic)
+    ]
+    return sorted(rows, key=lambda row: (row.topic, row.queue_id))
+
+
+def members_of(node: Node) -> list[v1.MemberStatus]:
+    """The replicas of this group: positions from replication, addresses from the nameservers."""
+    heard = {row.broker_id: row for row in node.replication.members()}
+    listed = {member.broker_id: member for member in node.cluster.own().members}
+    ids = sorted({node.config.broker_id, *heard, *listed})
+    return [
+        _member(node, broker_id, heard.get(broker_id), listed.get(broker_id)) for broker_id in ids
+    ]
+
+
+def _member(
+    node: Node, broker_id: int, heard: MemberStatus | None, listed: MemberView | None
+) -> v1.MemberStatus:
+    row = v1.MemberStatus(epoch=node.replication.epoch)
+    row.replica.cluster = node.config.broker_cluster_name
+    row.replica.group = node.config.broker_name
+    row.replica.broker_id = broker_id
+    if listed is not None:
+        row.addresses.client = listed.client
+        row.addresses.ha = listed.ha
+        row.addresses.metrics = listed.metrics
+        row.role = v1.LEADER if listed.is_leader else v1.FOLLOWER
+        row.alive = listed.alive
+        row.replica.incarnation = listed.incarnation
+    if heard is not None:
+        row.replica.replica_uuid = heard.replica_uuid
+        row.replica.incarnation = heard.incarnation
+        row.role = v1.LEADER if heard.role == "leader" else v1.FOLLOWER
+        row.alive = row.alive or heard.connected
+        row.in_sync = heard.in_sync
+        row.log_end = heard.log_end
+        row.flushed = heard.flushed_end
+        row.behind = heard.lag_bytes
+        row.behind_ms = heard.behind_ms
+    if broker_id == node.config.broker_id:
+        _fill_own(node, row)
+    return row
+
+
+def _fill_own(node: Node, row: v1.MemberStatus) -> None:
+    store = node.store
+    row.alive = True
+    row.role = v1.LEADER if node.is_leader else v1.FOLLOWER
+    row.in_sync = row.in_sync or node.is_leader
+    row.log_start = store.log_start
+    row.log_end = store.log_end
+    row.confirm = node.replication.confirm
+    row.flushed = store.flushed_offset
+    row.dispatched = store.dispatched_offset
+    row.diverged = node.replication.refused or ""
+
+
+def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
+    """This group, as this node sees it."""
+    members = members_of(node)
+    followers = [member for member in members if member.role == v1.FOLLOWER and member.alive]
+    refusal = node.replication.write_refusal() if node.is_leader else None
+    return v1.DescribeClusterResponse(
+        code=v2.OK,
+        message="OK",
+        cluster=node.config.broker_cluster_name,
+        door=door,
+        replication="sync" if node.sync_replication else "async",
+        flush="sync" if node.sync_flush else "async",
+        behind=max((member.behind for member in followers), default=0),
+        members=members,
+        min_in_sync_replicas=node.min_in_sync_replicas,
+        write_refusal=refusal or ("" if node.store.writable else node.store.refusal),
+        redelivered=node.counters.redelivered_without_handover,
+        version=__version__,
+    )

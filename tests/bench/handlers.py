@@ -1,0 +1,185 @@
+"""What the handlers cost without a door: parse, check, store, answer, in this process.
+
+    python -m cometmq.tests.bench.handlers [--seconds 2] [--profile send1]
+
+Prints one JSON line with CPU microseconds a message: one 1 KiB message a request with 64 requests a loop
+turn, 32 messages a request, and receiving and acknowledging 32 at a time. The store is a real one (page
+cache, asynchronous flush), dispatch to the consume queues included. The budgets that these figures serve
+are the issue's: 45 us a message over an empty call, 16 us in batches of 32, 80 us for receive and ack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import pstats
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from cometmq.broker.ack import AckService
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.metadata import Topic
+from cometmq.broker.node import Node
+from cometmq.broker.server import BrokerServer
+from cometmq.front.config import DoorConfig
+from cometmq.front.context import RequestContext
+from cometmq.ha.config import HaConfig
+from cometmq.proto import v2
+from cometmq.store.config import StoreConfig
+
+BODY = bytes(range(256)) * 4
+IN_FLIGHT = 64
+BATCH = 32
+TOPIC = v2.Resource(name="bench")
+GROUP = v2.Resource(name="bench-group")
+
+
+def context() -> RequestContext:
+    """As a door makes it."""
+    return RequestContext("bench@1", "GO", "5.1.3", "", "127.0.0.1:50001")
+
+
+def send_request(first: int, count: int) -> bytes:
+    """A SendMessage as the load generator writes it."""
+    born = v2.Timestamp(seconds=1_795_255_684, nanos=123_000_000)
+    return v2.SendMessageRequest(
+        messages=[
+            v2.Message(
+                topic=TOPIC,
+                body=BODY,
+                system_properties=v2.SystemProperties(
+                    message_id=f"01FD{first + n:030X}",
+                    message_type=v2.NORMAL,
+                    born_timestamp=born,
+                    born_host="loadgen",
+                    body_encoding=v2.IDENTITY,
+                ),
+            )
+            for n in range(count)
+        ]
+    ).SerializeToString()
+
+
+RECEIVE = v2.ReceiveMessageRequest(
+    group=GROUP,
+    message_queue=v2.MessageQueue(topic=TOPIC),
+    filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+    batch_size=BATCH,
+    invisible_duration=v2.Duration(seconds=60),
+    long_polling_timeout=v2.Duration(seconds=5),
+).SerializeToString()
+
+
+async def sends(node: Node, requests: list[bytes]) -> None:
+    """One loop turn of sends, all answered."""
+    parse, send, ctx = v2.SendMessageRequest.FromString, node.sender.send, context()
+    answers = [send(parse(raw), ctx) for raw in requests]
+    for answer in answers:
+        await answer
+    # What the broker puts off while nobody waits belongs to the cost of a send.
+    node.catch_up()
+
+
+def receive(node: Node) -> list[bytes]:
+    """The messages of one ReceiveMessage, still encoded."""
+    answer = node.pop.receive(v2.ReceiveMessageRequest.FromString(RECEIVE), context())
+    assert isinstance(answer, list)
+    return answer[1:-1]
+
+
+def ack_requests(batches: list[list[bytes]]) -> list[bytes]:
+    """What a client sends back; made outside of the measured time."""
+    requests = []
+    for items in batches:
+        request = v2.AckMessageRequest(group=GROUP, topic=TOPIC)
+        for item in items:
+            system = v2.ReceiveMessageResponse.FromString(item).message.system_properties
+            request.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
+        requests.append(request.SerializeToString())
+    return requests
+
+
+async def bench(node: Node, seconds: float, profiler: cProfile.Profile | None, what: str) -> None:
+    """Run every case and print the line."""
+    figures: dict[str, float] = {}
+
+    async def measured(
+        name: str, messages: int, step: Callable[[], Awaitable[None] | None]
+    ) -> None:
+        spent = 0.0
+        if profiler is not None and name == what:
+            profiler.enable()
+        begin = time.process_time()
+        pending = step()
+        if pending is not None:
+            await pending
+        spent = time.process_time() - begin
+        if profiler is not None and name == what:
+            profiler.disable()
+        totals.setdefault(name, []).append(spent / messages * 1e6)
+
+    totals: dict[str, list[float]] = {}
+    acks = AckService(node)
+    until = time.monotonic() + seconds
+    made = 0
+    while time.monotonic() < until:
+        single = [send_request(made + n, 1) for n in range(IN_FLIGHT)]
+        many = [send_request(made + n * BATCH, BATCH) for n in range(8)]
+        made += IN_FLIGHT
+        await measured("send1", IN_FLIGHT, partial(sends, node, single))
+        await measured("send32", 8 * BATCH, partial(sends, node, many))
+        batches: list[list[bytes]] = []
+
+        def take(batches: list[list[bytes]] = batches) -> None:
+            batches.extend(receive(node) for _ in range(8))
+
+        await measured("receive32", 8 * BATCH, take)
+        requests = ack_requests(batches)
+
+        def give(requests: list[bytes] = requests) -> None:
+            for raw in requests:
+                acks.ack(v2.AckMessageRequest.FromString(raw), context())
+
+        await measured("ack32", 8 * BATCH, give)
+    for name, values in totals.items():
+        values.sort()
+        figures[name] = round(values[len(values) // 2], 2)
+    print(json.dumps({"bench": "handlers", "cpu_us_per_message": figures, "rounds": len(values)}))
+
+
+async def run(options: argparse.Namespace, directory: str) -> None:
+    """Start a broker without a client and call its handlers."""
+    server = BrokerServer(
+        BrokerConfig(bind_address="127.0.0.1", grpc_server_port=0, metrics_prom_exporter_port=0),
+        StoreConfig(store_path_root_dir=str(Path(directory) / "store")),
+        HaConfig(ha_listen_port=0),
+        DoorConfig(front_door="grpcio"),
+    )
+    await server.start()
+    try:
+        server.node.meta_log.write_topic(Topic(TOPIC.name, 8, 8))
+        profiler = cProfile.Profile() if options.profile else None
+        await bench(server.node, options.seconds, profiler, options.profile)
+        if profiler is not None:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+    finally:
+        await server.stop(1.0)
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description="CPU of the handlers without a door")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--profile", default="", help="send1, send32, receive32 or ack32")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(run(options, directory))
+
+
+if __name__ == "__main__":
+    main()

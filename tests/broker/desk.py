@@ -1,0 +1,215 @@
+"""The handlers of a real broker, called as a door calls them: requests in, parsed answers out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cometmq.broker.ack import AckService
+from cometmq.broker.metadata import Group, Topic
+from cometmq.broker.node import Node
+from cometmq.broker.pull import PullService
+from cometmq.front.context import RequestContext
+from cometmq.proto import v2
+from cometmq.proto.errors import WireError
+from cometmq.tests.broker.live import Live, Settings, running, settings
+
+NS_PER_MS = 1_000_000
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """One test on a loop of its own."""
+    asyncio.run(test)
+
+
+def resource(name: str) -> v2.Resource:
+    """A topic or a group."""
+    return v2.Resource(name=name)
+
+
+def message(
+    topic: str, body: bytes = b"body", message_id: str = "01FD", **system: Any
+) -> v2.Message:
+    """A message as a client makes it; `properties` are the user's."""
+    users = system.pop("properties", {})
+    return v2.Message(
+        topic=resource(topic),
+        body=body,
+        user_properties=users,
+        system_properties=v2.SystemProperties(
+            message_id=message_id,
+            message_type=system.pop("message_type", v2.NORMAL),
+            body_encoding=system.pop("body_encoding", v2.IDENTITY),
+            born_host="client",
+            **system,
+        ),
+    )
+
+
+@dataclass(slots=True)
+class Received:
+    """A ReceiveMessage stream, parsed."""
+
+    code: int
+    messages: list[v2.Message] = field(default_factory=list)
+    delivery_time: v2.Timestamp | None = None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """In the order of the stream."""
+        return [message.body for message in self.messages]
+
+    @property
+    def handles(self) -> list[str]:
+        """Their receipt handles."""
+        return [message.system_properties.receipt_handle for message in self.messages]
+
+    @property
+    def attempts(self) -> list[int]:
+        """Their delivery attempts."""
+        return [message.system_properties.delivery_attempt for message in self.messages]
+
+
+def parse_received(items: Iterable[bytes]) -> Received:
+    """The stream as a client sees it."""
+    answer = Received(0)
+    for item in items:
+        response = v2.ReceiveMessageResponse.FromString(item)
+        if response.HasField("status"):
+            answer.code = response.status.code
+        elif response.HasField("message"):
+            answer.messages.append(response.message)
+        else:
+            answer.delivery_time = response.delivery_timestamp
+    return answer
+
+
+@dataclass(slots=True)
+class Desk:
+    """One broker and what a client can ask of it."""
+
+    live: Live
+    acks: AckService
+    pulls: PullService
+
+    @property
+    def node(self) -> Node:
+        """The broker's parts."""
+        return self.live.node
+
+    def topic(self, name: str, queues: int = 1, message_type: int = v2.NORMAL) -> None:
+        """Create a topic."""
+        self.node.meta_log.write_topic(Topic(name, queues, queues, message_type=message_type))
+
+    def group(self, name: str, orderly: bool = False, max_attempts: int = 17) -> None:
+        """Create or alter a group."""
+        self.node.meta_log.write_group(Group(name, orderly=orderly, max_attempts=max_attempts))
+
+    def context(self, client_id: str = "c@1", remaining_ms: int | None = 30_000) -> RequestContext:
+        """A call's context."""
+        deadline = None
+        if remaining_ms is not None:
+            deadline = self.node.clock.steady_ns() + remaining_ms * NS_PER_MS
+        return RequestContext(client_id, "PYTHON", "5.1.2", "", "127.0.0.1:4711", deadline)
+
+    async def send(self, *messages: v2.Message, client_id: str = "c@1") -> v2.SendMessageResponse:
+        """SendMessage; a refusal becomes the answer that the door would give."""
+        try:
+            content = await self.node.sender.send(
+                v2.SendMessageRequest(messages=messages), self.context(client_id)
+            )
+        except WireError as error:
+            return v2.SendMessageResponse(status=error.status())
+        return v2.SendMessageResponse.FromString(content)
+
+    async def sent(self, topic: str, *bodies: bytes, **system: Any) -> None:
+        """Send, one request each, and see that it is stored and can be read."""
+        for n, body in enumerate(bodies):
+            answer = await self.send(message(topic, body, message_id=f"ID-{n}", **system))
+            assert answer.status.code == v2.OK, answer
+        await self.dispatched()
+
+    async def dispatched(self) -> None:
+        """Wait until readers see everything that is stored."""
+        store = self.node.store
+        while store.dispatched_offset < store.log_end:  # noqa: ASYNC110 - a pump a turn
+            await asyncio.sleep(0)
+
+    def receive_request(self, topic: str, group: str, **fields: Any) -> v2.ReceiveMessageRequest:
+        """A ReceiveMessage of a simple consumer."""
+        tag = fields.pop("tag", "*")
+        invisible_ms = fields.pop("invisible_ms", 30_000)
+        request = v2.ReceiveMessageRequest(
+            group=resource(group),
+            message_queue=v2.MessageQueue(topic=resource(topic)),
+            filter_expression=v2.FilterExpression(type=v2.TAG, expression=tag),
+            batch_size=fields.pop("batch", 32),
+            **fields,
+        )
+        if not request.auto_renew:
+            request.invisible_duration.FromMilliseconds(invisible_ms)
+        return request
+
+    def start_receive(
+        self, topic: str, group: str, ctx: RequestContext | None = None, **fields: Any
+    ) -> asyncio.Future[list[bytes]]:
+        """A ReceiveMessage under way; `fields` are the request's, `invisible_ms`, `batch`, `tag`."""
+        request = self.receive_request(topic, group, **fields)
+        answer = self.node.pop.receive(request, ctx or self.context())
+        if isinstance(answer, list):
+            done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
+            done.set_result(answer)
+            return done
+        return answer
+
+    async def receive(
+        self, topic: str, group: str, ctx: RequestContext | None = None, **fields: Any
+    ) -> Received:
+        """A whole ReceiveMessage."""
+        try:
+            return parse_received(await self.start_receive(topic, group, ctx, **fields))
+        except WireError as error:
+            return parse_received(self.node.pop.failure(error))
+
+    async def nothing(self, topic: str, group: str, **fields: Any) -> None:
+        """See that there is nothing to receive now."""
+        answer = await self.receive(topic, group, self.context(remaining_ms=105), **fields)
+        assert answer.code == v2.MESSAGE_NOT_FOUND, answer
+
+    def ack(self, topic: str, group: str, *handles: str) -> v2.AckMessageResponse:
+        """AckMessage with these handles."""
+        request = v2.AckMessageRequest(topic=resource(topic), group=resource(group))
+        for handle in handles:
+            request.entries.add(message_id="m", receipt_handle=handle)
+        try:
+            return v2.AckMessageResponse.FromString(self.acks.ack(request, self.context()))
+        except WireError as error:
+            return v2.AckMessageResponse(status=error.status())
+
+    def change(
+        self, topic: str, group: str, handle: str, invisible_ms: int, **fields: Any
+    ) -> v2.ChangeInvisibleDurationResponse:
+        """ChangeInvisibleDuration."""
+        request = v2.ChangeInvisibleDurationRequest(
+            topic=resource(topic), group=resource(group), receipt_handle=handle, **fields
+        )
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+        return self.acks.change_invisible(request, self.context())
+
+    def advance(self, ms: int) -> None:
+        """Move the wall clock, as the test service does."""
+        self.node.clock.advance_wall_ms(ms)
+        self.node.pop.clock_moved()
+
+
+@asynccontextmanager
+async def desk(
+    directory: Path, chosen: Settings | None = None, **broker: Any
+) -> AsyncIterator[Desk]:
+    """A broker of the test's own."""
+    async with running(chosen or settings(directory, **broker)) as live:
+        yield Desk(live, AckService(live.node), PullService(live.node))

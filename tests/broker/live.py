@@ -1,0 +1,159 @@
+"""Real brokers in the test's own process and loop: ephemeral ports, a directory each, a clock to move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.node import Node
+from cometmq.broker.server import Bound, BrokerServer
+from cometmq.front.config import DoorConfig
+from cometmq.ha.config import HaConfig
+from cometmq.nameserver.config import NameserverConfig
+from cometmq.nameserver.server import NameserverServer
+from cometmq.proto import paths, v1, v2
+from cometmq.store.config import StoreConfig
+from cometmq.tests.harness.wire import Wire
+
+SEGMENT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a broker is started with; `replace` makes variants."""
+
+    broker: BrokerConfig
+    store: StoreConfig
+    ha: HaConfig
+
+
+def settings(directory: Path, **broker: Any) -> Settings:
+    """Ephemeral ports, small segments, loopback only."""
+    changed = {
+        "bind_address": "127.0.0.1",
+        "grpc_server_port": 0,
+        "metrics_prom_exporter_port": 0,
+        "test_hooks": True,
+        **broker,
+    }
+    return Settings(
+        BrokerConfig(**changed),
+        StoreConfig(store_path_root_dir=str(directory), mapped_file_size_commit_log=SEGMENT),
+        HaConfig(ha_listen_port=0, ha_reconnect_max_ms=200),
+    )
+
+
+def follower_of(leader: Bound, directory: Path, **broker: Any) -> Settings:
+    """A slave that dials a leader's replication port."""
+    base = settings(directory, broker_id=1, **broker)
+    ha = replace(base.ha, broker_role="SLAVE", ha_master_address=leader.ha)
+    return replace(base, ha=ha)
+
+
+@dataclass(slots=True)
+class Live:
+    """A broker that runs."""
+
+    server: BrokerServer
+    bound: Bound
+
+    @property
+    def node(self) -> Node:
+        """Its parts."""
+        return self.server.node
+
+    def client(self, client_id: str = "wire@1", language: str = "PYTHON") -> Wire:
+        """A connection to its clients' port."""
+        return Wire(self.bound.client, client_id, language)
+
+
+@asynccontextmanager
+async def running(chosen: Settings) -> AsyncIterator[Live]:
+    """Start a broker, stop it cleanly at the end."""
+    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door="grpcio"))
+    bound = await server.start()
+    try:
+        yield Live(server, bound)
+    finally:
+        await server.stop(1.0)
+
+
+@asynccontextmanager
+async def nameserver() -> AsyncIterator[str]:
+    """A nameserver; yields HOST:PORT."""
+    server = NameserverServer(NameserverConfig(bind_address="127.0.0.1", listen_port=0))
+    address = await server.start()
+    try:
+        yield address
+    finally:
+        await server.stop(0.5)
+
+
+async def until(test: Callable[[], object], seconds: float = 20.0) -> None:
+    """Look again and again until `test` says something true."""
+    for _ in range(int(seconds * 100)):
+        if test():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
+async def create_topic(wire: Wire, name: str, **fields: Any) -> v1.CreateTopicResponse:
+    """Ask for a topic; the answer, whatever it says."""
+    request = v1.CreateTopicRequest(name=name, **fields)
+    answer: v1.CreateTopicResponse = await wire.call(
+        paths.CREATE_TOPIC, request, v1.CreateTopicResponse
+    )
+    return answer
+
+
+async def create_group(wire: Wire, name: str, **fields: Any) -> v1.CreateGroupResponse:
+    """Ask for a group; the answer, whatever it says."""
+    request = v1.CreateGroupRequest(name=name, **fields)
+    answer: v1.CreateGroupResponse = await wire.call(
+        paths.CREATE_GROUP, request, v1.CreateGroupResponse
+    )
+    return answer
+
+
+async def route(wire: Wire, topic: str, dialled: str = "") -> v2.QueryRouteResponse:
+    """Where a topic's queues are."""
+    request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
+    for address in dialled.split(";") if dialled else ():
+        host, _, port = address.rpartition(":")
+        request.endpoints.addresses.add(host=host, port=int(port))
+    answer: v2.QueryRouteResponse = await wire.call(
+        paths.QUERY_ROUTE, request, v2.QueryRouteResponse
+    )
+    return answer
+
+
+async def assignment(wire: Wire, topic: str, group: str) -> v2.QueryAssignmentResponse:
+    """What a push consumer should poll."""
+    request = v2.QueryAssignmentRequest(
+        topic=v2.Resource(name=topic), group=v2.Resource(name=group)
+    )
+    answer: v2.QueryAssignmentResponse = await wire.call(
+        paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse
+    )
+    return answer
+
+
+def telemetry(wire: Wire) -> Any:
+    """An open telemetry stream."""
+    call = wire.channel.stream_stream(
+        paths.TELEMETRY,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=v2.TelemetryCommand.FromString,
+    )
+    return call(metadata=wire.metadata)
+
+
+RpcError = grpc.aio.AioRpcError

@@ -1,0 +1,157 @@
+"""What a node knows of the cluster, and which addresses its routes name."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.broker.advertise import Advertiser, Caller
+from cometmq.broker.cluster_view import ClusterView, MemberView
+from cometmq.broker.config import split_addresses
+from cometmq.proto import v1, v2
+
+SECOND = 1_000_000_000
+
+
+class Time:
+    """A steady clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def member(broker_id: int, port: int, *, leader: bool = False, alive: bool = True) -> v1.Member:
+    return v1.Member(
+        replica=v1.ReplicaIdentity(broker_id=broker_id, incarnation=1),
+        addresses=v1.ReplicaAddresses(client=f"10.0.0.1:{port}", ha=f"10.0.0.1:{port + 1}"),
+        role=v1.LEADER if leader else v1.FOLLOWER,
+        alive=alive,
+        epoch=1,
+    )
+
+
+def group(name: str, *members: v1.Member, topics: tuple[str, ...] = ()) -> v1.GroupRoute:
+    return v1.GroupRoute(
+        group=name,
+        members=members,
+        topics=[v1.TopicRoute(name=t, read_queues=1, write_queues=1, perm=6) for t in topics],
+    )
+
+
+def own(broker_id: int = 1, port: int = 12) -> MemberView:
+    client = f"10.0.0.1:{port}"
+    return MemberView("a", broker_id, client, "10.0.0.1:13", "", broker_id == 0, True, 1, 5)
+
+
+def test_nameservers_are_united_and_the_own_row_is_the_nodes_own() -> None:
+    view = ClusterView("a", Time())
+    view.set_own(own())
+    view.update("ns1", [group("a", member(0, 10, leader=True), member(1, 99), topics=("t",))])
+    view.update("ns2", [group("b", member(0, 20, leader=True), topics=("t", "u"))])
+    assert [m.client for m in view.own().members] == ["10.0.0.1:10", "10.0.0.1:12"]
+    leader = view.own().leader()
+    assert leader is not None
+    assert leader.ha == "10.0.0.1:11"
+    assert [g.name for g in view.others_with("t")] == ["b"]
+    assert [g.name for g in view.others_with("u")] == ["b"]
+    assert view.others_with("x") == []
+
+
+def test_a_silent_nameserver_stops_counting_while_another_speaks() -> None:
+    view = ClusterView("a", Time())
+    view.update("ns1", [group("b", member(0, 20, leader=True, alive=True))])
+    view.update("ns2", [group("b", member(0, 20, leader=True, alive=False))])
+    b = view.group("b")
+    assert b is not None
+    assert b.members[0].alive, "one of them hears it"
+    view.lost("ns1")
+    assert not view.groups["b"].members[0].alive
+    view.lost("ns2")
+    assert view.groups["b"].members[0].alive, "all are silent: the last view stays"
+    view.found("ns2")
+    assert not view.groups["b"].members[0].alive
+
+
+def test_a_member_survives_the_restart_of_a_nameserver() -> None:
+    time = Time()
+    view = ClusterView("a", time)
+    view.set_own(own())
+    view.update("ns1", [group("a", member(0, 10, leader=True), member(1, 12))])
+    time.now_ns += SECOND
+    view.update("ns1", [group("a", member(1, 12))])
+    assert [m.broker_id for m in view.own().members] == [0, 1]
+    time.now_ns += 31 * SECOND
+    view.update("ns1", [group("a", member(1, 12))])
+    assert [m.broker_id for m in view.own().members] == [1]
+
+
+def cluster_of_two() -> ClusterView:
+    view = ClusterView("a", Time())
+    view.set_own(MemberView("a", 1, "127.0.0.1:8083", "", "", False, True, 1, 1))
+    leader = member(0, 0, leader=True)
+    leader.addresses.client = "127.0.0.1:8081"
+    view.update("ns", [v1.GroupRoute(group="a", members=[leader])])
+    return view
+
+
+def texts(endpoints: v2.Endpoints) -> list[str]:
+    return [f"{address.host}:{address.port}" for address in endpoints.addresses]
+
+
+def endpoints(rule: str, dialled: str, peer: str, language: str = "PYTHON") -> v2.Endpoints:
+    view = cluster_of_two()
+    by_hand = split_addresses(rule) if ":" in rule else []
+    addresses = [v2.Address(host=h, port=p) for h, p in split_addresses(dialled)]
+    caller = Caller(v2.Endpoints(addresses=addresses), peer, language)
+    return Advertiser(rule, by_hand, view).endpoints(view.own(), caller)
+
+
+BOTH = ["127.0.0.1:8081", "127.0.0.1:8083"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "dialled", "peer", "language", "expected"),
+    [
+        ("auto", "127.0.0.1:8083", "127.0.0.1:9", "PYTHON", BOTH),
+        ("auto", "127.0.0.1:8081;127.0.0.1:8083", "127.0.0.1:9", "java", BOTH),
+        ("auto", "127.0.0.1:8083", "127.0.0.1:9", "HTTP", BOTH[:1]),
+        ("auto", "127.0.0.1:8083", "127.0.0.1:9", "DOTNET", BOTH[:1]),
+        # Loopback from elsewhere is a mapped port.
+        ("auto", "127.0.0.1:8083", "172.17.0.1:9", "PYTHON", ["127.0.0.1:8083"]),
+        ("auto", "192.168.0.7:30081", "192.168.0.9:9", "PYTHON", ["192.168.0.7:30081"]),
+        ("auto", "localhost:8081", "127.0.0.1:9", "PYTHON", ["localhost:8081"]),
+        ("auto", "", "127.0.0.1:9", "PYTHON", BOTH),
+        ("replicas", "192.168.0.7:30081", "192.168.0.9:9", "GO", BOTH),
+        ("replicas", "192.168.0.7:30081", "192.168.0.9:9", "HTTP", BOTH[:1]),
+        ("echo", "127.0.0.1:8083", "127.0.0.1:9", "RUST", ["127.0.0.1:8083"]),
+        ("echo", "", "127.0.0.1:9", "RUST", BOTH),
+        ("1.1.1.1:1,2.2.2.2:2", "127.0.0.1:8083", "127.0.0.1:9", "CPP", ["1.1.1.1:1", "2.2.2.2:2"]),
+        ("1.1.1.1:1,2.2.2.2:2", "127.0.0.1:8083", "127.0.0.1:9", "HTTP", ["1.1.1.1:1"]),
+    ],
+)
+def test_which_addresses_a_route_names(
+    rule: str, dialled: str, peer: str, language: str, expected: list[str]
+) -> None:
+    answer = endpoints(rule, dialled, peer, language)
+    assert texts(answer) == expected
+    wanted = v2.DOMAIN_NAME if "localhost" in expected[0] else v2.IPv4
+    assert answer.scheme == wanted
+
+
+def test_host_names_are_never_alternatives() -> None:
+    view = ClusterView("a", Time())
+    view.set_own(MemberView("a", 0, "broker-a:8081", "", "", True, True, 1, 1))
+    second = member(1, 0)
+    second.addresses.client = "broker-b:8081"
+    view.update("ns", [v1.GroupRoute(group="a", members=[second])])
+    caller = Caller(v2.Endpoints(), "10.0.0.9:1", "JAVA")
+    answer = Advertiser("replicas", [], view).endpoints(view.own(), caller)
+    assert texts(answer) == ["broker-a:8081"]
+    assert answer.scheme == v2.DOMAIN_NAME
+    dialled = v2.Endpoints(addresses=[v2.Address(host="broker-b", port=8081)])
+    echoed = Advertiser("auto", [], view).endpoints(
+        view.own(), Caller(dialled, "10.0.0.9:1", "JAVA")
+    )
+    assert texts(echoed) == ["broker-b:8081"]

@@ -1,0 +1,135 @@
+"""Who waits for the disk and the replicas, and what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.durability import WaitingList
+from cometmq.proto import v2
+from cometmq.tests.broker.desk import desk, message, run
+from cometmq.tests.broker.live import settings
+
+FLUSH_NS = 5_000
+REPLICA_NS = 3_000
+
+
+def waiting(flush: bool = True, replicas: bool = True) -> tuple[WaitingList, dict[int, int]]:
+    """A list, and the outcomes by end offset."""
+    made = WaitingList(FLUSH_NS if flush else None, REPLICA_NS if replicas else None)
+    return made, {}
+
+
+def add(made: WaitingList, told: dict[int, int], end: int, now_ns: int) -> None:
+    """Wait for `end`."""
+    made.add(end, now_ns, lambda code: told.__setitem__(end, code))
+
+
+def test_both_offsets_must_have_passed() -> None:
+    made, told = waiting()
+    for end in (10, 20, 30):
+        add(made, told, end, 0)
+    assert [w.end for w in made.advance(25, 15)] == [10]
+    assert [w.end for w in made.advance(25, 30)] == [20]
+    assert [w.end for w in made.advance(30, 30)] == [30]
+    assert made.next_deadline_ns() is None
+
+
+def test_only_what_was_asked_for_is_waited_for() -> None:
+    flush_only, told = waiting(replicas=False)
+    add(flush_only, told, 10, 0)
+    assert len(flush_only.advance(10, 0)) == 1
+    replicas_only, told = waiting(flush=False)
+    add(replicas_only, told, 10, 0)
+    assert len(replicas_only.advance(0, 10)) == 1
+    neither, told = waiting(flush=False, replicas=False)
+    add(neither, told, 10, 0)
+    assert len(neither.advance(0, 0)) == 1
+
+
+def test_a_timeout_names_who_was_slow() -> None:
+    made, told = waiting()
+    add(made, told, 10, 0)
+    add(made, told, 20, 100)
+    assert made.next_deadline_ns() == REPLICA_NS
+    assert made.expire(0, 0, REPLICA_NS - 1) == []
+    ((first, code),) = made.expire(10, 0, REPLICA_NS)
+    assert (first.end, code) == (10, v2.SLAVE_PERSISTENCE_TIMEOUT)
+    # The replicas have the second, this disk has not.
+    assert made.expire(10, 20, FLUSH_NS) == []
+    ((second, code),) = made.expire(10, 20, FLUSH_NS + 100)
+    assert (second.end, code) == (20, v2.MASTER_PERSISTENCE_TIMEOUT)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2_000)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60), st.integers(0, 4_000)), max_size=12),
+)
+def test_every_wait_ends_once_and_in_order(
+    appends: list[tuple[int, int]], events: list[tuple[int, int, int]]
+) -> None:
+    made, told = waiting()
+    end = now_ns = 0
+    for size, later in appends:
+        end += size
+        now_ns += later
+        add(made, told, end, now_ns)
+    ends = [wait.end for wait in made.waits]
+    over: list[tuple[int, int | None]] = []
+    flushed = confirm = 0
+    for more, also, later in events:
+        flushed, confirm, now_ns = max(flushed, more), max(confirm, also), now_ns + later
+        released = made.advance(flushed, confirm)
+        assert all(wait.end <= min(flushed, confirm) for wait in released)
+        over += [(wait.end, None) for wait in released]
+        expired = made.expire(flushed, confirm, now_ns)
+        assert all(wait.end > min(flushed, confirm) for wait, _ in expired)
+        over += [(wait.end, code) for wait, code in expired]
+        deadline = made.next_deadline_ns()
+        # Whoever is left is not late: at most the disk's longer time is still running.
+        assert deadline is None or deadline + FLUSH_NS - REPLICA_NS > now_ns
+    assert [done for done, _ in over] + [wait.end for wait in made.waits] == ends
+
+
+def test_synchronous_flush_answers_after_the_flush(tmp_path: Path) -> None:
+    async def body() -> None:
+        base = settings(tmp_path)
+        chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            answers = await asyncio.gather(
+                *(one.send(message("t", b"%d" % n, f"ID-{n}")) for n in range(50))
+            )
+            assert {answer.status.code for answer in answers} == {v2.OK}
+            assert one.node.store.flushed_offset == one.node.store.log_end
+            assert len(one.node.durability) == 0
+
+    run(body())
+
+
+def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    async def body() -> None:
+        base = settings(tmp_path)
+        store = replace(base.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100)
+        async with desk(tmp_path, replace(base, store=store)) as one:
+            one.topic("t")
+            slow = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def stuck(call: str) -> None:
+                if call == "fdatasync":
+                    asyncio.run_coroutine_threadsafe(slow.wait(), loop).result(30)
+
+            one.node.store.disk.fault = stuck
+            answer = await one.send(message("t"))
+            assert answer.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
+            assert not answer.entries
+            one.node.store.disk.fault = None
+            slow.set()
+            assert (await one.send(message("t"))).status.code == v2.OK
+
+    run(body())

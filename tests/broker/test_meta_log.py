@@ -1,0 +1,155 @@
+"""Topics and groups across restarts, crashes and imports: the log is their truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.meta_log import META_TOPIC
+from cometmq.proto import paths, v1, v2
+from cometmq.store.record import decode
+from cometmq.tests.broker.live import (
+    Settings,
+    create_group,
+    create_topic,
+    route,
+    running,
+    settings,
+)
+from cometmq.tests.broker.test_server import run
+from cometmq.tests.harness.wire import normal_message, receive_request
+
+
+async def _fill(chosen: Settings) -> None:
+    async with running(chosen) as live, live.client() as wire:
+        await create_topic(wire, "kept", message_type=v2.FIFO, queues=5)
+        await create_group(wire, "kept_group", orderly=True, max_attempts=4)
+        for number in range(30):
+            await create_topic(wire, f"t{number}", queues=1)
+            message = normal_message(f"t{number}", f"id{number}", b"x" * 2_000)
+            assert (await wire.send([message])).status.code == v2.OK
+
+
+async def _check_kept(chosen: Settings) -> None:
+    async with running(chosen) as live, live.client() as wire:
+        assert len(live.node.metadata.topics) == 31
+        described = await wire.call(
+            paths.DESCRIBE_TOPIC, v1.DescribeTopicRequest(name="kept"), v1.DescribeTopicResponse
+        )
+        assert (described.topic.message_type, described.topic.read_queues) == (v2.FIFO, 5)
+        group = live.node.metadata.group("kept_group")
+        assert group is not None
+        assert (group.orderly, group.max_attempts) == (True, 4)
+        assert (await create_topic(wire, "kept", queues=5, message_type=v2.FIFO)).created is False
+        version = live.node.meta_log.version
+        await create_topic(wire, "one_more", queues=1)
+        assert live.node.meta_log.version == version + 1
+
+
+@pytest.mark.parametrize("files", ["there", "gone"])
+def test_topics_survive_a_restart_and_the_log_is_their_truth(tmp_path: Path, files: str) -> None:
+    chosen = settings(tmp_path / "store")
+    chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=16 * 1024))
+    asyncio.run(_fill(chosen))
+    table = json.loads((tmp_path / "store/config/topics.json").read_text())["topicConfigTable"]
+    assert table["kept"]["attributes"] == {"message.type": "FIFO"}
+    assert META_TOPIC in table
+    if files == "gone":
+        shutil.rmtree(tmp_path / "store/config")
+    asyncio.run(_check_kept(chosen))
+
+
+def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    segment = 16 * 1024
+    chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=segment))
+
+    async def body() -> None:
+        async with running(chosen) as live, live.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            for number in range(40):
+                await wire.send([normal_message("t", str(number), b"x" * 2_000)])
+            store = live.node.store
+            heads = range(0, store.log_end, segment)
+            assert len(heads) > 4
+            for offset in heads:
+                record = decode(store.record_at(offset))
+                assert record.topic == META_TOPIC
+                assert record.properties_dict["TAGS"] == "SNAPSHOT"
+                part = v1.MetaSnapshot.FromString(record.body)
+                assert (part.part_index, part.part_count) == (0, 1)
+                names = [topic.name for topic in part.topics]
+                assert names == (["t"] if offset else [])
+
+    run(body())
+
+
+def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
+    """A copy of the directory of a running broker is what kill -9 leaves behind."""
+    chosen = settings(tmp_path / "store")
+    copy = settings(tmp_path / "copy")
+
+    async def body() -> None:
+        async with running(chosen) as live, live.client() as wire:
+            await create_topic(wire, "t", queues=7)
+            await wire.send([normal_message("t", "id", b"body")])
+            shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        shutil.rmtree(tmp_path / "copy/config", ignore_errors=True)
+        async with running(copy) as live, live.client() as wire:
+            topic = live.node.metadata.topic("t")
+            assert topic is not None
+            assert topic.read_queues == 7
+            code, messages = await wire.receive(receive_request("t", "g"))
+            assert (code, messages[0].body) == (v2.OK, b"body")
+
+    run(body())
+
+
+APACHE_TOPICS = """{
+\t"dataVersion":{"counter":33,"stateVersion":0,"timestamp":1795255769029},
+\t"topicConfigTable":{
+\t\t"SCHEDULE_TOPIC_XXXX":{"attributes":{},"order":false,"perm":6,"readQueueNums":18,
+\t\t\t"topicFilterType":"SINGLE_TAG","topicName":"SCHEDULE_TOPIC_XXXX","topicSysFlag":0,
+\t\t\t"writeQueueNums":18},
+\t\t"old":{"attributes":{"message.type":"DELAY"},"order":true,"perm":6,"readQueueNums":4,
+\t\t\t"topicFilterType":"MULTI_TAG","topicName":"old","topicSysFlag":1,"writeQueueNums":4}
+\t}
+}"""
+APACHE_GROUPS = """{"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1795255769029},
+ "forbiddenTable":{"old_group":{"old":1}},
+ "subscriptionGroupTable":{"old_group":{"attributes":{},"brokerId":0,"consumeMessageOrderly":true,
+ "groupName":"old_group","groupRetryPolicy":{"type":"CUSTOMIZED"},"retryMaxTimes":3,
+ "retryQueueNums":1,"consumeTimeoutMinute":77}}}"""
+
+
+def test_an_apache_directory_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/topics.json").write_text(APACHE_TOPICS)
+    (tmp_path / "config/subscriptionGroup.json").write_text(APACHE_GROUPS)
+
+    async def body() -> None:
+        for _ in range(2):
+            async with running(settings(tmp_path)) as live, live.client() as wire:
+                found = await route(wire, "old")
+                assert list(found.message_queues[0].accept_message_types) == [v2.DELAY]
+                group = live.node.metadata.group("old_group")
+                assert group is not None
+                assert (group.orderly, group.max_attempts) == (True, 4)
+                listed = await wire.call(
+                    paths.LIST_TOPICS, v1.ListTopicsRequest(), v1.ListTopicsResponse
+                )
+                assert [topic.name for topic in listed.topics] == ["old"]
+
+    run(body())
+    topics = json.loads((tmp_path / "config/topics.json").read_text())
+    assert topics["dataVersion"]["counter"] > 33
+    assert topics["topicConfigTable"]["old"]["topicFilterType"] == "MULTI_TAG"
+    assert topics["topicConfigTable"]["SCHEDULE_TOPIC_XXXX"]["readQueueNums"] == 18
+    groups = json.loads((tmp_path / "config/subscriptionGroup.json").read_text())
+    assert groups["forbiddenTable"] == {"old_group": {"old": 1}}
+    assert groups["subscriptionGroupTable"]["old_group"]["consumeTimeoutMinute"] == 77

@@ -1,0 +1,295 @@
+"""A leader and its follower as two real brokers: topics, forwarding, reads without the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.metadata import Topic
+from cometmq.broker.server import BrokerServer
+from cometmq.front.config import DoorConfig
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.broker.live import (
+    Live,
+    RpcError,
+    Settings,
+    assignment,
+    create_topic,
+    follower_of,
+    nameserver,
+    route,
+    running,
+    settings,
+    telemetry,
+    until,
+)
+from cometmq.tests.broker.test_server import producer_settings
+from cometmq.tests.harness.wire import Wire, normal_message, receive_request
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """One test on a loop of its own."""
+    asyncio.run(test)
+
+
+def in_sync(chosen: Settings, minimum: int = 1) -> Settings:
+    """The same, as a synchronous master."""
+    ha = replace(chosen.ha, broker_role="SYNC_MASTER", min_in_sync_replicas=minimum)
+    return replace(chosen, ha=ha)
+
+
+@asynccontextmanager
+async def pair(path: Path, *, sync: bool = False) -> AsyncIterator[tuple[Live, Live, str]]:
+    """A nameserver, a leader and a follower that knows the leader through the nameserver."""
+    async with nameserver() as address:
+        first = settings(path / "a", namesrv_addr=address)
+        async with running(in_sync(first) if sync else first) as leader:
+            second = settings(path / "b", namesrv_addr=address, broker_id=1)
+            second = replace(second, ha=replace(second.ha, broker_role="SLAVE"))
+            async with running(second) as follower:
+                await until(lambda: follower.node.replication.leader_alive)
+                await until(lambda: len(leader.node.cluster.own().members) == 2)
+                await until(lambda: len(follower.node.cluster.own().members) == 2)
+                yield leader, follower, f"{leader.bound.client};{follower.bound.client}"
+
+
+def logs_equal(leader: Live, follower: Live) -> bool:
+    """Both logs hold the same bytes."""
+    end = leader.node.store.log_end
+    return follower.node.store.log_end == end and follower.node.store.log_crc(
+        0, end
+    ) == leader.node.store.log_crc(0, end)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_either_node_is_an_access_point(tmp_path: Path, sync: bool) -> None:
+    async def body() -> None:
+        async with pair(tmp_path, sync=sync) as (leader, follower, both), follower.client() as wire:
+            made = await create_topic(wire, "t", queues=2)
+            assert made.code == v2.OK, "the follower passed it on"
+            await until(lambda: follower.node.metadata.topic("t"))
+            assert leader.node.metadata.topic("t") == follower.node.metadata.topic("t")
+            await until(lambda: "t" in leader.node.cluster.own().topics)
+            for live in (leader, follower):
+                async with live.client() as own:
+                    found = await route(own, "t", live.bound.client)
+                    (broker,) = {queue.broker.SerializeToString() for queue in found.message_queues}
+                    named = v2.Broker.FromString(broker).endpoints.addresses
+                    assert ";".join(f"{a.host}:{a.port}" for a in named) == both
+                    plain = await assignment(own, "t", "g")
+                    assert plain.assignments[0].message_queue.id == -1
+            for number in range(20):
+                sent = await wire.send([normal_message("t", f"id{number}", b"x")])
+                assert sent.status.code == v2.OK
+            got = await receive_all(wire, 20)
+            assert (await wire.ack("t", "g", got)).status.code == v2.OK
+            assert not leader.node.pop.in_flight("t", "g", 0)
+            await until(lambda: logs_equal(leader, follower))
+            await until(lambda: follower.node.store.max_offset("t", 0) == 10)
+            described = await wire.call(
+                paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
+            )
+            assert [(m.role, m.alive) for m in described.members] == [
+                (v1.LEADER, True),
+                (v1.FOLLOWER, True),
+            ]
+            assert described.replication == ("sync" if sync else "async")
+            assert all(member.in_sync for member in described.members)
+
+    run(body())
+
+
+async def receive_all(wire: Wire, count: int) -> list[Any]:
+    """Receive until there are `count` messages."""
+    got: list[Any] = []
+    while len(got) < count:
+        code, messages = await wire.receive(receive_request("t", "g", await_s=5), within_s=15)
+        assert code == v2.OK, f"{len(got)} of {count}"
+        got += messages
+    return got
+
+
+def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (leader, follower, _), follower.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            await wire.send([normal_message("t", f"id{number}", b"x") for number in range(10)])
+            first = await receive_all(wire, 10)
+            await wire.ack("t", "g", first[:4])
+            await until(lambda: follower.node.offsets.get("t", "g", 0) == 4)
+            await until(lambda: logs_equal(leader, follower))
+            await leader.server.stop(0.2)
+            await until(lambda: not follower.node.replication.leader_alive)
+            assert (await route(wire, "t")).status.code == v2.OK
+            beat = v2.HeartbeatRequest(client_type=v2.PUSH_CONSUMER, group=v2.Resource(name="g"))
+            answer = await wire.call(paths.HEARTBEAT, beat, v2.HeartbeatResponse)
+            assert answer.status.code == v2.OK
+            stream = telemetry(wire)
+            await stream.write(producer_settings("t"))
+            assert (await stream.read()).status.code == v2.OK
+            stream.cancel()
+            again = await receive_all(wire, 6)
+            assert [m.system_properties.message_id for m in again] == [
+                f"id{number}" for number in range(4, 10)
+            ]
+            assert (await wire.ack("t", "g", again)).status.code == v2.OK
+            assert follower.node.offsets.get("t", "g", 0) == 10
+            assert follower.node.counters.redelivered_without_handover == 6
+            refused = await wire.send([normal_message("t", "late", b"x")], within_s=1.5)
+            assert refused.status.code == v2.HA_NOT_AVAILABLE
+            group = await create_topic(wire, "new")
+            assert group.code == v2.HA_NOT_AVAILABLE
+
+    run(body())
+
+
+def test_the_leader_comes_back_and_held_sends_go_through(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with nameserver() as address:
+            chosen = settings(tmp_path / "a", namesrv_addr=address)
+            async with running(chosen) as leader:
+                ports = {
+                    "grpc_server_port": int(leader.bound.client.rpartition(":")[2]),
+                }
+                second = settings(tmp_path / "b", namesrv_addr=address, broker_id=1)
+                second = replace(second, ha=replace(second.ha, broker_role="SLAVE"))
+                async with running(second) as follower, follower.client() as wire:
+                    await create_topic(wire, "t", queues=1)
+                    await leader.server.stop(0.2)
+                    sending = asyncio.create_task(
+                        wire.send([normal_message("t", "held", b"x")], within_s=10)
+                    )
+                    await asyncio.sleep(0.3)
+                    assert not sending.done()
+                    back = settings(tmp_path / "a", namesrv_addr=address, **ports)
+                    async with running(back):
+                        assert (await sending).status.code == v2.OK
+                        await until(lambda: follower.node.replication.leader_alive)
+                        (message,) = await receive_all(wire, 1)
+                        assert message.system_properties.message_id == "held"
+
+    run(body())
+
+
+def test_heartbeats_and_good_byes_reach_the_leader_too(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (leader, follower, _), follower.client("c@1") as wire:
+            beat = v2.HeartbeatRequest(client_type=v2.PRODUCER)
+            await wire.call(paths.HEARTBEAT, beat, v2.HeartbeatResponse)
+            assert follower.node.clients.get("c@1") is not None
+            await until(lambda: leader.node.clients.get("c@1"))
+            await wire.call(
+                paths.NOTIFY_CLIENT_TERMINATION,
+                v2.NotifyClientTerminationRequest(),
+                v2.NotifyClientTerminationResponse,
+            )
+            assert follower.node.clients.get("c@1") is None
+            await until(lambda: leader.node.clients.get("c@1") is None)
+
+    run(body())
+
+
+def test_creating_a_topic_waits_for_the_replicas(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = in_sync(settings(tmp_path / "a"), minimum=2)
+        async with running(chosen) as leader, leader.client() as wire:
+            refused = await create_topic(wire, "t")
+            assert refused.code == v2.HA_NOT_AVAILABLE
+            assert leader.node.metadata.topic("t") is None
+            assert leader.node.store.log_end == 0
+            async with running(follower_of(leader.bound, tmp_path / "b")) as follower:
+                await until(lambda: leader.node.replication.write_refusal() is None)
+                assert (await create_topic(wire, "t")).code == v2.OK
+                assert follower.node.store.log_end == leader.node.store.log_end
+                await until(lambda: follower.node.metadata.topic("t"))
+                assert follower.node.metadata.topic("t") == leader.node.metadata.topic("t")
+
+    run(body())
+
+
+def test_topics_behind_the_confirm_offset_are_known_after_a_restart(tmp_path: Path) -> None:
+    """What is not confirmed is not in the queues; the tables are read from the log itself."""
+
+    async def body() -> None:
+        chosen = in_sync(settings(tmp_path / "a"), minimum=2)
+        async with running(chosen) as leader:
+            slave = follower_of(leader.bound, tmp_path / "b")
+            async with running(slave), leader.client() as wire:
+                await until(lambda: leader.node.replication.write_refusal() is None)
+                for number in range(20):
+                    made = await create_topic(wire, f"t{number}", queues=1)
+                    assert made.code == v2.OK
+        shutil.rmtree(tmp_path / "a/consumequeue")
+        shutil.rmtree(tmp_path / "a/config")
+        (tmp_path / "a/ha/positions").unlink()
+        (tmp_path / "a/checkpoint").unlink(missing_ok=True)
+        async with running(chosen) as leader:
+            assert leader.node.store.dispatched_offset == 0
+            assert len(leader.node.metadata.topics) == 20
+
+    run(body())
+
+
+def test_a_follower_never_writes(tmp_path: Path) -> None:
+    """A group that is new to a follower lives in its memory; the log is the leader's alone."""
+
+    async def body() -> None:
+        async with running(settings(tmp_path / "a")) as leader, leader.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            chosen = follower_of(leader.bound, tmp_path / "b")
+        follower = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig())
+        bound = await follower.start()
+        try:
+            assert follower.node.metadata.ensure_group("g").name == "g"
+            assert follower.node.store.log_end == 0
+            async with Wire(bound.client) as wire:
+                sent = await wire.send([normal_message("t", "id", b"x")])
+                assert sent.status.code == v2.HA_NOT_AVAILABLE
+                with pytest.raises(RpcError):
+                    await wire.call("/x/Y", v1.ListTopicsRequest(), v1.ListTopicsResponse)
+        finally:
+            await follower.stop(0.2)
+
+    run(body())
+
+
+def test_two_groups_answer_for_each_other(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with nameserver() as address:
+            one = settings(tmp_path / "a", namesrv_addr=address, broker_name="one")
+            two = settings(tmp_path / "b", namesrv_addr=address, broker_name="two")
+            async with running(one) as first, running(two) as second:
+                async with second.client() as wire:
+                    await create_topic(wire, "t", queues=1)
+                    await create_topic(wire, "shared", queues=1)
+                async with first.client() as wire:
+                    await create_topic(wire, "shared", queues=2)
+                    await until(lambda: first.node.cluster.others_with("t"))
+                    await until(lambda: first.node.cluster.others_with("shared"))
+                    shared = await route(wire, "shared")
+                    assert [(q.broker.name, q.id) for q in shared.message_queues] == [
+                        ("one", 0),
+                        ("one", 1),
+                        ("two", 0),
+                    ]
+                    found = await route(wire, "t")
+                    assert [q.broker.name for q in found.message_queues] == ["two"]
+                    sent = await wire.send([normal_message("t", "id", b"x")])
+                    assert sent.status.code == v2.OK, "passed on to the group that has it"
+                    (message,) = await receive_all(wire, 1)
+                    handle = message.system_properties.receipt_handle
+                    assert handle.split(" ")[5] == "two"
+                    assert (await wire.ack("t", "g", [message])).status.code == v2.OK
+                    assert second.node.offsets.get("t", "g", 0) == 1
+                    assert first.node.metadata.topics == {
+                        "shared": Topic("shared", 2, 2, attributes={"message.type": "NORMAL"})
+                    }
+
+    run(body())
