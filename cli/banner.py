@@ -1,0 +1,114 @@
+"""What `cometmq up` shows: where everything is, what an OK answer means, how to connect. Pure.
+
+The words about durability are those of the design, section 4; the TLS hint for Java, Go, C# and C++
+is section 8.10 (those clients speak TLS unless they are told not to, the grpcio door does not).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .plan import HOST, Plan
+
+_MEANING = {
+    ("async", "async"): "in the master's page cache: survives the process",
+    ("sync", "async"): "on the master's disk: survives power loss",
+    ("async", "sync"): "in the memory of every in-sync replica: survives the loss of either one",
+    ("sync", "sync"): "on the disk of every in-sync replica",
+}
+
+
+def endpoints(plans: Sequence[Plan]) -> str:
+    """What clients are configured with: every access point."""
+    ports = [plan.ports["client"] for plan in plans if "client" in plan.ports]
+    return ";".join(f"{HOST}:{port}" for port in ports)
+
+
+def durability(plans: Sequence[Plan]) -> tuple[str, str]:
+    """(flush, replication) of the master, each sync or async."""
+    master = next(plan for plan in plans if plan.role == "master")
+    flush = "sync" if master.value("flush_disk_type") == "SYNC_FLUSH" else "async"
+    replication = "sync" if master.value("broker_role") == "SYNC_MASTER" else "async"
+    return flush, replication
+
+
+def replicas_of(plans: Sequence[Plan]) -> int:
+    """How many brokers hold the log."""
+    return sum(plan.role != "nameserver" for plan in plans)
+
+
+def in_sync(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
+    """The in-sync state of the group in words; "" while nothing is known."""
+    if not state:
+        return ""
+    count, replicas = int(state["in_sync"]), replicas_of(plans)
+    words = f"{count} of {replicas}"
+    if state.get("write_refusal"):
+        return f"{words}: writes are refused ({state['write_refusal']})"
+    if durability(plans)[1] == "sync" and count < replicas:
+        return f"{words}: the master answers alone until a slave has caught up"
+    return words
+
+
+def banner(
+    *,
+    version: str,
+    plans: Sequence[Plan],
+    pids: Mapping[str, int],
+    bound: Mapping[str, str],
+    state: Mapping[str, Any],
+    data: str,
+    seconds: float,
+) -> str:
+    """The whole text; `bound` and `state` are the master's."""
+    flush, replication = durability(plans)
+    meaning = _MEANING[flush, replication]
+    door = bound.get("door", "grpcio")
+    rows = [("endpoints", endpoints(plans))]
+    rows += [(plan.name, _addresses(plan, pids.get(plan.name, 0))) for plan in plans]
+    rows.append(
+        ("door", "native (TLS and plaintext)" if door == "native" else f"{door}, plaintext")
+    )
+    rows.append(("durability", f"{flush} flush, {replication} replication; OK means: {meaning}"))
+    synced = in_sync(state, plans)
+    if synced:
+        rows.append(("in sync", synced))
+    rows.append(("security", f"listens on {HOST} only; signatures are accepted unchecked"))
+    rows.append(("data", data))
+    lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
+    lines += [f"  {name:<11} {text}" for name, text in rows]
+    lines += ["", *_how_to_connect(endpoints(plans), door), ""]
+    lines.append("Ctrl-C drains and stops all of it.")
+    return "\n".join(lines)
+
+
+def _addresses(plan: Plan, pid: int) -> str:
+    ports = plan.ports
+    parts = []
+    if "client" in ports:
+        parts.append(f"{HOST}:{ports['client']}")
+    if "namesrv" in ports:
+        parts.append(f"{'nameserver ' if parts else ''}{HOST}:{ports['namesrv']}")
+    if "ha" in ports:
+        parts.append(f"replication {ports['ha']}")
+    if "metrics" in ports:
+        parts.append(f"http://{HOST}:{ports['metrics']}/metrics")
+    return f"{', '.join(parts)}, process {pid}"
+
+
+def _how_to_connect(target: str, door: str) -> list[str]:
+    """One line a language; plaintext has to be asked for where TLS is the client's default."""
+    first = target.split(";", maxsplit=1)[0]
+    endpoint = "" if first == f"{HOST}:8081" else f" --endpoint {first}"
+    plain_java = "" if door == "native" else ".enableSsl(false)"
+    plain_go = "" if door == "native" else "golang.EnableSsl = false; "
+    lines = [
+        f"  first       cometmq topic create orders{endpoint}",
+        f'  Python      ClientConfiguration("{target}", Credentials())',
+        f'  Java        ClientConfiguration.newBuilder().setEndpoints("{target}"){plain_java}.build()',
+        f'  Go          {plain_go}golang.NewProducer(&golang.Config{{Endpoint: "{target}"}})',
+    ]
+    if door != "native":
+        lines.append(
+            "  C#, C++     EnableSsl(false), withSsl(false); Python, Node and Rust need no switch"
+        )
+    return lines

@@ -1,0 +1,100 @@
+"""The `cometmq` command: its table of subcommands, and the one place where failures become exit codes.
+
+A subcommand's module is imported when it is called and not before: `cometmq up` has to have its
+children running before anything heavy is loaded. Help needs no import either, so every row of the
+table has its line of help here.
+"""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from .errors import CliError, Exit
+
+#: Name -> (module of this package, command in it, one line of help).
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("up", "up", "Start a cluster on this machine: nameserver, master and slave."),
+    "namesrv": ("serve", "namesrv", "Run a nameserver."),
+    "broker": ("serve", "broker", "Run one replica of a broker group."),
+    "single": ("serve", "single", "Run a nameserver and a broker in one process."),
+    "topic": ("topic", "topic", "Create, list and describe topics."),
+    "group": ("group", "group", "Create, list and describe consumer groups."),
+    "message": ("message", "message", "Send messages, and watch them arrive."),
+    "cluster": ("cluster", "cluster", "Describe the members of a broker group."),
+    "healthcheck": ("healthcheck", "healthcheck", "Ask a node whether it serves."),
+    "config": ("config_show", "config", "Show settings and where they come from."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and imports the one that is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if value and not ctx.resilient_parsing:
+        from .. import __version__
+
+        click.echo(f"cometmq {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Version."
+)
+def cli() -> None:
+    """A replicated message broker for every official RocketMQ 5 client."""
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        result = cli.main(prog_name="cometmq", standalone_mode=False)
+        return result if isinstance(result, int) else Exit.DONE
+    except CliError as error:
+        _complain(str(error))
+        return error.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except Exception as error:
+        if os.environ.get("COMETMQ_TRACEBACK"):
+            raise
+        _complain(f"{type(error).__name__}: {error}. COMETMQ_TRACEBACK=1 shows where it happened.")
+        return Exit.FAILED
+
+
+def _complain(sentence: str) -> None:
+    click.echo(f"cometmq: {sentence}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Results on stdout, as a table for people or as JSON for programs.
+
+`rich` is imported when a table is drawn and not before. JSON is one document a command, or one line
+a message where messages stream.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+Row = Mapping[str, Any]
+# Wide enough that nothing is cut where no terminal says how wide it is (a file, a pipe).
+_WIDTH_WITHOUT_TERMINAL = 240
+
+
+def show_json(document: Any) -> None:
+    """One JSON document."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
+    """A list: one line a row, with the first row's keys as columns; `empty` says what is missing."""
+    if output == "json":
+        show_json(list(rows))
+    elif rows:
+        print_table(rows)
+    else:
+        click.echo(empty)
+
+
+def show_fields(fields: Row, output: str) -> None:
+    """One thing: a line a field."""
+    if output == "json":
+        show_json(dict(fields))
+        return
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        click.echo(f"{_title(name):<{width}}  {_text(value)}")
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Columns named by the rows' keys; numbers to the right."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name, value in rows[0].items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(_title(name), justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(Text(_text(value)) for value in row.values()))
+    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    Console(width=width, highlight=False).print(table)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,187 @@
+"""What `cometmq up` runs: the processes of a cluster, their files and their flags. Pure but for files.
+
+Ports (design, section 2): clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559,
+nameserver 9876. What the command line says is a flag of the process and so beats its file; what it
+does not say is the file's. With `--port 0` ports are flags only: the file of a cluster that lives for
+an hour should not say "0" for ever.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .layout import DataDirectory
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8081
+_SLAVE_DISTANCE = 2
+_NAMESRV_PORT = 9876
+_HA_PORT = 10912
+_METRICS_PORT = 5557
+
+#: Flag of a process -> key of its file, for everything that `up` sets by flags.
+KEYS = {
+    "grpc_server_port": "grpcServerPort",
+    "ha_listen_port": "haListenPort",
+    "metrics_prom_exporter_port": "metricsPromExporterPort",
+    "listen_port": "listenPort",
+    "namesrv_addr": "namesrvAddr",
+    "broker_role": "brokerRole",
+    "flush_disk_type": "flushDiskType",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line; None where it says nothing."""
+
+    port: int | None
+    single: bool
+    replication: str | None
+    flush: str | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """One process: what is known before it starts, and what it bound when it did."""
+
+    name: str
+    role: str
+    subcommand: str
+    data: Path
+    files: dict[str, Path]
+    #: What the command line says; ports that the process bound are added, so that a restart keeps them.
+    flags: dict[str, str]
+    #: What its file says.
+    said: Mapping[str, str]
+    #: The nameserver's port is not known yet: it is told when it is.
+    needs_namesrv: bool = False
+    ports: dict[str, int] = field(default_factory=dict)
+
+    def value(self, flag: str) -> str:
+        """What counts: the flag, or else the file."""
+        return self.flags.get(flag) or self.said.get(KEYS[flag], "")
+
+    def arguments(self) -> list[str]:
+        """The process's own command line after the interpreter."""
+        words = [self.subcommand]
+        for option, file in self.files.items():
+            words += [option, str(file)]
+        words += ["--log-dir", str(self.data / "log")]
+        for flag, text in self.flags.items():
+            words += ["--" + flag.replace("_", "-"), text]
+        return words
+
+    def keep_ports(self, bound: Mapping[str, str]) -> None:
+        """Remember what the process bound; an ephemeral port stays the same after a restart."""
+        flags = {
+            "client": "grpc_server_port",
+            "ha": "ha_listen_port",
+            "metrics": "metrics_prom_exporter_port",
+            "namesrv": "listen_port",
+        }
+        for name, flag in flags.items():
+            port = str(bound.get(name, "")).rpartition(":")[2]
+            if port.isdigit():
+                self.ports[name] = int(port)
+                self.flags[flag] = port
+
+
+def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
+    """Write the files that are missing and say what to run, the nameserver first."""
+    token = data.token()
+    if options.single:
+        return [_single(data, options, token)]
+    return [
+        _namesrv(data, options, token),
+        _broker(data, options, token, "master"),
+        _broker(data, options, token, "slave"),
+    ]
+
+
+def _namesrv(data: DataDirectory, options: Options, token: str) -> Plan:
+    home = data.path / "namesrv"
+    file, said, flags = _namesrv_file(data, options, token, home)
+    return Plan("namesrv", "nameserver", "namesrv", home, {"--config": file}, flags, said)
+
+
+def _namesrv_file(
+    data: DataDirectory, options: Options, token: str, home: Path
+) -> tuple[Path, dict[str, str], dict[str, str]]:
+    file = home / "namesrv.conf"
+    wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
+    flags = {"listen_port": "0"} if options.port == 0 else {}
+    if not flags:
+        wanted["listenPort"] = str(_NAMESRV_PORT)
+    said = data.configure(file, wanted, "The nameserver of `cometmq up`.")
+    return file, said, flags
+
+
+def _broker(data: DataDirectory, options: Options, token: str, name: str) -> Plan:
+    home = data.path / name
+    is_slave = name == "slave"
+    file, said, flags = _broker_file(data, options, token, home, is_slave=is_slave)
+    return Plan(
+        name,
+        "slave" if is_slave else "master",
+        "broker",
+        home,
+        {"--config": file},
+        flags,
+        said,
+        needs_namesrv=options.port == 0,
+    )
+
+
+def _single(data: DataDirectory, options: Options, token: str) -> Plan:
+    home = data.path / "single"
+    file, said, flags = _broker_file(data, options, token, home, is_slave=False)
+    namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home)
+    files = {"--config": file, "--namesrv-config": namesrv_file}
+    return Plan("single", "master", "single", home, files, {**flags, **namesrv_flags}, said)
+
+
+def _broker_file(
+    data: DataDirectory, options: Options, token: str, home: Path, *, is_slave: bool
+) -> tuple[Path, dict[str, str], dict[str, str]]:
+    distance = _SLAVE_DISTANCE if is_slave else 0
+    wanted = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": "1" if is_slave else "0",
+        "brokerRole": _role(options.replication or _usual_replication(options), is_slave),
+        "flushDiskType": f"{(options.flush or 'async').upper()}_FLUSH",
+        "brokerIP1": HOST,
+        "bindAddress": HOST,
+        "storePathRootDir": str(home / "store"),
+        "clusterToken": token,
+    }
+    ports = {
+        "grpc_server_port": (options.port or DEFAULT_PORT) + distance,
+        "ha_listen_port": _HA_PORT + distance,
+        "metrics_prom_exporter_port": _METRICS_PORT + distance,
+    }
+    flags: dict[str, str] = {}
+    if options.port == 0:
+        flags.update(dict.fromkeys(ports, "0"))
+    else:
+        wanted.update({KEYS[flag]: str(port) for flag, port in ports.items()})
+        wanted["namesrvAddr"] = f"{HOST}:{_NAMESRV_PORT}"
+    if options.port:
+        flags["grpc_server_port"] = str(ports["grpc_server_port"])
+    if options.replication:
+        flags["broker_role"] = _role(options.replication, is_slave)
+    if options.flush:
+        flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
+    file = home / "broker.conf"
+    said = data.configure(file, wanted, f"The broker `{home.name}` of `cometmq up`.")
+    return file, said, flags
+
+
+def _usual_replication(options: Options) -> str:
+    """One broker alone has nobody to wait for."""
+    return "async" if options.single else "sync"
+
+
+def _role(replication: str, is_slave: bool) -> str:
+    return "SLAVE" if is_slave else f"{replication.upper()}_MASTER"

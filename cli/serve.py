@@ -1,0 +1,240 @@
+"""`cometmq namesrv`, `cometmq broker`, `cometmq single`: one server process each.
+
+Every setting of the process's dataclasses is a flag of its command; precedence and origins are
+`config_loader.py`'s, the life of the process is `process.py`'s. The servers' modules are imported
+before the supervisor's first line is waited for, so that processes that need each other's ports
+still start side by side.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from .config_loader import Loaded, as_text, load, schema
+from .owners import broker_owners, namesrv_owners
+from .process import Supervision, configure_logging, logger, run_server, start_or_explain
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GRACE_S = 5.0
+
+
+def _settings_options(owners: Iterable[type]) -> Callable[[F], F]:
+    """One flag for each setting; its value is read by the loader, which knows types and bounds."""
+
+    def decorate(command: F) -> F:
+        for setting in reversed(schema(owners).values()):
+            unit = f" ({setting.unit})" if setting.unit else ""
+            default = as_text(setting.default) or "empty"
+            command = click.option(
+                setting.flag,
+                setting.field,
+                metavar="VALUE",
+                help=f"{setting.help}{unit} [{setting.key}; default: {default}]",
+            )(command)
+        return command
+
+    return decorate
+
+
+def _process_options(command: F) -> F:
+    """What every server process takes besides its settings."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option("--report-fd", type=int, hidden=True),
+        click.option("--supervised", is_flag=True, hidden=True),
+        click.option(
+            "--grace",
+            type=click.FloatRange(0, 600),
+            default=_GRACE_S,
+            show_default=True,
+            help="Seconds to drain when it is stopped.",
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+            default="INFO",
+            show_default=True,
+            help="Level of the log.",
+        ),
+        click.option("--log-dir", type=path, help="Directory of rotated logs; otherwise stderr."),
+        click.option("--strict", is_flag=True, help="Unknown settings are errors."),
+        click.option("-c", "--config", "file", type=path, help="Configuration file."),
+    ):
+        command = option(command)
+    return command
+
+
+class _Process:
+    """The options that `_process_options` adds, taken out of a command's arguments."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        self.name = name
+        self.file: Path | None = arguments.pop("file")
+        self.strict: bool = arguments.pop("strict")
+        self.grace_s: float = arguments.pop("grace")
+        self.supervision = Supervision(arguments.pop("supervised"), arguments.pop("report_fd"))
+        self.log_dir: Path | None = arguments.pop("log_dir")
+        self.log_level: str = arguments.pop("log_level").upper()
+        self.flags = {name: text for name, text in arguments.items() if text is not None}
+
+    def run(self, make: Callable[["_Process"], Any], modules: tuple[str, ...]) -> None:
+        """Import, wait for the supervisor's word, make the server and run it."""
+
+        def body() -> None:
+            configure_logging(self.log_dir, self.name, self.log_level)
+            for module in modules:
+                importlib.import_module(f"..{module}", __package__)
+            self.flags.update(self.supervision.late_flags())
+            run_server(make(self), self.supervision, self.grace_s)
+
+        start_or_explain(self.name, self.supervision, body, _expected_errors)
+
+    def load(self, owners: list[type], elsewhere: list[type], file: Path | None) -> Loaded:
+        """The process's configuration; what is doubtful is logged."""
+        fields = {setting.field for setting in schema(owners).values()}
+        flags = {name: text for name, text in self.flags.items() if name in fields}
+        loaded = load(owners, file=file, flags=flags, strict=self.strict, elsewhere=elsewhere)
+        for sentence in loaded.warnings:
+            logger.warning("config.unknown %s", sentence)
+        for sentence in loaded.notices:
+            logger.info("config.ignored %s", sentence)
+        return loaded
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors of a start whose text is a sentence for the operator."""
+    from ..front.errors import DoorError
+    from ..ha.errors import HaError
+    from ..nameserver.known_groups import DirectoryLockedError
+    from ..store.errors import StoreError
+
+    return (DoorError, HaError, DirectoryLockedError, StoreError)
+
+
+@click.command()
+@_process_options
+@_settings_options(namesrv_owners())
+def namesrv(**arguments: Any) -> None:
+    """Run a nameserver: brokers register with it, clients may ask it for routes."""
+    _Process("namesrv", arguments).run(_Namesrv, ("nameserver.server",))
+
+
+@click.command()
+@_process_options
+@_settings_options(broker_owners())
+def broker(**arguments: Any) -> None:
+    """Run one replica of a broker group, as broker.conf says."""
+    _Process("broker", arguments).run(_Broker, ("broker.server",))
+
+
+@click.command()
+@click.option(
+    "--namesrv-config",
+    type=click.Path(path_type=Path),
+    help="Configuration file of the nameserver.",
+)
+@_process_options
+@_settings_options([*broker_owners(), *namesrv_owners()])
+def single(namesrv_config: Path | None, **arguments: Any) -> None:
+    """Run a nameserver and one broker in this process."""
+    process = _Process("single", arguments)
+    process.run(
+        lambda process: _Single(process, namesrv_config), ("broker.server", "nameserver.server")
+    )
+
+
+class _Namesrv:
+    """A nameserver as `process.py` runs it."""
+
+    def __init__(self, process: _Process, file: Path | None = None) -> None:
+        from ..front.config import DoorConfig
+        from ..nameserver.config import NameserverConfig
+        from ..nameserver.server import NameserverServer
+
+        loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
+        self.server = NameserverServer(
+            loaded.config(NameserverConfig), door=loaded.config(DoorConfig)
+        )
+
+    async def start(self) -> Mapping[str, Any]:
+        return {"namesrv": await self.server.start()}
+
+    async def stop(self, grace_s: float) -> None:
+        await self.server.stop(grace_s)
+
+    def state(self) -> Mapping[str, Any] | None:
+        return None
+
+
+class _Broker:
+    """A broker as `process.py` runs it."""
+
+    def __init__(self, process: _Process) -> None:
+        from ..broker.config import BrokerConfig
+        from ..broker.server import BrokerServer
+        from ..front.config import DoorConfig
+        from ..ha.config import HaConfig
+        from ..store.config import StoreConfig
+
+        loaded = process.load(broker_owners(), namesrv_owners(), process.file)
+        self.server = BrokerServer(
+            loaded.config(BrokerConfig),
+            loaded.config(StoreConfig),
+            loaded.config(HaConfig),
+            loaded.config(DoorConfig),
+            origins={key: value.origin for key, value in loaded.values.items()},
+        )
+
+    async def start(self) -> Mapping[str, Any]:
+        bound = await self.server.start()
+        return {
+            "client": bound.client,
+            "ha": bound.ha,
+            "metrics": bound.metrics,
+            "door": bound.door,
+        }
+
+    async def stop(self, grace_s: float) -> None:
+        await self.server.stop(grace_s)
+
+    def state(self) -> Mapping[str, Any] | None:
+        node = self.server.node
+        if not node.is_leader:
+            return {"refused": node.replication.refused or ""}
+        rows = node.replication.members()
+        return {
+            "in_sync": sum(row.in_sync for row in rows),
+            "write_refusal": node.replication.write_refusal() or "",
+        }
+
+
+class _Single:
+    """Both in one loop; the broker registers with the nameserver beside it."""
+
+    def __init__(self, process: _Process, namesrv_file: Path | None) -> None:
+        self._process = process
+        self._namesrv = _Namesrv(process, namesrv_file)
+        self._broker: _Broker | None = None
+
+    async def start(self) -> Mapping[str, Any]:
+        bound = await self._namesrv.start()
+        try:
+            port = str(bound["namesrv"]).rpartition(":")[2]
+            self._process.flags["namesrv_addr"] = f"127.0.0.1:{port}"
+            self._broker = _Broker(self._process)
+            return {**bound, **await self._broker.start()}
+        except BaseException:
+            await self._namesrv.stop(0.0)
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        if self._broker is not None:
+            await self._broker.stop(grace_s)
+        await self._namesrv.stop(grace_s)
+
+    def state(self) -> Mapping[str, Any] | None:
+        return self._broker.state() if self._broker is not None else None

@@ -1,0 +1,144 @@
+"""The command line as a shell sees it: exit codes, sentences on stderr, no tracebacks."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-P", "-m", "cometmq.cli.main"]
+
+
+def cometmq(*arguments: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
+    done = cometmq("--help", cwd=str(tmp_path))
+    assert done.returncode == 0
+    for name in ("up", "broker", "namesrv", "topic", "group", "message", "healthcheck", "config"):
+        assert f"  {name}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nonsense"], 2, "No such command"),
+        (["topic", "create"], 2, "Missing argument"),
+        (["topic", "create", "t", "--type", "odd"], 2, "Invalid value"),
+        (["topic", "create", "t", "--queues", "0"], 2, "Invalid value"),
+        (["topic", "list", "--endpoint", "nowhere"], 2, "must be HOST:PORT"),
+        (["message", "send", "t", "--body", "b", "--property", "x"], 2, "must be NAME=VALUE"),
+        (["broker", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
+        (["up", "--port", "-1"], 2, "Invalid value"),
+        (["up", "restart", "master", "--data", "nowhere"], 1, "No `cometmq up` runs on"),
+        (["up", "--data", "d", "--ready-file", "no/such/dir/file"], 1, "Cannot write no/such"),
+        (["config", "show", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence_and_an_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    done = cometmq(*arguments, cwd=str(tmp_path))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_at_the_endpoint(nobody: str) -> None:
+    done = cometmq("topic", "list", "--endpoint", nobody)
+    assert done.returncode == 1
+    assert f"Nothing answers at {nobody}" in done.stderr
+    assert "cometmq up" in done.stderr
+
+
+def test_an_unhealthy_node_is_exit_code_3(nobody: str) -> None:
+    done = cometmq("healthcheck", "--endpoint", nobody, "-o", "json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["healthy"] is False
+
+
+def test_config_of_a_file_with_origins(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        "flushDiskType=SYNC_FLUSH\nlistenPort=1\nflushDiskTypo=x\nclusterToken=s3cret\n"
+    )
+    done = cometmq("config", "show", "-c", str(file), "--origin", "-o", "json")
+    assert done.returncode == 0
+    rows = {row["key"]: row for row in json.loads(done.stdout)}
+    assert rows["flushDiskType"]["value"] == "SYNC_FLUSH"
+    assert rows["flushDiskType"]["origin"] == f"file {file}:1"
+    assert rows["brokerName"]["origin"] == "default"
+    assert "s3cret" not in done.stdout
+    assert "did you mean 'flushDiskType'?" in done.stderr
+    assert "'listenPort' is ignored" in done.stderr
+    strict = cometmq("config", "show", "-c", str(file), "--strict")
+    assert strict.returncode == 2
+    only = cometmq("config", "show", "brokerName", "-c", str(file))
+    assert "broker-a" in only.stdout
+    assert cometmq("config", "show", "nothing", "-c", str(file)).returncode == 4
+
+
+def test_settings_that_contradict_each_other_do_not_start(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"brokerId=1\nbrokerRole=SYNC_MASTER\nstorePathRootDir={tmp_path}/store\n")
+    done = cometmq("broker", "-c", str(file))
+    assert done.returncode == 1
+    assert "brokerRole=SLAVE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_nameserver_stops_on_a_signal_with_exit_code_0() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "namesrv", "--listen-port", "0", "--bind-address", "127.0.0.1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if "nameserver.started" in line:
+            break
+    address = lines[-1].rsplit("address=", 1)[1].split()[0]
+    assert cometmq("healthcheck", "--endpoint", address).returncode == 0
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_a_server_whose_supervisor_is_gone_stops() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "namesrv", "--supervised", "--bind-address", "127.0.0.1"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdin.write('{"listen_port": "0"}\n')
+    process.stdin.flush()
+    while "nameserver.started" not in process.stderr.readline():
+        pass
+    process.stdin.close()
+    process.stdin = None
+    process.communicate(timeout=30)
+    assert process.returncode == 0

@@ -1,0 +1,314 @@
+"""`cometmq up` with real processes: ready, used, killed, restarted, stopped. Ephemeral ports only."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cometmq.cli.connection import Connection
+from cometmq.proto import paths, v2
+from cometmq.tests.harness.cluster import Cluster, ClusterError, cometmq_command, wait_until
+
+WAIT_S = 30.0
+NewCluster = Callable[..., Cluster]
+# Small segments: a recovery reads one, and these tests are about processes.
+SMALL = {"COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(16 << 20)}
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+
+def json_of(cluster: Cluster, *arguments: str) -> Any:
+    endpoint = cluster.address("master")
+    return json.loads(cluster.run(*arguments, "--endpoint", endpoint, "-o", "json").stdout)
+
+
+def test_the_ready_file_says_everything(shared_cluster: Cluster) -> None:
+    ready = shared_cluster.ready()
+    nodes = {node.name: node for node in shared_cluster.nodes()}
+    assert {name: node.role for name, node in nodes.items()} == {
+        "namesrv": "nameserver",
+        "master": "master",
+        "slave": "slave",
+    }
+    assert ready["endpoints"] == ";".join(
+        f"127.0.0.1:{nodes[name].ports['client']}" for name in ("master", "slave")
+    )
+    assert set(nodes["namesrv"].ports) == {"namesrv"}
+    assert set(nodes["master"].ports) == {"client", "ha", "metrics"}
+    for node in nodes.values():
+        assert _runs(node.pid)
+        assert (node.data / "log").is_dir()
+        assert node.command[-2:] != []
+    assert (nodes["master"].data / "broker.conf").exists()
+    assert (nodes["master"].data / "store" / "commitlog").is_dir()
+
+
+def test_the_banner_says_where_and_what(shared_cluster: Cluster) -> None:
+    def text() -> str:
+        return shared_cluster.log_file.read_text()
+
+    wait_until("the banner is there", lambda: "Ctrl-C" in text(), WAIT_S)
+    for words in (shared_cluster.endpoints, "enableSsl(false)", "sync replication", "in sync"):
+        assert words in text()
+
+
+def test_every_process_is_healthy(shared_cluster: Cluster) -> None:
+    ports = [shared_cluster.node(name).ports for name in ("namesrv", "master", "slave")]
+    for port in (ports[0]["namesrv"], ports[1]["client"], ports[2]["client"]):
+        assert shared_cluster.run("healthcheck", "--endpoint", f"127.0.0.1:{port}").returncode == 0
+
+
+def test_topics_are_created_listed_and_described(shared_cluster: Cluster) -> None:
+    made = json_of(shared_cluster, "topic", "create", "cli-fifo", "--type", "fifo", "--queues", "3")
+    assert (made["type"], made["read_queues"], made["created"]) == ("fifo", 3, True)
+    assert (
+        json_of(shared_cluster, "topic", "create", "cli-fifo", "--type", "fifo", "--queues", "3")[
+            "created"
+        ]
+        is False
+    )
+    assert "cli-fifo" in [row["topic"] for row in json_of(shared_cluster, "topic", "list")]
+    described = json_of(shared_cluster, "topic", "describe", "cli-fifo")
+    assert [queue["queue"] for queue in described["queues"]] == [0, 1, 2]
+    missing = shared_cluster.run(
+        "topic", "describe", "cli-none", "--endpoint", shared_cluster.address("master"), check=False
+    )
+    assert missing.returncode == 4
+    assert "TOPIC_NOT_FOUND" in missing.stderr
+
+
+def test_groups_are_created_listed_and_described(shared_cluster: Cluster) -> None:
+    made = json_of(
+        shared_cluster, "group", "create", "cli-group", "--order", "true", "--max-attempts", "5"
+    )
+    assert (made["order"], made["max_attempts"], made["created"]) == (True, 5, True)
+    assert "cli-group" in [row["group"] for row in json_of(shared_cluster, "group", "list")]
+    assert json_of(shared_cluster, "group", "describe", "cli-group")["lag"] == 0
+    missing = shared_cluster.run(
+        "group", "describe", "cli-none", "--endpoint", shared_cluster.address("master"), check=False
+    )
+    assert missing.returncode == 4
+
+
+def test_messages_are_sent_and_tailed_through_either_node(shared_cluster: Cluster) -> None:
+    topic = shared_cluster.create_topic("cli-messages", queues=2)
+    slave = shared_cluster.address("slave")
+    sent = json.loads(
+        shared_cluster.run(
+            *("message", "send", topic, "--body", "grüße", "--key", "k1", "--tag", "A"),
+            *("--property", "colour=red", "--count", "5", "--endpoint", slave, "-o", "json"),
+        ).stdout
+    )
+    assert (sent["sent"], sent["failed"]) == (5, 0)
+    lines = shared_cluster.run(
+        *("message", "tail", topic, "--from", "beginning", "--count", "5"),
+        *("--timeout", "20", "--endpoint", shared_cluster.address("master"), "-o", "json"),
+    ).stdout.splitlines()
+    seen = [json.loads(line) for line in lines]
+    assert {one["message_id"] for one in seen} == {one["message_id"] for one in sent["messages"]}
+    assert {(one["body"], one["tag"], one["properties"]["colour"]) for one in seen} == {
+        ("grüße", "A", "red")
+    }
+
+
+def test_the_nameserver_routes_to_both_nodes_as_alternatives(shared_cluster: Cluster) -> None:
+    topic = shared_cluster.create_topic("cli-routed", queues=2)
+    wanted = [shared_cluster.node(name).ports["client"] for name in ("master", "slave")]
+    request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
+    port = shared_cluster.node("namesrv").ports["namesrv"]
+
+    def is_routed() -> bool:
+        with Connection(f"127.0.0.1:{port}") as connection:
+            call = connection.method(paths.QUERY_ROUTE, v2.QueryRouteResponse)
+            route = call(request, metadata=connection.metadata, timeout=10)
+        found = [
+            [address.port for address in queue.broker.endpoints.addresses]
+            for queue in route.message_queues
+        ]
+        return found == [wanted, wanted]
+
+    wait_until("the nameserver knows the topic", is_routed, WAIT_S)
+
+
+def test_a_fifo_topic_wants_a_group_and_keeps_its_order(shared_cluster: Cluster) -> None:
+    topic = shared_cluster.create_topic("cli-ordered", kind="fifo", queues=1)
+    endpoint = ("--endpoint", shared_cluster.address("master"))
+    without = shared_cluster.run("message", "send", topic, "--body", "x", *endpoint, check=False)
+    assert without.returncode == 2
+    assert "needs --group" in without.stderr
+    sent = json_of(
+        shared_cluster, "message", "send", topic, "--body", "x", "--group", "g", "--count", "3"
+    )
+    assert [one["offset"] for one in sent["messages"]] == [0, 1, 2]
+
+
+def test_a_message_to_nowhere_is_not_found(shared_cluster: Cluster) -> None:
+    done = shared_cluster.run(
+        *("message", "send", "cli-nowhere", "--body", "x"),
+        *("--endpoint", shared_cluster.address("master")),
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "TOPIC_NOT_FOUND" in done.stderr
+
+
+def test_the_group_gets_in_sync(shared_cluster: Cluster) -> None:
+    def members() -> bool:
+        rows = json_of(shared_cluster, "cluster", "describe")["members"]
+        return [row["in_sync"] for row in rows] == [True, True]
+
+    wait_until("both replicas are in sync", members, WAIT_S)
+
+
+def test_a_node_says_where_its_settings_come_from(shared_cluster: Cluster) -> None:
+    rows = {row["key"]: row for row in json_of(shared_cluster, "config", "show", "--origin")}
+    assert rows["grpcServerPort"]["origin"].startswith("flag")
+    assert rows["brokerRole"]["value"] == "SYNC_MASTER"
+    file = shared_cluster.node("master").data / "broker.conf"
+    assert rows["brokerRole"]["origin"].startswith(f"file {file}:")
+    assert rows["slaveTimeout"]["origin"] == "default"
+    token = (shared_cluster.data / "cluster-token").read_text().strip()
+    assert token not in json.dumps(rows)
+
+
+def test_a_second_up_on_the_same_data_is_refused(shared_cluster: Cluster) -> None:
+    done = shared_cluster.run("up", "--port", "0", "--data", str(shared_cluster.data), check=False)
+    assert done.returncode == 1
+    assert f"process {shared_cluster.supervisor_pid}" in done.stderr
+    assert "--data" in done.stderr
+
+
+def test_the_dead_are_restarted_on_their_ports_and_ctrl_c_stops_all(
+    new_cluster: NewCluster,
+) -> None:
+    cluster = new_cluster(restart=True, env=SMALL)
+    before = {node.name: node for node in cluster.nodes()}
+    for name in ("slave", "namesrv", "master"):
+        cluster.kill9(name)
+    wait_until(
+        "all three serve again",
+        lambda: {n.pid for n in cluster.nodes()}.isdisjoint({n.pid for n in before.values()}),
+        WAIT_S,
+    )
+    after = {node.name: node for node in cluster.nodes()}
+    assert {n: node.ports for n, node in after.items()} == {
+        n: node.ports for n, node in before.items()
+    }
+    assert cluster.healthy(cluster.address("master"))
+    assert "signal 9 (SIGKILL)" in cluster.log_file.read_text()
+    assert cluster.stop() == 0
+    assert gone([node.pid for node in after.values()])
+
+
+def test_no_restart_leaves_the_dead_and_up_restart_starts_them(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(env=SMALL)
+    topic = cluster.create_topic("kept")
+    master = cluster.address("master")
+    cluster.run("message", "send", topic, "--body", "one", "--endpoint", master)
+    before = cluster.kill9("master")
+    text = f"cometmq up restart master --data {cluster.data}"
+    wait_until("up says how to start it", lambda: text in cluster.log_file.read_text(), WAIT_S)
+    assert cluster.restart("master").pid != before
+    tail = ("message", "tail", topic, "--from", "beginning", "--count", "1", "--timeout", "20")
+    assert "one" in cluster.run(*tail, "--endpoint", master).stdout
+    alive = cluster.node("slave").pid
+    assert cluster.restart("slave").pid != alive
+    unknown = cluster.run("up", "restart", "nobody", "--data", str(cluster.data), check=False)
+    assert unknown.returncode == 4
+    assert "only namesrv, master, slave" in unknown.stderr
+
+
+def test_a_child_that_cannot_start_is_not_restarted_for_ever(new_cluster: NewCluster) -> None:
+    cluster = new_cluster("--single", restart=True, env=SMALL)
+    conf = cluster.node("single").data / "broker.conf"
+    good = conf.read_text()
+    conf.write_text(good + "flushDiskType=OFTEN\n")
+    cluster.kill9("single")
+    wait_until(
+        "the supervisor gives up",
+        lambda: "That was attempt 5: it stays down" in cluster.log_file.read_text(),
+        WAIT_S,
+    )
+    refused = cluster.run("up", "restart", "single", "--data", str(cluster.data), check=False)
+    assert refused.returncode == 1
+    assert "flushDiskType" in refused.stderr
+    conf.write_text(good)
+    assert cluster.healthy(f"127.0.0.1:{cluster.restart('single').ports['client']}")
+    assert cluster.stop() == 0
+
+
+def test_children_do_not_outlive_a_killed_supervisor(new_cluster: NewCluster) -> None:
+    cluster = new_cluster("--single", env=SMALL)
+    pids = [node.pid for node in cluster.nodes()]
+    os.kill(cluster.supervisor_pid, signal.SIGKILL)
+    wait_until("the children have gone", lambda: gone(pids), WAIT_S)
+
+
+def test_single_is_one_process_and_its_data_survive(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--single", "--flush", "sync", env=SMALL)
+    (node,) = cluster.nodes()
+    assert (node.name, node.role) == ("single", "master")
+    assert set(node.ports) == {"client", "ha", "metrics", "namesrv"}
+    assert cluster.endpoints == cluster.address("single")
+    topic = cluster.create_topic("kept")
+    sent = json_of(cluster, "message", "send", topic, "--body", "x", "--count", "100")
+    assert sent["sent"] == 100
+    assert cluster.stop() == 0
+    cluster.start()
+    queues = json_of(cluster, "topic", "describe", topic)["queues"]
+    assert sum(queue["messages"] for queue in queues) == 100
+
+
+def test_a_port_in_use_is_a_sentence_and_nothing_stays(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        _write(tmp_path / "namesrv" / "namesrv.conf", f"listenPort={port}\n")
+        for name in ("master", "slave"):
+            text = "grpcServerPort=0\nhaListenPort=0\nmetricsPromExporterPort=0\n"
+            _write(tmp_path / name / "broker.conf", f"{text}namesrvAddr=127.0.0.1:{port}\n")
+        done = subprocess.run(
+            [*cometmq_command(), "up", "--data", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"namesrv cannot start: Port {port} on 127.0.0.1 is in use" in done.stderr
+    assert "Traceback" not in done.stderr
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info["cmdline"])]
+    assert left == []
+
+
+def test_a_broken_file_stops_the_start_with_its_place(tmp_path: Path) -> None:
+    _write(tmp_path / "single" / "broker.conf", "flushDiskType=OFTEN\n")
+    cluster = Cluster(tmp_path, "--single")
+    with pytest.raises(ClusterError, match=r"ended with 1\n.*single cannot start: .*flushDiskType"):
+        cluster.start()
+    cluster.stop()

@@ -1,0 +1,83 @@
+"""What every test may ask for: a real cluster, the official client; and the rule about skips.
+
+A test that needs something that this machine lacks calls `pytest.skip` with the reason. With CI=true
+such a skip is a failure, so that nothing goes untested where it could be tested.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.harness.official import Official
+
+ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def _refuse_skip(report: Any) -> None:
+    """Turn a skip into a failure; an expected failure (xfail) is none."""
+    if ON_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\nWith CI=true a skip is a failure: provide what is missing."
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
+    """See the module's docstring."""
+    outcome: Any = yield
+    _refuse_skip(outcome.get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """The same for modules that skip themselves."""
+    outcome: Any = yield
+    _refuse_skip(outcome.get_result())
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One cluster of nameserver, master and slave for tests that leave it as it is."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster") / "data")
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters of the test's own, which it may break: `new_cluster("--single")`."""
+    made: list[Cluster] = []
+
+    def start(*options: str, **more: Any) -> Cluster:
+        made.append(Cluster(tmp_path / f"cluster{len(made)}", *options, **more))
+        return made[-1].start()
+
+    try:
+        yield start
+    finally:
+        for cluster in made:
+            cluster.stop()
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Iterator[Callable[[str], Official]]:
+    """Starts processes that run the official Python client: `official(endpoints)`."""
+    made: list[Official] = []
+
+    def start(endpoints: str) -> Official:
+        made.append(Official(endpoints, tmp_path / f"home{len(made)}"))
+        return made[-1]
+
+    try:
+        yield start
+    finally:
+        for client in made:
+            client.close()

@@ -1,0 +1,178 @@
+"""Holds the official Python client and does what `official.py` says, a line of JSON at a time.
+
+It imports the installed `rocketmq` package and nothing of this project: two copies of the protocol's
+protobuf modules cannot share the default descriptor pool (client wire, section 1, finding 9).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+
+def shown(message: Message) -> dict[str, Any]:
+    """What a test may want to know of a message."""
+    return {
+        "id": message.message_id,
+        "topic": message.topic,
+        "body": bytes(message.body).decode("utf-8", "replace"),
+        "tag": message.tag,
+        "keys": sorted(message.keys),
+        "properties": dict(message.properties),
+        "attempt": message.delivery_attempt,
+        "corrupted": message.corrupted,
+        "born": message.born_timestamp,
+        "handle": message.receipt_handle,
+    }
+
+
+class Listener(MessageListener):  # type: ignore[misc]
+    """Notes every delivery; the first `failures` deliveries of each message fail."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.seen: list[dict[str, Any]] = []
+        self.counts: dict[str, int] = {}
+        self.lock = threading.Lock()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        """Called by the client's threads."""
+        with self.lock:
+            count = self.counts[message.message_id] = self.counts.get(message.message_id, 0) + 1
+            ok = count > self.failures
+            self.seen.append({**shown(message), "ok": ok, "time": time.monotonic()})
+        return ConsumeResult.SUCCESS if ok else ConsumeResult.FAILURE
+
+
+class Agent:
+    """The clients of this process by name."""
+
+    def __init__(self, endpoints: str) -> None:
+        self.configuration = ClientConfiguration(endpoints, Credentials())
+        self.clients: dict[str, Any] = {}
+        self.listeners: dict[str, Listener] = {}
+        self.held: dict[str, Message] = {}
+
+    def producer(self, name: str = "p", topics: tuple[str, ...] = ()) -> str:
+        """Start a producer."""
+        self.clients[name] = Producer(self.configuration, list(topics))
+        self.clients[name].startup()
+        return str(self.clients[name].client_id)
+
+    def simple(self, group: str, topics: dict[str, str], name: str = "c", await_s: int = 5) -> str:
+        """Start a SimpleConsumer with tag expressions by topic."""
+        wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
+        self.clients[name] = SimpleConsumer(self.configuration, group, wanted, await_s)
+        self.clients[name].startup()
+        return str(self.clients[name].client_id)
+
+    def push(
+        self, group: str, topics: dict[str, str], name: str = "push", failures: int = 0
+    ) -> str:
+        """Start a PushConsumer whose listener fails the first `failures` deliveries."""
+        wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
+        self.listeners[name] = Listener(failures)
+        self.clients[name] = PushConsumer(self.configuration, group, self.listeners[name], wanted)
+        self.clients[name].startup()
+        return str(self.clients[name].client_id)
+
+    def pushed(self, name: str = "push") -> list[dict[str, Any]]:
+        """What the listener saw so far."""
+        with self.listeners[name].lock:
+            return list(self.listeners[name].seen)
+
+    def message(self, topic: str, body: str, **more: Any) -> Message:
+        """A message as a user builds it."""
+        message = Message()
+        message.topic, message.body = topic, body.encode()
+        if "tag" in more:
+            message.tag = more["tag"]
+        for key in more.get("keys", ()):
+            message.keys = key
+        for key, value in more.get("properties", {}).items():
+            message.add_property(key, value)
+        return message
+
+    def send(self, name: str = "p", **fields: Any) -> str:
+        """Send one message and wait; its id."""
+        return str(self.clients[name].send(self.message(**fields)).message_id)
+
+    def send_many(self, topic: str, bodies: list[str], name: str = "p") -> list[str]:
+        """Send all at once with the asynchronous call; the ids in order."""
+        futures = [self.clients[name].send_async(self.message(topic, body)) for body in bodies]
+        return [str(future.result(30).message_id) for future in futures]
+
+    def receive(
+        self, name: str = "c", count: int = 32, invisible_s: int = 15
+    ) -> list[dict[str, Any]]:
+        """One receive call; the messages are kept for ack and change."""
+        found = self.clients[name].receive(count, invisible_s) or []
+        for message in found:
+            self.held[message.message_id] = message
+        return [shown(message) for message in found]
+
+    def receive_async(
+        self, name: str = "c", count: int = 32, invisible_s: int = 15
+    ) -> list[dict[str, Any]]:
+        """The same with the asynchronous call."""
+        found = self.clients[name].receive_async(count, invisible_s).result(60) or []
+        for message in found:
+            self.held[message.message_id] = message
+        return [shown(message) for message in found]
+
+    def ack(self, ids: list[str], name: str = "c") -> int:
+        """Acknowledge held messages; how many."""
+        for one in ids:
+            self.clients[name].ack(self.held[one])
+        return len(ids)
+
+    def change(self, id: str, seconds: int, name: str = "c") -> str:
+        """Change the invisible duration of a held message; its new handle."""
+        self.clients[name].change_invisible_duration(self.held[id], seconds)
+        return str(self.held[id].receipt_handle)
+
+    def stop(self, name: str) -> bool:
+        """Shut one client down."""
+        self.clients.pop(name).shutdown()
+        return True
+
+
+def main() -> None:
+    """Answer every line until the pipe is closed."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever the client prints goes to standard error
+    agent = Agent(sys.argv[1])
+    for line in sys.stdin:
+        request = json.loads(line)
+        action = request.pop("do")
+        try:
+            answer = {"ok": getattr(agent, action)(**request)}
+        except Exception as error:  # the whole point: whatever the client raised goes to the test
+            code = getattr(error, "code", None)
+            answer = {
+                "error": type(error).__name__,
+                "code": code if isinstance(code, int) else None,
+                "message": str(error),
+            }
+        answers.write(json.dumps(answer) + "\n")
+    os._exit(0)  # the client's threads are not daemons
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A raw client of the messaging service: our own messages over grpc.aio, nothing hidden.
+
+Drills and tests use it where the official client would retry, cache or hide what the server says.
+Promises: one call is one RPC; nothing is retried; the answer is the server's. The metadata are those
+of the official clients (client wire, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import grpc
+
+from cometmq.proto import paths, v2
+
+MAX_MESSAGE = 64 << 20
+OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+)
+
+
+def target(endpoints: str) -> str:
+    """gRPC's name of one or several `host:port;host:port`: the next is tried when one is gone."""
+    return "ipv4:" + endpoints.replace(";", ",")
+
+
+class Wire:
+    """One connection of one client id."""
+
+    def __init__(self, endpoints: str, client_id: str = "wire@1", language: str = "PYTHON") -> None:
+        self.endpoints = endpoints
+        self.channel = grpc.aio.insecure_channel(target(endpoints), options=OPTIONS)
+        self.metadata = (
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", language),
+            ("x-mq-client-version", "5.1.2"),
+            ("x-mq-protocol", "v2"),
+        )
+        self._calls: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection at once."""
+        await self.channel.close(None)
+
+    async def call(self, path: str, request: Any, answer: type[Any], within_s: float = 5.0) -> Any:
+        """One unary call; raises grpc.aio.AioRpcError."""
+        method = self._calls.get(path)
+        if method is None:
+            method = self._calls[path] = self.channel.unary_unary(
+                path,
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=answer.FromString,
+            )
+        return await method(request, timeout=within_s, metadata=self.metadata)
+
+    async def send(self, messages: Sequence[Any], within_s: float = 3.0) -> Any:
+        """One SendMessage call with all of them."""
+        request = v2.SendMessageRequest(messages=messages)
+        return await self.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, within_s)
+
+    async def receive(self, request: Any, within_s: float = 10.0) -> tuple[int, list[Any]]:
+        """One ReceiveMessage call: the status code and the messages."""
+        stream = self.channel.unary_stream(
+            paths.RECEIVE_MESSAGE,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=v2.ReceiveMessageResponse.FromString,
+        )(request, timeout=within_s, metadata=self.metadata)
+        code, found = 0, []
+        async for part in stream:
+            if part.HasField("message"):
+                found.append(part.message)
+            elif part.HasField("status"):
+                code = part.status.code
+        return code, found
+
+    async def ack(self, topic: str, group: str, messages: Sequence[Any]) -> Any:
+        """One AckMessage call for all of them."""
+        request = v2.AckMessageRequest(
+            group=v2.Resource(name=group),
+            topic=v2.Resource(name=topic),
+            entries=[
+                v2.AckMessageEntry(
+                    message_id=one.system_properties.message_id,
+                    receipt_handle=one.system_properties.receipt_handle,
+                )
+                for one in messages
+            ],
+        )
+        return await self.call(paths.ACK_MESSAGE, request, v2.AckMessageResponse)
+
+
+def normal_message(topic: str, message_id: str, body: bytes, tag: str = "", key: str = "") -> Any:
+    """A normal message as the official clients build it."""
+    system = v2.SystemProperties(
+        message_id=message_id,
+        message_type=v2.NORMAL,
+        body_encoding=v2.IDENTITY,
+        born_host="drill",
+    )
+    system.born_timestamp.GetCurrentTime()
+    if tag:
+        system.tag = tag
+    if key:
+        system.keys.append(key)
+    return v2.Message(topic=v2.Resource(name=topic), system_properties=system, body=body)
+
+
+def receive_request(topic: str, group: str, *, batch: int = 32, await_s: float = 1.0) -> Any:
+    """A ReceiveMessage request of a simple consumer for every queue of a topic."""
+    request = v2.ReceiveMessageRequest(
+        group=v2.Resource(name=group),
+        message_queue=v2.MessageQueue(topic=v2.Resource(name=topic), id=-1),
+        filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+        batch_size=batch,
+        auto_renew=False,
+    )
+    request.invisible_duration.seconds = 60
+    request.long_polling_timeout.nanos = int((await_s % 1) * 1e9)
+    request.long_polling_timeout.seconds = int(await_s)
+    return request
