@@ -1,0 +1,25 @@
+# CometMQ in one image; the command says what a container is (namesrv, broker, ...).
+#
+#   scripts/wheels          once: ./wheels with the project and what it needs; the build needs no network
+#   scripts/base_image      only where the base image cannot be pulled
+#   docker build -t cometmq .
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS install
+COPY wheels /wheels
+RUN python3 -m venv /opt/cometmq \
+    && /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels cometmq \
+    && /opt/cometmq/bin/pip uninstall -y -q pip setuptools
+
+FROM ${BASE}
+COPY --from=install /opt/cometmq /opt/cometmq
+ENV PATH=/opt/cometmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin cometmq \
+    && mkdir /data && chown cometmq /data
+USER cometmq
+WORKDIR /data
+VOLUME /data
+EXPOSE 8081 9876 5557
+ENTRYPOINT ["cometmq"]
+CMD ["--help"]

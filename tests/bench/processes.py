@@ -1,0 +1,22 @@
+"""What the kernel knows of a process: its CPU time and its anonymous memory; and free ports."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def anonymous_mib(pid: int) -> float:
+    """Memory that no file backs: what the process itself holds."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"process {pid} has no Anonymous line")

@@ -1,0 +1,1 @@
+"""Official clients, unmodified, against a real cluster."""

@@ -1,0 +1,177 @@
+"""The official Python client, unmodified, against a real cluster of master and slave.
+
+Producer, SimpleConsumer and PushConsumer of rocketmq-python-client, each test with a topic and a group
+of its own on one shared cluster (client wire, section 2).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from cometmq.tests.harness.cluster import Cluster, wait_until
+from cometmq.tests.harness.official import Official, OfficialError
+
+Start = Callable[[str], Official]
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def names(shared_cluster: Cluster) -> tuple[str, str]:
+    """A topic and a group that no other test uses."""
+    mark = uuid.uuid4().hex[:8]
+    return (
+        shared_cluster.create_topic(f"topic-{mark}"),
+        shared_cluster.create_group(f"group-{mark}"),
+    )
+
+
+@pytest.fixture
+def client(shared_cluster: Cluster, official: Start) -> Official:
+    return official(shared_cluster.endpoints)
+
+
+def receive_all(client: Official, count: int, *, ack: bool = True) -> list[dict[str, Any]]:
+    """Receive until `count` came or time is over."""
+    found: list[dict[str, Any]] = []
+    end = time.monotonic() + WAIT_S
+    while len(found) < count and time.monotonic() < end:
+        some = client.call("receive")
+        if ack:
+            client.call("ack", ids=[one["id"] for one in some])
+        found += some
+    return found
+
+
+def test_a_message_comes_back_as_it_was_sent(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    sent = {"body": "grüße 你好", "tag": "red", "keys": ["k1", "k2"]}
+    properties = {"colour": "blue", "größe": "42"}
+    identity = client.call("send", topic=topic, properties=properties, **sent)
+    client.call("simple", group=group, topics={topic: "*"})
+    (got,) = receive_all(client, 1)
+    assert got["id"] == identity
+    assert {key: got[key] for key in sent} == sent
+    assert got["properties"] == properties, "exactly the user's properties"
+    assert (got["attempt"], got["corrupted"], got["topic"]) == (1, False, topic)
+
+
+def test_asynchronous_sends_all_arrive_once(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    bodies = [f"body-{number}" for number in range(200)]
+    ids = client.call("send_many", topic=topic, bodies=bodies)
+    assert len(set(ids)) == len(bodies)
+    client.call("simple", group=group, topics={topic: "*"})
+    got = receive_all(client, len(bodies))
+    assert sorted(one["body"] for one in got) == sorted(bodies)
+    assert sorted(one["id"] for one in got) == sorted(ids)
+    assert client.call("receive") == [], "everything was acknowledged"
+
+
+def test_a_waiting_receive_is_answered_when_a_message_comes(
+    shared_cluster: Cluster, official: Start, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    consumer, producer = official(shared_cluster.endpoints), official(shared_cluster.endpoints)
+    producer.call("producer", topics=[topic])
+    consumer.call("simple", group=group, topics={topic: "*"}, await_s=40)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(consumer.call, "receive_async")
+        assert not waiting.done()
+        producer.call("send", topic=topic, body="wake")
+        (got,) = waiting.result(WAIT_S)
+    assert got["body"] == "wake"
+
+
+def test_tags_choose_what_a_group_sees(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    for tag in ("red", "green", "blue", "red"):
+        client.call("send", topic=topic, body=tag, tag=tag)
+    client.call("simple", group=group, topics={topic: "red || blue"}, await_s=3)
+    got = receive_all(client, 3)
+    assert sorted(one["body"] for one in got) == ["blue", "red", "red"]
+    assert client.call("receive") == []
+
+
+def test_two_groups_each_see_everything(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(10)])
+    client.call("simple", group=group, topics={topic: "*"})
+    assert len(receive_all(client, 10)) == 10
+    client.call("stop", name="c")
+    client.call("simple", group=f"{group}-b", topics={topic: "*"})
+    assert len(receive_all(client, 10)) == 10
+
+
+def test_what_is_not_acknowledged_comes_again(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    identity = client.call("send", topic=topic, body="again")
+    client.call("simple", group=group, topics={topic: "*"}, await_s=20)
+    (first,) = receive_all(client, 1, ack=False)
+    assert client.call("change", id=identity, seconds=1) != ""
+    (second,) = receive_all(client, 1)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    assert first["id"] == second["id"] == identity
+
+
+def test_the_handle_after_a_change_acknowledges(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    identity = client.call("send", topic=topic, body="longer")
+    client.call("simple", group=group, topics={topic: "*"}, await_s=4)
+    receive_all(client, 1, ack=False)
+    client.call("change", id=identity, seconds=2)
+    client.call("ack", ids=[identity])
+    assert client.call("receive") == [], "acknowledged with the handle that the change returned"
+
+
+def test_push_consumer_gets_every_message(client: Official, names: tuple[str, str]) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    client.call("push", group=group, topics={topic: "*"})
+    ids = client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(100)])
+    wait_until("100 deliveries", lambda: len(client.call("pushed")) >= 100, WAIT_S)
+    assert sorted(one["id"] for one in client.call("pushed")) == sorted(ids)
+    client.call("stop", name="push")
+
+
+def test_push_consumer_gets_a_failed_message_again(
+    client: Official, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    client.call("producer", topics=[topic])
+    client.call("push", group=group, topics={topic: "*"}, failures=1)
+    identity = client.call("send", topic=topic, body="twice")
+    wait_until("two deliveries", lambda: len(client.call("pushed")) >= 2, WAIT_S)
+    first, second = client.call("pushed")[:2]
+    assert (first["id"], second["id"]) == (identity, identity)
+    assert (first["ok"], second["ok"]) == (False, True)
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+
+
+def test_an_unknown_topic_is_an_error(client: Official, names: tuple[str, str]) -> None:
+    client.call("producer", topics=[names[0]])
+    with pytest.raises(OfficialError, match="route"):
+        client.call("send", topic="no-such-topic", body="x")
+    assert client.call("send", topic=names[0], body="the producer still works")
+
+
+def test_the_slave_alone_is_an_access_point(
+    shared_cluster: Cluster, official: Start, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    client = official(shared_cluster.address("slave"))
+    client.call("producer", topics=[topic])
+    ids = client.call("send_many", topic=topic, bodies=["a", "b", "c"])
+    client.call("simple", group=group, topics={topic: "*"})
+    assert sorted(one["id"] for one in receive_all(client, 3)) == sorted(ids)

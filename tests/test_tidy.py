@@ -1,0 +1,368 @@
+"""The rules of the house that a reviewer should not have to check by hand.
+
+The import table, the purity of `ha/core`, who may read a clock, module docstrings, the length of
+functions and files, the folders of the tree and of the wheel, and no path of somebody's machine.
+"""
+
+import ast
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+EVERYTHING = frozenset({"*"})
+
+# Who may import what of ours, besides itself. The table of the design, section 1.
+MAY_IMPORT = {
+    "proto": frozenset[str](),
+    "store": frozenset[str](),
+    "ha/core": frozenset[str](),
+    "ha": frozenset({"ha/core", "store", "proto"}),
+    "front": frozenset({"proto"}),
+    "nameserver": frozenset({"front", "ha", "proto"}),
+    "broker": frozenset({"front", "store", "ha", "proto"}),
+    "client": frozenset({"proto"}),
+    "pipeline": frozenset({"client", "store/record", "store/scanner"}),
+    "console": EVERYTHING,
+    "cli": EVERYTHING,
+    "": EVERYTHING,  # the root: the public API, loaded lazily
+}
+NOBODY_IMPORTS = {"console", "cli"}
+PACKAGE_FOLDERS = {name.split("/")[0] for name in MAY_IMPORT} - {""}
+OTHER_FOLDERS = {"native", "scripts", "tests", "docs", ".ci"}
+
+# What a pure core may not touch: clocks, chance, threads, loops, the network, the disk.
+IMPURE = {
+    *("time", "datetime", "random", "secrets", "uuid", "threading", "multiprocessing"),
+    *("concurrent", "asyncio", "socket", "grpc", "mmap", "os", "subprocess", "pathlib", "io"),
+}
+CLOCK_FUNCTIONS = {"now", "utcnow", "today"}
+MAY_READ_A_CLOCK = ("front/clock.py", "cli/")
+
+FUNCTION_LINES = 70
+FILE_LINES = 400
+GRAB_BAGS = {"utils", "util", "common", "helpers", "misc"}
+
+# Written in two halves, so that this file passes its own test.
+MACHINE_PATHS = [b"/wo" + b"rk/", b"/ro" + b"ot/", b"/tmp/" + b"setup"]
+
+
+@cache
+def tree() -> tuple[str, ...]:
+    """Every file that git tracks or would track, relative to the root, with forward slashes."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        return tuple(sorted(walk()))
+    if done.returncode != 0:  # not a clone: an unpacked archive
+        return tuple(sorted(walk()))
+    names = done.stdout.decode().split("\0")
+    return tuple(sorted(name for name in names if name and (ROOT / name).is_file()))
+
+
+def walk() -> Iterator[str]:
+    """The same without git: everything but what .gitignore names (plain names and globs only)."""
+    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    ignored = [line.strip("/") for line in lines] + [".git"]
+
+    def is_ignored(path: str) -> bool:
+        name = path.rsplit("/", 1)[-1]
+        return any(fnmatch.fnmatch(name, i) or fnmatch.fnmatch(path, i) for i in ignored)
+
+    for folder, folders, files in os.walk(ROOT):
+        here = Path(folder).relative_to(ROOT).as_posix()
+        prefix = "" if here == "." else f"{here}/"
+        folders[:] = [name for name in folders if not is_ignored(prefix + name)]
+        yield from (prefix + name for name in files if not is_ignored(prefix + name))
+
+
+def is_generated(name: str) -> bool:
+    return name.endswith(("_pb2.py", "_pb2.pyi"))
+
+
+def is_python(name: str) -> bool:
+    if name.endswith(".py"):
+        return True
+    if "." in name.rsplit("/", 1)[-1] or not name.startswith(("scripts/", ".ci/")):
+        return False
+    first = (ROOT / name).read_bytes()[:80].split(b"\n")[0]
+    return first.startswith(b"#!") and b"python" in first
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Every Python file that people write, by its name: package, scripts and tests."""
+    names = [name for name in tree() if is_python(name) and not is_generated(name)]
+    return {name: ast.parse((ROOT / name).read_text(encoding="utf-8"), name) for name in names}
+
+
+@cache
+def package() -> dict[str, ast.Module]:
+    """The sources that are part of `import cometmq`."""
+    return {
+        name: module
+        for name, module in sources().items()
+        if name.split("/")[0] in PACKAGE_FOLDERS or "/" not in name
+    }
+
+
+def part_of(name: str) -> str:
+    """The row of the import table that a file belongs to."""
+    if name.startswith("ha/core/"):
+        return "ha/core"
+    return name.split("/", 1)[0] if "/" in name else ""
+
+
+def absolute_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+
+
+def relative_imports(name: str, module: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, target) of every relative import; targets are like `store/record`, `` is the root."""
+    here = name.split("/")[:-1]
+    for node in ast.walk(module):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        base = here[: len(here) - (node.level - 1)]
+        target = base + (node.module.split(".") if node.module else [])
+        if node.module is None:  # `from .. import store`: the names may be modules
+            for alias in node.names:
+                yield node.lineno, "/".join([*target, alias.name])
+        else:
+            yield node.lineno, "/".join(target)
+
+
+def may_import(part: str, target: str) -> bool:
+    """True if the table lets a file of `part` import `target`."""
+    allowed = MAY_IMPORT[part] | {part}
+    top = target.split("/", 1)[0]
+    if top not in PACKAGE_FOLDERS:  # a name of the root itself, like __version__
+        return True
+    if top in NOBODY_IMPORTS and part not in (top, ""):
+        return False
+    if "*" in allowed:
+        return True
+    if target == "ha/core" or target.startswith("ha/core/"):
+        return "ha/core" in allowed or "ha" in allowed
+    if part == "ha/core":
+        return False
+    return top in allowed or any(target == a or target.startswith(a + "/") for a in allowed - {""})
+
+
+def test_the_import_table_holds() -> None:
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name, module in package().items()
+        for line, target in relative_imports(name, module)
+        if not may_import(part_of(name), target)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_imports_itself_relatively() -> None:
+    ours = PACKAGE_FOLDERS | {"cometmq"}
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name, module in package().items()
+        for line, target in absolute_imports(module)
+        if target.split(".")[0] in ours
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_folder_is_a_top_level_module(tmp_path: Path) -> None:
+    code = "import cometmq, store"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "No module named 'store'" in done.stderr
+
+
+def test_tests_and_scripts_import_by_the_name_of_the_package() -> None:
+    wrong = [
+        f"{name}:{line} imports {target}"
+        for name, module in sources().items()
+        if name.startswith(("tests/", "scripts/"))
+        for line, target in absolute_imports(module)
+        if target.split(".")[0] in PACKAGE_FOLDERS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_cores_are_pure() -> None:
+    wrong = []
+    for name, module in package().items():
+        if part_of(name) != "ha/core":
+            continue
+        for line, target in absolute_imports(module):
+            if target.split(".")[0] in IMPURE:
+                wrong.append(f"{name}:{line} imports {target}")
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "print", "input"):
+                wrong.append(f"{name}:{node.lineno} calls {ast.unparse(node.func)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_module_reads_the_clock() -> None:
+    wrong = []
+    for name, module in package().items():
+        if name.startswith(MAY_READ_A_CLOCK):
+            continue
+        for line, target in absolute_imports(module):
+            if target == "time":
+                wrong.append(f"{name}:{line} imports time")
+        for node in ast.walk(module):
+            if not isinstance(node, ast.Attribute) or node.attr not in CLOCK_FUNCTIONS:
+                continue
+            if ast.unparse(node.value).rsplit(".", 1)[-1] in ("datetime", "date"):
+                wrong.append(f"{name}:{node.lineno} reads the clock: {ast.unparse(node)}")
+    assert not wrong, "take the time from front/clock.py as an argument:\n" + "\n".join(wrong)
+
+
+def test_every_module_says_what_it_is() -> None:
+    wrong = []
+    for name, module in sources().items():
+        if not module.body and name.startswith("tests/") and name.endswith("__init__.py"):
+            continue
+        text = ast.get_docstring(module) or ""
+        if len(text) < 20 or text.startswith("TODO"):
+            wrong.append(name)
+    assert not wrong, f"a module docstring is missing: {wrong}"
+
+
+def test_functions_are_short() -> None:
+    wrong = []
+    for name, module in sources().items():
+        for node in ast.walk(module):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                wrong.append(f"{name}:{node.lineno} {node.name} has {lines} lines")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_are_short() -> None:
+    lengths = {name: len((ROOT / name).read_bytes().splitlines()) for name in sources()}
+    wrong = [f"{name} has {lines} lines" for name, lines in lengths.items() if lines > FILE_LINES]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_top_level_is_the_architecture() -> None:
+    folders = {name.split("/")[0] for name in tree() if "/" in name}
+    unlisted = folders - PACKAGE_FOLDERS - OTHER_FOLDERS
+    assert not unlisted, f"not in the design's tree: {sorted(unlisted)}"
+
+
+def test_no_module_is_a_grab_bag() -> None:
+    wrong = [name for name in package() if GRAB_BAGS & set(name.removesuffix(".py").split("/"))]
+    assert not wrong, f"name the idea instead: {wrong}"
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """The bare, normalised names of requirements like `uvloop>=0.19; sys_platform == 'linux'`."""
+    return {
+        re.split(r"[^\w.-]", each, maxsplit=1)[0].lower().replace("_", "-") for each in requirements
+    }
+
+
+def imported_distributions(folders: set[str]) -> dict[str, str]:
+    """Distribution -> one place that imports it, for every third-party import of the folders."""
+    providers = packages_distributions()
+    found = {}
+    for name, module in package().items():
+        if part_of(name).split("/")[0] not in folders:
+            continue
+        for line, target in absolute_imports(module):
+            top = target.split(".")[0]
+            if top in sys.stdlib_module_names:
+                continue
+            # google.* is a namespace that several distributions share; ours is protobuf.
+            owners = ["protobuf"] if top == "google" else providers.get(top, [top])
+            found[owners[0].lower().replace("_", "-")] = f"{name}:{line}"
+    return found
+
+
+def test_the_core_imports_what_the_project_names() -> None:
+    core = PACKAGE_FOLDERS - {"pipeline", "console"} | {""}
+    declared = distributions(pyproject()["project"]["dependencies"])
+    used = imported_distributions(core)
+    missing = {name: place for name, place in used.items() if name not in declared}
+    assert not missing, f"imported, but not a dependency: {missing}"
+    idle = declared - used.keys()
+    assert not idle, f"a dependency that nothing imports: {sorted(idle)}"
+
+
+def test_the_pins_are_within_the_ranges() -> None:
+    project = pyproject()["project"]
+    extras = project["optional-dependencies"]
+    direct = distributions(project["dependencies"] + extras["dev"])
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert direct <= distributions(pins), "constraints.txt lacks a direct dependency"
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+
+
+def test_the_wheel_has_every_folder_of_the_package() -> None:
+    listed = pyproject()["tool"]["setuptools"]["packages"]
+    folders = {name.rsplit("/", 1)[0] for name in package() if "/" in name}
+    expected = {"cometmq", *(f"cometmq.{folder.replace('/', '.')}" for folder in folders)}
+    assert set(listed) == expected
+    assert len(listed) == len(set(listed))
+    missing = [folder for folder in sorted(folders) if f"{folder}/__init__.py" not in package()]
+    assert not missing, f"no __init__.py: {missing}"
+
+
+def test_no_file_knows_a_machine() -> None:
+    wrong = []
+    for name in tree():
+        data = (ROOT / name).read_bytes()
+        wrong += [f"{name}: {path.decode()}" for path in MACHINE_PATHS if path in data]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("part", "target", "allowed"),
+    [
+        ("broker", "store/record", True),
+        ("broker", "nameserver/routes", False),
+        ("nameserver", "broker/node", False),
+        ("nameserver", "store/record", False),
+        ("nameserver", "ha/config", True),
+        ("ha", "ha/core/confirm", True),
+        ("ha/core", "ha/core/confirm", True),
+        ("ha/core", "ha/engine", False),
+        ("ha/core", "proto/v1", False),
+        ("front", "proto/v2", True),
+        ("front", "store/disk", False),
+        ("store", "proto/v2", False),
+        ("pipeline", "store/record", True),
+        ("pipeline", "store/message_store", False),
+        ("cli", "broker/server", True),
+        ("console", "cli/main", False),
+        ("broker", "cli/main", False),
+        ("broker", "__version__", True),
+    ],
+)
+def test_the_table_is_read_right(part: str, target: str, allowed: bool) -> None:
+    assert may_import(part, target) is allowed
