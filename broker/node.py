@@ -120,7 +120,9 @@ class Node:
 
     def close(self) -> None:
         """Nothing comes any more: build the queues to the end, so that the store stops cleanly."""
-        while self.store.dispatched_offset < self.readable_limit() and self.store.writable:
+        before = -1
+        while before < self.store.dispatched_offset < self.readable_limit():
+            before = self.store.dispatched_offset
             self.pump()
         if self._pump_timer is not None:
             self._pump_timer.cancel()

@@ -140,6 +140,8 @@ class BrokerServer:
         self._stack.push_async_callback(self._close_files, node, files)
         ha_port = await node.replication.start()
         self._stack.push_async_callback(node.replication.stop)
+        # The last flush, in the store's own close, has nobody to tell any more.
+        self._stack.callback(setattr, node.store, "on_flushed", None)
         files.import_into(node.meta_log, write=node.is_leader)
         node.offsets.start()
         node.schedule_pump()

@@ -98,6 +98,14 @@ def run_consumer(endpoints: str, topic: str, group: str) -> None:
     stop.set()
 
 
-if __name__ == "__main__":
-    {"producer": run_producer, "consumer": run_consumer}[sys.argv[1]](*sys.argv[2:])
+def main() -> None:
+    """Run the program that the command line names."""
+    if sys.argv[1] == "producer":
+        run_producer(*sys.argv[2:])
+    else:
+        run_consumer(*sys.argv[2:])
     os._exit(0)  # the client's threads are not daemons
+
+
+if __name__ == "__main__":
+    main()

@@ -73,6 +73,7 @@ class Appender:
     def append_many(self, messages: Sequence[Message]) -> list[AppendResult]:
         """One result a message, in order. Raises OSError when the log cannot be written."""
         log = self._log
+        log.drop_part()
         self.assign_from_log()
         self._dispatcher.begin_hints()
         now_ms = max(self._wall_ms(), log.last_store_timestamp_ms)

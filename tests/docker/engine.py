@@ -104,3 +104,4 @@ def engine(folder: Path) -> Iterator[Engine]:
         process.terminate()
         process.wait(60)
         log.close()
+        shutil.rmtree(folder, ignore_errors=True)  # hundreds of megabytes of image layers
