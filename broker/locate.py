@@ -102,7 +102,7 @@ class Locator:
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """HOST:PORT of the owner, or None: serve here. Raises WireError when there can be none."""
         node = self._node
-        if path in _ROUTES and self._is_news(request):
+        if path in _ROUTES and self._is_news(path, request):
             leader = node.cluster.own().leader()
             return leader.client if leader is not None else None
         if path in _LOCAL or path.startswith(paths.TEST):
@@ -133,10 +133,10 @@ class Locator:
                 )
         return "serve"
 
-    def _is_news(self, request: Any) -> bool:
+    def _is_news(self, path: str, request: Any) -> bool:
         """A topic that this follower has not heard of may have been created a moment ago."""
         node = self._node
-        if node.is_leader or request is None or not node.replication.leader_alive:
+        if node.is_leader or request is None or self._serve_without_leader(path):
             return False
         name = request.topic.name
         known = node.metadata.topic(name) is not None or name in node.cluster.own().topics

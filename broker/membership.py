@@ -6,6 +6,7 @@ its master dials whoever the nameservers name as the leader of its group (HA, se
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..proto import v1
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # How long the start waits for nameservers: those that are up answer within milliseconds.
 _FIRST_ANSWERS_S = 0.5
+_ASK_AGAIN_S = 0.05
 
 
 def own_view(node: Node, client: str, ha: str, metrics: str) -> MemberView:
@@ -55,7 +57,17 @@ async def join(node: Node, own: MemberView, token: str, follow: bool) -> Registr
     node.replication.on_member_joined = registrar.changed
     await registrar.start()
     await registrar.first_answers(_FIRST_ANSWERS_S)
+    if follow:
+        await _find_leader(node, registrar)
     return registrar
+
+
+async def _find_leader(node: Node, registrar: Registrar) -> None:
+    """In a cluster that starts together the leader may register a moment after its follower."""
+    until_ns = node.clock.steady_ns() + int(_FIRST_ANSWERS_S * 1e9)
+    while node.cluster.own().leader() is None and node.clock.steady_ns() < until_ns:
+        registrar.changed()
+        await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def client_of_leader(view: ClusterView) -> str | None:

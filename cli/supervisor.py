@@ -7,8 +7,8 @@
                                      then the slave and the nameserver; a second signal kills
     the supervisor dies              the children see the end of their stdin and stop
 
-The ready file is written when every child serves, which is when the first send would succeed, and
-again with every new process id.
+The ready file is written when every child serves and the master may write, which is when the first
+send would succeed, and again with every new process id.
 """
 
 import asyncio
@@ -125,6 +125,8 @@ class Supervisor:
             self._on_serving(slot)
         if self._ready:
             self._show_state(slot)
+        elif self._a_send_would_succeed():
+            self._on_ready()
 
     def _on_serving(self, slot: Slot) -> None:
         slot.served = True
@@ -138,8 +140,15 @@ class Supervisor:
         if self._ready:
             self._write_ready_file()
             self._say(f"{slot.child.name} serves again (process {slot.child.pid}).")
-        elif all(other.served for other in self._slots.values()):
-            self._on_ready()
+
+    def _a_send_would_succeed(self) -> bool:
+        """Everybody serves, and the master has enough replicas (with minInSyncReplicas=2: the slave)."""
+        state = self._master().state
+        served = all(slot.served for slot in self._slots.values())
+        return served and bool(state) and not state.get("write_refusal")
+
+    def _master(self) -> Child:
+        return next(slot.child for slot in self._slots.values() if slot.child.plan.role == "master")
 
     def _introduce(self, namesrv: str) -> None:
         """Tell the children that wait for it where the nameserver is."""
@@ -159,9 +168,8 @@ class Supervisor:
         self._show_banner_if_in_sync()
 
     def _show_banner_if_in_sync(self) -> None:
-        slots = list(self._slots.values())
-        state = next(slot.child.state for slot in slots if slot.child.plan.role == "master")
-        if state.get("in_sync") == replicas_of([slot.child.plan for slot in slots]):
+        plans = [slot.child.plan for slot in self._slots.values()]
+        if self._master().state.get("in_sync") == replicas_of(plans):
             self._show_banner()
 
     def _show_banner(self) -> None:
@@ -171,7 +179,7 @@ class Supervisor:
         self._banner_timer = None
         children = [slot.child for slot in self._slots.values()]
         plans = [child.plan for child in children]
-        master = next(child for child in children if child.plan.role == "master")
+        master = self._master()
         self._in_sync = in_sync(master.state, plans)
         self._say(
             banner(

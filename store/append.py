@@ -239,7 +239,7 @@ class Appender:
     def assign_from_log(self) -> None:
         """Raise the next offset of every queue over the records that came in raw."""
         log, dispatcher = self._log, self._dispatcher
-        begin = max(self._assigned_end, dispatcher.offset)
+        begin = max(self._assigned_end, dispatcher.offset, log.start)
         while begin < log.end:
             arrivals, end = dispatcher.parse(begin, log.end, _ASSIGN_STEP)
             for arrival in arrivals:

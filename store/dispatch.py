@@ -136,6 +136,7 @@ class Dispatcher:
         Raises OSError, ValueError or CorruptLogError; what was visible before stays so.
         """
         up_to = min(up_to, self._log.end)
+        self.offset = max(self.offset, self._log.start)
         arrivals: list[Arrival] = []
         while self.offset < up_to and len(arrivals) < records_max:
             before = self.offset

@@ -113,6 +113,7 @@ assert [fixed.size for fixed in FIXED] == [88, 100, 100, 112]
 #: total size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
 HEAD: Final = struct.Struct(">iiIiiqqi")
 _LENGTH_16: Final = struct.Struct(">H")
+_SYS_FLAG_LOW_BYTE: Final = 39
 RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
 #: Largest record for a given largest body: the rest of a record never needs more than this.
 RECORD_OVERHEAD_MAX: Final = 65_536
@@ -311,8 +312,7 @@ def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
 
 def decode_delivery(data: bytes) -> Delivery:
     """The fields of a delivery, from a whole record that the store handed out (`StoredRecord`)."""
-    sys_flag = int.from_bytes(data[36:40], "big")
-    fixed = FIXED[sys_flag >> 4 & 3] if sys_flag & 0x30 else FIXED_V4
+    fixed = FIXED[data[_SYS_FLAG_LOW_BYTE] >> 4 & 3]
     (
         _size,
         magic,
@@ -321,7 +321,7 @@ def decode_delivery(data: bytes) -> Delivery:
         flag,
         queue_offset,
         _physical_offset,
-        _sys_flag,
+        sys_flag,
         born_ms,
         born_host,
         store_ms,
