@@ -117,7 +117,7 @@ class Sender:
             else:
                 loop.call_soon(self.append_pending)
         pending.append((request, ctx, answer))
-        self._pending_bytes += request.ByteSize()
+        self._pending_bytes += ctx.request_bytes
         return answer
 
     def append(self, message: Message) -> AppendResult:

@@ -51,6 +51,8 @@ class RequestContext:
     forwarded: bool = False
     token: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
+    #: Size of the request as it came; 0 for a stream of requests.
+    request_bytes: int = 0
     #: Set by a handler whose answer takes something away (a pop): called on the loop, at most once,
     #: when there was an answer and it could not be given to the client. A wait that ends without an
     #: answer is a cancelled future instead.

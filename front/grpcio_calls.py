@@ -65,7 +65,7 @@ class _Call:
         self._method = method
         self._metadata = metadata
 
-    def _context(self, call: Any) -> RequestContext:
+    def _context(self, call: Any, request_bytes: int = 0) -> RequestContext:
         door = self._door
         picked = dict([pair for pair in self._metadata if pair[0] in PICKED])
         get = picked.get
@@ -80,6 +80,7 @@ class _Call:
             FORWARDED in picked,
             get(TOKEN, ""),
             tuple(picked.items()),
+            request_bytes,
         )
 
     async def _no_request(self) -> NoReturn:
@@ -145,7 +146,7 @@ class UnaryCall(_Call):
         """Named by grpc.aio."""
         door = self._door
         raw = await call.read()
-        ctx = self._context(call)
+        ctx = self._context(call, 0 if raw is EOF else len(raw))
         answer: Any = None
         door.in_flight += 1
         try:
@@ -180,7 +181,7 @@ class StreamCall(_Call):
         """Named by grpc.aio."""
         door = self._door
         raw = await call.read()
-        ctx = self._context(call)
+        ctx = self._context(call, 0 if raw is EOF else len(raw))
         answer: Any = None
         door.in_flight += 1
         try:
