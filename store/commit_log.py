@@ -231,7 +231,7 @@ class CommitLog:
             self.add_segment(offset)
         if offset == self.end < self.received_end:
             # The leader begins the record again that a broken stream had left half sent.
-            self._drop_part(self.segments[-1], offset - self.segments[-1].start)
+            self.drop_part()
         if offset != self.received_end:
             raise OffsetOutOfRangeError(offset, self.received_end, self.received_end)
         view = memoryview(data)

@@ -27,19 +27,23 @@ from .record import topic_field
 UNIT: Final = struct.Struct(">qiq")
 assert UNIT.size == UNIT_BYTES
 FILLER_SIZE: Final = 0x7FFFFFFF
-FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
+FILLER: Final = (0, FILLER_SIZE, 0)
 #: Gaps are filled in steps, so that a wide one needs no wide buffer.
 _FILL_UNITS: Final = 4096
+#: Units encoded with one call.
+_PACK_UNITS: Final = 256
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_PACK_UNITS + 1)
 def _units(count: int) -> struct.Struct:
-    return struct.Struct(">q" + "qiq" * count)
+    return struct.Struct(">" + "qiq" * count)
 
 
 def pack_units(flat: list[int]) -> bytes:
-    """Encode [number of the first unit, physical offset, size, tags code, ...], without the number."""
-    return _units(len(flat) // 3).pack(*flat)[8:]
+    """Encode [physical offset, size, tags code, physical offset, ...]."""
+    step = 3 * _PACK_UNITS
+    parts = (flat[at : at + step] for at in range(0, len(flat), step))
+    return b"".join([_units(len(part) // 3).pack(*part) for part in parts])
 
 
 class _Keyed:
@@ -89,7 +93,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
-        self.tail = bytearray()  #: units [tail_first, max_offset)
+        #: Units [tail_first, max_offset): physical offset, size, tags code, physical offset, ...
+        self.tail: list[int] = []
         self.tail_first = 0
         self.written_end = 0  #: units before it are in the files; a flush thread moves it
         self.disbelieved = False  #: loading found units that the log does not confirm
@@ -101,14 +106,14 @@ class ConsumeQueue:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def put(self, units: bytes) -> None:
-        """Add units, visible at once. Raises OSError when a new file cannot be made."""
-        end = self.max_offset + len(units) // UNIT_BYTES
+    def put(self, flat: list[int]) -> None:
+        """Add units [physical offset, size, tags code, ...], visible at once. Raises OSError when a
+        new file cannot be made."""
+        end = self.max_offset + len(flat) // 3
         if end * UNIT_BYTES > self._files_end:
             self._make_files(end * UNIT_BYTES)
-        self.tail += units
+        self.tail += flat
         self.max_offset = end
-        self.next_offset = max(self.next_offset, end)
 
     def _make_files(self, end: int) -> None:
         size = self._files.size
@@ -130,7 +135,7 @@ class ConsumeQueue:
             self.next_offset = assigned
             self.min_offset = number
         while self.max_offset < number:
-            self.put(FILLER * min(_FILL_UNITS, number - self.max_offset))
+            self.put([*FILLER] * min(_FILL_UNITS, number - self.max_offset))
 
     def _begin_at(self, number: int) -> None:
         """All units before `number` are in the files, none behind."""
@@ -141,7 +146,7 @@ class ConsumeQueue:
     def waiting(self) -> list[tuple[str, int, bytes]]:
         """What `tail` holds: path, position in the file, bytes."""
         first = max(self.tail_first, self.written_end)
-        units = bytes(self.tail[(first - self.tail_first) * UNIT_BYTES :])
+        units = pack_units(self.tail[(first - self.tail_first) * 3 :])
         position = first * UNIT_BYTES
         parts = []
         while units:
@@ -155,7 +160,7 @@ class ConsumeQueue:
     def trim(self) -> None:
         """Let go of units that are in the files."""
         if self.written_end > self.tail_first:
-            del self.tail[: (self.written_end - self.tail_first) * UNIT_BYTES]
+            del self.tail[: (self.written_end - self.tail_first) * 3]
             self.tail_first = self.written_end
 
     # -- reading ------------------------------------------------------------------------------
@@ -169,8 +174,8 @@ class ConsumeQueue:
 
     def _read_raw(self, first: int, count: int) -> bytes:
         if first >= self.tail_first:
-            begin = (first - self.tail_first) * UNIT_BYTES
-            return bytes(self.tail[begin : begin + count * UNIT_BYTES])
+            begin = (first - self.tail_first) * 3
+            return pack_units(self.tail[begin : begin + count * 3])
         count = min(count, self.tail_first - first)
         position = first * UNIT_BYTES
         start = position - position % self._files.size

@@ -276,9 +276,10 @@ class MessageStore:
     def append_raw(self, offset: int, data: bytes) -> int:
         """Append log bytes of a leader as they are; returns the end of the last whole record.
 
-        `offset` must be `received_end` (an empty log may begin at any segment's start). Raises
-        OffsetOutOfRangeError, CorruptLogError (go on at `received_end`), DiskFullError (the same)
-        or StoreClosedError when the store cannot be written.
+        `offset` must be `received_end`, or `log_end`: a part of a record that is there is then
+        dropped (an empty log may begin at any segment's start). Raises OffsetOutOfRangeError,
+        CorruptLogError (go on at `received_end`), DiskFullError (the same) or StoreClosedError
+        when the store cannot be written.
         """
         if self.refusal:
             raise StoreClosedError(self.refusal)

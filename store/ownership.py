@@ -27,7 +27,9 @@ class Ownership:
 
     def acquire(self) -> None:
         """Raises StoreLockedError when another store has the directory."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True)
+            self._disk.sync_directory(str(self._root.parent))
         descriptor = self._disk.open(str(self._root / "lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

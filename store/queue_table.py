@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from .consume_queue import ConsumeQueue, pack_units
+from .consume_queue import ConsumeQueue
 from .disk import Disk
 from .layout import list_files
 from .queue_files import QueueFiles
@@ -22,8 +22,8 @@ from .results import Arrival
 
 _PAGE_BYTES = 4096
 _RETRY_PREFIX = "%RETRY%"
-#: Units that wait in memory at most, 20 bytes each; above it the dispatching thread writes them out.
-WAITING_BYTES_MAX: Final = 320 << 10
+#: Units that wait in memory at most, about 100 bytes each; above it they are written out.
+WAITING_UNITS_MAX: Final = 16_384
 
 
 def check_topic(topic: str) -> None:
@@ -40,17 +40,23 @@ def check_topic(topic: str) -> None:
         raise ValueError(f"The topic {topic[:40]!r}... has {size} bytes; the limit is 127.")
 
 
+class QueueGapError(Exception):
+    """A queue lacks units that stood before the ones that come now (only while strict)."""
+
+
 class QueueTable:
     """Queues by (topic, queue id). One thread reads and writes; `take_dirty` may be another's."""
 
     def __init__(self, directory: str, file_bytes: int, open_files_max: int, disk: Disk) -> None:
         self.directory = directory
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: A record that does not follow its queue's last one is an error, not a gap to be filled.
+        self.strict = False
         self._files = QueueFiles(disk, file_bytes, open_files_max)
         self._disk = disk
         self._lock = threading.Lock()  # the three below, and the growing of tails
-        self._waiting: dict[ConsumeQueue, int] = {}  # queue -> bytes not yet written out
-        self._waiting_bytes = 0
+        self._waiting: set[ConsumeQueue] = set()  # queues with units that are not written out
+        self._waiting_units = 0
         self._trim: list[ConsumeQueue] = []  # written out, but still in their tails
         self._out_lock = threading.Lock()  # held while units are on their way to the files
         self._dirty: dict[str, int] = {}  # path -> bytes written since its last flush; out_lock
@@ -72,17 +78,17 @@ class QueueTable:
 
     def write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
         """Make ready units visible: for each queue [number of the first one, offset, size, code,
-        offset, ...]. Raises OSError."""
+        offset, ...], which is used up. Raises OSError."""
         with self._lock:
             for queue, flat in units.items():
-                assert flat[0] == queue.max_offset, (queue.topic, flat[0], queue.max_offset)
-                data = pack_units(flat)
-                queue.put(data)
-                self._waiting[queue] = self._waiting.get(queue, 0) + len(data)
-                self._waiting_bytes += len(data)
+                number = flat.pop(0)
+                assert number == queue.max_offset, (queue.topic, number, queue.max_offset)
+                queue.put(flat)
+                self._waiting_units += len(flat) // 3
+            self._waiting |= units.keys()
             while self._trim:
                 self._trim.pop().trim()
-        if self._waiting_bytes > WAITING_BYTES_MAX and self._out_lock.acquire(blocking=False):
+        if self._waiting_units > WAITING_UNITS_MAX and self._out_lock.acquire(blocking=False):
             try:  # else the flush thread is at it right now
                 self._write_out()
             finally:
@@ -99,11 +105,14 @@ class QueueTable:
             if arrival.queue_offset < number:
                 continue
             if arrival.queue_offset > number:
+                if self.strict:
+                    raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self.write_units(units)
                 units = {}
                 queue.leap(arrival.queue_offset)
             flat = units.setdefault(queue, [arrival.queue_offset])
             flat += (arrival.physical_offset, arrival.size, arrival.tags_code)
+            queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
         self.write_units(units)
 
     def write_out(self) -> None:
@@ -113,8 +122,8 @@ class QueueTable:
 
     def _write_out(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, {}
-            self._waiting_bytes = 0
+            waiting, self._waiting = self._waiting, set()
+            self._waiting_units = 0
             work = [(queue, queue.max_offset, queue.waiting()) for queue in waiting]
         for queue, end, parts in work:
             for path, position, data in parts:

@@ -83,6 +83,7 @@ class QueueReader:
             units = queue.read(result.next_offset, min(step, end - result.next_offset))
             for offset, size, tags_code in UNIT.iter_unpack(units):
                 if size != FILLER_SIZE and (tag_codes is None or tags_match(tags_code, tag_codes)):
+                    # A full batch is left here, at the next match: what lies before is passed over.
                     if result.records and (len(result.records) >= count_max or size > bytes_max):
                         return
                     data = self._read(offset, size, result)
@@ -92,7 +93,7 @@ class QueueReader:
                             StoredRecord(result.next_offset, offset, data, tags_code)
                         )
                 result.next_offset += 1
-            if len(result.records) >= count_max:
+            if tag_codes is None and len(result.records) >= count_max:
                 return
 
     def _read(self, offset: int, size: int, result: GetResult) -> bytes:

@@ -23,6 +23,7 @@ so nothing valid can follow it. The log is the truth: it is never cut in front o
 """
 
 import enum
+import logging
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,11 +32,12 @@ from .commit_log import CommitLog
 from .consume_queue import FILLER_SIZE, ConsumeQueue
 from .dispatch import Dispatcher, parse_arrival
 from .errors import CorruptLogError, RecordFormatError, StoreError
-from .queue_table import QueueTable
+from .queue_table import QueueGapError, QueueTable
 from .results import RecoveryReport
 from .scan import find_record, inspect, is_empty, step_over
 from .segment import Segment
 
+logger = logging.getLogger(__name__)
 #: Topics whose units point to records of other topics (store format, section 3.9).
 _LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 _DISPATCH_STEP: Final = 10_000
@@ -302,19 +304,42 @@ class Recovery:
         if self._clean:
             dispatcher.offset = min(known_end, complete_end)
             self._drop_units_behind_log()
+            self._dispatch(known_end)
         else:
             for segment in log.segments_between(found.begin, log.end):
                 segment.flush(log.end - segment.start)
-            dispatcher.offset = min(found.begin, complete_end)
-            self._queues.truncate(found.begin, log.start)
-        while dispatcher.offset < known_end:
-            before = dispatcher.offset
-            dispatcher.dispatch(known_end, _DISPATCH_STEP)
-            if dispatcher.offset == before:
-                raise StoreError(f"The log ends at {before}, inside of what the queues know.")
+            self._rebuild_queues(found.begin, known_end, complete_end)
         self._queues.write_out()
         for queue in self._queues.queues.values():
             queue.correct_min_offset(log.start)
+
+    def _rebuild_queues(self, begin: int, known_end: int, complete_end: int) -> None:
+        """From the segment on that the checkpoint vouches for, or all over if units are missing
+        before it (somebody removed files: the checkpoint does not know)."""
+        dispatcher, queues = self._dispatcher, self._queues
+        if known_end >= begin > self._log.start:
+            queues.truncate(begin, self._log.start)
+            dispatcher.offset = min(begin, complete_end)
+            queues.strict = True
+            try:
+                self._dispatch(known_end)
+                return
+            except QueueGapError as gap:
+                logger.warning("queues.incomplete queue=%s", gap)
+            finally:
+                queues.strict = False
+        queues.write_out()
+        queues.truncate(0, self._log.start)
+        dispatcher.offset = self._log.start
+        self._dispatch(known_end)
+
+    def _dispatch(self, end: int) -> None:
+        dispatcher = self._dispatcher
+        while dispatcher.offset < end:
+            before = dispatcher.offset
+            dispatcher.dispatch(end, _DISPATCH_STEP)
+            if dispatcher.offset == before:
+                raise StoreError(f"The log ends at {before}, inside of what the queues know.")
 
     def _drop_units_behind_log(self) -> None:
         for queue in self._queues.queues.values():

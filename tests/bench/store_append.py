@@ -182,5 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.nice(0)
     main()

@@ -24,7 +24,11 @@ LIMIT = 1 << 62
 
 
 def message(
-    body: bytes = b"body", topic: str = "TopicTest", queue_id: int = 0, tags: str = "", **fields: Any
+    body: bytes = b"body",
+    topic: str = "TopicTest",
+    queue_id: int = 0,
+    tags: str = "",
+    **fields: Any,
 ) -> Message:
     properties = encode_properties({"TAGS": tags}) if tags else b""
     values: dict[str, Any] = {
@@ -174,3 +178,24 @@ class Kit:
     def cut_tail(self, offset: int, end: int) -> None:
         """The bytes [offset, end) were never written."""
         self.change(offset, bytes(end - offset))
+
+
+def filled(kit: Kit, count: int = 60) -> list[int]:
+    """`count` records over several segments and three queues; returns their ends."""
+    ends = []
+    for index in range(count):
+        ends.append(kit.write(f"{index:04d}".encode().ljust(200), queue_id=index % 3, tags="T").end)
+    kit.dispatch()
+    return ends
+
+
+def assert_whole(kit: Kit, count: int) -> None:
+    """Log and queues hold the first `count` records of `filled`, and the store goes on."""
+    expected = [f"{index:04d}".encode().ljust(200) for index in range(count)]
+    kit.dispatch()
+    assert kit.bodies() == expected
+    for queue_id in range(3):
+        assert kit.queue_bodies(queue_id=queue_id) == expected[queue_id::3]
+        assert kit.store.next_offset("TopicTest", queue_id) == len(expected[queue_id::3])
+    tail = kit.log_bytes()[kit.store.log_end - kit.store.log_start :]
+    assert tail.strip(b"\0") == b"", "nothing lies behind the end"

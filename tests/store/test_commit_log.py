@@ -190,10 +190,17 @@ def test_an_empty_log_may_begin_at_any_segment(leader: Kit, tmp_path: Path) -> N
 def test_raw_bytes_must_begin_where_the_last_ended(leader: Kit, tmp_path: Path) -> None:
     follower = Kit(tmp_path / "follower")
     follower.open()
-    follower.store.append_raw(0, leader.store.read_log(0, 300))
-    for offset in (0, follower.store.received_end + 1):
+    first = leader.store.record_at(0)
+    size = len(first)
+    follower.store.append_raw(0, first + leader.store.record_at(size)[:50])
+    assert (follower.store.log_end, follower.store.received_end) == (size, size + 50)
+    for offset in (0, size + 1, size + 49, size + 51):
         with pytest.raises(OffsetOutOfRangeError):
             follower.store.append_raw(offset, b"x")
+    # A new stream may begin the half-sent record again.
+    follower.store.append_raw(size, leader.store.record_at(size)[:40])
+    assert follower.store.received_end == size + 40
+    assert follower.log_bytes()[size + 40 :].strip(b"\0") == b""
     follower.close()
 
 

@@ -42,7 +42,9 @@ def test_a_name_end_in_a_value_belongs_to_the_value() -> None:
     assert decode_properties(encode_properties({"a": "b\x01c"})) == {"a": "b\x01c"}
 
 
-pieces = st.lists(st.sampled_from([b"TAGS", b"TAG", b"\x01", b"\x02", b"a", b"KEYS", b"\x02TAGS\x01"]))
+pieces = st.lists(
+    st.sampled_from([b"TAGS", b"TAG", b"\x01", b"\x02", b"a", b"KEYS", b"\x02TAGS\x01"])
+)
 
 
 @given(pieces.map(b"".join))

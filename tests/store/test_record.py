@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from zlib import crc32
 
@@ -92,7 +93,8 @@ i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 messages = st.builds(
     Message,
     topic=st.one_of(
-        st.text(min_size=1, max_size=60), st.integers(128, 255).map(lambda n: "%RETRY%".ljust(n, "g"))
+        st.text(min_size=1, max_size=60),
+        st.integers(128, 255).map(lambda n: "%RETRY%".ljust(n, "g")),
     ),
     queue_id=i32,
     body=st.binary(max_size=300),
@@ -145,10 +147,8 @@ def test_damage_is_a_record_format_error_or_another_record(
         data = data[: draw.draw(st.integers(0, len(data) - 1))]
     else:
         data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
-    try:
+    with contextlib.suppress(RecordFormatError):
         decode(bytes(data))
-    except RecordFormatError:
-        pass
 
 
 def test_a_changed_body_is_seen_and_may_be_ignored() -> None:

@@ -51,7 +51,9 @@ def test_a_view_outlives_the_close(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "fallocate", "fsync"])
-@pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StoreError)])
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ENOSPC, DiskFullError), (errno.EIO, StoreError)]
+)
 def test_a_failed_creation_leaves_nothing(
     tmp_path: Path, call: str, code: int, error: type[StoreError]
 ) -> None:

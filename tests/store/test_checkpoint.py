@@ -1,0 +1,53 @@
+"""The checkpoint's bytes (store format, sections 5 and 15, E8)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.checkpoint import Checkpoint, CheckpointFile
+from cometmq.store.disk import Disk
+from cometmq.store.errors import UnsupportedLayoutError
+
+STORE_MS = 1_700_000_000_123
+
+
+def test_bytes_are_as_in_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    file = CheckpointFile(str(path), Disk())
+    checkpoint = Checkpoint(STORE_MS, STORE_MS, confirm_physical_offset=139)
+    file.save(checkpoint)
+    file.close()
+    expected = "0000018bcfe5687b" * 2 + "0" * 32 + "000000000000008b"
+    assert path.read_bytes() == bytes.fromhex(expected) + bytes(4056)
+    assert CheckpointFile(str(path), Disk()).load() == checkpoint
+
+
+def test_the_sixth_value_and_what_is_not_ours_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    written = Checkpoint(1, 2, 3, 4, 5, 6)
+    path.write_bytes(written.encode() + bytes(4043) + b"later")
+    disk = Disk()
+    file = CheckpointFile(str(path), disk)
+    loaded = file.load()
+    assert loaded == written
+    file.save(loaded)
+    assert disk.counts["pwrite"] == 0, "nothing changed"
+    loaded.physic_msg_timestamp_ms = 9
+    file.save(loaded)
+    file.close()
+    assert path.read_bytes()[48:] == bytes(4043) + b"later"
+
+
+def test_missing_empty_and_short_files(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    assert CheckpointFile(str(path), Disk()).load() == Checkpoint()
+    path.write_bytes(b"")
+    assert CheckpointFile(str(path), Disk()).load() == Checkpoint()
+    path.write_bytes(b"short")
+    with pytest.raises(UnsupportedLayoutError, match="Delete it"):
+        CheckpointFile(str(path), Disk()).load()
+    path.write_bytes(bytes(40))  # an older writer's five values
+    with pytest.raises(UnsupportedLayoutError):
+        CheckpointFile(str(path), Disk()).load()

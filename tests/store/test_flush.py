@@ -1,0 +1,203 @@
+"""Flushing: group commit counted, pages and intervals, and a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.message_store import PutStatus
+from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
+
+WAIT_SECONDS = 20  # a test that hangs fails; nothing here takes so long
+
+
+class Flushed:
+    """Waits for the flushed offset."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.condition = threading.Condition()
+        self.seen: list[int] = []
+        self.kit = kit
+        kit.store.on_flushed = self
+
+    def __call__(self, offset: int) -> None:
+        with self.condition:
+            self.seen.append(offset)
+            self.condition.notify_all()
+
+    def wait(self, offset: int) -> None:
+        with self.condition:
+            assert self.condition.wait_for(
+                lambda: self.kit.store.flushed_offset >= offset, WAIT_SECONDS
+            )
+
+
+def sync_kit(root: Path, **options: object) -> Kit:
+    kit = Kit(root, mapped_file_size_commit_log=1 << 20, flush_disk_type="SYNC_FLUSH", **options)
+    kit.open()
+    return kit
+
+
+def until(condition: Callable[[], bool]) -> None:
+    done = threading.Event()
+    for _ in range(WAIT_SECONDS * 100):
+        if condition():
+            return
+        done.wait(0.01)
+    raise AssertionError("it never happened")
+
+
+def test_every_sync_append_is_flushed(tmp_path: Path) -> None:
+    kit = sync_kit(tmp_path)
+    flushed = Flushed(kit)
+    for _ in range(20):
+        flushed.wait(kit.write().end)
+    assert flushed.seen == sorted(flushed.seen)
+    assert kit.store.log_flushes == 20
+    kit.close()
+
+
+def test_64_senders_share_their_flushes(tmp_path: Path) -> None:
+    """Each of 64 senders sends its next message when its last one is flushed: at most one
+    fdatasync for 8 messages."""
+    kit = sync_kit(tmp_path)
+    flushed = Flushed(kit)
+    ready, sent = 64, 0
+    waiting: list[int] = []
+    before = kit.disk.counts["fdatasync"]
+    while sent < 2560:
+        waiting += [kit.write().end for _ in range(ready)]
+        sent += ready
+        flushed.wait(waiting[0])
+        done = kit.store.flushed_offset
+        left = [end for end in waiting if end > done]
+        ready, waiting = len(waiting) - len(left), left
+    assert kit.disk.counts["fdatasync"] - before <= sent / 8
+    assert kit.store.log_flushes <= sent / 8
+    kit.close()
+
+
+def test_a_flush_crosses_segments(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, flush_disk_type="SYNC_FLUSH")
+    kit.open()
+    flushed = Flushed(kit)
+    results = kit.store.append_many([message(b"x" * 1000) for _ in range(20)])
+    flushed.wait(results[-1].end)
+    for segment in kit.store._log.segments:
+        assert segment.flushed == segment.written or segment.start > results[-1].end
+    assert kit.disk.counts["fdatasync"] >= results[-1].end // SEGMENT
+    kit.close()
+
+
+def test_async_waits_for_pages_or_for_its_long_interval(tmp_path: Path) -> None:
+    kit = Kit(
+        tmp_path,
+        mapped_file_size_commit_log=1 << 20,
+        flush_interval_commit_log=5,
+        flush_commit_log_thorough_interval=10_000_000,
+    )
+    kit.open()
+    flushed = Flushed(kit)
+    end = kit.write(b"x" * 1000).end
+    threading.Event().wait(0.1)
+    assert kit.store.flushed_offset == 0, "one page is too little"
+    kit.write_many(20, 1000)
+    flushed.wait(end)
+    kit.close()
+    kit = Kit(tmp_path / "b", flush_interval_commit_log=5, flush_commit_log_thorough_interval=20)
+    kit.open()
+    Flushed(kit).wait(kit.write().end)
+    kit.close()
+
+
+def test_a_failed_fdatasync_is_never_tried_again(tmp_path: Path) -> None:
+    kit = sync_kit(tmp_path)
+    refusals: list[str] = []
+    kit.store.on_refused = refusals.append
+    flushed = Flushed(kit)
+    flushed.wait(kit.write().end)
+    good = kit.store.flushed_offset
+    tried: list[str] = []
+
+    def fault(name: str) -> None:
+        if name == "fdatasync":
+            tried.append(name)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    kit.disk.fault = fault
+    kit.write(b"unknown outcome")
+    until(lambda: not kit.store.writable)
+    kit.disk.fault = None
+    assert tried == ["fdatasync"]
+    assert refusals == [kit.store.refusal]
+    assert "read-only" in refusals[0]
+    assert "fdatasync" in refusals[0]
+    assert kit.store.flushed_offset == good
+    (result,) = kit.store.append_many([message()])
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    before = kit.disk.counts["fdatasync"]
+    kit.close()
+    assert kit.disk.counts["fdatasync"] == before
+    assert (tmp_path / "abort").exists(), "this was no clean stop"
+
+
+def test_queues_and_checkpoint_are_flushed(tmp_path: Path) -> None:
+    kit = Kit(
+        tmp_path,
+        flush_interval_commit_log=5,
+        flush_commit_log_thorough_interval=5,
+        flush_interval_consume_queue=5,
+        flush_consume_queue_thorough_interval=10,
+    )
+    kit.open()
+    results = kit.write_many(10)
+    last = results[-1]
+
+    def saved() -> bool:
+        path = tmp_path / "checkpoint"
+        return path.exists() and Checkpoint.decode(path.read_bytes()) == Checkpoint(
+            START_MS, START_MS, 0, 0, 0, last.physical_offset
+        )
+
+    until(saved)
+    assert (tmp_path / "checkpoint").stat().st_size == 4096
+    (queue_file,) = (tmp_path / "consumequeue").rglob("0*0")
+    assert queue_file.read_bytes()[180:200].hex() == (
+        f"{last.physical_offset:016x}{last.size:08x}{0:016x}"
+    ), "units reach the file without another message"
+    quiet = kit.disk.counts["fdatasync"]
+    threading.Event().wait(0.1)
+    assert kit.disk.counts["fdatasync"] == quiet, "an idle store does not write"
+    kit.close()
+
+
+def test_a_checkpoint_that_cannot_be_written_makes_the_store_read_only(tmp_path: Path) -> None:
+    kit = Kit(tmp_path, flush_interval_consume_queue=5, flush_consume_queue_thorough_interval=5)
+    kit.open()
+
+    def fault(name: str) -> None:
+        if name == "pwrite":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kit.disk.fault = fault
+    kit.write_many(3)
+    until(lambda: not kit.store.writable)
+    kit.close()
+    assert not kit.open().clean
+    kit.dispatch()
+    assert len(kit.queue_bodies()) == 3
+    kit.close()
+
+
+def test_close_flushes_everything(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.open()
+    flushed = Flushed(kit)
+    end = kit.write_many(3)[-1].end
+    kit.close()
+    assert flushed.seen[-1] == end
+    kit.close()

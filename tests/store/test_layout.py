@@ -1,0 +1,77 @@
+"""Files that do not belong into a store directory, and leftovers of a killed process."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.store.errors import UnsupportedLayoutError
+from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, Kit, assert_whole, filled
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "says"),
+    [
+        ("commitlog/00000000000000000000", SEGMENT - 1, "mappedFileSizeCommitLog is 4096"),
+        ("commitlog/00000000000000004096", SEGMENT + 1, "mappedFileSizeCommitLog is 4096"),
+        ("commitlog/00000000000000008192", 100, "mappedFileSizeCommitLog is 4096"),
+        ("commitlog/notes.txt", 10, "its name is not an offset"),
+        ("commitlog/00000000000001048576", SEGMENT, "a file is missing"),
+        ("consumequeue/TopicTest/0/00000000000000000000", 399, "mappedFileSizeConsumeQueue is 400"),
+    ],
+)
+@pytest.mark.parametrize("clean", [False, True])
+def test_foreign_files_are_refused_and_nothing_is_changed(
+    kit: Kit, path: str, size: int, says: str, clean: bool
+) -> None:
+    filled(kit, 20)
+    if clean:
+        kit.close()
+    else:
+        kit.kill()
+    (kit.root / path).write_bytes(b"x" * size)
+    before = kit.all_files()
+    with pytest.raises(UnsupportedLayoutError, match=says):
+        kit.open()
+    assert kit.all_files() == before
+
+
+def test_another_segment_size_is_refused(kit: Kit) -> None:
+    filled(kit, 20)
+    kit.close()
+    before = kit.all_files()
+    kit.options["mapped_file_size_commit_log"] = 2 * SEGMENT
+    with pytest.raises(
+        UnsupportedLayoutError, match="Start with the size that this store was made"
+    ):
+        kit.open()
+    assert kit.all_files() == before
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_file_whose_creation_was_killed_is_removed(kit: Kit, size: int) -> None:
+    filled(kit, 20)
+    kit.close()
+    kit.open()
+    kit.kill()
+    segments = len(kit.segment_paths())
+    half_made = kit.root / "commitlog" / f"{segments * SEGMENT:020d}"
+    half_made.write_bytes(bytes(size))
+    queue_file = kit.root / "consumequeue" / "TopicTest" / "0" / f"{QUEUE_FILE:020d}"
+    queue_file.write_bytes(b"")
+    kit.open()
+    assert not half_made.exists()
+    assert not queue_file.exists()
+    assert_whole(kit, 20)
+
+
+def test_files_of_others_are_left_alone(kit: Kit) -> None:
+    filled(kit, 20)
+    others = ["index/20260101000000000", "timerwheel", "config/topics.json", "abort.bak"]
+    for name in others:
+        (kit.root / name).parent.mkdir(exist_ok=True)
+        (kit.root / name).write_bytes(b"theirs")
+    kit.kill()
+    kit.open()
+    kit.close()
+    for name in others:
+        assert (kit.root / name).read_bytes() == b"theirs"

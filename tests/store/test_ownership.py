@@ -1,0 +1,117 @@
+"""One owner a directory: the files `lock` and `abort` (store format, sections 1 and 6.1)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.errors import StoreClosedError, StoreLockedError
+from cometmq.tests.store.kit import Kit
+
+SENTENCE = "in use by another process.*Stop it, or give this one another storePathRootDir"
+
+
+def test_a_second_store_is_refused_with_what_to_do(kit: Kit) -> None:
+    second = Kit(kit.root)
+    with pytest.raises(StoreLockedError, match=SENTENCE) as caught:
+        second.open()
+    assert f"(process {os.getpid()})" in str(caught.value)
+    kit.write()
+    kit.close()
+    second.open()
+    second.close()
+
+
+def test_a_second_process_is_refused(kit: Kit) -> None:
+    program = (
+        "import sys\n"
+        "from cometmq.store.config import StoreConfig\n"
+        "from cometmq.store.errors import StoreLockedError\n"
+        "from cometmq.store.message_store import MessageStore\n"
+        "try:\n"
+        "    MessageStore(StoreConfig(sys.argv[1]), lambda: 0).open()\n"
+        "except StoreLockedError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(kit.root)], capture_output=True, text=True, check=True
+    )
+    assert "in use by another process" in done.stdout
+    kit.write()
+
+
+def test_an_apache_broker_would_be_refused_and_refuses_us(tmp_path: Path) -> None:
+    """Apache locks byte 0 of `lock` with fcntl, and so do we."""
+    program = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+b')\n"
+        "try:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "    print('locked', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "except OSError:\n"
+        "    print('refused', flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "lock")]
+    kit = Kit(tmp_path)
+    kit.open()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, input="")
+    assert done.stdout == "refused\n"
+    kit.close()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as apache:
+        assert apache.stdout is not None
+        assert apache.stdout.readline() == b"locked\n"
+        with pytest.raises(StoreLockedError, match=SENTENCE):
+            kit.open()
+        apache.communicate()
+    kit.open()
+    kit.close()
+
+
+def test_the_files_are_apaches(kit: Kit) -> None:
+    assert (kit.root / "lock").read_bytes() == b"lock"
+    assert (kit.root / "abort").read_bytes() == str(os.getpid()).encode()
+    kit.write()
+    kit.dispatch()
+    kit.close()
+    assert not (kit.root / "abort").exists()
+    assert (kit.root / "lock").read_bytes() == b"lock"
+    with (kit.root / "lock").open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_abort_stays_while_records_wait_for_dispatch(kit: Kit) -> None:
+    """Apache would otherwise take the queues for complete (store format, section 6.7)."""
+    kit.write()
+    report = kit.reopen()
+    assert not report.clean
+    kit.dispatch()
+    assert kit.reopen().clean
+
+
+def test_a_store_is_opened_and_started_once(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    with pytest.raises(StoreClosedError):
+        kit.store.start()
+    kit.open()
+    with pytest.raises(StoreClosedError):
+        kit.store.open()
+    with pytest.raises(StoreClosedError):
+        kit.store.start()
+    kit.close()
+
+
+def test_a_failed_open_gives_the_directory_back(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    (tmp_path / "checkpoint").write_bytes(b"short")
+    for _ in range(2):
+        with pytest.raises(Exception, match="checkpoint"):
+            kit.open()
+    (tmp_path / "checkpoint").unlink()
+    kit.open()
+    kit.close()

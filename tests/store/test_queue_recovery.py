@@ -1,0 +1,104 @@
+"""Recovery of consume queues: lost, behind, ahead, stale; always the bytes of a rebuild."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from cometmq.store.checkpoint import Checkpoint
+from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, START_MS, Kit, assert_whole, filled
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_lost_queues_are_built_again_with_the_same_bytes(kit: Kit, clean: bool) -> None:
+    filled(kit)
+    kit.close()
+    before = kit.queue_files()
+    if not clean:
+        kit.open_only()
+        kit.store.start()
+        kit.kill()
+    shutil.rmtree(kit.root / "consumequeue")
+    kit.open()
+    assert_whole(kit, 60)
+    kit.close()
+    assert kit.queue_files() == before
+
+
+def test_a_queue_that_was_emptied_is_built_again(kit: Kit) -> None:
+    filled(kit)
+    kit.close()
+    before = kit.queue_files()
+    kit.open()
+    kit.kill()
+    path = kit.root / "consumequeue" / "TopicTest" / "1" / f"{0:020d}"
+    path.write_bytes(bytes(QUEUE_FILE))
+    kit.open()
+    assert_whole(kit, 60)
+    kit.close()
+    assert kit.queue_files() == before
+
+
+def test_units_behind_the_log_are_dropped(kit: Kit) -> None:
+    """After power loss a queue may know more than the log kept."""
+    ends = filled(kit, 60)
+    kit.close()
+    kit.open()
+    kit.kill()
+    keep = 45
+    kit.cut_tail(ends[keep - 1], SEGMENT * -(-ends[keep - 1] // SEGMENT))
+    for path in kit.segment_paths():
+        if int(path.name) > ends[keep - 1]:
+            path.unlink()
+    report = kit.open()
+    assert report.log_end == ends[keep - 1]
+    assert_whole(kit, keep)
+    kit.close()
+    for data in kit.queue_files().values():
+        units = [data[at : at + 20] for at in range(0, len(data), 20)]
+        assert all(int.from_bytes(unit[:8], "big") < report.log_end for unit in units)
+
+
+def test_stale_units_of_another_writer_are_not_believed(kit: Kit) -> None:
+    """Apache truncates queues without clearing the bytes."""
+    filled(kit, 30)
+    kit.close()
+    path = kit.root / "consumequeue" / "TopicTest" / "1" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[200:260] = data[20:80]
+    path.write_bytes(data)
+    assert kit.open().clean
+    assert_whole(kit, 30)
+    kit.close()
+    assert path.read_bytes()[200:] == bytes(QUEUE_FILE - 200)
+
+
+def test_recovery_begins_where_the_checkpoint_says(kit: Kit) -> None:
+    ends = filled(kit, 60)
+    kit.close()
+    before = kit.queue_files()
+    kit.open()
+    kit.kill()
+    saved = Checkpoint.decode((kit.root / "checkpoint").read_bytes())
+    assert saved.logics_physical_offset == ends[-2]
+    last_segment = ends[-2] // SEGMENT * SEGMENT
+    assert kit.open().scanned_from == last_segment
+    assert_whole(kit, 60)
+    kit.close()
+    assert kit.queue_files() == before
+    for value, expected in (
+        (Checkpoint(logics_physical_offset=SEGMENT), SEGMENT),
+        (Checkpoint(logics_msg_timestamp_ms=START_MS), last_segment),
+        (Checkpoint(logics_msg_timestamp_ms=START_MS - 1), 0),
+        (Checkpoint(), 0),
+    ):
+        kit.open()
+        kit.kill()
+        (kit.root / "checkpoint").write_bytes(value.encode().ljust(4096, b"\0"))
+        assert kit.open().scanned_from == expected
+        assert_whole(kit, 60)
+        kit.close()
+        assert kit.queue_files() == before
+    (kit.root / "checkpoint").unlink()
+    assert kit.open().clean
