@@ -49,6 +49,7 @@ _UNKNOWN_HOST = "0.0.0.0"
 _ENTRY_STATUS_OK = field(b"\x0a", STATUS_OK)
 _ANSWER_OK = _ENTRY_STATUS_OK
 _PUT_OK = PutStatus.PUT_OK
+_NORMAL = v2.NORMAL
 _FAILURES = {
     PutStatus.CREATE_MAPPED_FILE_FAILED: (
         v2.INTERNAL_SERVER_ERROR,
@@ -171,7 +172,11 @@ class Sender:
                 batch = self._batch(request, ctx, answer, now_ms)
                 if refusal is not None:
                     raise refusal
-            except Exception as error:  # the door tells a status from a bug
+            except WireError as error:
+                # Bytes, not the exception: it would hold this frame, and with it every request of
+                # the turn, in a ring with the future until the garbage collector comes.
+                _resolve(answer, _failed(error.code, error.message))
+            except Exception as error:  # a bug: the door logs where it is
                 if not answer.done():
                     answer.set_exception(error)
             else:
@@ -194,10 +199,9 @@ class Sender:
         for draft in drafts:
             if draft.message_group:
                 queue_id = fifo_queue(draft.message_group, topic.write_queues)
-            message = self._message(draft, topic.name, queue_id, born_host, ctx)
-            batch.messages.append(message)
-            batch.ids.append(draft.message_id.encode())
-            batch.size += len(message.body)
+            batch.messages.append(self._message(draft, topic.name, queue_id, born_host, ctx))
+        batch.ids = [draft.message_id.encode() for draft in drafts]
+        batch.size = sum([len(draft.body) for draft in drafts])
         return batch
 
     def _topic_for(self, name: str, drafts: list[Draft], now_ms: int) -> Topic:
@@ -206,8 +210,11 @@ class Sender:
             raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
         if not topic.writable:
             raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} takes no messages")
+        expected = topic.message_type
         if not name.startswith(_EXEMPT_PREFIXES):
-            check_message_type(drafts, topic.message_type)
+            check_message_type(drafts, expected)
+            if expected == _NORMAL:
+                return topic  # so is every draft
         for draft in drafts:
             if draft.message_type not in (v2.NORMAL, v2.FIFO):
                 _check_supported(draft, now_ms)
@@ -274,9 +281,8 @@ class Sender:
         codes = set()
         for message_id, result in zip(batch.ids, results, strict=True):
             if result.status is _PUT_OK:
-                named = SMALL[len(message_id)] + message_id if len(message_id) < 128 else None
-                if named is None:
-                    named = varint(len(message_id)) + message_id
+                size = len(message_id)
+                named = (SMALL[size] if size < 128 else varint(size)) + message_id
                 # Ordinary receipts carry the message id as transaction id too, as the reference's do.
                 entry = b"%b\x12%b\x1a%b\x20%b" % (
                     _ENTRY_STATUS_OK,
