@@ -17,7 +17,7 @@ def message() -> None:
 
 @message.command()
 @click.argument("topic")
-@click.option("--body", help="The body; '-' reads it from stdin [default: -].", default="-")
+@click.argument("body", default="-")
 @click.option("--key", "keys", multiple=True, help="A key; may be given several times.")
 @click.option("--tag", help="The tag.")
 @click.option(
@@ -45,7 +45,7 @@ def send(
     endpoint: str,
     output: str,
 ) -> int:
-    """Send a message to TOPIC, or the same one --count times."""
+    """Send BODY to TOPIC, once or --count times; without BODY, or with '-', from stdin."""
     from .sending import Draft, send_all
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")

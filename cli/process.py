@@ -185,8 +185,11 @@ def _sentence(name: str, error: Exception, expected: tuple[type[Exception], ...]
     if isinstance(error, (CliError, ValueError, *expected)):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        where = f" ({error.filename})" if error.filename else ""
-        return f"The {name} cannot run: {error.strerror}{where}."
+        if error.filename:
+            return f"The {name} cannot run: {error.strerror} ({error.filename})."
+        # A full disk met by a write to an open file: only the traceback knows which.
+        logger.exception("process.crashed")
+        return f"The {name} cannot run: {error.strerror}. Its log says where."
     logger.exception("process.crashed")
     return (
         f"The {name} failed: {type(error).__name__}: {str(error).rstrip('.')}. Its log says where."

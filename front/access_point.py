@@ -178,12 +178,12 @@ class AccessPoint:
 
     async def _after_failure(self, forward: "_Forward", error: Exception) -> None:
         """Set the owner to try next, None to serve here; raises what ends the request."""
-        failure = _passed_on(error)
-        if failure.grpc_code not in _OUT_OF_REACH:
-            raise failure from None
+        # No name here for what is raised: it would tie the request into a ring of references.
+        if _passed_on(error).grpc_code not in _OUT_OF_REACH:
+            raise _passed_on(error) from None
         decision = self._unreachable(forward.method.path, forward.request, forward.ctx)
         if isinstance(decision, WireError):
-            raise decision from None
+            raise WireError(decision.code, decision.message)
         if decision == "serve":
             self.statistics.served_instead += 1
             forward.owner = None

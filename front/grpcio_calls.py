@@ -169,6 +169,9 @@ class UnaryCall(_Call):
             return encode(await self._failure(error, call))
         finally:
             door.in_flight -= 1
+            # An exception that a future carried refers to this frame, and this frame to the future:
+            # a ring that would keep the request in memory until the garbage collector comes.
+            answer = raw = None
 
 
 class StreamCall(_Call):
@@ -205,6 +208,8 @@ class StreamCall(_Call):
             await self._write(answers if type(answers) is list else [answers], call)
         finally:
             door.in_flight -= 1
+            # As above: no ring around the request.
+            answer = raw = None
 
     async def _write(self, answers: Any, call: Any) -> None:
         write = call.write

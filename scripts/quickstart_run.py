@@ -211,7 +211,7 @@ def main() -> int:
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn())
     try:
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            cluster.start()
+            cluster.start().wait_in_sync()
             console.print(f"cometmq up: {cluster.endpoints}, data in {cluster.data}")
             cluster.create_topic(TOPIC)
             cluster.create_group(GROUP)

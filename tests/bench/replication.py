@@ -63,7 +63,11 @@ class Node:
             sync_flush=False,
         )
         loop = asyncio.get_running_loop()
-        self.store.on_flushed = lambda _: loop.call_soon_threadsafe(self.replication.flushed)
+
+        def on_flushed(_offset: int) -> None:
+            loop.call_soon_threadsafe(self.replication.flushed)
+
+        self.store.on_flushed = on_flushed
 
     async def stop(self) -> None:
         await self.replication.stop()

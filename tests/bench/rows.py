@@ -45,7 +45,7 @@ def as_json(rows: Iterable[Row]) -> str:
 
 def show(rows: list[Row], console: Console | None = None) -> None:
     """Print the table, then the JSON."""
-    (console or Console(width=150)).print(table(rows))
+    (console or Console(width=180)).print(table(rows))
     print(as_json(rows))
 
 

@@ -46,7 +46,7 @@ def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
         (["topic", "create", "t", "--type", "odd"], 2, "Invalid value"),
         (["topic", "create", "t", "--queues", "0"], 2, "Invalid value"),
         (["topic", "list", "--endpoint", "nowhere"], 2, "must be HOST:PORT"),
-        (["message", "send", "t", "--body", "b", "--property", "x"], 2, "must be NAME=VALUE"),
+        (["message", "send", "t", "b", "--property", "x"], 2, "must be NAME=VALUE"),
         (["broker", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
         (["up", "--port", "-1"], 2, "Invalid value"),
         (["up", "restart", "master", "--data", "nowhere"], 1, "No `cometmq up` runs on"),

@@ -116,7 +116,7 @@ def test_messages_are_sent_and_tailed_through_either_node(shared_cluster: Cluste
     slave = shared_cluster.address("slave")
     sent = json.loads(
         shared_cluster.run(
-            *("message", "send", topic, "--body", "grüße", "--key", "k1", "--tag", "A"),
+            *("message", "send", topic, "grüße", "--key", "k1", "--tag", "A"),
             *("--property", "colour=red", "--count", "5", "--endpoint", slave, "-o", "json"),
         ).stdout
     )
@@ -154,18 +154,16 @@ def test_the_nameserver_routes_to_both_nodes_as_alternatives(shared_cluster: Clu
 def test_a_fifo_topic_wants_a_group_and_keeps_its_order(shared_cluster: Cluster) -> None:
     topic = shared_cluster.create_topic("cli-ordered", kind="fifo", queues=1)
     endpoint = ("--endpoint", shared_cluster.address("master"))
-    without = shared_cluster.run("message", "send", topic, "--body", "x", *endpoint, check=False)
+    without = shared_cluster.run("message", "send", topic, "x", *endpoint, check=False)
     assert without.returncode == 2
     assert "needs --group" in without.stderr
-    sent = json_of(
-        shared_cluster, "message", "send", topic, "--body", "x", "--group", "g", "--count", "3"
-    )
+    sent = json_of(shared_cluster, "message", "send", topic, "x", "--group", "g", "--count", "3")
     assert [one["offset"] for one in sent["messages"]] == [0, 1, 2]
 
 
 def test_a_message_to_nowhere_is_not_found(shared_cluster: Cluster) -> None:
     done = shared_cluster.run(
-        *("message", "send", "cli-nowhere", "--body", "x"),
+        *("message", "send", "cli-nowhere", "x"),
         *("--endpoint", shared_cluster.address("master")),
         check=False,
     )
@@ -225,7 +223,7 @@ def test_no_restart_leaves_the_dead_and_up_restart_starts_them(new_cluster: NewC
     cluster = new_cluster(env=SMALL)
     topic = cluster.create_topic("kept")
     master = cluster.address("master")
-    cluster.run("message", "send", topic, "--body", "one", "--endpoint", master)
+    cluster.run("message", "send", topic, "one", "--endpoint", master)
     before = cluster.kill9("master")
     text = f"cometmq up restart master --data {cluster.data}"
     wait_until("up says how to start it", lambda: text in cluster.log_file.read_text(), WAIT_S)
@@ -274,7 +272,7 @@ def test_single_is_one_process_and_its_data_survive(
     assert set(node.ports) == {"client", "ha", "metrics", "namesrv"}
     assert cluster.endpoints == cluster.address("single")
     topic = cluster.create_topic("kept")
-    sent = json_of(cluster, "message", "send", topic, "--body", "x", "--count", "100")
+    sent = json_of(cluster, "message", "send", topic, "x", "--count", "100")
     assert sent["sent"] == 100
     assert cluster.stop() == 0
     cluster.start()

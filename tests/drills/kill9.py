@@ -85,7 +85,7 @@ def run(data: Path, plan: Plan) -> Result:
     cluster = Cluster(data / "cluster", *plan.options, env=ENV)
     journal = data / "journal.txt"
     try:
-        cluster.start()
+        cluster.start().wait_in_sync()
         cluster.create_topic(TOPIC)
         cluster.create_group(GROUP)
         _load(cluster, journal, plan, result)
@@ -195,9 +195,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--acks", type=int, default=1000)
+    parser.add_argument("--flush", choices=("sync", "async"), default="async")
+    parser.add_argument("--replication", choices=("sync", "async"), default="sync")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cometmq-kill9-") as folder:
-        result = run(Path(folder), Plan(options.rounds, options.acks, say=print))
+        how = ("--replication", options.replication, "--flush", options.flush)
+        result = run(Path(folder), Plan(options.rounds, options.acks, how, print))
     print(result)
     return 1 if result.broken() else 0
 

@@ -19,3 +19,12 @@ def test_twenty_kills_lose_nothing(tmp_path: Path) -> None:
     assert result.rounds == ROUNDS
     assert min(result.acks_after_kill) >= ACKS
     assert result.log.acknowledged >= ROUNDS * ACKS
+
+
+@pytest.mark.timeout(600)
+def test_kills_with_synchronous_flush_lose_nothing(tmp_path: Path) -> None:
+    options = ("--replication", "sync", "--flush", "sync")
+    result = kill9.run(tmp_path, kill9.Plan(3, 200, options, print))
+    print(result)
+    assert result.broken() == []
+    assert result.rounds == 3

@@ -71,7 +71,7 @@ def slave_dies(cluster: Cluster, wanted: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.timeout(300)
 def test_open_waits_time_out_and_writes_go_on(new_cluster: Callable[..., Cluster]) -> None:
-    cluster = new_cluster()
+    cluster = new_cluster().wait_in_sync()
     cluster.create_topic(TOPIC)
     waiting, after = slave_dies(cluster, v2.OK)
     assert set(waiting) == {v2.SLAVE_PERSISTENCE_TIMEOUT}
@@ -89,7 +89,7 @@ def test_two_in_sync_replicas_are_needed_when_asked_for(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     prepare(cluster.data, minInSyncReplicas="2")
     try:
-        cluster.start()
+        cluster.start().wait_in_sync()
         cluster.create_topic(TOPIC)
         waiting, after = slave_dies(cluster, v2.HA_NOT_AVAILABLE)
         assert set(waiting) == {v2.SLAVE_PERSISTENCE_TIMEOUT}
@@ -112,7 +112,7 @@ def test_a_refused_send_is_not_in_the_log(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     prepare(cluster.data, minInSyncReplicas="2")
     try:
-        cluster.start()
+        cluster.start().wait_in_sync()
         cluster.create_topic(TOPIC)
         slave_dies(cluster, v2.HA_NOT_AVAILABLE)
         log = store_of(cluster.node("master").data) / "commitlog"

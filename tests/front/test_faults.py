@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.front.clock import Clock
 from cometmq.front.faults import FAULTS_MAX, Fault, FaultAction, FaultKind, FaultTable
-from cometmq.proto import v2
+from cometmq.proto import paths, v2
 
 ECHO = "/test.Conformance/Echo"
 RPC, DISK = FaultKind.RPC, FaultKind.DISK
@@ -35,6 +35,13 @@ def test_a_disk_call_fails_with_its_errno() -> None:
         table.disk_fault("pwrite")
     assert failed.value.errno == errno.ENOSPC
     assert [fault.hits for fault in table.list()] == [1]
+
+
+def test_a_fault_of_every_method_does_not_lock_out_the_call_that_clears_it() -> None:
+    table = _table()
+    table.put(Fault("all", RPC, "*", FAIL, code=14))
+    assert table.rpc_fault(ECHO) is not None
+    assert table.rpc_fault(paths.CLEAR_FAULTS) is None
 
 
 def test_hits_are_limited_and_stay_listed() -> None:

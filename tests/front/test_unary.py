@@ -1,13 +1,16 @@
 """Conformance of a door, part 1: one request, one answer."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from typing import Any
 
 import grpc
 import pytest
 
 from cometmq.proto import v2
+from cometmq.proto.errors import RpcFailure
 
 
 async def test_bytes_go_in_and_come_out(bench: Any) -> None:
@@ -222,3 +225,19 @@ async def _answer(call: Any) -> Any:
         return await call
     except grpc.RpcError as error:
         return error.code()
+
+
+async def test_a_request_whose_future_failed_stayed_in_memory_until_the_collector_came(
+    bench: Any, eventually: Any
+) -> None:
+    async with await bench() as b:
+        gc.disable()
+        try:
+            call = asyncio.ensure_future(_answer(b.client.unary("Later", b"x" * 100_000)))
+            await eventually(lambda: b.services.futures)
+            b.services.futures[0].set_exception(RpcFailure(7, "not you"))
+            gone = weakref.ref(b.services.futures.pop())
+            assert await call is grpc.StatusCode.PERMISSION_DENIED
+            await eventually(lambda: gone() is None)
+        finally:
+            gc.enable()

@@ -16,8 +16,8 @@ SIZES = (10, 500, 1, 1500, 3000, 40, 2500, 2500, 2500, 700, 6000, 5)
 class WritableLog(Protocol):
     """A log that a leader appends to: `body` becomes one record; returns the new end."""
 
-    log: ReplicatedLog
-
+    @property
+    def log(self) -> ReplicatedLog: ...
     def append(self, body: bytes) -> int: ...
     def flush(self) -> None: ...
 

@@ -209,6 +209,16 @@ class Cluster:
             )
         return done
 
+    def wait_in_sync(self, count: int = 2) -> Self:
+        """Wait until so many replicas are in sync; before that a master answers alone."""
+        self._wait(f"{count} replicas are in sync", lambda: self._in_sync() >= count, START_S)
+        return self
+
+    def _in_sync(self) -> int:
+        arguments = ("cluster", "describe", "-o", "json", "--endpoint", self.address("master"))
+        found = json.loads(self.run(*arguments).stdout)
+        return sum(bool(member["in_sync"]) for member in found["members"])
+
     def create_topic(self, name: str, *, kind: str = "normal", queues: int = 8) -> str:
         """Create a topic through the first access point; returns its name."""
         self.run(

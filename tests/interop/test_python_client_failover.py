@@ -20,7 +20,7 @@ WAIT_S = 60.0
 def test_consumers_survive_the_masters_restart(
     new_cluster: Callable[..., Cluster], official: Start
 ) -> None:
-    cluster = new_cluster()
+    cluster = new_cluster().wait_in_sync()
     topic, group = cluster.create_topic("survive"), cluster.create_group("survivors")
     client = official(cluster.endpoints)
     client.call("producer", topics=[topic])
@@ -35,7 +35,7 @@ def test_consumers_survive_the_masters_restart(
 
 
 def test_reads_go_on_from_the_slave(new_cluster: Callable[..., Cluster], official: Start) -> None:
-    cluster = new_cluster()
+    cluster = new_cluster().wait_in_sync()
     topic, group = cluster.create_topic("reads"), cluster.create_group("readers")
     client = official(cluster.endpoints)
     client.call("producer", topics=[topic])
