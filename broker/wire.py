@@ -27,9 +27,17 @@ SMALL = tuple(_varint_slow(n) for n in range(_TABLE_SIZE))
 """Varints of 0..16383: lengths and small numbers are nearly always here."""
 
 
+_LOW = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_TABLE_SIZE))
+"""The first two bytes of the varint of a number that has more; by its low 14 bits."""
+
+
 def varint(number: int) -> bytes:
     """The varint of a number that is not negative."""
-    return SMALL[number] if number < _TABLE_SIZE else _varint_slow(number)
+    if number < _TABLE_SIZE:
+        return SMALL[number]
+    if number < _TABLE_SIZE * _TABLE_SIZE:
+        return _LOW[number & _TABLE_SIZE - 1] + SMALL[number >> 14]
+    return _varint_slow(number)
 
 
 def field(tag: bytes, data: bytes) -> bytes:

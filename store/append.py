@@ -15,7 +15,7 @@ from .commit_log import CommitLog
 from .consume_queue import ConsumeQueue
 from .dispatch import UNQUEUED, Dispatcher, Hint
 from .errors import StoreError
-from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK
+from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME
 from .queue_table import QueueTable
 from .record import (
     BLANK_BYTES,
@@ -113,8 +113,8 @@ class Appender:
             properties = message.properties
             born_host = message.born_host
             store_host = message.store_host
-            properties_bytes = len(properties)
-            size = _FIXED_AND_LENGTH + len(body) + len(queue.topic_field) + properties_bytes
+            length = len(properties)
+            size = _FIXED_AND_LENGTH + len(body) + len(queue.topic_field) + length
             if (
                 end + size > limit
                 or len(born_host) != HOST_V4_BYTES
@@ -134,12 +134,15 @@ class Appender:
                 # fmt: on
             except struct.error:
                 break
-            length = properties_bytes.to_bytes(2, "big")
-            parts += (head, body, queue.topic_field, length, properties)
-            # The usual case of `tags_code`, without the call: what stands behind the last mark.
-            code = known_codes(properties.rpartition(TAGS_MARK)[2].partition(b"\x02")[0])
-            if code is None:
-                code = tags_code(topic, properties, now_ms)
+            parts += (head, body, queue.topic_field, length.to_bytes(2, "big"), properties)
+            # The usual cases of `tags_code`, without the call: known tags behind a mark, or none.
+            _, mark, tail = properties.rpartition(TAGS_MARK)
+            if mark:
+                known = known_codes(tail.partition(b"\x02")[0])
+                code = tags_code(topic, properties, now_ms) if known is None else known
+            else:
+                first = properties.startswith(TAGS_NAME)
+                code = tags_code(topic, properties, now_ms) if first else 0
             arrivals.append(Arrival(_OK, end, size, number, now_ms, topic, queue_id, code))
             flat = units.get(queue)
             if flat is None:

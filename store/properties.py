@@ -91,7 +91,8 @@ def java_hash(text: str) -> int:
 #: tags are few, or never come again. Never holds a key with a separator in it.
 KNOWN_CODES: Final[dict[bytes, int]] = {}
 _KNOWN_CODES_MAX: Final = 4096
-TAGS_MARK: Final = b"\x02TAGS\x01"
+TAGS_NAME: Final = b"TAGS\x01"
+TAGS_MARK: Final = b"\x02" + TAGS_NAME
 
 
 def tags_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
@@ -100,7 +101,7 @@ def tags_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
         level = _delay_level(properties)
         if level > 0:
             return store_timestamp_ms + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
-    if TAGS_MARK[1:] not in properties:
+    if TAGS_NAME not in properties:
         return 0
     tags = property_value(properties, b"TAGS")
     if not tags:
