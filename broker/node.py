@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..proto.errors import WireError
 from .meta_log import META_TOPIC
 
 if TYPE_CHECKING:
@@ -95,7 +96,11 @@ class Node:
         """Write a group that a client has just brought; without the log it lives in memory only."""
         if not self.store.writable or self.replication.write_refusal() is not None:
             return False
-        self.meta_log.write_group(group)
+        try:
+            self.meta_log.write_group(group)
+        except WireError:
+            # The disk is full: those who would read need no new record for it.
+            return False
         self.appended()
         return True
 

@@ -107,6 +107,8 @@ class BrokerServer:
         try:
             return await self._start()
         except BaseException:
+            if self._door is not None:
+                await self._door.drain(0)
             await self._stack.aclose()
             raise
 
@@ -315,9 +317,11 @@ class BrokerServer:
             return "starting or stopping"
         if not node.store.writable:
             return node.store.refusal
-        if not node.is_leader and not node.replication.leader_alive:
-            return node.replication.refused or "the leader is not heard"
-        return None
+        if node.is_leader:
+            return None
+        # A leader that refuses this replica is alive, too.
+        refused = node.replication.refused
+        return refused or (None if node.replication.leader_alive else "the leader is not heard")
 
     def _bound(self, client_port: int, ha_port: int, metrics_port: int) -> Bound:
         host = self._config.broker_ip1

@@ -105,6 +105,23 @@ def test_probes(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_diverged_follower_called_itself_ready(tmp_path: Path) -> None:
+    async def body() -> None:
+        alone = settings(tmp_path / "b")
+        async with running(alone) as other, other.client() as wire:
+            await create_topic(wire, "t")
+        async with (
+            running(settings(tmp_path / "a")) as live,
+            running(follower_of(live.bound, tmp_path / "b")) as follower,
+        ):
+            await until(lambda: follower.node.replication.refused is not None)
+            status, reason = await fetch(follower, "/readyz")
+            assert status == 503
+            assert reason.startswith("DIVERGED")
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("junk", [b"\r\n\r\n", b"x" * 10_000 + b"\r\n\r\n", b"GET /livez"])
 def test_junk_on_the_metrics_port_harms_nobody(junk: bytes) -> None:
     async def body() -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from cometmq.broker.metadata import Topic
-from cometmq.broker.send import fifo_queue
+from cometmq.broker.send import GATHER_LONG_S, GATHER_S, fifo_queue, next_gather_s
 from cometmq.proto import v2
-from cometmq.store.record import decode, unpack_host
+from cometmq.store.record import Message, decode, unpack_host
+from cometmq.store.results import PutStatus
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import settings
+
+_PUT_OK = PutStatus.PUT_OK
 
 
 def stored(one: Desk, topic: str, queue_id: int = 0) -> list[Any]:
@@ -275,5 +278,55 @@ def test_a_disk_that_fills_is_an_error_before_anything_is_half_written(tmp_path:
             await one.dispatched()
             assert one.node.store.max_offset("t", 0) == stored_count + (answer.status.code == v2.OK)
             assert one.node.store.log_end >= end
+
+    run(body())
+
+
+def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path) -> None:
+    async def body() -> None:
+        base = settings(tmp_path)
+        chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            store = one.node.store
+
+            def full(call: str) -> None:
+                if call == "fallocate":
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+            await one.send(message("t", b"first"))
+            store.disk.fault = full
+            for size in (32 << 10, 0):
+                # The smallest record there is: after it, a group's does not fit either.
+                while store.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
+                    pass
+            received = await one.receive("t", "new-group")
+            assert received.bodies[0] == b"first"
+            assert one.ack("t", "new-group", received.handles[0]).status.code == v2.OK
+
+    run(body())
+
+
+def test_one_or_two_senders_never_wait_for_company() -> None:
+    assert next_gather_s(0.0, 1) == 0.0
+    assert next_gather_s(0.0, 2) == 0.0
+
+
+def test_many_senders_share_an_append_until_there_is_no_company() -> None:
+    assert next_gather_s(0.0, 3) == GATHER_S
+    assert next_gather_s(GATHER_S, 2) == GATHER_S
+    assert next_gather_s(GATHER_S, 8) == GATHER_LONG_S
+    assert next_gather_s(GATHER_LONG_S, 4) == GATHER_S
+    assert next_gather_s(GATHER_S, 1) == 0.0
+
+
+def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            for _ in range(3):
+                answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(9)))
+                assert {answer.status.code for answer in answers} == {v2.OK}
+            assert (await one.send(message("t", b"alone"))).status.code == v2.OK
 
     run(body())

@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.broker.meta_log import META_TOPIC
 from cometmq.front.errors import PortInUseError
+from cometmq.front.grpcio_door import GrpcioDoor
 from cometmq.proto import paths, v1, v2
 from cometmq.store.errors import StoreLockedError
 from cometmq.tests.broker.live import (
@@ -295,5 +296,28 @@ def test_a_second_process_is_refused_and_nothing_is_left_open(tmp_path: Path) ->
                     pass
         async with running(settings(tmp_path / "two")):
             pass
+
+    run(body())
+
+
+def test_a_metrics_port_in_use_left_the_door_open(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(settings(tmp_path / "a")) as live:
+            port = int(live.bound.metrics.rpartition(":")[2])
+            doors: list[GrpcioDoor] = []
+            with pytest.MonkeyPatch.context() as patch:
+                start = GrpcioDoor.start
+
+                async def noted(door: GrpcioDoor, host: str, at: int) -> int:
+                    doors.append(door)
+                    return await start(door, host, at)
+
+                patch.setattr(GrpcioDoor, "start", noted)
+                second = settings(tmp_path / "b", metrics_prom_exporter_port=port)
+                with pytest.raises(PortInUseError, match=str(port)):
+                    async with running(second):
+                        pass
+            (door,) = doors
+            assert door._server is None
 
     run(body())
