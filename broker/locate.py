@@ -92,6 +92,14 @@ _TOPIC_OF: dict[str, Callable[[Any], str]] = {
 }
 
 
+def _no_copy() -> WireError:
+    """A diverged follower serves nothing of its own: consumers would see what the group never had."""
+    return WireError(
+        v2.HA_NOT_AVAILABLE,
+        "the leader cannot be reached, and this replica's log is not a copy of its log",
+    )
+
+
 class Locator:
     """The two questions of the access point, for one node."""
 
@@ -115,9 +123,13 @@ class Locator:
         if node.is_leader or self._serve_without_leader(path):
             return None
         leader = view.own().leader()
-        if leader is None and path in _HELD:
+        if leader is not None:
+            return leader.client
+        if path in _HELD:
             raise WireError(v2.HA_NOT_AVAILABLE, "this node is a follower and knows no leader yet")
-        return leader.client if leader is not None else None
+        if node.replication.diverged is not None:
+            raise _no_copy()
+        return None
 
     def unreachable(
         self, path: str, request: Any, ctx: RequestContext
@@ -125,6 +137,8 @@ class Locator:
         """The owner cannot be reached."""
         if path in _HELD:
             return "hold"
+        if self._node.replication.diverged is not None:
+            return _no_copy()
         if len(self._node.cluster.groups) > 1 and request is not None:
             other = self._other_group(path, request)
             if other is not None:

@@ -150,6 +150,24 @@ def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_path: P
     run(body())
 
 
+def test_a_diverged_follower_served_its_own_log_when_the_leader_died(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(settings(tmp_path / "b")) as other, other.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            await wire.send([normal_message("t", "stray", b"x")])
+        async with (
+            running(settings(tmp_path / "a")) as leader,
+            running(follower_of(leader.bound, tmp_path / "b")) as follower,
+        ):
+            await until(lambda: follower.node.replication.diverged is not None)
+            await leader.server.stop(0.2)
+            async with follower.client() as wire:
+                code, messages = await wire.receive(receive_request("t", "g"), within_s=5)
+            assert (code, messages) == (v2.HA_NOT_AVAILABLE, [])
+
+    run(body())
+
+
 def test_the_leader_comes_back_and_held_sends_go_through(tmp_path: Path) -> None:
     async def body() -> None:
         async with nameserver() as address:
