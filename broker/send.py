@@ -1,10 +1,11 @@
-"""SendMessage: checks, queue choice, and one append for everything that a loop turn brought.
+"""SendMessage: checks, queue choice, and one append for everything that was collected.
 
 Promises: a plain function that never waits; what it accepts is appended in the order in which it
-came, by one `append_many` a turn (or a millisecond, when many send at once); several messages of a request get one entry each, in their order,
-and an answer that fails as a whole has no entries (gRPC API, sections 5.5 and 10.2). An OK answer
-means what the durability table says (design, section 4). A message is judged by its properties, not
-by the type that the client declares. What waits is bounded: beyond it TOO_MANY_REQUESTS.
+came, by one `append_many` a loop turn, or every one to two milliseconds while many send at once;
+several messages of a request get one entry each, in their order, and an answer that fails as a whole
+has no entries (gRPC API, sections 5.5 and 10.2). An OK answer means what the durability table says
+(design, section 4). A message is judged by its properties, not by the type that the client declares.
+What waits is bounded: beyond it TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -173,8 +174,6 @@ class Sender:
         for request, ctx, answer in pending:
             try:
                 batch = self._batch(request, ctx, answer, now_ms)
-                if refusal is not None:
-                    raise refusal
             except WireError as error:
                 # Bytes, not the exception: it would hold this frame, and with it every request of
                 # the turn, in a ring with the future until the garbage collector comes.
@@ -183,7 +182,10 @@ class Sender:
                 if not answer.done():
                     answer.set_exception(error)
             else:
-                batches.append(batch)
+                if refusal is None:
+                    batches.append(batch)
+                else:
+                    _resolve(answer, _failed(refusal.code, refusal.message))
         return batches
 
     def _batch(
