@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..proto import v1, v2
 from ..proto.errors import WireError
+from ..store.results import PutStatus
 from .meta_codec import group_message, topic_message
 from .metadata import PERM_DEFAULT, TYPE_NAMES, Group, Topic, type_attribute
 from .status import describe_cluster, group_queues, queue_status
@@ -31,8 +32,14 @@ _ATTEMPTS_MAX = 1_000
 _NS_PER_MS = 1_000_000
 _KNOWN_TYPES = frozenset(TYPE_NAMES.values())
 _UNKNOWN_OUTCOME = {
-    int(v2.MASTER_PERSISTENCE_TIMEOUT): "not flushed in time: it may or may not exist, ask again",
-    int(v2.SLAVE_PERSISTENCE_TIMEOUT): "not replicated in time: it may or may not exist, ask again",
+    PutStatus.FLUSH_DISK_TIMEOUT: (
+        v2.MASTER_PERSISTENCE_TIMEOUT,
+        "not flushed in time: it may or may not exist, ask again",
+    ),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (
+        v2.SLAVE_PERSISTENCE_TIMEOUT,
+        "not replicated in time: it may or may not exist, ask again",
+    ),
 }
 
 
@@ -230,13 +237,13 @@ class Admin:
         """The answer, when the log is safe up to `end`."""
         future: asyncio.Future[Response] = self._node.loop.create_future()
 
-        def done(code: int) -> None:
+        def done(status: PutStatus) -> None:
             if future.done():
                 return
-            if code == v2.OK:
+            if status is PutStatus.PUT_OK:
                 future.set_result(answer)
             else:
-                future.set_exception(WireError(code, _UNKNOWN_OUTCOME.get(code, "not durable")))
+                future.set_exception(WireError(*_UNKNOWN_OUTCOME[status]))
 
         self._node.appended()
         self._node.durability.wait(end, done)

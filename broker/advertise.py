@@ -13,11 +13,10 @@ import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..front.context import takes_several_addresses
 from ..proto import v2
 from .cluster_view import ClusterView, GroupView
 from .config import split_addresses
-
-_SEVERAL_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
 
 Address = tuple[str, int]
 
@@ -31,11 +30,12 @@ class Caller:
     peer: str
     """Where it calls from."""
     language: str
+    tls: bool = False
 
     @property
     def takes_several(self) -> bool:
         """Whether it can use several addresses of one endpoint."""
-        return self.language.upper() in _SEVERAL_ADDRESSES
+        return takes_several_addresses(self.language, self.tls)
 
 
 @dataclass(frozen=True, slots=True)

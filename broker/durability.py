@@ -5,9 +5,13 @@
 offset and keeps one timer for the oldest wait.
 
 Promises: what an OK answer means is the table of design, section 4; a timeout is its own outcome
-(MASTER_PERSISTENCE_TIMEOUT after syncFlushTimeout, SLAVE_PERSISTENCE_TIMEOUT after slaveTimeout) and
-means *unknown*, never *failed*: the record stays in the log. Waits end in log order. State is in
+(FLUSH_DISK_TIMEOUT after syncFlushTimeout, FLUSH_SLAVE_TIMEOUT after slaveTimeout; the replicas' wins)
+and means *unknown*, never *failed*: the record stays in the log. Waits end in log order. State is in
 memory; a crash loses the answers, not the records.
+
+The store's flush thread swaps its own two lists of requests (`store/group_commit.py`); who waits is
+kept here, because one list in log order answers for the disk and the replicas at once, and because
+timeouts need a clock and answers a loop, which the store has not.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..proto import v2
+from ..store.results import PutStatus
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,8 +31,8 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
-Done = Callable[[int], None]
-"""Called once with the code of the outcome."""
+Done = Callable[[PutStatus], None]
+"""Called once with the outcome: PUT_OK or one of the timeouts."""
 
 
 @dataclass(slots=True)
@@ -71,18 +75,18 @@ class WaitingList:
             released.append(waits.popleft())
         return released
 
-    def expire(self, flushed: int, confirm: int, now_ns: int) -> list[tuple[Wait, int]]:
-        """Take out the waits whose time is over, each with its code.
+    def expire(self, flushed: int, confirm: int, now_ns: int) -> list[tuple[Wait, PutStatus]]:
+        """Take out the waits whose time is over, each with its outcome.
 
         Ends and start times both grow along the list and the timeouts are constants, so what has
         expired is a prefix.
         """
         expired = []
         while self.waits:
-            code = self._overdue(self.waits[0], flushed, confirm, now_ns)
-            if code is None:
+            status = self._overdue(self.waits[0], flushed, confirm, now_ns)
+            if status is None:
                 break
-            expired.append((self.waits.popleft(), code))
+            expired.append((self.waits.popleft(), status))
         return expired
 
     def next_deadline_ns(self) -> int | None:
@@ -94,14 +98,14 @@ class WaitingList:
         ]
         return self.waits[0].since_ns + min(timeouts, default=0)
 
-    def _overdue(self, wait: Wait, flushed: int, confirm: int, now_ns: int) -> int | None:
+    def _overdue(self, wait: Wait, flushed: int, confirm: int, now_ns: int) -> PutStatus | None:
         waited = now_ns - wait.since_ns
         slow_replica = self.replication_timeout_ns
         if slow_replica is not None and confirm < wait.end and waited >= slow_replica:
-            return int(v2.SLAVE_PERSISTENCE_TIMEOUT)
+            return PutStatus.FLUSH_SLAVE_TIMEOUT
         slow_disk = self.flush_timeout_ns
         if slow_disk is not None and flushed < wait.end and waited >= slow_disk:
-            return int(v2.MASTER_PERSISTENCE_TIMEOUT)
+            return PutStatus.FLUSH_DISK_TIMEOUT
         return None
 
 
@@ -122,9 +126,9 @@ class DurabilityGate:
         return len(self._list.waits)
 
     def wait(self, end: int, done: Done) -> None:
-        """Call `done(code)` when the log up to `end` is safe, or when the time for it is over."""
+        """Call `done(status)` when the log up to `end` is safe, or when the time for it is over."""
         if self.immediate:
-            done(int(v2.OK))
+            done(PutStatus.PUT_OK)
             return
         self._list.add(end, self._node.clock.steady_ns(), done)
         if self._timer is None:
@@ -134,9 +138,8 @@ class DurabilityGate:
         """The flushed or the confirm offset moved."""
         if not self._list.waits:
             return
-        code = int(v2.OK)
         for wait in self._list.advance(*self._offsets()):
-            wait.done(code)
+            wait.done(PutStatus.PUT_OK)
 
     def close(self) -> None:
         """Stop the timer; nothing is answered any more."""
@@ -160,6 +163,6 @@ class DurabilityGate:
     def _expire(self) -> None:
         self.advance()
         now_ns = self._node.clock.steady_ns()
-        for wait, code in self._list.expire(*self._offsets(), now_ns):
-            wait.done(code)
+        for wait, status in self._list.expire(*self._offsets(), now_ns):
+            wait.done(status)
         self._arm()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ..proto import v1
+from ..proto import v1, v2
 from .metadata import Group, Topic, type_attribute
 
 # A record body of this size is far below every limit of the log, and a snapshot of ten thousand
@@ -39,8 +39,13 @@ def topic_of(message: v1.TopicConfig) -> Topic:
         message.write_queues,
         message.perm,
         message.message_type,
-        dict(message.attributes) or type_attribute(message.message_type),
+        dict(message.attributes) or _attributes(message.message_type),
     )
+
+
+def _attributes(message_type: int) -> dict[str, str]:
+    # A topic of Apache's without attributes is a NORMAL one, and stays without.
+    return {} if message_type == v2.NORMAL else type_attribute(message_type)
 
 
 def group_message(group: Group) -> v1.GroupConfig:

@@ -1,7 +1,7 @@
 """`config/topics.json` and `config/subscriptionGroup.json`: what Apache and its tools read.
 
-Promises: written soon after every change and at the stop, in Apache's own form; fields that only
-Apache interprets survive (store format, sections 12.1-12.3). Derived from the log: losing the files
+Promises: written soon after every change and at the stop, in Apache's own form; what only Apache
+interprets survives: fields of a topic or group, and of the files themselves (store format, sections 12.1-12.3). Derived from the log: losing the files
 costs nothing but those extra fields. What they alone know (a directory that Apache wrote) is imported.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 from . import json_file
 from .meta_log import META_TOPIC, MetaLog
 from .metadata import (
+    Group,
     Metadata,
     Topic,
     group_from_json,
@@ -24,6 +25,8 @@ from .metadata import (
 
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
+TOPICS_TABLE = "topicConfigTable"
+GROUPS_TABLE = "subscriptionGroupTable"
 # A file of 10,000 topics takes about 50 ms to make, on the loop: not more often than this.
 _SAVE_DELAY_S = 1.0
 
@@ -60,30 +63,20 @@ class MetaFiles:
         self._groups_path = directory / GROUPS_FILE
         self._topics_version = DataVersion(wall_ms)
         self._groups_version = DataVersion(wall_ms)
-        self._forbidden: dict[str, Any] = {}
+        self._topics_rest: dict[Any, Any] = {}
+        self._groups_rest: dict[Any, Any] = {}
         self._topics = json_file.Saver(self._topics_path, self._render_topics, _SAVE_DELAY_S)
         self._groups = json_file.Saver(self._groups_path, self._render_groups, _SAVE_DELAY_S)
 
     def import_into(self, meta_log: MetaLog, write: bool) -> None:
         """Give `meta_log` what the files hold. Raises ConfigFileError."""
-        topics = json_file.load(self._topics_path) or {}
-        groups = json_file.load(self._groups_path) or {}
-        self._topics_version.load(topics.get("dataVersion", {}))
-        self._groups_version.load(groups.get("dataVersion", {}))
-        self._forbidden = groups.get("forbiddenTable", {})
-        topic_table = topics.get("topicConfigTable", {})
-        meta_log.merge(
-            [
-                topic_from_json(name, bean)
-                for name, bean in topic_table.items()
-                if name != META_TOPIC
-            ],
-            [
-                group_from_json(name, bean)
-                for name, bean in groups.get("subscriptionGroupTable", {}).items()
-            ],
-            write,
-        )
+        topics = json_file.load(self._topics_path, _topics_of) or {}
+        groups = json_file.load(self._groups_path, _groups_of) or {}
+        self._topics_version.load(topics.get("dataVersion") or {})
+        self._groups_version.load(groups.get("dataVersion") or {})
+        self._topics_rest = _rest_of(topics, TOPICS_TABLE)
+        self._groups_rest = _rest_of(groups, GROUPS_TABLE)
+        meta_log.merge(_topics_of(topics), _groups_of(groups), write)
 
     def changed(self) -> None:
         """The tables changed: both files are written soon."""
@@ -99,17 +92,35 @@ class MetaFiles:
         table = {name: topic_to_json(topic) for name, topic in self._metadata.topics.items()}
         # Apache then sees the records of our own topic as those of an ordinary system topic.
         table[META_TOPIC] = topic_to_json(Topic(META_TOPIC, 1, 1))
-        return json_file.dumps(
-            {"dataVersion": self._topics_version.next(), "topicConfigTable": table}
-        )
+        content = {
+            **self._topics_rest,
+            "dataVersion": self._topics_version.next(),
+            TOPICS_TABLE: table,
+        }
+        return json_file.dumps(json_file.ordered(content))
 
     def _render_groups(self) -> str:
-        return json_file.dumps(
-            {
-                "dataVersion": self._groups_version.next(),
-                "forbiddenTable": self._forbidden,
-                "subscriptionGroupTable": {
-                    name: group_to_json(group) for name, group in self._metadata.groups.items()
-                },
-            }
-        )
+        content = {
+            "forbiddenTable": {},
+            **self._groups_rest,
+            "dataVersion": self._groups_version.next(),
+            GROUPS_TABLE: {
+                name: group_to_json(group) for name, group in self._metadata.groups.items()
+            },
+        }
+        return json_file.dumps(json_file.ordered(content))
+
+
+def _topics_of(content: dict[Any, Any]) -> list[Topic]:
+    table = content.get(TOPICS_TABLE) or {}
+    return [topic_from_json(name, bean) for name, bean in table.items() if name != META_TOPIC]
+
+
+def _groups_of(content: dict[Any, Any]) -> list[Group]:
+    table = content.get(GROUPS_TABLE) or {}
+    return [group_from_json(name, bean) for name, bean in table.items()]
+
+
+def _rest_of(content: dict[Any, Any], table: str) -> dict[Any, Any]:
+    """Fields of the file that are not ours: written back as they were."""
+    return {name: value for name, value in content.items() if name not in (table, "dataVersion")}

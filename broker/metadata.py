@@ -15,6 +15,7 @@ from typing import Any
 
 from ..proto import v2
 from ..proto.errors import WireError
+from ..store.config_file import ordered
 from .validation import MIXED
 
 PERM_READ = 4
@@ -34,6 +35,8 @@ _NAME_OF_TYPE = {number: name for name, number in TYPE_NAMES.items()}
 _TYPE_ATTRIBUTE = "message.type"
 
 _MAX_ATTEMPTS = 17
+# Fields of a group's `extra` that the records of the log carry: there absent means default.
+_RECORDED_EXTRA = frozenset({"consumeFromMinEnable", "groupRetryPolicy"})
 # Delays between the attempts of a group that does not say otherwise: 1 s 5 s 10 s 30 s 1-10 m 20 m
 # 30 m 1 h 2 h (gRPC API, section 7.6).
 DEFAULT_BACKOFF_MS: tuple[int, ...] = (
@@ -69,6 +72,10 @@ class Topic:
         """Whether producers may send to it."""
         return bool(self.perm & PERM_WRITE) and self.write_queues > 0
 
+    def inherit(self, known: Topic) -> None:
+        """Keep what the records of the log do not carry of the topic as it was before."""
+        self.extra = {**known.extra, **self.extra}
+
 
 @dataclass(slots=True)
 class Group:
@@ -89,6 +96,11 @@ class Group:
             return _exponential(policy.get("exponentialRetryPolicy") or {})
         custom = (policy.get("customizedRetryPolicy") or {}).get("next")
         return tuple(int(ms) for ms in custom) if custom else DEFAULT_BACKOFF_MS
+
+    def inherit(self, known: Group) -> None:
+        """Keep what the records of the log do not carry of the group as it was before."""
+        kept = {name: known.extra[name] for name in known.extra if name not in _RECORDED_EXTRA}
+        self.extra = {**kept, **self.extra}
 
 
 def _exponential(policy: Mapping[str, Any]) -> tuple[int, ...]:
@@ -149,11 +161,17 @@ class Metadata:
 
     def put_topic(self, topic: Topic) -> None:
         """Create or replace a topic."""
+        known = self.topics.get(topic.name)
+        if known is not None:
+            topic.inherit(known)
         self.topics[topic.name] = topic
         self._changed(routes=True)
 
     def put_group(self, group: Group) -> None:
         """Create or replace a group."""
+        known = self.groups.get(group.name)
+        if known is not None:
+            group.inherit(known)
         self.groups[group.name] = group
         self._changed(routes=False)
 
@@ -169,6 +187,10 @@ class Metadata:
 
     def replace(self, topics: Mapping[str, Topic], groups: Mapping[str, Group]) -> None:
         """Take over a whole state, for example of a snapshot."""
+        for name in topics.keys() & self.topics.keys():
+            topics[name].inherit(self.topics[name])
+        for name in groups.keys() & self.groups.keys():
+            groups[name].inherit(self.groups[name])
         self.topics = dict(topics)
         self.groups = dict(groups)
         self._changed(routes=True)
@@ -209,7 +231,7 @@ def topic_to_json(topic: Topic) -> dict[str, Any]:
         "topicName": topic.name,
         "writeQueueNums": topic.write_queues,
     }
-    return dict(sorted(bean.items()))
+    return ordered(bean)
 
 
 def group_from_json(name: str, bean: Mapping[str, Any]) -> Group:
@@ -246,7 +268,7 @@ def group_to_json(group: Group) -> dict[str, Any]:
         "retryMaxTimes": group.max_attempts - 1,
         "retryQueueNums": group.retry_queues,
     }
-    return dict(sorted(bean.items()))
+    return ordered(bean)
 
 
 def _attributes(bean: Mapping[str, Any] | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .admin import is_system_group, is_system_topic
 from .metadata import type_name
+from .metrics_store import store_families
 from .status import all_group_queues, members_of
 from .telemetry import CONSUMER_TYPES
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .node import Node
 
 _COMMON = ("cluster", "node_type", "node_id")
-_STORAGE = ("storage_type", "storage_medium")
 _NS_PER_S = 1_000_000_000
 _READ_WRITE = 6
 _READ_ONLY = 4
@@ -224,42 +224,8 @@ class Metrics:
         ]
 
     def _storage(self) -> list[Metric]:
-        store = self._node.store
-        place = ("local", "disk")
-        size = store.log_end - store.log_start
-        return [
-            self._gauge("rocketmq_storage_size", "Bytes of the log.", [(place, size)], _STORAGE),
-            self._gauge(
-                "rocketmq_storage_flush_behind_bytes",
-                "Bytes that are not on the disk yet.",
-                [(place, max(0, store.log_end - store.flushed_offset))],
-                _STORAGE,
-            ),
-            self._gauge(
-                "rocketmq_storage_dispatch_behind_bytes",
-                "Bytes that are not in the consume queues yet.",
-                [(place, max(0, store.log_end - store.dispatched_offset))],
-                _STORAGE,
-            ),
-            self._gauge(
-                "cometmq_log_offset",
-                "Positions in the log.",
-                [
-                    (("start",), store.log_start),
-                    (("end",), store.log_end),
-                    (("flushed",), store.flushed_offset),
-                    (("confirm",), self._node.replication.confirm),
-                    (("dispatched",), store.dispatched_offset),
-                ],
-                ("position",),
-            ),
-            self._counter(
-                "cometmq_disk_calls",
-                "System calls that write or flush files.",
-                [((name,), number) for name, number in sorted(store.disk.counts.items())],
-                ("call",),
-            ),
-        ]
+        common = dict(zip(_COMMON, self._common, strict=True))
+        return store_families(self._node, self._gauge, self._counter, common)
 
     def _replication(self) -> list[Metric]:
         node = self._node
@@ -323,6 +289,12 @@ class Metrics:
                 "Open telemetry streams.",
                 [(door, statistics.streams)],
                 ("door",),
+            ),
+            self._gauge(
+                "cometmq_door_events",
+                "What the native door counts since the start (connections: now).",
+                [((statistics.door, name), n) for name, n in sorted(statistics.counters.items())],
+                ("door", "event"),
             ),
             self._counter("cometmq_internal_errors", "Faults of ours.", errors, ("path",)),
             self._one("cometmq_long_polls", "Polls that are held.", self._node.pop.waiting),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .receive import PopService
     from .registry import ClientRegistry
     from .send import Sender
+    from .store_keeper import StoreKeeper
 
 # One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
 _DISPATCH_RECORDS = 2_000
@@ -61,6 +62,7 @@ class Node:
     durability: DurabilityGate = field(init=False)
     sender: Sender = field(init=False)
     pop: PopService = field(init=False)
+    keeper: StoreKeeper = field(init=False)
     _pump_scheduled: bool = False
     _pump_timer: asyncio.TimerHandle | None = None
 
@@ -125,6 +127,7 @@ class Node:
 
     def close(self) -> None:
         """Nothing comes any more: build the queues to the end, so that the store stops cleanly."""
+        self.store.commit()
         before = -1
         while before < self.store.dispatched_offset < self.readable_limit():
             before = self.store.dispatched_offset

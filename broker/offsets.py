@@ -22,6 +22,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ..proto import v1
+from ..store.config_files import number_table
 from . import json_file
 from .wire import field
 
@@ -57,6 +58,7 @@ class ConsumerOffsets:
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
         self._rest: dict[str, Any] = {}
+        self._foreign: dict[str, dict[int, int]] = {}  # under names that we cannot read
         self._version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._commits = 0
         self._snapshot: bytes | None = None
@@ -67,7 +69,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file, or its backup; none at all is an empty table."""
-        found = json_file.load(self._path)
+        found = json_file.load(self._path, _offsets_of)
         if found is None:
             return
         self._rest = {
@@ -76,12 +78,14 @@ class ConsumerOffsets:
             if key not in ("dataVersion", "offsetTable", "groupTopicMap")
         }
         self._version.update(found.get("dataVersion") or {})
-        for name, queues in (found.get("offsetTable") or {}).items():
+        for name, queues in _offsets_of(found).items():
             topic, separator, group = name.partition(_SEPARATOR)
             if separator and topic and group:
                 self._table[topic, group] = {
-                    int(queue_id): Position(int(offset)) for queue_id, offset in queues.items()
+                    queue_id: Position(offset) for queue_id, offset in queues.items()
                 }
+            else:
+                self._foreign[name] = queues
 
     def start(self) -> None:
         """From now on changes are written a few seconds after they happen; needs the running loop."""
@@ -160,12 +164,25 @@ class ConsumerOffsets:
         self._version["timestamp"] = self._wall_ms()
         table = {
             f"{topic}{_SEPARATOR}{group}": {
-                str(queue_id): queues[queue_id].offset for queue_id in sorted(queues)
+                queue_id: queues[queue_id].offset for queue_id in sorted(queues)
             }
             for (topic, group), queues in self._table.items()
         }
-        content = {**self._rest, "dataVersion": self._version, "offsetTable": table}
-        return json_file.dumps(dict(sorted(content.items())))
+        content = {
+            "pullOffsetTable": {},
+            **self._rest,
+            "dataVersion": self._version,
+            "groupTopicMap": self._topics_of_groups(),
+            "offsetTable": {**self._foreign, **table},
+        }
+        return json_file.dumps(json_file.ordered(content))
+
+    def _topics_of_groups(self) -> dict[str, list[str]]:
+        """What Apache writes beside the offsets and nobody reads."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in self._table:
+            topics.setdefault(group, []).append(topic)
+        return topics
 
     def _merge(self, entry: v1.OffsetEntry) -> bool:
         queues = self._table.setdefault((entry.topic, entry.group), {})
@@ -199,6 +216,11 @@ class ConsumerOffsets:
             self._version["counter"] += 1
         if self._saving:
             self._saver.changed()
+
+
+def _offsets_of(content: dict[Any, Any]) -> dict[str, dict[int, int]]:
+    table = content.get("offsetTable") or {}
+    return {str(name): number_table(queues) for name, queues in table.items()}
 
 
 def _encode(topic: str, group: str, queue_id: int, position: Position) -> bytes:

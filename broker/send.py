@@ -55,10 +55,6 @@ _ANSWER_OK = _ENTRY_STATUS_OK
 _PUT_OK = PutStatus.PUT_OK
 _NORMAL = v2.NORMAL
 _FAILURES = {
-    PutStatus.CREATE_MAPPED_FILE_FAILED: (
-        v2.INTERNAL_SERVER_ERROR,
-        "there is no room for the next log segment: the disk is full",
-    ),
     PutStatus.MESSAGE_ILLEGAL: (
         v2.MESSAGE_BODY_TOO_LARGE,
         "the message is too large for the store",
@@ -68,10 +64,18 @@ _FAILURES = {
         "the properties are too large for the store",
     ),
     PutStatus.END_OF_FILE: (v2.INTERNAL_SERVER_ERROR, "the message does not fit a log segment"),
-}
-_OUTCOMES = {
-    int(v2.MASTER_PERSISTENCE_TIMEOUT): "not flushed in time: the outcome is unknown",
-    int(v2.SLAVE_PERSISTENCE_TIMEOUT): "not replicated in time: the outcome is unknown",
+    PutStatus.FLUSH_DISK_TIMEOUT: (
+        v2.MASTER_PERSISTENCE_TIMEOUT,
+        "not flushed in time: the outcome is unknown",
+    ),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (
+        v2.SLAVE_PERSISTENCE_TIMEOUT,
+        "not replicated in time: the outcome is unknown",
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: (
+        v2.TOO_MANY_REQUESTS,
+        "the page cache is busy: a write to the log took longer than osPageCacheBusyTimeOutMills",
+    ),
 }
 
 _Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, asyncio.Future[bytes]]"
@@ -104,6 +108,9 @@ class Sender:
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._gather_s = 0.0
+        self._busy_ns = node.store.config.os_page_cache_busy_time_out_mills * 1_000_000
+        self._busy = False
+        """The last write hung: what was sent meanwhile is refused, so that it does not pile up."""
         self._turns: dict[str, int] = {}
 
     def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> asyncio.Future[bytes]:
@@ -146,12 +153,14 @@ class Sender:
         self._pending_bytes = 0
         self._gather_s = next_gather_s(self._gather_s, len(pending))
         batches = self._checked(pending)
+        self._busy = False
         if not batches:
             return
         if len(batches) == 1:
             everything = batches[0].messages
         else:
             everything = [message for batch in batches for message in batch.messages]
+        begin_ns = self._node.clock.steady_ns()
         try:
             results = self._node.store.append_many(everything)
         except (StoreError, OSError) as error:
@@ -159,6 +168,7 @@ class Sender:
             for batch in batches:
                 _resolve(batch.answer, _failed(v2.INTERNAL_SERVER_ERROR, str(error)))
             return
+        self._busy = self._node.clock.steady_ns() - begin_ns >= self._busy_ns
         at = 0
         for batch in batches:
             count = len(batch.messages)
@@ -233,6 +243,8 @@ class Sender:
             return WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader takes writes")
         if not node.store.writable:
             return WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
+        if self._busy:
+            return WireError(*_FAILURES[PutStatus.OS_PAGE_CACHE_BUSY])
         refusal = node.replication.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
@@ -275,11 +287,11 @@ class Sender:
         else:
             gate.wait(end, partial(self._durable, batch, results))
 
-    def _durable(self, batch: _Batch, results: list[AppendResult], code: int) -> None:
-        if code == v2.OK:
+    def _durable(self, batch: _Batch, results: list[AppendResult], outcome: PutStatus) -> None:
+        if outcome is _PUT_OK:
             _resolve(batch.answer, self._answer(batch, results))
         else:
-            _resolve(batch.answer, _failed(code, _OUTCOMES[code]))
+            _resolve(batch.answer, _failed(*_FAILURES[outcome]))
 
     def _answer(self, batch: _Batch, results: Sequence[AppendResult]) -> bytes:
         parts = [_ANSWER_OK]
@@ -311,7 +323,13 @@ class Sender:
         known = _FAILURES.get(put)
         if known is not None:
             return known
-        return v2.INTERNAL_SERVER_ERROR, self._node.store.refusal or "the store takes no messages"
+        # Without room, too: every official client then tries another group, which TOO_MANY_REQUESTS
+        # would not make all of them do, and says what it was told when there is none.
+        store = self._node.store
+        reason = store.refusal
+        if put is PutStatus.CREATE_MAPPED_FILE_FAILED:
+            reason = reason or f"the disk is full: {store.allocation_failure}"
+        return v2.INTERNAL_SERVER_ERROR, reason or "the store takes no messages"
 
 
 def next_gather_s(gather_s: float, count: int) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from .counters import Counters
 from .durability import DurabilityGate
 from .locate import Locator
 from .membership import client_of_leader, join, own_view
+from .message_queries import MessageQueries
 from .meta_files import MetaFiles
 from .meta_log import MetaLog
 from .metadata import Metadata
@@ -53,6 +54,7 @@ from .routes import Routes
 from .send import Sender
 from .sessions import Sessions
 from .settings import check_settings, entries
+from .store_keeper import StoreKeeper
 from .test_service import TestService
 
 log = logging.getLogger(__name__)
@@ -144,9 +146,12 @@ class BrokerServer:
         self._stack.push_async_callback(node.replication.stop)
         # The last flush, in the store's own close, has nobody to tell any more.
         self._stack.callback(setattr, node.store, "on_flushed", None)
+        self._stack.callback(setattr, node.store, "on_committed", None)
         files.import_into(node.meta_log, write=node.is_leader)
         node.offsets.start()
         node.schedule_pump()
+        node.keeper.start()
+        self._stack.callback(node.keeper.stop)
         client_port = await self._open_door(node, faults)
         metrics_port = await self._open_metrics(node)
         self._name_host(node, client_port)
@@ -176,7 +181,8 @@ class BrokerServer:
         if faults is not None:
             disk.fault = faults.disk_fault
         store = MessageStore(self._store_config, clock.wall_ms, disk)
-        store.open()
+        for line in store.open().lines():
+            log.info("store.report %s", line)
         self._stack.callback(store.close)
         metadata = Metadata(
             config.auto_create_subscription_group, config.max_topics, config.max_groups
@@ -217,6 +223,7 @@ class BrokerServer:
         self._stack.callback(node.durability.close)
         node.sender = Sender(node)
         node.pop = PopService(node)
+        node.keeper = StoreKeeper(node)
         self._name_host(node, config.grpc_server_port)
         self._connect(node)
         return node
@@ -234,13 +241,14 @@ class BrokerServer:
     def _connect(self, node: Node) -> None:
         """Who tells whom."""
         loop, replication = node.loop, node.replication
-        node.store.on_flushed = partial(_from_flush_thread, loop, node)
+        node.store.on_flushed = partial(_from_store_thread, loop, node.flushed)
+        node.store.on_committed = partial(_from_store_thread, loop, node.appended)
         node.store.on_refused = lambda reason: log.error("store.refused reason=%s", reason)
         replication.on_confirm = node.confirmed
         replication.on_data = node.schedule_pump
         replication.on_leader_change = partial(_leader_changed, node)
-        replication.offsets_snapshot = node.offsets.snapshot
-        replication.offsets_apply = partial(_take_offsets, node)
+        replication.offsets_snapshot = node.keeper.offsets_snapshot
+        replication.offsets_apply = node.keeper.offsets_apply
         if node.is_leader:
             node.store.on_new_segment = node.meta_log.snapshot
             node.metadata.record_group = node.record_group
@@ -253,7 +261,7 @@ class BrokerServer:
             *services.messaging(
                 node, Routes(node), Sessions(node, relay.send), AckService(node), PullService(node)
             ),
-            *services.administration(admin),
+            *services.administration(admin, node.keeper, MessageQueries(node)),
         ]
         if faults is not None:
             methods += services.testing(TestService(node, faults))
@@ -315,8 +323,8 @@ class BrokerServer:
         node = self._node
         if node is None or self._stopping:
             return "starting or stopping"
-        if not node.store.writable:
-            return node.store.refusal
+        if not node.store.writable and not node.store.paused:
+            return node.store.refusal  # on a full disk it serves readers, and waits for room
         if node.is_leader:
             return None
         # A leader that refuses this replica is alive, too.
@@ -330,17 +338,12 @@ class BrokerServer:
         return Bound(f"{name}:{client_port}", f"{name}:{ha_port}", f"{name}:{metrics_port}", door)
 
 
-def _from_flush_thread(loop: asyncio.AbstractEventLoop, node: Node, _offset: int) -> None:
+def _from_store_thread(
+    loop: asyncio.AbstractEventLoop, news: Callable[[], None], _offset: int
+) -> None:
     # A flush may end while the loop is being closed; its news is of no use then.
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(node.flushed)
-
-
-def _take_offsets(node: Node, payload: bytes) -> None:
-    try:
-        node.offsets.apply(payload)
-    except ValueError as error:
-        log.warning("offsets.refused reason=%s", error)
+        loop.call_soon_threadsafe(news)
 
 
 def _leader_changed(node: Node, alive: bool) -> None:

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from ..front.service import Outbound
     from .ack import AckService
     from .admin import Admin
+    from .message_queries import MessageQueries
     from .node import Node
     from .pull import PullService
     from .routes import Routes
     from .sessions import Sessions
+    from .store_keeper import StoreKeeper
     from .test_service import TestService
 
 
@@ -116,7 +118,7 @@ def _not_yet() -> list[Method]:
     return [_unary(path, request, response, refuse) for path, request, response in missing]
 
 
-def administration(admin: Admin) -> list[Method]:
+def administration(admin: Admin, keeper: StoreKeeper, queries: MessageQueries) -> list[Method]:
     """`cometmq.v1.Admin`."""
     return [
         _unary(
@@ -146,6 +148,24 @@ def administration(admin: Admin) -> list[Method]:
             admin.describe_cluster,
         ),
         _unary(paths.GET_CONFIG, v1.GetConfigRequest, v1.GetConfigResponse, admin.get_config),
+        _unary(
+            paths.QUERY_MESSAGES,
+            v1.QueryMessagesRequest,
+            v1.QueryMessagesResponse,
+            queries.query_messages,
+        ),
+        _unary(
+            paths.SET_ARCHIVE_WATERMARK,
+            v1.SetArchiveWatermarkRequest,
+            v1.SetArchiveWatermarkResponse,
+            keeper.set_archive_watermark,
+        ),
+        _unary(
+            paths.GET_ARCHIVE_WATERMARK,
+            v1.GetArchiveWatermarkRequest,
+            v1.GetArchiveWatermarkResponse,
+            keeper.get_archive_watermark,
+        ),
     ]
 
 

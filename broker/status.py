@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 from ..proto import v1, v2
 from ..store.record import decode
+from ..store.stats import collect
 
 if TYPE_CHECKING:
     from ..ha.members import MemberStatus
@@ -149,4 +150,26 @@ def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
         write_refusal=refusal or ("" if node.store.writable else node.store.refusal),
         redelivered=node.counters.redelivered_without_handover,
         version=__version__,
+        store=_store_status(node),
+    )
+
+
+def _store_status(node: Node) -> v1.StoreStatus:
+    stats = collect(node.store)
+    rates = stats.rates[0]
+    p99_us = stats.put_percentile_us(0.99)
+    return v1.StoreStatus(
+        log_start=stats.log_start,
+        log_end=stats.log_end,
+        segments=stats.segments,
+        queues=stats.queues,
+        disk_use=stats.disk_use,
+        pressure=stats.pressure,
+        flush_behind=stats.flush_behind,
+        dispatch_behind=stats.dispatch_behind,
+        put_tps=rates.put_messages,
+        get_tps=rates.get_messages,
+        put_p99_us=-1 if p99_us is None else p99_us,
+        archive_gate=node.store.retention.rules.archive_gate,
+        archive_watermark=stats.archive_watermark,
     )

@@ -35,8 +35,9 @@ def describe(endpoint: str, output: str) -> None:
     }
     members = [_row(member) for member in answer.members]
     if output == "json":
-        show_json({**fields, "members": members})
+        show_json({**fields, "store": _store(answer.store), "members": members})
         return
+    fields["store"] = _in_words(answer.store)
     show_fields({name: value for name, value in fields.items() if value != ""}, output)
     if members:
         print_table(members)
@@ -57,3 +58,21 @@ def _row(member: v1.MemberStatus) -> dict[str, object]:
         "behind_bytes": member.behind,
         "diverged": member.diverged,
     }
+
+
+def _store(status: v1.StoreStatus) -> dict[str, object]:
+    """The store of the node that answered."""
+    return {field.name: getattr(status, field.name) for field in v1.StoreStatus.DESCRIPTOR.fields}
+
+
+def _in_words(status: v1.StoreStatus) -> str:
+    disk = "unknown" if status.disk_use < 0 else f"{status.disk_use} % full"
+    parts = [
+        f"{status.segments} segments from {status.log_start}",
+        f"{status.queues} queues",
+        f"disk {disk}",
+        f"{status.put_tps:.0f} puts/s, {status.get_tps:.0f} gets/s",
+    ]
+    if status.archive_gate:
+        parts.append(f"archived up to {status.archive_watermark}")
+    return "; ".join(parts)

@@ -22,9 +22,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "single": ("serve", "single", "Run a nameserver and a broker in one process."),
     "topic": ("topic", "topic", "Create, list and describe topics."),
     "group": ("group", "group", "Create, list and describe consumer groups."),
-    "message": ("message", "message", "Send messages, and watch them arrive."),
+    "message": ("message", "message", "Send messages, watch them arrive, find them again."),
     "cluster": ("cluster", "cluster", "Describe the members of a broker group."),
     "healthcheck": ("healthcheck", "healthcheck", "Ask a node whether it serves."),
+    "doctor": ("doctor", "doctor", "Say what this machine gives a node, and which door serves."),
+    "store": ("store", "store", "Look into a store directory, check it, repair it (offline)."),
     "config": ("config_show", "config", "Show settings and where they come from."),
 }
 

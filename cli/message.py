@@ -1,4 +1,4 @@
-"""`cometmq message`: send messages, and watch a topic as they arrive."""
+"""`cometmq message`: send messages, watch a topic as they arrive, and find them again."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from .output import show_fields, show_json
 
 @click.group()
 def message() -> None:
-    """Send messages, and watch them arrive."""
+    """Send messages, watch them arrive, and find them again."""
 
 
 @message.command()
@@ -106,3 +106,50 @@ def tail(
             output=output,
         )
     )
+
+
+@message.command()
+@click.option("--topic", default="", help="The topic; needed unless --id is an offset id.")
+@click.option("--key", default="", help="One of the message's keys.")
+@click.option("--unique-key", default="", help="The id that the client gave it.")
+@click.option("--tag", default="", help="The tag.")
+@click.option("--id", "message_id", default="", help="An offset id, or with --topic a client's id.")
+@click.option(
+    "--count", type=click.IntRange(1), help="The newest so many; the broker's limit without it."
+)
+@click.option("--begin", type=click.IntRange(0), default=0, help="Stored at or after, in ms.")
+@click.option("--end", type=click.IntRange(0), default=0, help="Stored at or before, in ms.")
+@endpoint_option
+@output_option
+def query(
+    *,
+    topic: str,
+    key: str,
+    unique_key: str,
+    tag: str,
+    message_id: str,
+    count: int | None,
+    begin: int,
+    end: int,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Find messages by --key, --unique-key, --tag or --id; the oldest comes first."""
+    from ..proto import v1
+    from .querying import query_messages
+
+    if sum(map(bool, (key, unique_key, tag, message_id))) != 1:
+        raise CliError("Give exactly one of --key, --unique-key, --tag and --id.", Exit.USAGE)
+    if not topic and not message_id:
+        raise CliError("Give --topic.", Exit.USAGE)
+    request = v1.QueryMessagesRequest(
+        topic=topic,
+        key=key,
+        unique_key=unique_key,
+        tag=tag,
+        message_id=message_id,
+        count=count or 0,
+        begin_ms=begin,
+        end_ms=end,
+    )
+    query_messages(endpoint, request, output)

@@ -110,7 +110,7 @@ class _Tail:
         if self.done.is_set():
             return
         self.arrived.set()
-        document = _document(message)
+        document = message_document(message)
         if self.output == "json":
             click.echo(json.dumps(document, ensure_ascii=False))
         else:
@@ -169,7 +169,7 @@ async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def _document(message: v2.Message) -> dict[str, Any]:
+def message_document(message: v2.Message) -> dict[str, Any]:
     properties = message.system_properties
     document: dict[str, Any] = {
         "topic": message.topic.name,

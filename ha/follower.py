@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
-from ..store.errors import DiskFullError, StoreError
+from ..store.errors import DiskFullError, OffsetOutOfRangeError, StoreError
 from . import frames
 from .channel import channel_options, is_stream_end
 from .core import follower as core_module
@@ -286,8 +286,20 @@ class FollowerSide:
         effects = self.core.on_event(accepted, now_ns)
         self._run(effects)
         if any(isinstance(effect, events.CompareTail) for effect in effects):
-            equal = self.replica.log.log_crc(verify.start, verify.end) == verify.crc32
-            self._run(self.core.on_event(events.TailCompared(equal), now_ns))
+            self._compare(verify, now_ns)
+
+    def _compare(self, verify: v1.RangeCheck, now_ns: int) -> None:
+        """Nothing to compare is equal: an empty log begins where the leader's does."""
+        log = self.replica.log
+        try:
+            equal = (
+                verify.start == verify.end or log.log_crc(verify.start, verify.end) == verify.crc32
+            )
+        except OffsetOutOfRangeError:
+            # Retention moved the log's start since the hello, which the next one will say.
+            self._drop = "the bytes to compare have expired here"
+            return
+        self._run(self.core.on_event(events.TailCompared(equal), now_ns))
 
     # --- effects ----------------------------------------------------------------------------------
 

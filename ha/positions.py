@@ -8,6 +8,7 @@ a power loss the log may be shorter than it says; every user takes the minimum w
 
 from pathlib import Path
 
+from ..store.write_gate import suppress_no_space
 from .errors import DamagedStateError
 from .slots import SlotFile
 
@@ -29,8 +30,10 @@ class Positions:
     def save(self, confirm: int) -> None:
         """Remember `confirm`; nothing is written when it did not move."""
         if confirm != self.confirm:
-            self.confirm = confirm
-            self._slots.save({"confirm": confirm})
+            # A full disk keeps the smaller value; the next call tries again.
+            with suppress_no_space():
+                self._slots.save({"confirm": confirm})
+                self.confirm = confirm
 
     def close(self) -> None:
         self._slots.close()

@@ -104,6 +104,14 @@ class SlotFile:
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = self._disk.open(str(self.path), os.O_RDWR | os.O_CREAT)
-        if self._durable:
-            self._disk.sync_directory(str(self.path.parent))
+        descriptor = self._disk.open(str(self.path), os.O_RDWR | os.O_CREAT)
+        try:
+            if os.fstat(descriptor).st_size < 2 * SLOT_BYTES:
+                # Both slots at once: no later save can meet a full disk.
+                self._disk.fallocate(descriptor, 2 * SLOT_BYTES)
+            if self._durable:
+                self._disk.sync_directory(str(self.path.parent))
+        except BaseException:
+            self._disk.close(descriptor)
+            raise
+        self._descriptor = descriptor

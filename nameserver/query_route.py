@@ -11,11 +11,10 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
+from ..front.context import takes_several_addresses
 from ..proto import v2
 from ..proto.errors import WireError
 from .routes import Group, Topic
-
-MANY_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _SYSTEM_TOPICS = frozenset(
@@ -51,12 +50,12 @@ def check_topic(name: str) -> None:
 
 
 def message_queues(
-    resource: v2.Resource, routes: Iterable[tuple[Group, Topic]], language: str
+    resource: v2.Resource, routes: Iterable[tuple[Group, Topic]], language: str, tls: bool = False
 ) -> list[v2.MessageQueue]:
     """All queues of the topic, group by group; `resource` is echoed as the client wrote it."""
     queues: list[v2.MessageQueue] = []
     for group, topic in routes:
-        broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language))
+        broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language, tls))
         types = accepted_types(topic.message_type)
         for queue_id, permission in enumerate(permissions(topic)):
             queues.append(
@@ -91,13 +90,13 @@ def accepted_types(message_type: int) -> list[v2.MessageType.ValueType]:
     return [v2.MessageType.ValueType(message_type or v2.NORMAL)]
 
 
-def endpoints(group: Group, language: str) -> v2.Endpoints:
+def endpoints(group: Group, language: str, tls: bool = False) -> v2.Endpoints:
     """Where clients of this language reach the group."""
     members = group.in_order()
     addresses = [split_address(member.addresses.client) for member in members]
     schemes = [scheme_of(host) for host, _ in addresses]
     same_ip_scheme = len(set(schemes)) == 1 and schemes[0] != v2.DOMAIN_NAME
-    if language.upper() not in MANY_ADDRESSES or not same_ip_scheme:
+    if not (takes_several_addresses(language, tls) and same_ip_scheme):
         leader = group.leader() or next((m for m in members if m.alive), members[0])
         addresses = [split_address(leader.addresses.client)]
     return v2.Endpoints(

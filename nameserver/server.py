@@ -175,7 +175,7 @@ class NameserverServer:
             raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
         check_topic(request.topic.name)
         routes = self._table.routes(request.topic.name)
-        queues = message_queues(request.topic, routes, ctx.language)
+        queues = message_queues(request.topic, routes, ctx.language, ctx.tls)
         if not queues and not self._table.ready(self._clock.steady_ns()):
             raise RpcFailure(
                 _UNAVAILABLE, "the nameserver has just started and waits for its brokers; try again"

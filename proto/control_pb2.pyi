@@ -781,6 +781,67 @@ class MemberStatus(_message.Message):
 Global___MemberStatus: _TypeAlias = MemberStatus  # noqa: Y015
 
 @_typing.final
+class StoreStatus(_message.Message):
+    """The store of the broker that answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_START_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    DISK_USE_FIELD_NUMBER: _builtins.int
+    PRESSURE_FIELD_NUMBER: _builtins.int
+    FLUSH_BEHIND_FIELD_NUMBER: _builtins.int
+    DISPATCH_BEHIND_FIELD_NUMBER: _builtins.int
+    PUT_TPS_FIELD_NUMBER: _builtins.int
+    GET_TPS_FIELD_NUMBER: _builtins.int
+    PUT_P99_US_FIELD_NUMBER: _builtins.int
+    ARCHIVE_GATE_FIELD_NUMBER: _builtins.int
+    ARCHIVE_WATERMARK_FIELD_NUMBER: _builtins.int
+    log_start: _builtins.int
+    log_end: _builtins.int
+    segments: _builtins.int
+    queues: _builtins.int
+    disk_use: _builtins.int
+    """percent, of the fuller disk; -1: unknown"""
+    pressure: _builtins.str
+    """none, any_hour, forced or stop: what retention makes of it"""
+    flush_behind: _builtins.int
+    dispatch_behind: _builtins.int
+    put_tps: _builtins.float
+    """messages a second, of the last 10 s"""
+    get_tps: _builtins.float
+    put_p99_us: _builtins.int
+    """upper bound of its bucket; -1: nothing was put"""
+    archive_gate: _builtins.bool
+    archive_watermark: _builtins.int
+    def __init__(
+        self,
+        *,
+        log_start: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        queues: _builtins.int = ...,
+        disk_use: _builtins.int = ...,
+        pressure: _builtins.str = ...,
+        flush_behind: _builtins.int = ...,
+        dispatch_behind: _builtins.int = ...,
+        put_tps: _builtins.float = ...,
+        get_tps: _builtins.float = ...,
+        put_p99_us: _builtins.int = ...,
+        archive_gate: _builtins.bool = ...,
+        archive_watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_gate", b"archive_gate", "archive_watermark", b"archive_watermark", "disk_use", b"disk_use", "dispatch_behind", b"dispatch_behind", "flush_behind", b"flush_behind", "get_tps", b"get_tps", "log_end", b"log_end", "log_start", b"log_start", "pressure", b"pressure", "put_p99_us", b"put_p99_us", "put_tps", b"put_tps", "queues", b"queues", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
+
+@_typing.final
 class DescribeClusterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -796,6 +857,7 @@ class DescribeClusterResponse(_message.Message):
     WRITE_REFUSAL_FIELD_NUMBER: _builtins.int
     REDELIVERED_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     cluster: _builtins.str
@@ -815,6 +877,8 @@ class DescribeClusterResponse(_message.Message):
     version: _builtins.str
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemberStatus]: ...
+    @_builtins.property
+    def store(self) -> Global___StoreStatus: ...
     def __init__(
         self,
         *,
@@ -830,14 +894,230 @@ class DescribeClusterResponse(_message.Message):
         write_refusal: _builtins.str = ...,
         redelivered: _builtins.int = ...,
         version: _builtins.str = ...,
+        store: Global___StoreStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "cluster", b"cluster", "code", b"code", "door", b"door", "flush", b"flush", "members", b"members", "message", b"message", "min_in_sync_replicas", b"min_in_sync_replicas", "redelivered", b"redelivered", "replication", b"replication", "version", b"version", "write_refusal", b"write_refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "cluster", b"cluster", "code", b"code", "door", b"door", "flush", b"flush", "members", b"members", "message", b"message", "min_in_sync_replicas", b"min_in_sync_replicas", "redelivered", b"redelivered", "replication", b"replication", "store", b"store", "version", b"version", "write_refusal", b"write_refusal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class SetArchiveWatermarkRequest(_message.Message):
+    """How far the log is archived: with archiveGate=true, retention keeps what lies above it. An archiver
+    sets it once everything below is safe elsewhere.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    watermark: _builtins.int
+    """a log offset, not above the log's end"""
+    def __init__(
+        self,
+        *,
+        watermark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetArchiveWatermarkRequest: _TypeAlias = SetArchiveWatermarkRequest  # noqa: Y015
+
+@_typing.final
+class SetArchiveWatermarkResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    watermark: _builtins.int
+    gate: _builtins.bool
+    """whether retention looks at it"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        watermark: _builtins.int = ...,
+        gate: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "gate", b"gate", "message", b"message", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetArchiveWatermarkResponse: _TypeAlias = SetArchiveWatermarkResponse  # noqa: Y015
+
+@_typing.final
+class GetArchiveWatermarkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetArchiveWatermarkRequest: _TypeAlias = GetArchiveWatermarkRequest  # noqa: Y015
+
+@_typing.final
+class GetArchiveWatermarkResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    GATE_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    watermark: _builtins.int
+    gate: _builtins.bool
+    log_start: _builtins.int
+    log_end: _builtins.int
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        watermark: _builtins.int = ...,
+        gate: _builtins.bool = ...,
+        log_start: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "gate", b"gate", "log_end", b"log_end", "log_start", b"log_start", "message", b"message", "watermark", b"watermark"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetArchiveWatermarkResponse: _TypeAlias = GetArchiveWatermarkResponse  # noqa: Y015
+
+@_typing.final
+class QueryMessagesRequest(_message.Message):
+    """Messages by what they are known by: exactly one of key, unique_key, tag and message_id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    UNIQUE_KEY_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BEGIN_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """not needed for an offset id"""
+    key: _builtins.str
+    unique_key: _builtins.str
+    tag: _builtins.str
+    message_id: _builtins.str
+    """an offset id; with a topic, a unique key as well"""
+    count: _builtins.int
+    """the newest so many; 0: as many as the broker gives"""
+    begin_ms: _builtins.int
+    """store times, both included"""
+    end_ms: _builtins.int
+    """0: no end"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        key: _builtins.str = ...,
+        unique_key: _builtins.str = ...,
+        tag: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        count: _builtins.int = ...,
+        begin_ms: _builtins.int = ...,
+        end_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin_ms", b"begin_ms", "count", b"count", "end_ms", b"end_ms", "key", b"key", "message_id", b"message_id", "tag", b"tag", "topic", b"topic", "unique_key", b"unique_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryMessagesRequest: _TypeAlias = QueryMessagesRequest  # noqa: Y015
+
+@_typing.final
+class FoundMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OFFSET_ID_FIELD_NUMBER: _builtins.int
+    PHYSICAL_OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    message: _builtins.bytes
+    """an apache.rocketmq.v2.Message"""
+    offset_id: _builtins.str
+    physical_offset: _builtins.int
+    size: _builtins.int
+    """of the record"""
+    def __init__(
+        self,
+        *,
+        message: _builtins.bytes = ...,
+        offset_id: _builtins.str = ...,
+        physical_offset: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "offset_id", b"offset_id", "physical_offset", b"physical_offset", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoundMessage: _TypeAlias = FoundMessage  # noqa: Y015
+
+@_typing.final
+class QueryMessagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    INDEX_BEHIND_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    left_out: _builtins.bool
+    """older ones were too large for one answer"""
+    index_behind: _builtins.int
+    """bytes of the log that the answer does not know of yet"""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundMessage]:
+        """oldest first"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        messages: _abc.Iterable[Global___FoundMessage] | None = ...,
+        left_out: _builtins.bool = ...,
+        index_behind: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "index_behind", b"index_behind", "left_out", b"left_out", "message", b"message", "messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryMessagesResponse: _TypeAlias = QueryMessagesResponse  # noqa: Y015
 
 @_typing.final
 class GetConfigRequest(_message.Message):

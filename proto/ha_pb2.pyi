@@ -759,16 +759,20 @@ class Offsets(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: _builtins.int
+    ARCHIVE_WATERMARK_FIELD_NUMBER: _builtins.int
+    archive_watermark: _builtins.int
+    """The leader's archive watermark, which a follower takes as it is; 0: it says nothing."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetEntry]: ...
     def __init__(
         self,
         *,
         entries: _abc.Iterable[Global___OffsetEntry] | None = ...,
+        archive_watermark: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_watermark", b"archive_watermark", "entries", b"entries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,9 @@ LIST_GROUPS: Final = ADMIN + "ListGroups"
 DESCRIBE_GROUP: Final = ADMIN + "DescribeGroup"
 DESCRIBE_CLUSTER: Final = ADMIN + "DescribeCluster"
 GET_CONFIG: Final = ADMIN + "GetConfig"
+QUERY_MESSAGES: Final = ADMIN + "QueryMessages"
+SET_ARCHIVE_WATERMARK: Final = ADMIN + "SetArchiveWatermark"
+GET_ARCHIVE_WATERMARK: Final = ADMIN + "GetArchiveWatermark"
 
 TEST: Final = "/cometmq.v1.Test/"
 

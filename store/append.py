@@ -2,7 +2,12 @@
 
 One store timestamp a batch, never earlier than the last one, so that times grow with offsets. What a
 batch holds for one segment is written with one call (a run). Positions, and hints with them, move
-only after it. A message that is refused changes nothing, and does not stop the others of its batch.
+only after it. A message that is refused changes nothing, and does not stop the others of its batch. The one
+exception is a record that fits no segment: it ends the last one, as with Apache's broker (store
+format, section 2.6), unless every new segment begins with records of the hook.
+
+`append_batch` is the old-style batch of a remoting client (section 2.10): all of it or nothing, side
+by side in one queue and one segment.
 """
 
 import logging
@@ -15,7 +20,7 @@ from .commit_log import CommitLog
 from .consume_queue import ConsumeQueue
 from .dispatch import UNQUEUED, Dispatcher, Hint
 from .errors import StoreError
-from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME
+from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME, is_delayed
 from .queue_table import QueueTable
 from .record import (
     BLANK_BYTES,
@@ -28,8 +33,10 @@ from .record import (
     TRANSACTION_MASK,
     Message,
     encode,
+    encode_sealed,
     record_size,
     tags_code,
+    with_crc_room,
 )
 from .results import AppendResult, Arrival, PutStatus
 
@@ -39,12 +46,25 @@ _FIXED_AND_LENGTH: Final = FIXED_V4.size + 2
 _UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
 #: A run is joined in memory before it is written; above this it is written and a new one begins.
 _RUN_BYTES_MAX: Final = 1 << 20
+#: A member of a batch on the wire, without body and properties: five numbers and two lengths.
+_MEMBER_BYTES: Final = 22
 #: Records looked at in one step while offsets are taken from the log.
 _ASSIGN_STEP: Final = 10_000
 
 
 def refused(status: PutStatus) -> AppendResult:
     return AppendResult(status, -1, 0, -1, 0)
+
+
+def unflushed(result: AppendResult) -> AppendResult:
+    """Stored, but not known to be on the disk."""
+    return AppendResult(
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        result.physical_offset,
+        result.size,
+        result.queue_offset,
+        result.store_timestamp_ms,
+    )
 
 
 class Appender:
@@ -57,8 +77,12 @@ class Appender:
         dispatcher: Dispatcher,
         wall_ms: Callable[[], int],
         body_bytes_max: int,
+        *,
+        seal: bool = False,
     ) -> None:
         self.on_new_segment: Callable[[int], list[Message]] | None = None
+        #: Messages that were refused so far.
+        self.refusals = 0
         #: Why the last segment could not be made; "" while there is no trouble.
         self.allocation_failure = ""
         self._log = log
@@ -66,27 +90,61 @@ class Appender:
         self._dispatcher = dispatcher
         self._wall_ms = wall_ms
         self._body_bytes_max = body_bytes_max
+        self._seal = seal  # end every record with its checksum (enabledAppendPropCRC)
+        self._encode = encode_sealed if seal else encode
         self._assigned_end = 0  # queue offsets of all records before it are known
         self._headed = -1  # start of the segment whose first record may come now
         self._in_hook = False
 
     def append_many(self, messages: Sequence[Message]) -> list[AppendResult]:
         """One result a message, in order. Raises OSError when the log cannot be written."""
+        now_ms = self._begin()
+        begin = self._log.end
+        if self._seal:
+            results = [self._append_one(message, now_ms) for message in messages]
+        else:
+            results = []
+            rest = self._append_run(messages, now_ms, results)
+            while rest:
+                results.append(self._append_one(rest[0], now_ms))
+                rest = self._append_run(rest[1:], now_ms, results)
+        self._finish(begin, now_ms)
+        return results
+
+    def append_batch(self, messages: Sequence[Message]) -> list[AppendResult]:
+        """All of them, with consecutive queue offsets in one segment, or none with one reason.
+        Raises OSError when the log cannot be written."""
+        if not messages:
+            return []
+        now_ms = self._begin()
+        begin = self._log.end
+        if self._seal:
+            messages = [with_crc_room(message) for message in messages]
+        status = self._batch_fault(messages)
+        results: list[AppendResult] = []
+        if status is _OK:
+            status = self._place(sum(record_size(message) for message in messages), now_ms)
+        if status is _OK:
+            results += self._write_batch(messages, now_ms)
+        self._finish(begin, now_ms)
+        if not results:
+            self.refusals += len(messages)
+        return results or [refused(status) for _ in messages]
+
+    def _begin(self) -> int:
+        """Ready to append; returns the store time of what comes."""
         log = self._log
         log.drop_part()
-        self.assign_from_log()
+        if self._assigned_end != log.end:
+            self.assign_from_log()
         self._dispatcher.begin_hints()
-        now_ms = max(self._wall_ms(), log.last_store_timestamp_ms)
-        begin = log.end
-        results: list[AppendResult] = []
-        rest = self._append_run(messages, now_ms, results)
-        while rest:
-            results.append(self._append_one(rest[0], now_ms))
-            rest = self._append_run(rest[1:], now_ms, results)
+        return max(self._wall_ms(), log.last_store_timestamp_ms)
+
+    def _finish(self, begin: int, now_ms: int) -> None:
+        log = self._log
         if log.end != begin:
             self._assigned_end = log.end
             log.note_written(now_ms)
-        return results
 
     def _append_run(
         self, messages: Sequence[Message], now_ms: int, results: list[AppendResult]
@@ -171,34 +229,93 @@ class Appender:
             return 0
         return min(segment.end - BLANK_BYTES, log.end + _RUN_BYTES_MAX)
 
+    def _fault(self, message: Message) -> PutStatus:
+        """Why the message cannot be stored, wherever it goes; PUT_OK if it can."""
+        if len(message.body) > self._body_bytes_max:
+            return PutStatus.MESSAGE_ILLEGAL
+        if len(message.properties) > PROPERTIES_BYTES_MAX:
+            return PutStatus.PROPERTIES_SIZE_EXCEEDED
+        try:
+            self._queues.queue(message.topic, message.queue_id)
+            encode(message, 0, 0, 0)  # whatever is wrong with it shows before room is made
+        except (ValueError, struct.error):
+            return PutStatus.MESSAGE_ILLEGAL
+        return _OK
+
+    def _batch_fault(self, messages: Sequence[Message]) -> PutStatus:
+        first = messages[0]
+        size = 0
+        for message in messages:
+            size += _MEMBER_BYTES + len(message.body) + len(message.properties)
+            if (
+                (message.topic, message.queue_id) != (first.topic, first.queue_id)
+                or message.sys_flag & TRANSACTION_MASK
+                or is_delayed(message.properties)
+            ):
+                return PutStatus.MESSAGE_ILLEGAL
+            status = self._fault(message)
+            if status is not _OK:
+                return status
+        return PutStatus.MESSAGE_ILLEGAL if size > self._body_bytes_max else _OK
+
+    def _write_batch(self, messages: Sequence[Message], now_ms: int) -> list[Arrival]:
+        log = self._log
+        queue = self._queues.queue(messages[0].topic, messages[0].queue_id)
+        begin = end = log.end
+        parts: list[bytes] = []
+        arrivals: list[Arrival] = []
+        flat = [queue.next_offset]
+        for number, message in enumerate(messages, queue.next_offset):
+            data = self._encode(message, number, end, now_ms)
+            code = tags_code(message.topic, message.properties, now_ms)
+            arrivals.append(
+                Arrival(_OK, end, len(data), number, now_ms, message.topic, message.queue_id, code)
+            )
+            flat += (end, len(data), code)
+            parts.append(data)
+            end += len(data)
+        log.write(b"".join(parts))
+        assert log.end == end > begin
+        queue.next_offset += len(messages)
+        self._dispatcher.add_hint(Hint(list(arrivals), {queue: flat}))
+        return arrivals
+
     def _append_one(self, message: Message, now_ms: int) -> AppendResult:
         """The careful way: any message, wherever it has to go."""
-        if len(message.body) > self._body_bytes_max:
-            return refused(PutStatus.MESSAGE_ILLEGAL)
-        if len(message.properties) > PROPERTIES_BYTES_MAX:
-            return refused(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+        if self._seal:
+            message = with_crc_room(message)
+        status = self._fault(message)
+        if status is not _OK:
+            self.refusals += 1
+            return refused(status)
         log = self._log
-        try:
-            queue = self._queues.queue(message.topic, message.queue_id)
-            size = record_size(message)
-            encode(message, 0, 0, now_ms)  # whatever is wrong with it shows before room is made
-        except (ValueError, struct.error):
-            return refused(PutStatus.MESSAGE_ILLEGAL)
-        if size + BLANK_BYTES > log.segment_bytes:
-            return refused(PutStatus.END_OF_FILE)
-        if not self._make_room(size, now_ms):
-            return refused(PutStatus.CREATE_MAPPED_FILE_FAILED)
+        size = record_size(message)
+        queue = self._queues.queue(message.topic, message.queue_id)
+        status = self._place(size, now_ms)
+        if status is not _OK:
+            self.refusals += 1
+            return refused(status)
         begin = log.end
         if message.sys_flag & TRANSACTION_MASK in UNQUEUED:
-            log.write(encode(message, 0, begin, now_ms))
+            log.write(self._encode(message, 0, begin, now_ms))
             return AppendResult(_OK, begin, size, 0, now_ms)
         number = queue.next_offset
-        log.write(encode(message, number, begin, now_ms))
+        log.write(self._encode(message, number, begin, now_ms))
         queue.next_offset = number + 1
         code = tags_code(message.topic, message.properties, now_ms)
         arrival = Arrival(_OK, begin, size, number, now_ms, message.topic, message.queue_id, code)
         self._dispatcher.add_hint(Hint([arrival], {queue: [number, begin, size, code]}))
         return arrival
+
+    def _place(self, size: int, now_ms: int) -> PutStatus:
+        """Let the log end where `size` bytes fit."""
+        log = self._log
+        whole = log.segment_bytes - BLANK_BYTES
+        if size > whole:
+            if self.on_new_segment is None and self._make_room(whole, now_ms):
+                log.mark_unfit()
+            return PutStatus.END_OF_FILE
+        return _OK if self._make_room(size, now_ms) else PutStatus.CREATE_MAPPED_FILE_FAILED
 
     def _make_room(self, size: int, now_ms: int) -> bool:
         """Let the log end where a record of `size` bytes fits; false if there is no segment."""
@@ -246,6 +363,8 @@ class Appender:
         while begin < log.end:
             arrivals, end = dispatcher.parse(begin, log.end, _ASSIGN_STEP)
             for arrival in arrivals:
+                if arrival.topic in self._queues.batch_topics:
+                    continue
                 queue = self._queues.queue(arrival.topic, arrival.queue_id)
                 queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
             if end == begin:

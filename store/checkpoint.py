@@ -7,11 +7,16 @@ offset  size  field
     24     8  flushed offset of the master (replication)
     32     8  start of the last whole record that recovery found
     40     8  start of the last record whose queue unit was flushed
-    48  4048  zeros
+    48     8  ours: 1 + offset up to which the log was flushed; 0 = nothing known
+    56     8  ours: the first value, as it was when the one before was written
+    64  4032  zeros
 
-Six big-endian i64 in a file of 4096 bytes (store format, section 5; the sixth is 5.5's). The last
-queue unit counts only once the log is flushed beyond its record, so that recovery may trust
-everything before it.
+Big-endian i64 in a file of 4096 bytes (store format, section 5; the sixth is 5.5's). The last queue
+unit counts only once the log is flushed beyond its record, so that recovery may trust everything
+before it.
+
+Apache's broker reads and writes the first six values and leaves the rest. Where it has been at work since,
+the first value has moved away from its copy, and our flushed end is not believed any more.
 """
 
 import os
@@ -23,7 +28,9 @@ from .disk import Disk
 from .errors import UnsupportedLayoutError
 
 FILE_BYTES: Final = 4096
-_FIELDS: Final = struct.Struct(">6q")
+_FIELDS: Final = struct.Struct(">8q")
+#: What any writer leaves at least.
+_BYTES_MIN: Final = 48
 
 
 @dataclass(slots=True)
@@ -36,13 +43,28 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
     logics_physical_offset: int = 0
+    #: Everything in front of this offset was flushed; -1 = not known.
+    flushed_end: int = -1
+
+    def note_flushed(self, end: int, store_timestamp_ms: int) -> None:
+        """The log was flushed up to `end`, and to records of this time. (A reader on another thread
+        may see one without the other: both are true by themselves.)"""
+        self.physic_msg_timestamp_ms = store_timestamp_ms
+        self.flushed_end = end
 
     def encode(self) -> bytes:
-        return _FIELDS.pack(*astuple(self))
+        *values, flushed_end = astuple(self)
+        return _FIELDS.pack(*values, flushed_end + 1, values[0] if flushed_end >= 0 else 0)
 
     @classmethod
     def decode(cls, data: bytes) -> "Checkpoint":
-        return cls(*_FIELDS.unpack_from(data))
+        *values, flushed, copy = _FIELDS.unpack_from(
+            data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")
+        )
+        found = cls(*values)
+        if flushed > 0 and copy == values[0]:
+            found.flushed_end = flushed - 1
+        return found
 
 
 class CheckpointFile:
@@ -52,39 +74,60 @@ class CheckpointFile:
         self._path = path
         self._disk = disk
         self._descriptor = -1
+        self._named = True  # the file's name is durable
         self._on_disk = b""
 
     def load(self) -> Checkpoint:
         """The values; all 0 when there is no file. Changes nothing.
 
-        Raises UnsupportedLayoutError for a file that is too short.
+        Raises UnsupportedLayoutError for a file that is too short, and for a folder.
         """
         try:
             with open(self._path, "rb") as file:
                 data = file.read(FILE_BYTES)
         except FileNotFoundError:
             return Checkpoint()
+        except IsADirectoryError as error:
+            raise UnsupportedLayoutError(
+                f"{self._path} is a folder, not a checkpoint. Move it away: the next start then walks "
+                "more of the log."
+            ) from error
         if not data:  # created, then the process died
             return Checkpoint()
-        if len(data) < _FIELDS.size:
+        if len(data) < _BYTES_MIN:
             raise UnsupportedLayoutError(
                 f"{self._path} has {len(data)} bytes, a checkpoint has {FILE_BYTES}. Delete it: "
-                "the next start then walks the whole log."
+                "the next start then walks more of the log."
             )
         self._on_disk = data[: _FIELDS.size]
         return Checkpoint.decode(data)
+
+    def make_room(self) -> None:
+        """Have the file with all its bytes; after that saving cannot meet a full disk. Raises
+        OSError."""
+        if self._descriptor >= 0:
+            return
+        descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            if os.fstat(descriptor).st_size < FILE_BYTES:
+                self._named = False
+                self._disk.fallocate(descriptor, FILE_BYTES)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Make the values durable, if they changed. Raises OSError."""
         data = checkpoint.encode()
         if data == self._on_disk:
             return
-        if self._descriptor < 0:
-            self._descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
-            if os.fstat(self._descriptor).st_size < FILE_BYTES:
-                self._disk.fallocate(self._descriptor, FILE_BYTES)
+        self.make_room()
         self._disk.pwrite(self._descriptor, data, 0)
         self._disk.fdatasync(self._descriptor)
+        if not self._named:
+            self._disk.sync_directory(os.path.dirname(self._path))
+            self._named = True
         self._on_disk = data
 
     def close(self) -> None:

@@ -5,9 +5,19 @@ calls by name (benchmarks and tests count fdatasync, they never time it) and ask
 may raise OSError: that is how a full or failing disk is tested. Nothing here retries.
 """
 
+import ctypes
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Space(NamedTuple):
+    """Bytes of a file system; `usable` is what is free for who is not root."""
+
+    total: int
+    free: int
+    usable: int
 
 
 class Disk:
@@ -51,10 +61,36 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def sync_file_system(self, path: str) -> None:
+        """Make everything on the file system of `path` durable, in one call. Releases the GIL."""
+        self._enter("syncfs")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if not hasattr(libc, "syncfs"):
+                os.sync()
+            elif libc.syncfs(descriptor):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+
     def fallocate(self, descriptor: int, size: int) -> None:
         """Reserve [0, size): a later write into it cannot find the disk full."""
         self._enter("fallocate")
         os.posix_fallocate(descriptor, 0, size)
+
+    def free_bytes(self, path: str) -> int:
+        """What this process may still write to the file system of `path`. Raises OSError."""
+        space = self.space(path)
+        return space.free if os.geteuid() == 0 else space.usable
+
+    def space(self, path: str) -> Space:
+        """How full the file system of `path` is. Raises OSError."""
+        self._enter("statvfs")
+        found = os.statvfs(path)
+        unit = found.f_frsize
+        return Space(found.f_blocks * unit, found.f_bfree * unit, found.f_bavail * unit)
 
     def pwrite(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
         self.counts["pwrite"] += 1

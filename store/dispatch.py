@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueue
@@ -35,9 +35,14 @@ from .segment import Segment
 
 #: Hints held while readers may not see the records yet (synchronous modes); about 200 bytes each.
 HINTS_MAX: Final = 65_536
+#: From here on the log is read in columns; below, that costs more than a record at a time.
+BULK_BYTES_MIN: Final = 512 << 10
+BULK_RECORDS_MIN: Final = 512
 #: Transaction types that get no unit (store format, section 3.4).
 UNQUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
+if TYPE_CHECKING:
+    from .queue_building import ArrivalReader
 
 _end_of = attrgetter("end")
 
@@ -111,6 +116,7 @@ class Dispatcher:
         self._hints_end = -1  # where the next hint must begin; -1: the log is ahead of the hints
         self._log = log
         self._queues = queues
+        self._reader: ArrivalReader | None = None
 
     def begin_hints(self) -> None:
         """Hints may begin when the queues have caught up with the log."""
@@ -125,6 +131,12 @@ class Dispatcher:
             self._hinted += len(hint.arrivals)
             self._hints_end = last.physical_offset + last.size
 
+    def drop_hints(self) -> None:
+        """Parse from the log again: some queues of the first hint may have their units already."""
+        self._hints.clear()
+        self._hinted = 0
+        self._hints_end = -1
+
     def skip_blank(self, begin: int) -> None:
         """A blank was written at `begin`: the next record lies where the log ends now."""
         if self._hints_end == begin:
@@ -135,7 +147,7 @@ class Dispatcher:
 
         Raises OSError, ValueError or CorruptLogError; what was visible before stays so.
         """
-        up_to = min(up_to, self._log.end)
+        up_to = min(up_to, self._log.readable_end)
         self.offset = max(self.offset, self._log.start)
         arrivals: list[Arrival] = []
         while self.offset < up_to and len(arrivals) < records_max:
@@ -162,7 +174,10 @@ class Dispatcher:
             hint, rest = hint.split(count)
             self._hints[0] = rest
             self._hints.appendleft(hint)
-        self._queues.write_units(hint.units)
+        if self._queues.write_ext:
+            self._queues.write(hint.arrivals)
+        else:
+            self._queues.write_units(hint.units)
         self._hints.popleft()
         self._hinted -= len(hint.arrivals)
         last = hint.arrivals[-1]
@@ -174,12 +189,24 @@ class Dispatcher:
         if arrivals:
             self.last = (arrivals[-1].physical_offset, arrivals[-1].store_timestamp_ms)
 
+    def _read_many(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
+        if self._reader is None:
+            # Comes with NumPy: for a store that has fallen behind, or follows another.
+            from .queue_building import ArrivalReader
+
+            self._reader = ArrivalReader(self._log)
+        return self._reader.read(begin, up_to, records_max)
+
     def parse(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         """Arrivals of the queued records in [begin, up_to), and where the next record begins.
 
         `begin` is the border of a record. Looks at `records_max` records at most.
         """
-        arrivals: list[Arrival] = []
+        if up_to - begin >= BULK_BYTES_MIN and records_max >= BULK_RECORDS_MIN:
+            arrivals, end = self._read_many(begin, up_to, records_max)
+            if end > begin:
+                return arrivals, end
+        arrivals = []
         for _ in range(records_max):
             if up_to - begin < BLANK_BYTES:
                 break

@@ -1,12 +1,15 @@
 """The flush threads: when the log, the queues and the checkpoint reach the disk.
 
 SYNC_FLUSH is group commit: one fdatasync serves every append that came before it began. While it
-runs, the next group gathers. With several senders at work a flush also waits a moment
+runs, the next group gathers (`group_commit.py`). With several senders at work a flush also waits a moment
 (`syncFlushGatherMax`) for as many records as the last groups had: senders that were released
 together send again together, and one flush then serves them all. A single sender never waits.
 
 ASYNC_FLUSH wakes every 500 ms, flushes when 4 pages are dirty, and every 10 s whatever there is
 (store format, section 7.2).
+
+With the transient pool only what was committed can be flushed: SYNC_FLUSH commits first, ASYNC_FLUSH
+follows the commit thread (transient_pool.py).
 
 A failed fdatasync is never tried again: the kernel may have dropped the pages and would report
 success the next time. The thread reports the failure and ends; the store becomes read-only.
@@ -14,7 +17,6 @@ success the next time. The thread reports the failure and ends; the store become
 No clock is read here: threads wait with timeouts and count their rounds.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -22,11 +24,15 @@ from typing import Final
 from .checkpoint import Checkpoint, CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
-from .disk import Disk
 from .dispatch import Dispatcher
+from .group_commit import FlushRequest, GroupCommit
+from .indexing import Indexing
 from .queue_table import QueueTable
+from .write_gate import NO_SPACE, WriteGate
 
 _PAGE_BYTES: Final = 4096
+#: The cause of a pause: queue files or the checkpoint find no room.
+_FILES: Final = "queue files"
 _NEVER: Final = 1 << 62
 
 
@@ -51,7 +57,8 @@ class LogFlusher:
         self._sync = config.sync_flush
         self._condition = threading.Condition()
         self._stopping = False
-        self._pending = 0  # records since the last flush began
+        self._ended = False
+        self._group = GroupCommit()
         self._needed = _NEVER  # wake the thread at so many
         self._expected = 1  # records that the last groups had, decaying
         self._thread = threading.Thread(target=self._run, name="store-flush-log", daemon=True)
@@ -59,13 +66,14 @@ class LogFlusher:
     def start(self) -> None:
         self._thread.start()
 
-    def wake(self, records: int) -> None:
-        """So many records were appended. Costs nothing in ASYNC_FLUSH."""
-        if self._sync:
-            with self._condition:
-                self._pending += records
-                if self._pending >= self._needed:
-                    self._condition.notify()
+    def request(self, request: FlushRequest) -> None:
+        """Something was appended; only in SYNC_FLUSH."""
+        with self._condition:
+            self._group.add(request)
+            if self._group.pending >= self._needed or request.settled is not None:
+                self._condition.notify()
+            if self._ended:
+                self._group.give_up()
 
     def stop(self) -> None:
         """Flush what is left, unless a flush failed, and end the thread."""
@@ -82,27 +90,37 @@ class LogFlusher:
                 self._run_sync()
             else:
                 self._run_async()
-            self._flush()
+            self._commit_and_flush()
         except OSError as error:
             self._on_failed(f"fdatasync of the commit log failed: {error}.")
+        except BaseException as error:
+            self._on_failed(f"The flush thread of the commit log ended: {error!r}.")
+            raise
+        finally:
+            with self._condition:
+                self._ended = True
+                self._group.give_up()
 
     def _run_sync(self) -> None:
         gather_seconds = self._config.sync_flush_gather_max / 1000
         while True:
             with self._condition:
                 while not self._stopping and self._log.end <= self.flushed:
-                    self._pending = 0
+                    self._group.swap()  # what came while its bytes were flushed already
+                    self._group.settle()
                     self._needed = 1
                     self._condition.wait()
-                if not self._stopping and self._pending < self._expected and gather_seconds:
+                if not self._stopping and self._group.pending < self._expected and gather_seconds:
                     self._needed = self._expected
                     self._condition.wait(gather_seconds)
                 if self._stopping:
                     return
-                group, self._pending = self._pending, 0
+                group = self._group.swap()
                 self._needed = _NEVER
             self._expected = max(group, self._expected * 3 // 4, 1)
-            self._flush()
+            self._commit_and_flush()
+            with self._condition:
+                self._group.settle()
 
     def _run_async(self) -> None:
         config = self._config
@@ -116,26 +134,30 @@ class LogFlusher:
                 if self._stopping:
                     return
             tick += 1
-            pages = self._log.end // _PAGE_BYTES - self.flushed // _PAGE_BYTES
+            pages = self._log.readable_end // _PAGE_BYTES - self.flushed // _PAGE_BYTES
             if pages >= config.flush_commit_log_least_pages or tick % thorough_every == 0:
                 self._flush()
 
+    def _commit_and_flush(self) -> None:
+        self._log.commit()
+        self._flush()
+
     def _flush(self) -> None:
         # The time first: read the other way round it could belong to a record behind `end`.
-        store_timestamp_ms = self._log.last_store_timestamp_ms
-        end = self._log.end
+        store_timestamp_ms = self._log.readable_store_timestamp_ms
+        end = self._log.readable_end
         if end <= self.flushed:
             return
         for segment in self._log.segments_between(self.flushed, end):
             segment.flush(min(end - segment.start, segment.size))
         self.rounds += 1
         self.flushed = end
-        self._checkpoint.physic_msg_timestamp_ms = store_timestamp_ms
+        self._checkpoint.note_flushed(end, store_timestamp_ms)
         self._on_flushed(end)
 
 
 class QueueFlusher:
-    """Flushes queue files, and the checkpoint behind them."""
+    """Flushes queue files and full index files, and the checkpoint behind them."""
 
     def __init__(
         self,
@@ -146,8 +168,8 @@ class QueueFlusher:
         checkpoint: Checkpoint,
         file: CheckpointFile,
         config: StoreConfig,
-        disk: Disk,
-        on_failed: Callable[[str], None],
+        gate: WriteGate,
+        indexing: Indexing,
     ) -> None:
         self._queues = queues
         self._dispatcher = dispatcher
@@ -155,8 +177,8 @@ class QueueFlusher:
         self._checkpoint = checkpoint
         self._file = file
         self._config = config
-        self._disk = disk
-        self._on_failed = on_failed
+        self._gate = gate
+        self._indexing = indexing
         self._flushed = (0, 0)  # last record whose unit is on the disk: start, store time
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
@@ -171,7 +193,9 @@ class QueueFlusher:
 
     def finish(self) -> None:
         """Flush all queues and the checkpoint, on the caller's thread. Raises OSError."""
-        self._flush_thorough()
+        last = self._dispatcher.last
+        self._queues.flush(0)
+        self._flushed = last
         self._save()
 
     def _run(self) -> None:
@@ -181,27 +205,35 @@ class QueueFlusher:
         try:
             while not self._stop.wait(interval / 1000):
                 tick += 1
+                last = self._dispatcher.last
+                if not self._write_out():
+                    continue
                 if tick % thorough_every == 0:
-                    self._flush_thorough()
+                    self._queues.flush_written(0)
+                    self._flushed = last
                 else:
-                    self._flush_files(self._config.flush_consume_queue_least_pages)
+                    self._queues.flush_written(self._config.flush_consume_queue_least_pages)
+                self._indexing.flush(self._log_flusher.flushed, self._checkpoint)
                 self._save()
         except OSError as error:
-            self._on_failed(f"Flushing the consume queues or the checkpoint failed: {error}.")
+            self._gate.refuse(f"Flushing the queues, the index or the checkpoint failed: {error}.")
+        except BaseException as error:
+            self._gate.refuse(f"The flush thread of the queues ended: {error!r}.")
+            raise
 
-    def _flush_thorough(self) -> None:
-        last = self._dispatcher.last
-        self._flush_files(0)
-        self._flushed = last
-
-    def _flush_files(self, pages_min: int) -> None:
-        self._queues.write_out()
-        for path in self._queues.take_dirty(pages_min):
-            descriptor = self._disk.open(path, os.O_RDWR)
-            try:
-                self._disk.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+    def _write_out(self) -> bool:
+        """Put into the files what waits, and whether there was room. All of it is in the log: on a
+        full disk it goes on waiting in memory, and the store takes no more until it finds room."""
+        try:
+            self._file.make_room()
+            self._queues.write_out()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._gate.pause(_FILES, f"The disk is full: the queues cannot be written ({error}).")
+            return False
+        self._gate.resume(_FILES)
+        return True
 
     def _save(self) -> None:
         offset, store_timestamp_ms = self._flushed

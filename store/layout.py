@@ -9,6 +9,7 @@ holds nothing and is reported for removal.
 
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import UnsupportedLayoutError
@@ -19,37 +20,39 @@ _ZERO_SCAN_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileList:
-    """Start offsets in ascending order, and the path of an unfinished last file, if there is one."""
+    """Start offsets in ascending order with their paths, and an unfinished last file, if any."""
 
     starts: tuple[int, ...]
     unfinished: str = ""
+    paths: tuple[str, ...] = ()
 
 
 def file_name(start: int) -> str:
     return f"{start:0{NAME_DIGITS}d}"
 
 
-def list_files(directory: str, size: int, key: str) -> FileList:
-    """The files of one directory; `key` is the option that gives `size`, for the sentence.
+def list_files(directories: str | Sequence[str], size: int, key: str) -> FileList:
+    """The files of one file queue, which may be spread over several directories; `key` is the
+    option that gives `size`, for the sentence.
 
-    Raises UnsupportedLayoutError for a foreign name, another size or a gap between files.
+    Raises UnsupportedLayoutError for a foreign name, another size, a gap between files or a file
+    that is there twice.
     """
-    try:
-        entries = sorted(
-            (entry for entry in os.scandir(directory) if not entry.is_dir()), key=lambda e: e.name
-        )
-    except FileNotFoundError:
-        return FileList(())
-    starts: list[int] = []
+    if isinstance(directories, str):
+        directories = (directories,)
+    entries = sorted((e for d in directories for e in _entries(d)), key=lambda e: e.name)
+    files: list[tuple[int, str]] = []
     unfinished = ""
     for entry in entries:
-        if not (entry.name.isascii() and entry.name.isdecimal()):
+        name = entry.name
+        if not (name.isascii() and name.isdecimal() and file_name(int(name)) == name):
             raise UnsupportedLayoutError(
-                f"{entry.path} is not a store file (its name is not an offset). Move it away."
+                f"{entry.path} is not a store file (its name is not an offset of "
+                f"{NAME_DIGITS} digits). Move it away."
             )
         length = entry.stat().st_size
         if length == size:
-            starts.append(int(entry.name))
+            files.append((int(entry.name), entry.path))
         elif entry is entries[-1] and length < size and _only_zeros(entry.path, length):
             unfinished = entry.path
         else:
@@ -57,13 +60,22 @@ def list_files(directory: str, size: int, key: str) -> FileList:
                 f"{entry.path} has {length} bytes, {key} is {size}. Start with the size that this "
                 "store was made with; nothing was changed."
             )
-    for before, after in itertools.pairwise(starts):
+    for (before, path), (after, other) in itertools.pairwise(files):
+        if after == before:
+            raise UnsupportedLayoutError(f"{path} and {other} are the same segment. Move one away.")
         if after != before + size:
             raise UnsupportedLayoutError(
-                f"Between {file_name(before)} and {file_name(after)} in {directory} a file is "
-                "missing. Restore it, or take this directory from another replica."
+                f"Between {path} and {other} a file is missing. Restore it (is every directory "
+                "of the log mounted?), or take this directory from another replica."
             )
-    return FileList(tuple(starts), unfinished)
+    return FileList(tuple(f[0] for f in files), unfinished, tuple(f[1] for f in files))
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        return [entry for entry in os.scandir(directory) if not entry.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def _only_zeros(path: str, length: int) -> bool:

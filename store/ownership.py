@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 from .disk import Disk
-from .errors import StoreLockedError
+from .errors import DiskFullError, StoreError, StoreLockedError
+from .write_gate import NO_SPACE, suppress_no_space
 
 _LOCK_BYTES = b"lock"
 
@@ -26,11 +27,12 @@ class Ownership:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Raises StoreLockedError when another store has the directory."""
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True)
-            self._disk.sync_directory(str(self._root.parent))
-        descriptor = self._disk.open(str(self._root / "lock"), os.O_RDWR | os.O_CREAT)
+        """Raises StoreLockedError when another store has the directory, StoreError when this process
+        may not write there, DiskFullError when a new store finds no room."""
+        try:
+            descriptor = self._open_lock()
+        except OSError as error:
+            raise self._unusable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
@@ -42,9 +44,26 @@ class Ownership:
             ) from error
         self._descriptor = descriptor
         if os.pread(descriptor, len(_LOCK_BYTES) + 1, 0) != _LOCK_BYTES:
-            self._disk.truncate(descriptor, 0)
-            self._disk.pwrite(descriptor, _LOCK_BYTES, 0)
-            self._disk.fsync(descriptor)
+            with suppress_no_space():  # the locks count, not the word
+                self._disk.truncate(descriptor, 0)
+                self._disk.pwrite(descriptor, _LOCK_BYTES, 0)
+                self._disk.fsync(descriptor)
+
+    def _open_lock(self) -> int:
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True)
+            self._disk.sync_directory(str(self._root.parent))
+        return self._disk.open(str(self._root / "lock"), os.O_RDWR | os.O_CREAT)
+
+    def _unusable(self, error: OSError) -> StoreError:
+        if error.errno in NO_SPACE:
+            return DiskFullError(
+                f"There is no room to make the store directory {self._root}: free some space."
+            )
+        return StoreError(
+            f"The store directory {self._root} cannot be used: {error.strerror}. Start as its owner, "
+            "on a file system that is mounted for writing, or name another storePathRootDir."
+        )
 
     def _owner(self) -> str:
         try:
@@ -58,12 +77,18 @@ class Ownership:
         return not self._abort.exists()
 
     def mark_running(self) -> None:
-        """Write `abort`; from now on only `mark_stopped` makes the next start a clean one."""
+        """Write `abort`; from now on only `mark_stopped` makes the next start a clean one.
+
+        Raises StoreError when the file cannot be made: a store that is not marked must not run."""
         data = str(os.getpid()).encode()
         path = str(self._abort)
-        descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            self._disk.pwrite(descriptor, data, 0)
+            descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            with suppress_no_space():  # the name is what counts; the number only helps people
+                self._disk.pwrite(descriptor, data, 0)
             self._disk.fsync(descriptor)
         finally:
             os.close(descriptor)

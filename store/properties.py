@@ -116,6 +116,23 @@ def tags_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
     return code
 
 
+_DELIVERY_TIMES: Final = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+
+
+def is_delayed(properties: bytes) -> bool:
+    """Whether the message asks for a later delivery, by level or by time."""
+    if b"DEL" not in properties:
+        return False
+    return _delay_level(properties) > 0 or any(
+        property_value(properties, name) for name in _DELIVERY_TIMES
+    )
+
+
+def waits(properties: bytes) -> bool:
+    """Whether the sender waits for the disk and the replicas (WAIT, true unless it says false)."""
+    return b"WAIT\x01" not in properties or property_value(properties, b"WAIT") != b"false"
+
+
 def _delay_level(properties: bytes) -> int:
     value = property_value(properties, DELAY.encode())
     try:

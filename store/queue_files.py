@@ -1,42 +1,77 @@
 """Descriptors of consume queue files, kept open within a bound.
 
-Queue files are sparse (tens of thousands of queues would fill any disk) and are read with pread. At
-most `limit` stay open, the least recently used is closed first: a broker may have far more queues
-than descriptors.
+Queue files are sparse (tens of thousands of queues would fill any disk) and are read with pread; none
+is ever mapped. At most `limit` stay open, the least recently used is closed first: a broker may have
+far more queues than descriptors.
 """
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 from .disk import Disk
 
 
 class QueueFiles:
-    """Open files by path. Called from one thread."""
+    """Files of one size below `directory`; open ones by path. Called from one thread."""
 
-    __slots__ = ("_disk", "_limit", "_open", "size")
+    __slots__ = ("_created", "_disk", "_limit", "_open", "directory", "size")
 
-    def __init__(self, disk: Disk, size: int, limit: int) -> None:
+    def __init__(self, disk: Disk, size: int, limit: int, directory: str = "") -> None:
         self.size = size
+        self.directory = directory
         self._disk = disk
         self._limit = limit
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._created: deque[str] = deque()  # paths whose names are not known to be durable
 
-    def create(self, path: str) -> None:
-        """A sparse file of zeros; creates the folder of the queue as well."""
-        folder = os.path.dirname(path)
-        if not os.path.isdir(folder):
-            os.makedirs(folder)
-        descriptor = self._disk.open(path, os.O_RDWR | os.O_CREAT)
+    def open_for_writing(self, path: str) -> int:
+        """A descriptor for the caller to close; a new file is sparse zeros of the one size, and the
+        folder of the queue is made as well. Any thread. Raises OSError."""
         try:
-            self._disk.truncate(descriptor, self.size)
+            descriptor = self._disk.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            descriptor = self._disk.open(path, os.O_RDWR | os.O_CREAT)
+            self._created.append(path)
+        try:
+            if os.fstat(descriptor).st_size < self.size:  # also what a crash left half made
+                self._disk.truncate(descriptor, self.size)
         except BaseException:
             os.close(descriptor)
             raise
-        self._keep(path, descriptor)
+        return descriptor
+
+    def take_folders(self) -> set[str]:
+        """Folders to sync for the files made since the last call: the queue's, the topic's, and the
+        one of all queues. Any thread."""
+        folders: set[str] = set()
+        while self._created:
+            folder = os.path.dirname(self._created.popleft())
+            while len(folder) >= len(self.directory) and folder not in folders:
+                folders.add(folder)
+                folder = os.path.dirname(folder)
+        return folders
 
     def read(self, path: str, size: int, position: int) -> bytes:
+        """Raises FileNotFoundError when the file is gone."""
         return self._disk.pread(self._descriptor(path), size, position)
+
+    def read_once(self, path: str, size: int) -> bytes:
+        """The first `size` bytes of a file that will not be needed again soon; of a folder none."""
+        descriptor = self._disk.open(path, os.O_RDONLY)
+        try:
+            return self._disk.pread(descriptor, size, 0)
+        except IsADirectoryError:
+            return b""
+        finally:
+            self._disk.close(descriptor)
+
+    def write(self, path: str, data: bytes, position: int) -> int:
+        """Write through a descriptor that stays open, into a new file if need be; returns how many
+        bytes were written. Raises OSError."""
+        if path not in self._open:
+            self._keep(path, self.open_for_writing(path))
+        return self._disk.pwrite(self._descriptor(path), data, position)
 
     def clear_from(self, path: str, position: int) -> None:
         """Zeros from `position` to the end of the file, as holes."""
@@ -67,3 +102,25 @@ class QueueFiles:
         self._open[path] = descriptor
         if len(self._open) > self._limit:
             self._disk.close(self._open.popitem(last=False)[1])
+
+
+def salvage(directory: str, size: int) -> tuple[list[int], list[str]]:
+    """What a crash left of a queue's files: start bytes of the whole ones from the first on, paths
+    of the others, which hold nothing (the loss of power may take a file's name or size) or lie
+    behind a gap. Both empty when no crash explains what is there. Changes nothing."""
+    starts: list[int] = []
+    others: list[str] = []
+    for name in sorted(os.listdir(directory)):
+        path = os.path.join(directory, name)
+        length = os.path.getsize(path)
+        if not (name.isascii() and name.isdecimal()) or length > size:
+            return [], []
+        if length < size:
+            with open(path, "rb") as file:
+                if file.read().strip(b"\0"):
+                    return [], []
+        if length < size or others or (starts and int(name) != starts[-1] + size):
+            others.append(path)
+        else:
+            starts.append(int(name))
+    return starts, others

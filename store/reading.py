@@ -1,21 +1,55 @@
 """Reading a queue: from queue offsets to copies of records.
 
-Statuses and next offsets are RocketMQ's (store format, sections 9.1 and 9.5). Records are copied out
-of the map, so what a caller holds never depends on a segment.
+| status | when | next offset |
+| --- | --- | --- |
+| NO_MATCHED_LOGIC_QUEUE | no such queue can be: an illegal name, or queues of the batch form | 0 |
+| NO_MESSAGE_IN_QUEUE | the queue never held a message, or is not known | 0 |
+| OFFSET_TOO_SMALL | before the first unit | the first unit |
+| OFFSET_OVERFLOW_ONE | exactly where the next unit will come | the same |
+| OFFSET_OVERFLOW_BADLY | behind that | where the next unit will come |
+| OFFSET_FOUND_NULL | the queue file is gone (somebody deleted it) | first unit of the next file |
+| FOUND | at least one record | behind the last unit looked at |
+| NO_MATCHED_MESSAGE | units were looked at, none matched (or all were fillers) | the same |
+| MESSAGE_WAS_REMOVING | units were looked at, no record behind them is there | the same |
+
+Statuses and next offsets are RocketMQ's (store format, section 9.1). OFFSET_RESET is the answer of a
+broker that was told to reset a group; a store never gives it. A unit whose record retention took is
+passed over; one whose record should be there and is not (damage) as well, with one warning a queue.
+
+How much one read returns: what the caller says. A caller that gives no `bytes_max` gets RocketMQ's
+limits instead (9.2: few and small answers for what is read from the disk, 32 records or 256 KiB
+of what is in memory), judged by the first record, the oldest of the batch. The broker's pop and
+pull always give theirs, so their batches of 32 records of up to 4 MiB are never cut. One bound of
+RocketMQ's is not here: a read may cross queue files (`travelCqFileNumWhenGetMessage` keeps theirs
+inside one), because `maxFilterMessageSize` bounds anyway what is looked at.
+
+Records are copied out of the map, so what a caller holds never depends on a segment.
 """
 
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Callable
 from typing import Final
 
 from .commit_log import CommitLog
-from .config import CONSUME_QUEUE_UNIT_BYTES
+from .config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 from .consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from .errors import OffsetOutOfRangeError
-from .queue_table import QueueTable
+from .queue_table import QueueTable, check_topic
+from .record import RECORD_BYTES_MIN
 from .results import GetResult, GetStatus, StoredRecord
 
-#: What one read returns at most unless the caller says otherwise: one largest message.
-READ_BYTES_DEFAULT: Final = 4 << 20
+logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+#: A record's own size, and its own place: what a unit says must be what the record says.
+_SIZE_AND_PLACE: Final = struct.Struct(">i24xq")
+
+
+def machine_memory() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def tags_match(tags_code: int, wanted: frozenset[int]) -> bool:
@@ -31,10 +65,22 @@ def tags_match(tags_code: int, wanted: frozenset[int]) -> bool:
 class QueueReader:
     """Answers questions about queues; a queue that does not exist is an empty one."""
 
-    def __init__(self, log: CommitLog, queues: QueueTable, filter_bytes_max: int) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        config: StoreConfig,
+        memory_bytes: Callable[[], int] = machine_memory,
+    ) -> None:
         self._log = log
+        self._table = queues
         self._queues = queues.queues
-        self._filter_units_max = max(filter_bytes_max // CONSUME_QUEUE_UNIT_BYTES, 1)
+        self._config = config
+        units = config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES
+        self._filter_units_max = max(units, 1)
+        #: So far behind the log's end records count as being in memory.
+        self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
+        self._warned: set[ConsumeQueue] = set()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -50,14 +96,16 @@ class QueueReader:
         queue_id: int,
         offset: int,
         count_max: int,
-        bytes_max: int,
+        bytes_max: int | None,
         *,
         tag_codes: frozenset[int] | None,
     ) -> GetResult:
         queue = self._queues.get((topic, queue_id))
-        if queue is None or queue.max_offset == 0:
-            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if queue is None:
+            return GetResult(self._status_of_none(topic, queue_id), 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
+        if not high:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < low:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset == high:
@@ -65,8 +113,30 @@ class QueueReader:
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        if bytes_max is None:
+            count_max, bytes_max = self._limits(queue, offset, count_max)
         self._collect(queue, result, count_max, bytes_max, tag_codes)
         return result
+
+    def _status_of_none(self, topic: str, queue_id: int) -> GetStatus:
+        try:
+            check_topic(topic)
+        except ValueError:
+            return GetStatus.NO_MATCHED_LOGIC_QUEUE
+        if queue_id < 0 or topic in self._table.batch_topics:
+            return GetStatus.NO_MATCHED_LOGIC_QUEUE
+        return GetStatus.NO_MESSAGE_IN_QUEUE
+
+    def _limits(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[int, int]:
+        """RocketMQ's own, for a batch that begins at `offset`."""
+        config = self._config
+        unit = queue.read(offset, 1)
+        place = UNIT.unpack(unit)[0] if unit else 0
+        if self._log.readable_end - place <= self._memory_span:
+            count = config.max_transfer_count_on_message_in_memory
+            return min(count_max, count), config.max_transfer_bytes_on_message_in_memory
+        count = config.max_transfer_count_on_message_in_disk
+        return min(count_max, count), config.max_transfer_bytes_on_message_in_disk
 
     def _collect(
         self,
@@ -76,34 +146,77 @@ class QueueReader:
         bytes_max: int,
         tag_codes: frozenset[int] | None,
     ) -> None:
-        """Look at units from `result.next_offset` on until the batch is full."""
-        end = result.next_offset + max(self._filter_units_max, count_max)
-        step = count_max if tag_codes is None else self._filter_units_max
-        while result.next_offset < min(end, result.max_offset):
-            units = queue.read(result.next_offset, min(step, end - result.next_offset))
-            for offset, size, tags_code in UNIT.iter_unpack(units):
-                if size != FILLER_SIZE and (tag_codes is None or tags_match(tags_code, tag_codes)):
-                    # A full batch is left here, at the next match: what lies before is passed over.
-                    if result.records and (len(result.records) >= count_max or size > bytes_max):
-                        return
-                    data = self._read(offset, size, result)
-                    if data:
-                        bytes_max -= size
-                        result.records.append(
-                            StoredRecord(result.next_offset, offset, data, tags_code)
-                        )
-                result.next_offset += 1
-            if tag_codes is None and len(result.records) >= count_max:
-                return
+        """Look at units from `result.next_offset` on until the batch is full.
 
-    def _read(self, offset: int, size: int, result: GetResult) -> bytes:
-        """The record, or b"" when retention has taken it."""
-        if offset < self._log.start:
-            if result.status is GetStatus.NO_MATCHED_MESSAGE:
-                result.status = GetStatus.MESSAGE_WAS_REMOVING
-            return b""
-        result.status = GetStatus.FOUND
-        return self._log.read(offset, size)
+        This is the loop that reading waits for: one look at a map a record, and one copy.
+        """
+        log = self._log
+        segments = log.segments
+        log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
+        records, granted = result.records, bytes_max
+        check = _SIZE_AND_PLACE.unpack_from
+        begin = stop = 0  # of the segment that `data` is the map of
+        data: mmap.mmap | bytes = b""
+        number = result.next_offset
+        end = min(number + max(self._filter_units_max, count_max), result.max_offset)
+        step = max(count_max, 1) if tag_codes is None else self._filter_units_max
+        seen = log_end
+        while number < end and not (tag_codes is None and len(records) >= count_max and records):
+            units = queue.read(number, min(step, end - number))
+            if not units:
+                break
+            for offset, size, code in UNIT.iter_unpack(units):
+                if size != FILLER_SIZE:
+                    tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
+                    if tag_codes is None or tags_match(tags_code, tag_codes):
+                        # A full batch is left here, at the next match: what lies before is passed.
+                        if records and (len(records) >= count_max or size > bytes_max):
+                            end = number
+                            break
+                        if not begin <= offset < stop and log_start <= offset < log_end:
+                            segment = segments[(offset - log_start) // segment_bytes]
+                            begin, stop, data = segment.start, segment.end, segment.map
+                            stop = min(stop, log_end)
+                        at = offset - begin
+                        # A record's place is checked on every read (store format, section 9.4).
+                        if (
+                            begin <= offset
+                            and size >= RECORD_BYTES_MIN
+                            and offset + size <= stop
+                            and check(data, at) == (size, offset)
+                        ):
+                            bytes_max -= size
+                            records.append(
+                                StoredRecord(number, offset, data[at : at + size], tags_code)
+                            )
+                        else:
+                            self._miss(queue, number, offset, size, result)
+                    seen = offset
+                number += 1
+        if records:
+            result.status = GetStatus.FOUND
+        elif number == result.next_offset < end:
+            result.status = GetStatus.OFFSET_FOUND_NULL
+            number = min(queue.next_file(number), result.max_offset)
+        result.next_offset = number
+        result.size = granted - bytes_max
+        result.suggest_pulling_from_slave = log_end - seen > self._memory_span
+
+    def _miss(
+        self, queue: ConsumeQueue, number: int, offset: int, size: int, result: GetResult
+    ) -> None:
+        """The record of a unit is not there: retention took it, or something is damaged."""
+        result.status = GetStatus.MESSAGE_WAS_REMOVING
+        if offset >= self._log.start and queue not in self._warned:
+            self._warned.add(queue)
+            logger.warning(
+                "queue.record_missing topic=%s queue=%d offset=%d physical_offset=%d size=%d",
+                queue.topic,
+                queue.queue_id,
+                number,
+                offset,
+                size,
+            )
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool) -> int:
         queue = self._queues.get((topic, queue_id))

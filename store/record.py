@@ -23,12 +23,15 @@ offset     size  field
 
 All integers are big-endian (store format, sections 2.1-2.5; blank: 2.6). Version 2 is written exactly
 when the topic has more than 127 bytes, because version 1 reads its length back as a signed byte.
-Only the body has a checksum: `decode` also requires that all lengths add up to the total size.
+Only the body has a checksum: `decode` also requires that all lengths add up to the total size. With
+`enabledAppendPropCRC` the properties end in a checksum of all that stands before it (section 2.8):
+
+    __CRC32# 0x01 <CRC-32, top bit cleared: decimal, last digit first, filled up with 0 to 10> 0x02
 """
 
 import socket
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 from zlib import crc32
@@ -49,14 +52,17 @@ __all__ = [
     "Delivery",
     "Message",
     "Record",
+    "crc_room",
     "decode",
     "decode_delivery",
     "decode_properties",
     "encode",
     "encode_properties",
     "encode_record",
+    "encode_sealed",
     "java_hash",
     "pack_host",
+    "property_crc_ok",
     "property_value",
     "record_size",
     "tags_code",
@@ -110,6 +116,9 @@ FIXED: Final = tuple(
 )
 FIXED_V4: Final = FIXED[0]
 assert [fixed.size for fixed in FIXED] == [88, 100, 100, 112]
+CRC_NAME: Final = b"__CRC32#\x01"
+CRC_DIGITS: Final = 10
+CRC_TAIL_BYTES: Final = len(CRC_NAME) + CRC_DIGITS + 1
 #: total size, magic, CRC, queue id, flag, queue offset, physical offset, system flag
 HEAD: Final = struct.Struct(">iiIiiqqi")
 _LENGTH_16: Final = struct.Struct(">H")
@@ -245,6 +254,40 @@ def encode(
         len(body),
     )
     return b"".join((head, body, topic, len(properties).to_bytes(2, "big"), properties))
+
+
+def crc_room(properties: bytes) -> bytes:
+    """The properties with room for the checksum behind them; one that is there already goes."""
+    if CRC_NAME in properties:
+        pairs = properties.split(b"\x02")
+        properties = b"\x02".join(pair for pair in pairs if not pair.startswith(CRC_NAME))
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    return b"%b%b0000000000\x02" % (properties, CRC_NAME)
+
+
+def encode_sealed(
+    message: Message, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+) -> bytes:
+    """One whole record whose properties, made by `crc_room`, end in the checksum of the rest."""
+    data = encode(message, queue_offset, physical_offset, store_timestamp_ms)
+    return data[: -CRC_DIGITS - 1] + _digits(data) + b"\x02"
+
+
+def _digits(record: bytes | memoryview) -> bytes:
+    value = crc32(record[:-CRC_TAIL_BYTES]) & CRC_MASK
+    return str(value).encode()[::-1].ljust(CRC_DIGITS, b"0")
+
+
+def property_crc_ok(record: bytes | memoryview) -> bool:
+    """Whether the whole record ends in its checksum and is what the checksum was made of."""
+    tail = bytes(record[-CRC_TAIL_BYTES:])
+    return tail == b"%b%b\x02" % (CRC_NAME, _digits(record))
+
+
+def with_crc_room(message: Message) -> Message:
+    """The message as it is appended with `enabledAppendPropCRC`."""
+    return replace(message, properties=crc_room(message.properties))
 
 
 def encode_record(record: Record) -> bytes:

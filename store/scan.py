@@ -1,174 +1,343 @@
-"""Looking at raw log bytes: is there a record here, and is there one anywhere further on.
+"""The scanner: walks raw log bytes and gives records as columns, many at a time.
 
-Pure functions over a buffer that starts at a segment's start. `inspect` is the judgement that
-recovery and raw append share (store format, section 6.2), stricter in one point: the physical offset
-in the record must be the place where it lies, so that a stray copy is recognised.
+    records = walk(view, base, start, end, on_corrupt="skip")
+    for columns in records: ...                     # batches in log order
+    records.lost, records.end, records.stop, records.reason
+
+`view` reaches from offset `base` to the end of one segment; a walk covers the records that begin in
+[start, end). What a record is, is the judgement of `scan_one.inspect` plus: its topic is UTF-8 without
+NUL. Every
+record of every batch is what `record.decode` gives (a property test compares).
+
+A long range is walked by many walkers in lockstep, one NumPy step moves all of them. They begin at
+sync points: places where a whole record names its own offset. A walker counts only when the one before it
+ends exactly where it begins, so the chain hangs on `start` alone, and a fake record inside a body is
+never believed. Where the chain breaks, the walk goes on record by record. Reading is bounded by the
+view; anything may stand in it.
+
+Memory: one batch covers at most WINDOW_BYTES of log. The walk holds the view until it is exhausted or
+closed. (store format, sections 2 and 6.2; technique measured for the pipeline, section 2.2)
 """
 
+import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
-from zlib import crc32
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from .errors import RecordFormatError
-from .record import (
-    BLANK,
-    BLANK_BYTES,
-    CRC_MASK,
-    FIXED,
-    FIXED_V4,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
+from .record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from .scan_columns import Columns, TopicTable, check_bodies, check_records, columns_at
+from .scan_one import Buffer, Found, find_record, inspect, is_empty, is_record
+from .scan_raw import BytesTable, Flags, Integers, RawBytes
+
+__all__ = [
+    "WINDOW_BYTES",
+    "Buffer",
+    "BytesTable",
+    "Columns",
+    "Found",
+    "LostRange",
+    "OnCorrupt",
+    "RawBytes",
+    "StopReason",
+    "TopicTable",
+    "Walk",
+    "find_record",
+    "inspect",
+    "is_empty",
+    "is_record",
+    "sync",
+    "walk",
+]
+
+OnCorrupt = Literal["fail", "skip", "permissive"]
+
+#: Bytes of log that one lockstep covers, and about so many between its walkers.
+WINDOW_BYTES: Final = 16 << 20
+SPACING_BYTES: Final = 32 << 10
+#: Below so many walkers a step of NumPy costs more than Python's own.
+_WALKERS_MIN: Final = 24
+#: Above this mean size of a record Python steps are faster: they do not look for sync points.
+_LOCKSTEP_RECORD_MAX: Final = 16 << 10
+#: A walk record by record gives a batch at so many.
+_STEPS: Final = 16_384
+#: After a broken chain, and to learn the mean size, so many records are walked one by one.
+_STEPS_ASIDE: Final = 512
+_SIZE_AND_MAGIC: Final = np.dtype(">u8")
+_MAGICS: Final = (np.uint64(MAGIC_V1 & 0xFFFFFFFF), np.uint64(MAGIC_V2 & 0xFFFFFFFF))
+_BLANK_MAGIC: Final = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+_REASONS: Final = (
+    "the checksum of the body does not match.",
+    "the checksum of the record is missing or does not match.",
 )
-
-#: What the memory of a map or a view of it is to these functions.
-Buffer = memoryview
-
-# Places in the unpacked fixed part of a record (see record.py).
-_PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIMESTAMP, _BODY_LENGTH = 6, 7, 10, 14
-_MAGIC_BYTES = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
-_FIND_CHUNK_BYTES = 1 << 20
+_SEARCH_BYTES: Final = 1 << 20
 
 
-class Found(NamedTuple):
-    """A record (`blank` false) or the blank at a segment's end."""
+class StopReason(enum.Enum):
+    """Why a walk ended where it did."""
 
-    size: int
-    store_timestamp_ms: int
-    properties_bytes: int
-    blank: bool = False
-
-
-def is_empty(data: Buffer, position: int) -> bool:
-    """Nothing was ever written here: size and magic are zero."""
-    return not any(data[position : position + BLANK_BYTES])
+    END = "the end of the range"
+    BLANK = "the blank that ends the segment"
+    EMPTY = "nothing is written here"
+    DAMAGED = "damage"
 
 
-def inspect(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
-    """Judge the record at `position` of a whole segment that starts at offset `base`.
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Bytes [begin, end) of the log that are no whole record; absolute offsets."""
 
-    Raises RecordFormatError with the check that failed.
+    begin: int
+    end: int
+    reason: str
+
+
+def sync(view: Any, base: int, from_: int, end: int = -1) -> int:
+    """Position of the first whole record that names its own place and begins at or after `from_`
+    (and before `end`), or -1. The checksum of the body is not looked at."""
+    data = memoryview(view)
+    return find_record(data, from_, len(data) if end < 0 else end, base, check_crc=False)
+
+
+def walk(
+    view: Any,
+    base: int,
+    start: int,
+    end: int,
+    on_corrupt: OnCorrupt = "fail",
+    *,
+    check_crc: bool = False,
+    record_crc: bool = False,
+    topics: TopicTable | None = None,
+) -> "Walk":
+    """A walk over the records that begin in [start, end) of `view`; `start` is a record's border.
+
+    `on_corrupt`: "fail" stops at the first damage; "skip" notes it in `lost` and goes on at the next
+    whole record; "permissive" does the same, but keeps records with nothing wrong except the checksum
+    of the body (`crc_ok` is false). With `record_crc` the checksum at the end of the properties takes
+    the place of the body's, and every record must have it. Walks over several segments may share one
+    table of topics.
     """
-    remaining = len(data) - position
-    if remaining < BLANK_BYTES:
-        raise RecordFormatError("fewer than 8 bytes are left in the segment.")
-    size, magic = BLANK.unpack_from(data, position)
-    if magic == MAGIC_BLANK:
-        if size != remaining:
-            raise RecordFormatError("a blank record does not reach the end of its segment.")
-        return Found(size, 0, 0, blank=True)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordFormatError("no record begins here.")
-    if not RECORD_BYTES_MIN <= size <= remaining:
-        raise RecordFormatError(f"a record of {size} bytes does not fit the segment.")
-    return _inspect_record(data, position, base, check_crc)
+    checks = check_records if record_crc else check_bodies if check_crc else None
+    return Walk(view, base, start, end, on_corrupt, check=checks, topics=topics)
 
 
-def _inspect_record(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
-    fixed = FIXED_V4
-    values = fixed.unpack_from(data, position)
-    if values[_SYS_FLAG] & 0x30:
-        fixed = FIXED[values[_SYS_FLAG] >> 4 & 3]
-        if values[0] < fixed.size + 3:
-            raise RecordFormatError("the record is too short for its hosts.")
-        values = fixed.unpack_from(data, position)
-    size, magic, crc, body_length = values[0], values[1], values[2], values[_BODY_LENGTH]
-    if values[_PHYSICAL_OFFSET] != base + position:
-        raise RecordFormatError(f"the record here belongs at offset {values[_PHYSICAL_OFFSET]}.")
-    body_at = position + fixed.size
-    body_end = body_at + body_length
-    end = position + size
-    if body_length < 0 or body_end + 3 > end:
-        raise RecordFormatError("the body does not fit the record.")
-    if magic == MAGIC_V1:
-        topic_end = body_end + 1 + data[body_end]
-    else:
-        topic_end = body_end + 2 + (data[body_end] << 8 | data[body_end + 1])
-    properties_bytes = end - topic_end - 2
-    if properties_bytes < 0 or data[topic_end] << 8 | data[topic_end + 1] != properties_bytes:
-        raise RecordFormatError("the lengths do not add up to the size of the record.")
-    if check_crc and body_length and crc32(data[body_at:body_end]) & CRC_MASK != crc:
-        raise RecordFormatError("the checksum of the body does not match.")
-    return Found(size, values[_STORE_TIMESTAMP], properties_bytes)
+class Walk:
+    """An iterator of batches; its other attributes are final once it is exhausted."""
+
+    def __init__(
+        self,
+        view: Any,
+        base: int,
+        start: int,
+        end: int,
+        on_corrupt: OnCorrupt = "fail",
+        *,
+        check: Callable[[RawBytes, Columns], Flags] | None = None,
+        topics: TopicTable | None = None,
+    ) -> None:
+        self.topics = TopicTable() if topics is None else topics
+        self.lost: list[LostRange] = []
+        self.end = start  #: position behind what was walked so far
+        self.stop: StopReason | None = None
+        self.reason = ""  #: what is wrong at `end`, as a sentence
+        self.records = 0
+        self._base = base
+        self._skip = on_corrupt != "fail"
+        self._permissive = on_corrupt == "permissive"
+        self._check = check
+        #: The view, for gathers by who gets the batches; None once the walk let go of it.
+        self.raw: RawBytes | None = RawBytes(view)
+        self._limit = min(end, self.raw.size)
+        self._aside = True  # the next records are walked one by one
+        self._mean = 0.0  # bytes of a record, lately
+
+    def __iter__(self) -> Iterator[Columns]:
+        return self
+
+    def __next__(self) -> Columns:
+        """The next batch, never empty."""
+        raw = self.raw
+        while raw is not None and self.stop is None:
+            if self.end >= self._limit:
+                self.stop = StopReason.END
+                break
+            columns = self._batch(raw)
+            if columns is not None and len(columns):
+                self.records += len(columns)
+                return columns
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Let go of the view."""
+        self.raw = None
+
+    # -- a batch ------------------------------------------------------------------------------
+
+    def _batch(self, raw: RawBytes) -> Columns | None:
+        """Records from `end` on, which moves behind them; None where damage or the end stands."""
+        positions = self._positions(raw)
+        if not len(positions):
+            self._meet(raw)
+            return None
+        begin = self.end
+        columns, whole = columns_at(raw, self._base, positions, self.topics)
+        if whole < len(columns):
+            columns = columns.take(slice(whole))
+            self._aside = True
+            if not whole:
+                self._meet(raw)
+                return None
+        self.end = int(columns.position[-1] + columns.size[-1])
+        self._mean = (self.end - begin) / len(columns)
+        return columns if self._check is None else self._checked(columns, self._check(raw, columns))
+
+    def _checked(self, columns: Columns, right: Flags) -> Columns:
+        """What is left when records have been compared with their checksums."""
+        columns.crc_ok = right
+        if columns.crc_ok.all() or self._permissive:
+            return columns
+        reason = _REASONS[self._check is check_records]
+        if not self._skip:
+            whole = int(np.argmin(columns.crc_ok))
+            self.end = int(columns.position[whole])
+            self.stop, self.reason = StopReason.DAMAGED, reason
+            return columns.take(slice(whole))
+        for at in np.flatnonzero(~columns.crc_ok).tolist():
+            begin = int(columns.physical_offset[at])
+            self.lost.append(LostRange(begin, begin + int(columns.size[at]), reason))
+        return columns.take(columns.crc_ok)
+
+    def _meet(self, raw: RawBytes) -> None:
+        """No whole record begins at `end`: stop here, or note what is lost and go on behind it."""
+        data, position = raw.data, self.end
+        try:
+            if inspect(data, position, self._base, check_crc=False).blank:
+                self.stop = StopReason.BLANK
+                return
+            reason = "the topic is no text."
+        except RecordFormatError as error:
+            reason = str(error)
+        stop = StopReason.DAMAGED
+        if is_empty(data, position):
+            stop, reason = StopReason.EMPTY, "nothing is written here."
+        if self._skip:
+            following = self._following(raw, position + 1)
+            if following >= 0:
+                self._lose(position, following, reason)
+                return
+            used = _used_end(raw, position, self._limit)
+            if used > position:
+                self.lost.append(LostRange(self._base + position, self._base + used, reason))
+        self.stop, self.reason = stop, reason
+
+    def _following(self, raw: RawBytes, begin: int) -> int:
+        """Where the walk can go on: a whole record with a readable topic, or the blank."""
+        data = raw.data
+        while (found := find_record(data, begin, self._limit, self._base, check_crc=False)) >= 0:
+            one = np.array([found], np.int64)
+            if columns_at(raw, self._base, one, self.topics)[1]:
+                return found
+            begin = found + 1
+        return _find_blank(data, begin, self._limit)
+
+    def _lose(self, begin: int, end: int, reason: str) -> None:
+        self.lost.append(LostRange(self._base + begin, self._base + end, reason))
+        self.end = end
+        self._aside = True
+
+    # -- positions ----------------------------------------------------------------------------
+
+    def _positions(self, raw: RawBytes) -> Integers:
+        """Where records begin, one behind the other from `end` on, judged by size and magic."""
+        stop = min(self.end + WINDOW_BYTES, self._limit)
+        if self._aside or self._mean > _LOCKSTEP_RECORD_MAX:
+            count = _STEPS_ASIDE if self._aside else _STEPS
+            self._aside = False
+            return _steps(raw, self.end, stop, count)
+        spacing = max(SPACING_BYTES, int(self._mean) * 8)
+        if stop - self.end < spacing * _WALKERS_MIN:
+            return _steps(raw, self.end, stop, _STEPS)
+        return self._lockstep(raw, stop, spacing)
+
+    def _lockstep(self, raw: RawBytes, stop: int, spacing: int) -> Integers:
+        starts = [self.end]
+        while (begin := starts[-1] + spacing) < stop:
+            found = find_record(raw.data, begin, stop, self._base, check_crc=False)
+            if found < 0:
+                break
+            starts.append(found)
+        limits = [*starts[1:], stop]
+        positions, ends = _hop(raw, np.array(starts, np.int64), np.array(limits, np.int64))
+        broken = np.flatnonzero(ends[:-1] != limits[:-1])
+        if len(broken):
+            self._aside = True
+            positions = positions[positions < limits[broken[0]]]
+        positions.sort()
+        return positions
 
 
-@dataclass(slots=True)
-class Steps:
-    """How far `step_over` came, and its last two records (positions; -1: there is none)."""
-
-    position: int
-    records: int = 0
-    last: int = -1
-    before_last: int = -1
-
-
-def step_over(data: Buffer, position: int, base: int, check_crc: bool) -> Steps:
-    """Step over records of the usual form (version 1, IPv4) for as long as `inspect` would find
-    nothing wrong with them. The same judgement in one loop, because recovery waits for it."""
-    steps = Steps(position)
-    unpack = FIXED_V4.unpack_from
-    fixed = FIXED_V4.size
-    limit = len(data)
-    while position + RECORD_BYTES_MIN <= limit:
-        values = unpack(data, position)
-        body_at = position + fixed
-        body_end = body_at + values[_BODY_LENGTH]
-        stop = position + values[0]
-        if (
-            values[1] != MAGIC_V1
-            or values[_PHYSICAL_OFFSET] != base + position
-            or values[_SYS_FLAG] & 0x30
-            or not body_at <= body_end <= stop - 3
-            or stop > limit
-        ):
+def _steps(raw: RawBytes, position: int, stop: int, count: int) -> Integers:
+    """The plain walk: from size field to size field."""
+    data, size = raw.data, raw.size
+    unpack = BLANK.unpack_from
+    found: list[int] = []
+    while position < stop and len(found) < count and position + RECORD_BYTES_MIN <= size:
+        length, magic = unpack(data, position)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not RECORD_BYTES_MIN <= length <= size - position:
             break
-        topic_end = body_end + 1 + data[body_end]
-        if topic_end + 2 > stop:
-            break
-        if topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1]) != stop:
-            break
-        if (
-            check_crc
-            and body_end > body_at
-            and crc32(data[body_at:body_end]) & CRC_MASK != values[2]
-        ):
-            break
-        steps.before_last = steps.last
-        steps.last = position
-        steps.records += 1
-        position = stop
-    steps.position = position
-    return steps
+        found.append(position)
+        position += length
+    return np.array(found, np.int64)
 
 
-def find_record(data: Buffer, begin: int, end: int, base: int) -> int:
-    """Position of the first whole, checked record that begins in [begin, end), or -1.
+def _hop(raw: RawBytes, starts: Integers, limits: Integers) -> tuple[Integers, Integers]:
+    """All walkers at once, each to its limit or to where no record stands; returns every position
+    they met (not sorted) and where each ended."""
+    last = raw.size - BLANK_BYTES
+    every: Any = np.ndarray((max(last + 1, 0),), _SIZE_AND_MAGIC, raw.data, strides=(1,))
+    ends = starts.copy()
+    number = np.arange(len(starts))
+    at = starts
+    met: list[Integers] = []
+    while len(at):
+        head = every[np.minimum(at, last)].astype(np.uint64)
+        size = (head >> np.uint64(32)).astype(np.int64)
+        magic = head & np.uint64(0xFFFFFFFF)
+        good = (magic == _MAGICS[0]) | (magic == _MAGICS[1])
+        good &= (size >= RECORD_BYTES_MIN) & (at + size <= raw.size)
+        good &= at <= last
+        if not good.all():
+            at, size, number, limits = at[good], size[good], number[good], limits[good]
+        met.append(at)
+        at = at + size
+        ends[number] = at
+        going = at < limits
+        if not going.all():
+            at, number, limits = at[going], number[going], limits[going]
+    return np.concatenate(met), ends
 
-    Searches for the magic at any alignment: what was damaged may be a length.
-    """
-    for chunk in range(begin, end, _FIND_CHUNK_BYTES):
-        stop = min(chunk + _FIND_CHUNK_BYTES, end)
-        window = bytes(data[chunk : stop + 7])  # a magic may stand across the border
-        candidates = sorted(p for magic in _MAGIC_BYTES for p in _positions(window, magic))
-        for candidate in candidates:
-            position = chunk + candidate - 4
-            if begin <= position < end and _is_record(data, position, base):
+
+def _find_blank(data: memoryview, begin: int, end: int) -> int:
+    """Position in [begin, end) of the blank that reaches exactly to the end of `data`, or -1."""
+    for chunk in range(begin, end, _SEARCH_BYTES):
+        window = bytes(data[chunk : min(chunk + _SEARCH_BYTES, end) + BLANK_BYTES])
+        at = window.find(_BLANK_MAGIC, 4)
+        while at >= 0:
+            position = chunk + at - 4
+            if BLANK.unpack_from(data, position)[0] == len(data) - position and position < end:
                 return position
+            at = window.find(_BLANK_MAGIC, at + 1)
     return -1
 
 
-def _positions(window: bytes, magic: bytes) -> list[int]:
-    found = []
-    at = window.find(magic)
-    while at >= 0:
-        found.append(at)
-        at = window.find(magic, at + 1)
-    return found
-
-
-def _is_record(data: Buffer, position: int, base: int) -> bool:
-    try:
-        return not inspect(data, position, base, check_crc=True).blank
-    except RecordFormatError:
-        return False
+def _used_end(raw: RawBytes, begin: int, end: int) -> int:
+    """Position behind the last byte in [begin, end) that is not zero, or `begin`."""
+    for stop in range(end, begin, -_SEARCH_BYTES):
+        start = max(stop - _SEARCH_BYTES, begin)
+        used = np.flatnonzero(raw.flat[start:stop])
+        if len(used):
+            return start + int(used[-1]) + 1
+    return begin

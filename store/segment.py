@@ -9,9 +9,10 @@ every fresh page, and again after every flush (measured: 3 us and more a page, a
 record for pwrite); and the compiler's copy may fill a range in any order, while the kernel copies
 upwards, so that a killed process leaves a prefix of its batch and nothing behind it.
 
-`written` moves only after the bytes are there, `flushed` only after fdatasync. Views are counted:
-`close` with views outstanding keeps the map until the last one is released, so a reader is never left
-without its bytes.
+`written` moves only after the bytes are there, `flushed` only after fdatasync. With a buffer of the
+transient pool a write goes to the buffer, and `commit` copies it to the file later: `committed` is
+then between the two (store format, section 7.1). Views are counted: `close` with views outstanding
+keeps the map until the last one is released, so a reader is never left without its bytes.
 """
 
 import errno
@@ -25,7 +26,17 @@ from .errors import DiskFullError, StoreError
 #: Zeroing looks at this much at a time and writes only where something is.
 _ZERO_CHUNK_BYTES = 64 << 10
 _ZEROS = bytes(_ZERO_CHUNK_BYTES)
+#: Warming writes this much with one call.
+_WARM_CHUNK_BYTES = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def no_room(path: str, size: int) -> DiskFullError:
+    return DiskFullError(
+        f"No room for the next segment {path} ({size} bytes). Free space or lower "
+        "fileReservedTime; messages are refused until then."
+    )
 
 
 class HeldView:
@@ -63,13 +74,18 @@ class Segment:
         "_closing",
         "_descriptor",
         "_disk",
+        "_filled",
         "_holds",
+        "buffer",
+        "committed",
         "end",
         "flushed",
+        "locked",
         "map",
         "path",
         "size",
         "start",
+        "writable",
         "written",
     )
 
@@ -81,6 +97,12 @@ class Segment:
         self.map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         self.written = 0  #: position behind the last byte that was put here
         self.flushed = 0  #: position up to which the disk has it; at most `written`
+        #: Memory of the transient pool that takes the writes; None: they go to the file.
+        self.buffer: memoryview | None = None
+        self.committed = 0  #: with a buffer: position up to which the file has it
+        self._filled = 0  # with a buffer: behind the last byte in it (a blank leaves the rest)
+        self.locked = False  #: the map is kept in memory (mlock)
+        self.writable = True  #: false only where the directory is said to be read-only
         self._descriptor = descriptor
         self._disk = disk
         self._holds = 0
@@ -104,21 +126,37 @@ class Segment:
                 os.close(descriptor)
                 os.unlink(path)
             if error.errno in _NO_SPACE:
-                raise DiskFullError(
-                    f"No room for the next segment {path} ({size} bytes). Free space or lower "
-                    "fileReservedTime; messages are refused until then."
-                ) from error
+                raise no_room(path, size) from error
             raise StoreError(f"The segment {path} cannot be created: {error}.") from error
 
     @classmethod
-    def open(cls, path: str, start: int, size: int, disk: Disk) -> "Segment":
-        """An existing file of exactly `size` bytes; everything in it counts as written."""
-        descriptor = disk.open(path, os.O_RDWR)
+    def open(
+        cls, path: str, start: int, size: int, disk: Disk, *, read_only: bool = False
+    ) -> "Segment":
+        """An existing file of exactly `size` bytes; everything in it counts as written. With
+        `read_only` it need not be writable (`writable` says whether it is).
+
+        Raises StoreError for a file that may not be written by this process and should be.
+        """
+        writable = True
+        try:
+            descriptor = disk.open(path, os.O_RDWR)
+        except OSError as error:
+            if error.errno not in _NOT_ALLOWED:
+                raise
+            if not read_only:
+                raise StoreError(
+                    f"The segment {path} cannot be opened for writing: {error.strerror}. Start as "
+                    "the owner of the store, on a file system that is mounted for writing."
+                ) from error
+            writable = False
+            descriptor = disk.open(path, os.O_RDONLY)
         try:
             segment = cls(path, start, size, descriptor, disk)
         except BaseException:
             os.close(descriptor)
             raise
+        segment.writable = writable
         segment.written = segment.flushed = size
         return segment
 
@@ -127,6 +165,11 @@ class Segment:
         self._holds += 1
         return HeldView(self)
 
+    @property
+    def held(self) -> bool:
+        """Whether a counted view is out."""
+        return self._holds > 0
+
     def _released(self) -> None:
         self._holds -= 1
         if self._closing and not self._holds:
@@ -134,10 +177,65 @@ class Segment:
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Put `data` at `position`. Raises OSError; a prefix of it may be there then."""
+        if self.buffer is not None:
+            end = position + len(data)
+            self.buffer[position:end] = data
+            self._filled = end
+            self.written = end
+            return
         done = self._disk.write_log(self._descriptor, data, position)
         if done != len(data):
             raise OSError(errno.EIO, f"{done} of {len(data)} bytes were written", self.path)
         self.written = position + done
+
+    def lend(self, buffer: memoryview) -> None:
+        """Let writes go to `buffer`, which is as large as the segment, until it is taken back."""
+        self.committed = self._filled = self.written
+        self.buffer = buffer
+
+    def commit(self) -> bool:
+        """Copy what the buffer holds into the file; whether all of the segment is there now.
+
+        One thread at a time; the writer may go on meanwhile. Raises OSError, after which nobody
+        may try again: how much of it is there is unknown.
+        """
+        buffer = self.buffer
+        if buffer is None:
+            return False
+        written = self.written  # before `_filled`: what it covers is in the buffer
+        filled = min(self._filled, written)
+        if filled > self.committed:
+            with buffer[self.committed : filled] as data:
+                done = self._disk.write_log(self._descriptor, data, self.committed)
+            if done != filled - self.committed:
+                raise OSError(errno.EIO, f"{done} bytes of a commit were written", self.path)
+        self.committed = written
+        return written == self.size
+
+    def take_back(self) -> memoryview | None:
+        """The buffer, all of which is committed; writes go to the file from now on."""
+        buffer, self.buffer = self.buffer, None
+        return buffer
+
+    def warm(self, pages_a_flush: int, flush: bool) -> None:
+        """Write zeros over the whole file, which is new: its blocks and pages are there before the
+        first message. With `flush` every `pages_a_flush` pages are made durable, so that they do
+        not all wait for the first fdatasync. Raises StoreError or DiskFullError; it is gone then.
+        """
+        zeros = bytes(min(_WARM_CHUNK_BYTES, self.size))
+        waiting = 0
+        try:
+            for position in range(0, self.size, len(zeros)):
+                with memoryview(zeros)[: self.size - position] as part:
+                    waiting += self._disk.pwrite(self._descriptor, part, position)
+                if flush and waiting >= pages_a_flush * mmap.PAGESIZE:
+                    self._disk.fdatasync(self._descriptor)
+                    waiting = 0
+        except OSError as error:
+            self.remove()
+            if error.errno in _NO_SPACE:
+                raise no_room(self.path, self.size) from error
+            raise StoreError(f"The segment {self.path} cannot be warmed: {error}.") from error
 
     def flush(self, position: int) -> None:
         """Make [0, position) durable. One fdatasync; raises OSError, after which the state of the

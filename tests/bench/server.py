@@ -59,11 +59,11 @@ def loadgen(endpoint: str, pid: int, *options: str, seconds: float) -> dict[str,
 
 
 @contextmanager
-def empty_server(items: int = 32) -> Iterator[tuple[str, int]]:
+def empty_server(items: int = 32, door: str = "grpcio") -> Iterator[tuple[str, int]]:
     """The bound: the same door with an empty handler; its address and process id."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "cometmq.front.empty", "--port", "0", "--door", "grpcio"),
+            *(sys.executable, "-m", "cometmq.front.empty", "--port", "0", "--door", door),
             *("--items", str(items)),
         ],
         stdout=subprocess.PIPE,

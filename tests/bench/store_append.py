@@ -5,7 +5,7 @@ machine slows both sides of a ratio; medians of the pairs are printed.
 
 * `codec_us`: `encode` of a message with a body of 1 KiB, the bound.
 * `append_us`: the same messages through `append_many` in batches, with `dispatch` to the consume
-  queues after every batch (page-cache mode: nothing waits for the disk).
+  queues after every batch (page-cache mode: nothing waits for the disk; no index, see store_index).
 * `ratio`: codec_us / append_us; the target is 0.45.
 * `copy_us`: a bare copy of the same bytes into a map of the same segment.
 * `records_per_fdatasync`: SYNC_FLUSH with 64 senders that each wait for their record before they send
@@ -67,7 +67,9 @@ def timed(work: Callable[[], None], count: int) -> float:
 
 
 def one_round(batches: list[list[Message]], count: int, root: Path) -> tuple[float, float, float]:
-    config = StoreConfig(str(root), mapped_file_size_commit_log=256 << 20)
+    config = StoreConfig(
+        str(root), mapped_file_size_commit_log=256 << 20, message_index_enable=False
+    )
     store = MessageStore(config, lambda: NOW_MS)
     store.open()
     store.start()
@@ -112,7 +114,10 @@ class Sender(threading.Thread):
     def __init__(self, root: Path, senders: int, records: int) -> None:
         super().__init__()
         config = StoreConfig(
-            str(root), mapped_file_size_commit_log=64 << 20, flush_disk_type="SYNC_FLUSH"
+            str(root),
+            mapped_file_size_commit_log=64 << 20,
+            flush_disk_type="SYNC_FLUSH",
+            message_index_enable=False,
         )
         self.store = MessageStore(config, lambda: NOW_MS)
         self.senders = senders

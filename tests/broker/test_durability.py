@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,20 +12,21 @@ from hypothesis import strategies as st
 
 from cometmq.broker.durability import WaitingList
 from cometmq.proto import v2
+from cometmq.store.results import PutStatus
 from cometmq.tests.broker.desk import desk, message, run
-from cometmq.tests.broker.live import settings
+from cometmq.tests.broker.live import settings, until
 
 FLUSH_NS = 5_000
 REPLICA_NS = 3_000
 
 
-def waiting(flush: bool = True, replicas: bool = True) -> tuple[WaitingList, dict[int, int]]:
+def waiting(flush: bool = True, replicas: bool = True) -> tuple[WaitingList, dict[int, PutStatus]]:
     """A list, and the outcomes by end offset."""
     made = WaitingList(FLUSH_NS if flush else None, REPLICA_NS if replicas else None)
     return made, {}
 
 
-def add(made: WaitingList, told: dict[int, int], end: int, now_ns: int) -> None:
+def add(made: WaitingList, told: dict[int, PutStatus], end: int, now_ns: int) -> None:
     """Wait for `end`."""
     made.add(end, now_ns, lambda code: told.__setitem__(end, code))
 
@@ -58,11 +60,11 @@ def test_a_timeout_names_who_was_slow() -> None:
     assert made.next_deadline_ns() == REPLICA_NS
     assert made.expire(0, 0, REPLICA_NS - 1) == []
     ((first, code),) = made.expire(10, 0, REPLICA_NS)
-    assert (first.end, code) == (10, v2.SLAVE_PERSISTENCE_TIMEOUT)
+    assert (first.end, code) == (10, PutStatus.FLUSH_SLAVE_TIMEOUT)
     # The replicas have the second, this disk has not.
     assert made.expire(10, 20, FLUSH_NS) == []
     ((second, code),) = made.expire(10, 20, FLUSH_NS + 100)
-    assert (second.end, code) == (20, v2.MASTER_PERSISTENCE_TIMEOUT)
+    assert (second.end, code) == (20, PutStatus.FLUSH_DISK_TIMEOUT)
 
 
 @given(
@@ -79,7 +81,7 @@ def test_every_wait_ends_once_and_in_order(
         now_ns += later
         add(made, told, end, now_ns)
     ends = [wait.end for wait in made.waits]
-    over: list[tuple[int, int | None]] = []
+    over: list[tuple[int, PutStatus | None]] = []
     flushed = confirm = 0
     for more, also, later in events:
         flushed, confirm, now_ns = max(flushed, more), max(confirm, also), now_ns + later
@@ -131,5 +133,56 @@ def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path
             one.node.store.disk.fault = None
             slow.set()
             assert (await one.send(message("t"))).status.code == v2.OK
+
+    run(body())
+
+
+def test_what_piled_up_behind_a_write_that_hung_is_refused_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        base = settings(tmp_path)
+        store = replace(base.store, os_page_cache_busy_time_out_mills=20)
+        async with desk(tmp_path, replace(base, store=store)) as one:
+            one.topic("t")
+            await one.sent("t", b"before")
+
+            def hang(call: str) -> None:
+                if call == "write_log":
+                    threading.Event().wait(0.05)
+
+            one.node.store.disk.fault = hang
+            assert (await one.send(message("t"))).status.code == v2.OK, "it was written"
+            one.node.store.disk.fault = None
+            refused = await asyncio.gather(*(one.send(message("t")) for _ in range(3)))
+            assert {answer.status.code for answer in refused} == {v2.TOO_MANY_REQUESTS}
+            assert "osPageCacheBusyTimeOutMills" in refused[0].status.message
+            assert (await one.send(message("t"))).status.code == v2.OK
+
+    run(body())
+
+
+def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
+    """Answers come at once, readers see a message after the commit, a clean stop loses nothing."""
+
+    async def body() -> None:
+        base = settings(tmp_path)
+        store = replace(
+            base.store,
+            transient_store_pool_enable=True,
+            transient_store_pool_size=2,
+            commit_interval_commit_log=20,
+            commit_commit_log_thorough_interval=20,
+        )
+        chosen = replace(base, store=store)
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            await until(lambda: one.node.metadata.topic("t"))
+            for n in range(30):
+                answer = await one.send(message("t", b"%d" % n * 1000, f"ID-{n}"))
+                assert answer.status.code == v2.OK
+            await until(lambda: one.node.store.max_offset("t", 0) == 30)
+            assert one.node.store.log_end == one.node.store.appended_end
+            await one.send(message("t", b"last"))
+        async with desk(tmp_path, chosen) as one:
+            assert one.node.store.max_offset("t", 0) == 31
 
     run(body())

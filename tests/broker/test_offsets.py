@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.broker.offsets import ConsumerOffsets, Position
 from cometmq.proto import v1
+from cometmq.store.config_file import loads
 
 # As Apache 5.5 writes it (fastjson 2: bare integer keys), abridged.
 APACHE = """{
@@ -66,10 +66,10 @@ def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
     assert offsets.get("t", "GID", 2) is None
     offsets.commit("t", "GID", 0, 5)
     persisted(offsets)
-    written = json.loads(path.read_text())
-    assert written["offsetTable"]["t@GID"] == {"0": 5, "1": 98, "11": 3}
-    assert written["pullOffsetTable"] == {"t@GID": {"0": 4}}
-    assert list(written) == ["dataVersion", "offsetTable", "pullOffsetTable"]
+    written = loads(path.read_text())
+    assert written["offsetTable"]["t@GID"] == {0: 5, 1: 98, 11: 3}
+    assert written["pullOffsetTable"] == {"t@GID": {0: 4}}
+    assert list(written) == ["dataVersion", "groupTopicMap", "offsetTable", "pullOffsetTable"]
     assert written["dataVersion"]["timestamp"] == 1_700_000_000_000
     assert (tmp_path / "consumerOffset.json.bak").read_text() == APACHE
     again = made(tmp_path)

@@ -322,3 +322,38 @@ def test_a_full_disk_on_the_follower_stops_only_the_follower(tmp_path: Path) -> 
         await until(lambda: leader.replication.in_sync_count == 2)
 
     run(tmp_path, story)
+
+
+def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        follower = await pair.follower(leader)
+        await leader.append_random(1, 20)
+        await assert_equal_logs(leader, follower)
+        gate = follower.log._gate
+        gate.pause("disk use", "The disk is 91 % full.")
+        await leader.append_random(2, 20)
+        await until(lambda: leader.replication.in_sync_count == 1)
+        assert leader.replication.confirm == leader.log.log_end, "the leader goes on alone"
+        gate.resume("disk use")
+        await assert_equal_logs(leader, follower)
+        await until(lambda: leader.replication.in_sync_count == 2)
+
+    run(tmp_path, story)
+
+
+def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        await leader.append_random(1, 200)
+        await until(lambda: leader.log.flushed_offset == leader.log.log_end)
+        leader.log._log.drop_first()
+        assert leader.log.log_start > 0
+        follower = await pair.follower(leader)
+        end = leader.log.log_end
+        await until(lambda: follower.log.log_end == end)
+        start = leader.log.log_start
+        assert follower.log.log_start == start
+        assert follower.log.log_crc(start, end) == leader.log.log_crc(start, end)
+
+    run(tmp_path, story)

@@ -39,6 +39,21 @@ def test_the_layout_is_text() -> None:
     assert slot[41:] == expected[41:].ljust(SLOT_BYTES - 41, b"\n")
 
 
+def test_a_full_disk_does_not_stop_a_file_that_is_there(tmp_path: Path) -> None:
+    disk = Disk()
+    slots = SlotFile(tmp_path / "state", durable=True, disk=disk)
+    slots.save({"n": 1})
+    assert (tmp_path / "state").stat().st_size == 2 * SLOT_BYTES, "the second one has its room"
+    allocated = disk.counts["fallocate"]
+    slots.save({"n": 2})
+    slots.close()
+    again = SlotFile(tmp_path / "state", durable=True, disk=disk)
+    assert again.load() == {"n": 2}
+    again.save({"n": 3})
+    assert disk.counts["fallocate"] == allocated == 1
+    again.close()
+
+
 def test_a_state_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="do not fit"):
         encode_slot(1, {"name": "x" * SLOT_BYTES})

@@ -43,6 +43,8 @@ def message(
 class Kit:
     """One directory and the store that runs in it, with a wall clock that the test moves."""
 
+    make_disk: type[Disk] = Disk
+
     def __init__(self, root: Path, **options: Any) -> None:
         self.root = root
         self.now_ms = START_MS
@@ -50,12 +52,14 @@ class Kit:
         self.options: dict[str, Any] = {
             "mapped_file_size_commit_log": SEGMENT,
             "mapped_file_size_consume_queue": QUEUE_FILE,
+            # No checkpoint is saved behind a test's back.
+            "flush_interval_consume_queue": 60_000,
             **options,
         }
         self.store = self._new()
 
     def _new(self) -> MessageStore:
-        self.disk = Disk()
+        self.disk = self.make_disk()
         config = StoreConfig(str(self.root), **self.options)
         return MessageStore(config, lambda: self.now_ms, self.disk)
 
@@ -85,7 +89,7 @@ class Kit:
             store._queue_flusher.stop()
             store._log_flusher.stop()
         store._release()
-        store.refusal = "killed"
+        store._gate.close()
         store._opened = False
 
     # -- use ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def test_bytes_are_as_in_the_format(tmp_path: Path) -> None:
 def test_the_sixth_value_and_what_is_not_ours_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     written = Checkpoint(1, 2, 3, 4, 5, 6)
-    path.write_bytes(written.encode() + bytes(4043) + b"later")
+    path.write_bytes(written.encode() + bytes(4027) + b"later")
     disk = Disk()
     file = CheckpointFile(str(path), disk)
     loaded = file.load()
@@ -40,6 +40,26 @@ def test_the_sixth_value_and_what_is_not_ours_are_kept(tmp_path: Path) -> None:
     assert path.read_bytes()[48:] == bytes(4043) + b"later"
 
 
+def test_our_flushed_end_counts_until_apache_has_been_at_work(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    checkpoint = Checkpoint()
+    checkpoint.note_flushed(0, STORE_MS)
+    assert Checkpoint.decode(checkpoint.encode()).flushed_end == 0, "nothing, but that is known"
+    checkpoint.note_flushed(4711, STORE_MS)
+    file = CheckpointFile(str(path), Disk())
+    file.save(checkpoint)
+    file.close()
+    data = bytearray(path.read_bytes())
+    assert len(data) == 4096
+    assert CheckpointFile(str(path), Disk()).load() == checkpoint
+    data[:8] = (STORE_MS + 1).to_bytes(8, "big")  # what Apache writes when it has flushed
+    path.write_bytes(data)
+    loaded = CheckpointFile(str(path), Disk()).load()
+    assert (loaded.physic_msg_timestamp_ms, loaded.flushed_end) == (STORE_MS + 1, -1)
+    path.write_bytes(data[:48])
+    assert CheckpointFile(str(path), Disk()).load().flushed_end == -1
+
+
 def test_missing_empty_and_short_files(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     assert CheckpointFile(str(path), Disk()).load() == Checkpoint()
@@ -50,4 +70,11 @@ def test_missing_empty_and_short_files(tmp_path: Path) -> None:
         CheckpointFile(str(path), Disk()).load()
     path.write_bytes(bytes(40))  # an older writer's five values
     with pytest.raises(UnsupportedLayoutError):
+        CheckpointFile(str(path), Disk()).load()
+
+
+def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    path.mkdir()
+    with pytest.raises(UnsupportedLayoutError, match="Move it away"):
         CheckpointFile(str(path), Disk()).load()

@@ -246,3 +246,25 @@ def test_a_closed_store_takes_nothing(kit: Kit) -> None:
     kit.close()
     with pytest.raises(StoreClosedError):
         kit.store.append_raw(0, b"")
+
+
+def test_a_record_is_read_only_from_its_own_place(kit: Kit) -> None:
+    """What a unit or an index entry points to is looked at: size and physical offset."""
+    first, second = kit.write(b"x" * 50), kit.write(b"y" * 50)
+    log = kit.store._log
+    assert decode(log.read_record(second.physical_offset, second.size)).body == b"y" * 50
+    for offset, size in ((first.end - 4, 40), (0, first.size - 1), (0, first.size + 1), (0, 3)):
+        with pytest.raises(RecordFormatError, match="No record of"):
+            log.read_record(offset, size)
+    for offset, size in ((-1, 10), (second.physical_offset, second.size + 1), (1 << 40, 10)):
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read_record(offset, size)
+    moved = kit.store.record_at(0)
+    kit.change(second.physical_offset, moved)  # a copy of another record, whole and valid
+    with pytest.raises(RecordFormatError):
+        kit.store.record_at(second.physical_offset)
+    kit.change(0, (SEGMENT * 2).to_bytes(4, "big"))
+    with pytest.raises(OffsetOutOfRangeError):
+        kit.store.record_at(0)
+    with pytest.raises(OffsetOutOfRangeError):
+        Kit(kit.root.parent / "empty").store._log.read_record(0, 100)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store import consume_queue, queue_table
 from cometmq.store.consume_queue import ConsumeQueue
 from cometmq.store.disk import Disk
 from cometmq.store.message_store import Arrival, PutStatus
@@ -145,15 +146,16 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
     files = QueueFiles(disk, 400, 3)
     paths = [str(tmp_path / str(i) / "0") for i in range(10)]
     for path in paths:
-        files.create(path)
+        os.close(files.open_for_writing(path))
     for path in paths + paths[-3:]:
         assert files.read(path, 10, 0) == bytes(10)
-    assert disk.counts["open"] - disk.counts["close"] == 3
+    created = 2 * len(paths)  # opens; the test closed them itself
+    assert disk.counts["open"] - created - disk.counts["close"] == 3
     opened = disk.counts["open"]
     files.read(paths[-1], 10, 0)
     assert disk.counts["open"] == opened
     files.close()
-    assert disk.counts["open"] == disk.counts["close"]
+    assert disk.counts["open"] - created == disk.counts["close"]
 
 
 def test_many_queues_need_few_descriptors(tmp_path: Path) -> None:
@@ -171,6 +173,15 @@ def test_many_queues_need_few_descriptors(tmp_path: Path) -> None:
     kit.close()
 
 
+@pytest.fixture(params=["small files", "large files"])
+def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are looked at as a whole, large ones are searched."""
+    if request.param == "large files":
+        monkeypatch.setattr(consume_queue, "WHOLE_FILE_BYTES", 0)
+        monkeypatch.setattr(queue_table, "WHOLE_FILE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("looked_at")
 def test_load_finds_the_end_in_every_file_shape(tmp_path: Path) -> None:
     for count in (1, 19, 20, 21, 40, 59):
         queues = table(tmp_path / str(count))
@@ -184,6 +195,27 @@ def test_load_finds_the_end_in_every_file_shape(tmp_path: Path) -> None:
         assert queue.min_offset == min(11, count)
 
 
+@pytest.mark.usefixtures("looked_at")
+@pytest.mark.parametrize("keep", [0, 10, 20, 33, 40])
+def test_a_loaded_queue_is_cut_and_what_lies_behind_its_end_is_cleared(
+    tmp_path: Path, keep: int
+) -> None:
+    queues = table(tmp_path)
+    queues.write([arrival(number, number * 100) for number in range(33)])
+    queues.write_out()
+    again = table(tmp_path)
+    again.load(lambda *_: True, 0)
+    again.truncate(keep * 100, 0)
+    queue = again.queue("T", 0)
+    end = min(keep, 33)
+    assert (queue.max_offset, queue.known_end()) == (end, end * 100 if end else -1)
+    files = sorted((tmp_path / "T" / "0").iterdir())
+    data = b"".join(path.read_bytes() for path in files)
+    assert len(data) == -(-end // 20) * QUEUE_FILE
+    assert data[end * 20 :].strip(b"\0") == b""
+
+
+@pytest.mark.usefixtures("looked_at")
 def test_units_that_the_log_does_not_confirm_are_not_believed(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queues.write([arrival(number, number * 100) for number in range(33)])
@@ -194,6 +226,21 @@ def test_units_that_the_log_does_not_confirm_are_not_believed(tmp_path: Path) ->
     assert isinstance(queue, ConsumeQueue)
     assert queue.disbelieved
     assert queue.max_offset == 25
+
+
+def test_bytes_that_are_no_unit_behind_the_end_are_cleared(tmp_path: Path) -> None:
+    kit = Kit(tmp_path)
+    kit.open()
+    kit.write_many(7)
+    kit.close()
+    (path,) = (tmp_path / "consumequeue" / "TopicTest" / "0").iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data[:200] + struct.pack(">qiq", 5, -1, 0) + data[220:])
+    assert kit.open().clean
+    kit.dispatch()
+    assert len(kit.queue_bodies()) == 7
+    kit.close()
+    assert path.read_bytes() == data
 
 
 def test_names_that_are_no_queue_are_ignored(tmp_path: Path) -> None:
@@ -220,9 +267,9 @@ def test_a_failed_queue_write_makes_the_store_read_only_and_loses_nothing(
     results = kit.store.append_many([message(f"{i}".encode()) for i in range(30)])
     assert {r.status for r in results} == {PutStatus.PUT_OK}
     kit.store.dispatch(LIMIT)
-    if call == "pwrite":  # the file is written later, by the flush thread or at the end
-        kit.store._queue_flusher.stop()  # type: ignore[union-attr]
-        kit.store._finish(kit.store._queue_flusher)  # type: ignore[arg-type]
+    # Files are made and written later, by the flush thread or at the end.
+    kit.store._queue_flusher.stop()  # type: ignore[union-attr]
+    kit.store._finish(kit.store._queue_flusher)  # type: ignore[arg-type]
     assert not kit.store.writable
     assert "queue" in kit.store.refusal or "Stopping" in kit.store.refusal
     assert kit.store.dispatch(LIMIT) == []

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
@@ -160,7 +162,7 @@ def test_queues_and_checkpoint_are_flushed(tmp_path: Path) -> None:
     def saved() -> bool:
         path = tmp_path / "checkpoint"
         return path.exists() and Checkpoint.decode(path.read_bytes()) == Checkpoint(
-            START_MS, START_MS, 0, 0, 0, last.physical_offset
+            START_MS, START_MS, 0, 0, 0, last.physical_offset, last.end
         )
 
     until(saved)
@@ -200,4 +202,23 @@ def test_close_flushes_everything(tmp_path: Path) -> None:
     end = kit.write_many(3)[-1].end
     kit.close()
     assert flushed.seen[-1] == end
+    kit.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("call", ["fdatasync", "write_log"])
+def test_a_thread_that_ends_for_any_other_reason_is_no_secret(tmp_path: Path, call: str) -> None:
+    """Whatever stops the flush or the commit thread: nothing is taken that nobody would flush."""
+    kit = sync_kit(tmp_path, transient_store_pool_enable=call == "write_log")
+
+    def fault(name: str) -> None:
+        if name == call:
+            raise ValueError("a bug")
+
+    kit.disk.fault = fault
+    kit.write()
+    until(lambda: not kit.store.writable)
+    assert "ValueError('a bug')" in kit.store.refusal
+    (result,) = kit.store.append_and_wait([message()])
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     kit.close()

@@ -70,7 +70,7 @@ def check(store: MessageStore, promised: int) -> int:
     return len(seen)
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ["async", "sync", "pool"])
 def test_kill_minus_9(tmp_path: Path, mode: str) -> None:
     directory = tmp_path / "store"
     chance = random.Random(mode)

@@ -27,6 +27,7 @@ def test_foreign_files_are_refused_and_nothing_is_changed(
     if clean:
         kit.close()
     else:
+        kit.store._queues.write_out()
         kit.kill()
     (kit.root / path).write_bytes(b"x" * size)
     before = kit.all_files()
@@ -66,7 +67,7 @@ def test_a_file_whose_creation_was_killed_is_removed(kit: Kit, size: int) -> Non
 
 def test_files_of_others_are_left_alone(kit: Kit) -> None:
     filled(kit, 20)
-    others = ["index/20260101000000000", "timerwheel", "config/topics.json", "abort.bak"]
+    others = ["index/readme.txt", "timerwheel", "config/topics.json", "abort.bak"]
     for name in others:
         (kit.root / name).parent.mkdir(exist_ok=True)
         (kit.root / name).write_bytes(b"theirs")

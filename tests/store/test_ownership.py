@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -10,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.errors import StoreClosedError, StoreLockedError
-from cometmq.tests.store.kit import Kit
+from cometmq.store.errors import (
+    DiskFullError,
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+)
+from cometmq.store.message_store import PutStatus
+from cometmq.tests.store.kit import Kit, message
 
 SENTENCE = "in use by another process.*Stop it, or give this one another storePathRootDir"
 
@@ -114,4 +121,65 @@ def test_a_failed_open_gives_the_directory_back(tmp_path: Path) -> None:
             kit.open()
     (tmp_path / "checkpoint").unlink()
     kit.open()
+    kit.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "sentence"),
+    [
+        (errno.EACCES, StoreError, "Start as its owner"),
+        (errno.EROFS, StoreError, "mounted for writing"),
+        (errno.ENOSPC, DiskFullError, "free some space"),
+    ],
+)
+def test_a_directory_that_cannot_be_used(
+    tmp_path: Path, code: int, error: type[StoreError], sentence: str
+) -> None:
+    kit = Kit(tmp_path / "store")
+
+    def fault(name: str) -> None:
+        if name == "open":
+            raise OSError(code, os.strerror(code))
+
+    kit.disk.fault = fault
+    with pytest.raises(error, match=sentence):
+        kit.store.open()
+    kit.open()  # nothing was left behind that would be in the way
+    kit.close()
+    kit.open_only()
+    kit.disk.fault = fault
+    with pytest.raises(error, match=sentence):
+        kit.store.start()
+    kit.store.close()
+
+
+def test_a_real_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(StoreError, match="cannot be used"):
+        Kit(tmp_path / "file" / "store").store.open()
+
+
+def test_a_store_with_nothing_free_opens_and_is_read(tmp_path: Path) -> None:
+    """Every write finds the disk full from the start on, and room comes later."""
+    kit = Kit(tmp_path)
+    kit.open()
+    kit.write_many(30)
+    kit.close()
+    kit.store = kit._new()
+
+    def fault(name: str) -> None:
+        if name in ("pwrite", "fallocate"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kit.disk.fault = fault
+    assert kit.store.open().clean
+    assert len(kit.queue_bodies()) == 30
+    kit.store.start()
+    assert len(kit.queue_bodies()) == 30
+    while kit.store.append_many([message(b"x" * 500)])[0].status is PutStatus.PUT_OK:
+        pass
+    kit.disk.fault = None
+    kit.write(b"there is room again")
+    kit.dispatch()
+    assert kit.queue_bodies()[-1] == b"there is room again"
     kit.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +44,7 @@ def test_a_queue_that_was_emptied_is_built_again(kit: Kit) -> None:
 def test_units_behind_the_log_are_dropped(kit: Kit) -> None:
     """After power loss a queue may know more than the log kept."""
     ends = filled(kit, 60)
-    kit.close()
-    kit.open()
+    kit.store._queues.write_out()
     kit.kill()
     keep = 45
     kit.cut_tail(ends[keep - 1], SEGMENT * -(-ends[keep - 1] // SEGMENT))
@@ -102,3 +102,65 @@ def test_recovery_begins_where_the_checkpoint_says(kit: Kit) -> None:
         assert kit.queue_files() == before
     (kit.root / "checkpoint").unlink()
     assert kit.open().clean
+
+
+def vouching_for_nothing(kit: Kit) -> None:
+    (kit.root / "checkpoint").write_bytes(Checkpoint().encode().ljust(4096, b"\0"))
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_recovery_goes_back_so_many_segments_at_most(tmp_path: Path, most: int) -> None:
+    kit = Kit(tmp_path / "store", commit_log_recover_max_num=most)
+    kit.open()
+    filled(kit, 60)
+    kit.reopen()
+    before = kit.queue_files()
+    count = len(kit.segment_paths())
+    kit.kill()
+    vouching_for_nothing(kit)
+    report = kit.open()
+    assert report.scanned_from == max(report.segments - most, 0) * SEGMENT, count
+    assert_whole(kit, 60)
+    kit.close()
+    assert kit.queue_files() == before
+
+
+def test_accelerated_recovery_begins_at_the_last_record_that_is_surely_queued(
+    tmp_path: Path,
+) -> None:
+    kit = Kit(tmp_path / "store", enable_accelerated_recovery=True)
+    kit.open()
+    ends = filled(kit, 20)
+    kit.reopen()
+    for index in range(20, 25):
+        kit.write(f"{index:04d}".encode().ljust(200), queue_id=index % 3, tags="T")
+    kit.dispatch()
+    kit.store._queues.write_out()
+    kit.kill()
+    report = kit.open()
+    assert (report.scanned_from, report.records_scanned) == (ends[18], 6)
+    assert report.units_from == ends[18]
+    assert_whole(kit, 25)
+    kit.close()
+    rebuilt = kit.queue_files()
+    shutil.rmtree(kit.root / "consumequeue")
+    kit.open()
+    kit.dispatch()
+    kit.close()
+    assert kit.queue_files() == rebuilt
+
+
+def test_accelerated_recovery_begins_with_the_segment_where_the_checkpoint_is_wrong(
+    tmp_path: Path,
+) -> None:
+    kit = Kit(tmp_path / "store", enable_accelerated_recovery=True)
+    kit.open()
+    ends = filled(kit, 60)
+    kit.reopen()
+    kit.kill()
+    begin = ends[-2] // SEGMENT * SEGMENT
+    value = Checkpoint(logics_physical_offset=ends[-2] + 1)
+    (kit.root / "checkpoint").write_bytes(value.encode().ljust(4096, b"\0"))
+    assert kit.open().scanned_from == begin
+    assert_whole(kit, 60)
+    kit.close()

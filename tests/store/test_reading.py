@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.message_store import GetStatus
+from cometmq.store.message_store import Arrival, GetStatus, PutStatus
 from cometmq.store.properties import java_hash
-from cometmq.store.reading import tags_match
+from cometmq.store.reading import QueueReader, tags_match
 from cometmq.store.record import decode, decode_delivery
-from cometmq.tests.store.kit import START_MS, Kit
+from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit
+
+#: As the broker asks: more than a test has.
+ANSWER_BYTES = 4 << 20
 
 
 def test_statuses(kit: Kit) -> None:
@@ -46,10 +51,10 @@ def test_bytes_are_bounded_but_one_record_always_comes(kit: Kit) -> None:
 
 def test_a_read_crosses_queue_files(kit: Kit) -> None:
     kit.write_many(50, 10)
-    result = kit.store.get("TopicTest", 0, 10, 35)
+    result = kit.store.get("TopicTest", 0, 10, 35, ANSWER_BYTES)
     assert [record.queue_offset for record in result.records] == list(range(10, 45))
     kit.reopen()
-    result = kit.store.get("TopicTest", 0, 10, 35)
+    result = kit.store.get("TopicTest", 0, 10, 35, ANSWER_BYTES)
     assert [record.queue_offset for record in result.records] == list(range(10, 45))
 
 
@@ -116,3 +121,162 @@ def test_questions_about_no_queue(kit: Kit) -> None:
     store = kit.store
     assert store.min_offset("No", 0) == store.max_offset("No", 0) == store.next_offset("No", 0) == 0
     assert list(store.queues()) == []
+
+
+def reader_of(kit: Kit, memory_bytes: int, **options: Any) -> QueueReader:
+    """A reader that believes in a machine with so much memory."""
+    config = dataclasses.replace(kit.store.config, **options)
+    return QueueReader(kit.store._log, kit.store._queues, config, lambda: memory_bytes)
+
+
+def counts(reader: QueueReader, count: int, bytes_max: int | None = None) -> list[int]:
+    """How many records each read returns until the queue's end."""
+    offset, found = 0, []
+    while offset < reader.max_offset("TopicTest", 0):
+        result = reader.get("TopicTest", 0, offset, count, bytes_max, tag_codes=None)
+        found.append(len(result.records))
+        assert result.next_offset == offset + found[-1]
+        offset = result.next_offset
+    return found
+
+
+def test_rocketmqs_limits_hold_for_who_gives_none(kit: Kit) -> None:
+    kit.write_many(80, 300)
+    memory = 1 << 30
+    assert counts(reader_of(kit, memory), 100) == [32, 32, 16]
+    assert counts(reader_of(kit, memory), 5)[:2] == [5, 5]
+    assert counts(reader_of(kit, 0), 100) == [8] * 10, "all of it is on the disk"
+    assert counts(reader_of(kit, memory), 100, ANSWER_BYTES) == [80], "the caller's own limit"
+    assert counts(reader_of(kit, 0), 100, ANSWER_BYTES) == [80]
+    size = len(kit.store.get("TopicTest", 0, 0, 1).records[0].data)
+    small = reader_of(kit, memory, max_transfer_bytes_on_message_in_memory=10 * size)
+    assert counts(small, 100) == [10] * 8
+    small = reader_of(kit, 0, max_transfer_bytes_on_message_in_disk=3 * size - 1)
+    assert counts(small, 100) == [2] * 40
+    one = reader_of(kit, 0, max_transfer_bytes_on_message_in_disk=1)
+    assert counts(one, 100) == [1] * 80, "the first comes whatever its size"
+
+
+def test_what_is_in_memory_is_told_by_the_distance_from_the_end(kit: Kit) -> None:
+    results = kit.write_many(80, 300)
+    end = kit.store.log_end
+    # 40 percent of the memory reaches back to record 50.
+    reader = reader_of(kit, (end - results[50].physical_offset) * 100 // 40)
+    assert len(reader.get("TopicTest", 0, 49, 100, None, tag_codes=None).records) == 8
+    assert len(reader.get("TopicTest", 0, 50, 100, None, tag_codes=None).records) == 30
+    far = reader.get("TopicTest", 0, 40, 10, ANSWER_BYTES, tag_codes=None)
+    near = reader.get("TopicTest", 0, 41, 10, ANSWER_BYTES, tag_codes=None)
+    assert (far.suggest_pulling_from_slave, near.suggest_pulling_from_slave) == (True, False)
+    assert not reader.get("TopicTest", 0, 80, 10, None, tag_codes=None).suggest_pulling_from_slave
+
+
+def test_queues_that_cannot_be(kit: Kit) -> None:
+    kit.write_many(2)
+    for topic, queue_id in (("../x", 0), ("", 0), ("TopicTest", -1), ("t" * 200, 0)):
+        result = kit.store.get(topic, queue_id, 7, 1)
+        assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert kit.store.get("TopicTest", 5, 7, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
+
+
+def test_a_queue_file_that_is_gone_is_stepped_over(kit: Kit) -> None:
+    units = QUEUE_FILE // 20
+    kit.write_many(3 * units, 10)
+    kit.reopen()
+    kit.store._queues._files.close()
+    folder = kit.root / "consumequeue" / "TopicTest" / "0"
+    (folder / f"{QUEUE_FILE:020d}").unlink()
+    first = kit.store.get("TopicTest", 0, units - 3, 10, ANSWER_BYTES)
+    assert (len(first.records), first.next_offset) == (3, units)
+    gone = kit.store.get("TopicTest", 0, units + 1, 10, ANSWER_BYTES)
+    assert (gone.status, gone.next_offset) == (GetStatus.OFFSET_FOUND_NULL, 2 * units)
+    assert gone.records == []
+    behind = kit.store.get("TopicTest", 0, 2 * units, 10, ANSWER_BYTES)
+    assert len(behind.records) == 10
+
+
+def test_records_that_retention_took(kit: Kit) -> None:
+    results = kit.write_many(60, 200)
+    store = kit.store
+    start = store._log.segments[2].start
+    kept = next(r.queue_offset for r in results if r.physical_offset >= start)
+    for segment in store._log.segments[:2]:
+        segment.flushed = segment.size
+    store._log.drop_first()
+    store._log.drop_first()
+    reader = reader_of(kit, 1 << 30, max_filter_message_size=100)
+    none = reader.get("TopicTest", 0, 0, 5, ANSWER_BYTES, tag_codes=None)
+    assert (none.status, none.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 5)
+    for offset in (0, kept - 2):
+        some = store.get("TopicTest", 0, offset, 4, ANSWER_BYTES)
+        assert some.status is GetStatus.FOUND
+        assert some.records[0].queue_offset == kept
+    assert store.offset_by_time("TopicTest", 0, START_MS - 1) == kept
+    store._queues.write_out()
+    while store._queues.trimmed_to < start:
+        store._queues.trim(start)
+    assert store.min_offset("TopicTest", 0) == kept
+    assert store.get("TopicTest", 0, 0, 5).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.get("TopicTest", 0, 0, 5).next_offset == kept
+    assert store.offset_by_time("TopicTest", 0, 0) == kept
+    assert store.offset_by_time("TopicTest", 0, 0, upper=True) == kept
+
+
+def test_a_unit_whose_record_is_not_there_is_passed_over(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damage in a record's head or in a unit: never other bytes, never an error for the readers of
+    what is whole."""
+    results = kit.write_many(12, 100)
+    store = kit.store
+    kit.change(results[3].physical_offset + 28, b"\xff" * 8)  # its own place
+    kit.change(results[5].physical_offset, b"\x00\x00\x00\x01")  # its size
+    store._queues.write_out()
+    store._queues.write_units({})  # lets go of the tails
+    path = kit.root / "consumequeue" / "TopicTest" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[7 * 20 : 8 * 20] = bytes(20)  # a unit that was never written
+    data[8 * 20 : 8 * 20 + 8] = (1 << 40).to_bytes(8, "big")  # behind the log's end
+    data[9 * 20 + 8 : 9 * 20 + 12] = (1 << 30).to_bytes(4, "big")  # larger than a segment
+    data[10 * 20 : 10 * 20 + 8] = (-5).to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    result = store.get("TopicTest", 0, 0, 32)
+    assert result.status is GetStatus.FOUND
+    assert [record.queue_offset for record in result.records] == [0, 1, 2, 4, 6]
+    assert result.next_offset == 9, "what seems too large for this batch is left to the next"
+    rest = store.get("TopicTest", 0, 9, 32)
+    assert [record.queue_offset for record in rest.records] == [11]
+    assert rest.next_offset == 12
+    reader = reader_of(kit, 1 << 30, max_filter_message_size=20)
+    alone = reader.get("TopicTest", 0, 3, 1, None, tag_codes=None)
+    assert (alone.status, alone.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 4)
+    assert caplog.text.count("queue.record_missing") == 2, "said once a queue by each reader"
+
+
+def test_fillers_are_no_messages(tmp_path: Path) -> None:
+    """A queue with a gap in the middle, as recovery makes one where records are lost."""
+    kit = Kit(tmp_path)
+    kit.open()
+    results = kit.write_many(10, 100)
+    queues = kit.store._queues
+    number = 35
+    units = [
+        Arrival(PutStatus.PUT_OK, r.physical_offset, r.size, number + i, 0, "Gap", 0, 0)
+        for i, r in enumerate(results[5:])
+    ]
+    first = [
+        Arrival(PutStatus.PUT_OK, r.physical_offset, r.size, i, 0, "Gap", 0, 0)
+        for i, r in enumerate(results[:5])
+    ]
+    queues.write([*first, *units])
+    store = kit.store
+    assert store.get("Gap", 0, 5, 3, ANSWER_BYTES).status is GetStatus.FOUND
+    assert store.get("Gap", 0, 5, 3, ANSWER_BYTES).records[0].queue_offset == 35
+    found = store.get("Gap", 0, 0, 40, ANSWER_BYTES).records
+    assert [record.queue_offset for record in found] == [0, 1, 2, 3, 4, 35, 36, 37, 38, 39]
+    assert store.get("Gap", 0, 3, 4).next_offset == 37
+    queue = queues.queue("Gap", 0)
+    queue.correct_min_offset(results[3].physical_offset)
+    assert queue.min_offset == 3, "the gap does not mislead the search"
+    queue.correct_min_offset(results[4].physical_offset + 1)
+    assert queue.min_offset == 35
+    kit.close()

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 
 from cometmq.store.errors import CorruptLogError
 from cometmq.store.record import encode
-from cometmq.store.recovery import VERDICTS, Place, Verdict
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, assert_whole, filled, message
-
-
-def test_the_table_is_complete() -> None:
-    assert set(VERDICTS) == set(itertools.product(Place, (False, True), (False, True)))
-    for (_, follows, known), verdict in VERDICTS.items():
-        assert (verdict is Verdict.CORRUPT) == (follows or known)
-
 
 # -- nothing wrong ------------------------------------------------------------------------------
 
@@ -212,10 +203,12 @@ def test_damage_in_the_middle_is_refused_and_nothing_is_cut(kit: Kit, at: int, c
 
 
 def test_a_hole_in_the_middle_is_refused(kit: Kit) -> None:
+    """What had been flushed; the rest stands in `test_lost_pages.py`."""
     ends = filled(kit, 38)
+    kit.reopen()
     kit.kill()
-    kit.cut_tail(ends[10], ends[12])
-    assert_refused(kit, ends[10], "nothing is written here. A valid record follows")
+    kit.cut_tail(ends[30], ends[32])
+    assert_refused(kit, ends[30], "nothing is written here. A valid record follows")
 
 
 def test_damage_in_an_early_segment_is_refused_though_only_segments_follow(kit: Kit) -> None:
@@ -246,3 +239,78 @@ def test_records_inside_of_a_body_are_not_taken_for_records(kit: Kit) -> None:
     report = kit.open()
     assert report.torn_bytes > 0
     assert kit.bodies() == [b"first"]
+
+
+# -- what the report says -------------------------------------------------------------------------
+
+
+def test_the_report_of_a_clean_start(kit: Kit) -> None:
+    filled(kit, 38)
+    kit.close()
+    report = kit.open()
+    assert report.lines() == [
+        f"The store was stopped properly. Kept: the log from 0 to {report.log_end} (3 segments), "
+        "3 queues.",
+        f"Checked: 12 records from offset {2 * SEGMENT} on.",
+    ]
+
+
+def test_the_report_of_repairs(kit: Kit) -> None:
+    ends = filled(kit, 38)
+    kit.store._queues.write_out()
+    kit.kill()
+    kit.flip_byte(ends[-1] - 100)
+    extra = kit.root / "commitlog" / f"{4 * SEGMENT:020d}"
+    for number in (3, 4):
+        (kit.root / "commitlog" / f"{number * SEGMENT:020d}").write_bytes(bytes(SEGMENT))
+    extra.write_bytes(bytes(100))  # it died while it made this one
+    report = kit.open()
+    assert (report.segments, report.files_unfinished) == (3, 1)
+    assert report.lines() == [
+        f"The store was not stopped properly. Kept: the log from 0 to {ends[-2]} (3 segments), "
+        "3 queues.",
+        "Checked: 37 records from offset 0 on.",
+        f"Cut at {ends[-2]}: {ends[-1] - ends[-2]} bytes that are no whole record (the checksum of the "
+        "body does not match).",
+        "Removed: 1 segment behind the end, 1 unfinished file.",
+        f"Rebuilt: 37 queue units from offset 0 on. Readers see the log up to {ends[-2]}.",
+    ]
+
+
+# -- the checksum of the whole record ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_the_record_checksum_covers_what_the_body_checksum_does_not(
+    tmp_path: Path, forced: bool
+) -> None:
+    kit = Kit(tmp_path / "store", enabled_append_prop_crc=True, force_verify_prop_crc=forced)
+    kit.open()
+    ends = filled(kit, 20)
+    kit.kill()
+    kit.flip_byte(ends[-2] + 45)  # the born timestamp
+    report = kit.open()
+    assert report.log_end == (ends[-2] if forced else ends[-1])
+    assert report.reason == (
+        "the checksum of the record is missing or does not match." if forced else ""
+    )
+    kit.close()
+
+
+def test_a_record_without_its_checksum_is_refused_where_all_must_have_one(tmp_path: Path) -> None:
+    kit = Kit(tmp_path / "store")
+    kit.open()
+    filled(kit, 20)
+    kit.kill()
+    with pytest.raises(CorruptLogError, match="the checksum of the record is missing"):
+        Kit(tmp_path / "store", force_verify_prop_crc=True).open()
+
+
+def test_bodies_are_not_looked_at_when_told_so(tmp_path: Path) -> None:
+    kit = Kit(tmp_path / "store", check_crc_on_recover=False)
+    kit.open()
+    ends = filled(kit, 20)
+    kit.kill()
+    kit.flip_byte(ends[4] - 100)
+    assert kit.open().log_end == ends[-1]
+    kit.close()

@@ -26,6 +26,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sent: list[Body] = []
         self.ends: list[int] = []
         self.count = 0
+        self.kept = 0  # what lies before it survived a start: it is on the disk
 
     def teardown(self) -> None:
         self.kit.store.close()
@@ -58,7 +59,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def stop_and_start(self) -> None:
         done = self.kit.store.dispatched_offset == self.kit.store.log_end
-        assert self.kit.reopen().clean == done
+        report = self.kit.reopen()
+        assert report.clean == done
+        self.kept = report.log_end
 
     @rule()
     def kill_and_start(self) -> None:
@@ -66,12 +69,13 @@ class StoreMachine(RuleBasedStateMachine):
         report = self.kit.open()
         assert not report.clean
         assert report.torn_bytes == 0
+        self.kept = report.log_end
 
     @rule()
     def write_out(self) -> None:
         self.kit.store._queues.write_out()
 
-    @precondition(lambda self: self.sent)
+    @precondition(lambda self: self.sent and self.ends[-1] > self.kept)
     @rule(part=st.floats(0, 0.99))
     def kill_inside_the_last_append(self, part: float) -> None:
         end = self.ends[-1]
@@ -81,6 +85,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.kit.cut_tail(begin + int(size * part), end)
         report = self.kit.open()
         assert report.log_end in (begin, begin // SEGMENT * SEGMENT)
+        self.kept = report.log_end
         self.sent.pop()
         self.ends.pop()
 
@@ -92,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
     def lose_the_queues(self) -> None:
         self.kit.kill()
         shutil.rmtree(self.kit.root / "consumequeue", ignore_errors=True)
-        self.kit.open()
+        self.kept = self.kit.open().log_end
 
     @invariant()
     def the_log_is_the_list(self) -> None:

@@ -1,7 +1,8 @@
-"""A process that appends until it is killed: `python writer.py DIRECTORY sync|async SEED`.
+"""A process that appends until it is killed: `python writer.py DIRECTORY sync|async|pool SEED`.
 
 Prints `END BODY-NUMBER` for everything that it was promised: in sync mode what was flushed, in async
-mode what was appended (the page cache survives the process). The checker is `test_kill.py`.
+mode what was appended (the page cache survives the process), with the transient pool what was
+committed. The checker is `test_kill.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def main() -> None:
         mapped_file_size_commit_log=256 << 10,
         mapped_file_size_consume_queue=2000,
         flush_disk_type="SYNC_FLUSH" if mode == "sync" else "ASYNC_FLUSH",
+        transient_store_pool_enable=mode == "pool",
+        commit_interval_commit_log=10,
+        commit_commit_log_thorough_interval=10,
         flush_interval_consume_queue=20,
         flush_consume_queue_thorough_interval=100,
     )

@@ -1,0 +1,71 @@
+"""Bodies as their senders meant them: decompressed.
+
+The system flag says whether and how a body was compressed (store format, section 2.3): zlib streams,
+LZ4 frames, Zstandard frames without a content size. Damaged or foreign bodies raise ValueError.
+"""
+
+import zlib
+from typing import Final
+
+COMPRESSED: Final = 0x1
+_TYPE_MASK: Final = 0x700
+_LZ4: Final = 0x100
+_ZSTD: Final = 0x200
+_ZLIB: Final = (0x000, 0x300)
+#: A small body may claim to be huge; nothing that a broker takes decompresses to more.
+BODY_BYTES_MAX: Final = 1 << 30
+
+
+def decompress(body: bytes, sys_flag: int) -> bytes:
+    """The body before compression; `body` itself if it was not compressed. Raises ValueError."""
+    if not sys_flag & COMPRESSED:
+        return body
+    kind = sys_flag & _TYPE_MASK
+    if kind in _ZLIB:
+        return _zlib(body)
+    if kind == _LZ4:
+        return _lz4(body)
+    if kind == _ZSTD:
+        return _zstd(body)
+    raise ValueError(f"Compression type {kind >> 8} is unknown.")
+
+
+def _zlib(body: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(body, BODY_BYTES_MAX)
+    except zlib.error as error:
+        raise ValueError(f"The zlib stream is damaged: {error}.") from error
+    if not stream.eof:
+        raise ValueError("The zlib stream is cut off, or larger than 1 GiB.")
+    return found
+
+
+def _lz4(body: bytes) -> bytes:
+    import lz4.frame
+
+    stream = lz4.frame.LZ4FrameDecompressor()
+    try:
+        found: bytes = stream.decompress(body, max_length=BODY_BYTES_MAX)
+    except RuntimeError as error:
+        raise ValueError(f"The LZ4 frame is damaged: {error}.") from error
+    if not stream.eof:
+        raise ValueError("The LZ4 frame is cut off, or larger than 1 GiB.")
+    return found
+
+
+def _zstd(body: bytes) -> bytes:
+    import zstandard
+
+    parts: list[bytes] = []
+    size = 0
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as stream:
+            while part := stream.read(1 << 20):
+                size += len(part)
+                if size > BODY_BYTES_MAX:
+                    raise ValueError("The Zstandard frame holds more than 1 GiB.")
+                parts.append(part)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"The Zstandard frame is damaged: {error}.") from error
+    return b"".join(parts)

@@ -1,0 +1,52 @@
+"""Records and units as JSON-able dictionaries: the forms that `store dump` and `export` print.
+
+The names are those in which the Apache broker's own view of a store is kept beside the golden
+directories. Hosts are `address|port`, IPv6 in long form, as Java prints them.
+"""
+
+import base64
+import ipaddress
+from typing import Any
+
+from ..properties import tags_code
+from ..record import Record, unpack_host
+from .bodies import decompress
+
+
+def host_text(packed: bytes) -> str:
+    """`127.0.0.1|10911`, `0:0:0:0:0:0:0:1|10911`."""
+    address, port = unpack_host(packed)
+    if ":" in address:
+        groups = ipaddress.IPv6Address(address).exploded.split(":")
+        address = ":".join(f"{int(group, 16):x}" for group in groups)
+    return f"{address}|{port}"
+
+
+def message_document(record: Record) -> dict[str, Any]:
+    """One message, all of it. `body_b64` is null where the body cannot be decompressed."""
+    document: dict[str, Any] = {
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "physical_offset": record.physical_offset,
+        "size": record.size,
+        "tags_code": tags_code(record.topic, record.properties, record.store_timestamp_ms),
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "born_timestamp": record.born_timestamp_ms,
+        "born_host": host_text(record.born_host),
+        "store_timestamp": record.store_timestamp_ms,
+        "store_host": host_text(record.store_host),
+        "reconsume_times": record.reconsume_times,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+        "body_crc": record.body_crc,
+        "properties": record.properties_dict,
+        "stored_body_b64": base64.b64encode(record.body).decode(),
+    }
+    try:
+        body: bytes | None = decompress(record.body, record.sys_flag)
+    except ValueError as error:
+        body = None
+        document["body_error"] = str(error)
+    document["body_b64"] = None if body is None else base64.b64encode(body).decode()
+    return document

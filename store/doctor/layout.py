@@ -1,0 +1,252 @@
+"""What lies in a store directory: found from the files themselves, changed by nothing.
+
+Every size is taken from the files: a segment is as long as the distance to the next one, queue files
+are as long as most of their kind. `Sizes` overrides that for directories that are too damaged or too
+small to tell (store format, section 1).
+"""
+
+import itertools
+import math
+import os
+import struct
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+QUEUE_KINDS: Final = {"consumequeue": 20, "consumequeue_ext": 1, "batchconsumequeue": 46}
+#: Files and folders of the format.
+_FORMAT: Final = frozenset(
+    (
+        *("commitlog", "index", "checkpoint", "abort", "abort.bak", "lock"),
+        *("timerwheel", "timerlog", "config", *QUEUE_KINDS),
+    )
+)
+#: And ours: replication, and what recovery took away. Everything else in the root is foreign.
+_KNOWN: Final = _FORMAT | {"ha", "lost"}
+
+
+#: Where repairs keep originals and their journal.
+REPAIR_PREFIX: Final = "repair-"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the operator knows better than the files; 0 and empty mean: ask the files."""
+
+    log_directories: tuple[str, ...] = ()
+    segment: int = 0
+    queue_file: int = 0
+    ext_file: int = 0
+    batch_file: int = 0
+    timer_log_file: int = 0
+    index_slots: int = 0
+    index_entries: int = 0
+    timer_precision_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a file queue: its name says where it starts, `length` is what is there."""
+
+    path: Path
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileQueue:
+    """Files in a row; `size` is what each should have."""
+
+    files: tuple[DataFile, ...]
+    size: int
+
+    @property
+    def start(self) -> int:
+        return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        return self.files[-1].start + self.size if self.files else 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFolder:
+    """The files of one queue; `kind` is the name of the folder that they lie in."""
+
+    kind: str
+    topic: str
+    queue_id: int
+    files: FileQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A store directory as it was found."""
+
+    root: Path
+    log: FileQueue
+    queues: tuple[QueueFolder, ...]
+    index: tuple[Path, ...]
+    timer_log: FileQueue
+    timer_wheel: Path | None
+    checkpoint: Path | None
+    config: tuple[Path, ...]
+    foreign: tuple[str, ...]  #: folders and files that are no part of the format
+    strays: tuple[Path, ...]  #: files in the format's own folders that it does not know
+    clean: bool  #: no `abort`: the last owner stopped by itself
+    owner: str  #: what `abort` says: the process id of the last owner
+    in_use: bool  #: some process holds the lock
+    sizes: Sizes = field(default_factory=Sizes)
+
+    def name(self, path: Path) -> str:
+        """The path as findings print it: relative to the directory where it lies in it."""
+        try:
+            return str(path.relative_to(self.root))
+        except ValueError:
+            return str(path)
+
+    def of_kind(self, kind: str) -> Iterator[QueueFolder]:
+        return (queue for queue in self.queues if queue.kind == kind)
+
+
+class NoStoreError(Exception):
+    """The directory is none, or holds nothing of a store."""
+
+
+def discover(root: Path, sizes: Sizes | None = None) -> Layout:
+    """Look at the directory. Raises NoStoreError, OSError."""
+    sizes = sizes or Sizes()
+    if not root.is_dir():
+        raise NoStoreError(f"{root} is no directory.")
+    names = {entry.name: entry for entry in os.scandir(root)}
+    if not names.keys() & _FORMAT and not sizes.log_directories:
+        raise NoStoreError(
+            f"{root} is no store directory: it has none of commitlog, consumequeue, checkpoint."
+        )
+    strays: list[Path] = []
+    log_folders = [Path(name).expanduser() for name in sizes.log_directories]
+    log = _file_queue(log_folders or [root / "commitlog"], sizes.segment, strays)
+    abort = root / "abort"
+    return Layout(
+        root=root,
+        log=log,
+        queues=tuple(_queues(root, sizes, strays)),
+        index=tuple(_index_files(root / "index", strays)),
+        timer_log=_file_queue([root / "timerlog"], sizes.timer_log_file, strays),
+        timer_wheel=_file(root / "timerwheel"),
+        checkpoint=_file(root / "checkpoint"),
+        config=tuple(sorted(p for p in _listed(root / "config") if p.is_file())),
+        foreign=tuple(sorted(n + "/" * e.is_dir() for n, e in names.items() if not _is_known(n))),
+        strays=tuple(strays),
+        clean=not abort.exists(),
+        owner=_read_text(abort),
+        in_use=_is_locked(root / "lock"),
+        sizes=sizes,
+    )
+
+
+def _is_known(name: str) -> bool:
+    return name in _KNOWN or name.startswith(REPAIR_PREFIX)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _file(path: Path) -> Path | None:
+    return path if path.is_file() else None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes()[:64].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _data_files(folders: Iterable[Path], strays: list[Path]) -> list[DataFile]:
+    found = []
+    for folder in folders:
+        for path in _listed(folder):
+            if path.is_dir():
+                continue
+            if path.name.isascii() and path.name.isdecimal():
+                found.append(DataFile(path, int(path.name), path.stat().st_size))
+            else:
+                strays.append(path)
+    return sorted(found, key=lambda file: file.start)
+
+
+def _file_queue(folders: Iterable[Path], size: int, strays: list[Path]) -> FileQueue:
+    files = _data_files(folders, strays)
+    return FileQueue(tuple(files), size or _usual_size([files]))
+
+
+def _usual_size(queues: Iterable[list[DataFile]]) -> int:
+    """The size that most files have, by their lengths and by the distances between them."""
+    votes: Counter[int] = Counter()
+    starts: list[int] = []
+    for files in queues:
+        votes.update(file.length for file in files if file.length)
+        # A file that was cut keeps its name: distances have a vote too.
+        votes.update(after.start - before.start for before, after in itertools.pairwise(files))
+        starts += [file.start for file in files]
+    if not votes:
+        return 0
+    # A file begins at a multiple of the size. Of equals the larger: files are cut, never lengthened.
+    common = math.gcd(*starts)
+    fitting = [size for size in votes if common % size == 0] or list(votes)
+    return max(fitting, key=lambda size: (votes[size], size))
+
+
+def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolder]:
+    known = {
+        "consumequeue": sizes.queue_file,
+        "consumequeue_ext": sizes.ext_file,
+        "batchconsumequeue": sizes.batch_file,
+    }
+    for kind in QUEUE_KINDS:
+        found: list[tuple[str, int, list[DataFile]]] = []
+        for topic in _listed(root / kind):
+            if not topic.is_dir():
+                strays.append(topic)
+                continue
+            for folder in _listed(topic):
+                if folder.is_dir() and folder.name.isascii() and folder.name.isdecimal():
+                    files = _data_files([folder], strays)
+                    found.append((topic.name, int(folder.name), files))
+                else:
+                    strays.append(folder)
+        size = known[kind] or _usual_size(files for _, _, files in found)
+        for name, queue_id, files in sorted(found, key=lambda one: one[:2]):
+            yield QueueFolder(kind, name, queue_id, FileQueue(tuple(files), size))
+
+
+def _index_files(folder: Path, strays: list[Path]) -> Iterator[Path]:
+    for path in _listed(folder):
+        if path.is_file() and path.name.isascii() and path.name.isdecimal():
+            yield path
+        else:
+            strays.append(path)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether another process holds byte 0 of `lock`; asks the kernel and takes nothing."""
+    if sys.platform != "linux":  # the structure below is Linux's
+        return False
+    import fcntl
+
+    try:
+        with open(path, "rb") as file:
+            asked = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+    except OSError:
+        return False
+    kind: int = struct.unpack_from("@h", answer)[0]
+    return kind != fcntl.F_UNLCK

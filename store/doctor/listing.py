@@ -1,0 +1,162 @@
+"""`store ls`: what there is, in few reads: names, sizes, first and last of everything.
+
+The log is walked only in its last segment that holds records, to find its end; everything else is looked
+up in constant time a file. (store format, section 1)
+"""
+
+import struct
+from typing import Any
+
+from ..checkpoint import FILE_BYTES, Checkpoint
+from ..consume_queue import FILLER_SIZE
+from .index_view import IndexView, layouts_of
+from .layout import Layout, QueueFolder
+from .log_walk import LogWalk, first_record
+from .queue_view import OpenFiles, written_units
+
+
+def list_store(layout: Layout) -> dict[str, Any]:
+    """One document for the whole directory."""
+    return {
+        "directory": str(layout.root),
+        "stopped_cleanly": layout.clean,
+        "in_use": layout.in_use,
+        "owner": layout.owner,
+        "segments": segments(layout),
+        "queues": queues(layout),
+        "index": index_files(layout),
+        "timers": timers(layout),
+        "checkpoint": checkpoint(layout),
+        "config": [
+            {"file": layout.name(path), "bytes": path.stat().st_size} for path in layout.config
+        ],
+        "foreign": list(layout.foreign),
+        "strays": [layout.name(path) for path in layout.strays],
+    }
+
+
+def segments(layout: Layout) -> list[dict[str, Any]]:
+    """Range and times of every segment; `end` is behind its last record."""
+    rows: list[dict[str, Any]] = []
+    last = True
+    for file in reversed(layout.log.files):
+        first = first_record(file)
+        row: dict[str, Any] = {
+            "file": layout.name(file.path),
+            "bytes": file.length,
+            "start": file.start,
+            "end": file.start,
+            "first_ms": None,
+            "last_ms": None,
+            "state": "empty",
+        }
+        if first is not None:
+            row["first_ms"] = int(first.store_timestamp[0])
+            row["end"] = file.start + file.length
+            row["state"] = "full"
+            if last:
+                row |= _end_of(layout, file.start)
+                last = False
+            elif rows:
+                row["last_ms"] = rows[-1]["first_ms"]
+        rows.append(row)
+    return rows[::-1]
+
+
+def _end_of(layout: Layout, start: int) -> dict[str, Any]:
+    """The end of the last segment with records, by a walk."""
+    walk = LogWalk(layout, begin=start)
+    last_ms = None
+    for batch in walk:
+        last_ms = int(batch.columns.store_timestamp[-1])
+    end = walk.ends[0]
+    return {
+        "end": start + end.position,
+        "last_ms": last_ms,
+        "state": "damaged" if end.lost else "full" if end.stop.name == "BLANK" else "open",
+    }
+
+
+def queues(layout: Layout) -> list[dict[str, Any]]:
+    """First unit that points into the log, and the end, of every queue."""
+    opened = OpenFiles()
+    try:
+        return [_queue(layout, queue, opened) for queue in layout.of_kind("consumequeue")]
+    finally:
+        opened.close()
+
+
+def _queue(layout: Layout, queue: QueueFolder, opened: OpenFiles) -> dict[str, Any]:
+    first = end = queue.files.start // 20
+    found = False
+    for number, units in written_units(opened, queue):
+        used = (units["size"] > 0).nonzero()[0]
+        if not len(used):
+            continue
+        held = (units["size"] != FILLER_SIZE) & (units["size"] > 0)
+        held &= units["offset"] >= layout.log.start
+        if not found and held.any():
+            first, found = number + int(held.argmax()), True
+        end = number + int(used[-1]) + 1
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "min": first if found else end,
+        "max": end,
+        "files": len(queue.files.files),
+        "file_bytes": queue.files.size,
+        "ext": any(
+            (other.topic, other.queue_id) == (queue.topic, queue.queue_id)
+            for other in layout.of_kind("consumequeue_ext")
+        ),
+    }
+
+
+def index_files(layout: Layout) -> list[dict[str, Any]]:
+    """What each index file says it covers."""
+    rows = []
+    for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
+        row: dict[str, Any] = {"file": layout.name(path), "bytes": path.stat().st_size}
+        if one is not None:
+            view = IndexView(path, one)
+            row |= {
+                "slots": one.slots,
+                "entries": view.count - 1,
+                "room": one.entries - view.count,
+                "begin_offset": view.header.begin_offset,
+                "end_offset": view.header.end_offset,
+                "begin_ms": view.header.begin_timestamp_ms,
+                "end_ms": view.header.end_timestamp_ms,
+            }
+        rows.append(row)
+    return rows
+
+
+def timers(layout: Layout) -> dict[str, Any] | None:
+    """The timer log's range, and how far its checkpoint is."""
+    check = layout.root / "config" / "timercheck"
+    if not layout.timer_log.files and layout.timer_wheel is None:
+        return None
+    document: dict[str, Any] = {
+        "log_start": layout.timer_log.start,
+        "log_files": len(layout.timer_log.files),
+        "file_bytes": layout.timer_log.size,
+        "wheel": layout.timer_wheel is not None,
+    }
+    if check.is_file() and check.stat().st_size >= 32:
+        with open(check, "rb") as file:
+            read_ms, flushed, queue_offset, _ = struct.unpack(">4q", file.read(32))
+        document |= {"read_ms": read_ms, "log_flushed": flushed, "queue_offset": queue_offset}
+    return document
+
+
+def checkpoint(layout: Layout) -> dict[str, int] | None:
+    """The checkpoint's six numbers."""
+    if layout.checkpoint is None:
+        return None
+    with open(layout.checkpoint, "rb") as file:
+        data = file.read(FILE_BYTES)
+    if len(data) < 48:
+        return None
+    values = Checkpoint.decode(data)
+    return {name: getattr(values, name) for name in Checkpoint.__slots__}

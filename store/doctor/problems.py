@@ -1,0 +1,61 @@
+"""What the doctor finds: exact byte ranges of files, and whether they are faults.
+
+A *problem* is something that is wrong and that no start of a broker would put right by itself. A
+*note* is what a killed or running broker leaves behind and what its next start repairs (a torn tail,
+queues that are behind the log), or something worth knowing.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+PROBLEM: Final = "problem"
+NOTE: Final = "note"
+#: A store that is damaged all over gives one entry a record; no operator reads more than this.
+FINDINGS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Bytes [begin, end) of `file` (relative to the store's directory) and what is the matter."""
+
+    file: str
+    begin: int
+    end: int
+    what: str
+    kind: str
+    severity: str = PROBLEM
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Findings:
+    """A bounded list: what does not fit is counted."""
+
+    def __init__(self) -> None:
+        self.problems: list[Finding] = []
+        self.notes: list[Finding] = []
+        self.left_out = 0
+
+    def add(
+        self, file: str, begin: int, end: int, what: str, kind: str, *, severity: str = PROBLEM
+    ) -> None:
+        found = self.problems if severity == PROBLEM else self.notes
+        if len(found) >= FINDINGS_MAX:
+            self.left_out += 1
+            return
+        found.append(Finding(file, begin, end, what, kind, severity))
+
+    def demote(self, applies: Callable[[Finding], bool]) -> None:
+        """Make notes of some problems."""
+        chosen = [one for one in self.problems if applies(one)]
+        self.problems = [one for one in self.problems if one not in chosen]
+        self.notes += [replace(one, severity=NOTE) for one in chosen]
+
+
+def span(noun: str, first: int, end: int, plural: str = "") -> str:
+    """`unit 7`, or `units 7 to 9` for [first, end)."""
+    if end == first + 1:
+        return f"{noun} {first}"
+    return f"{plural or noun + 's'} {first} to {end - 1}"

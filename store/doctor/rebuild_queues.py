@@ -1,0 +1,147 @@
+"""Queues made again from the log, beside the old ones: one walk for all that need it.
+
+Units of records that are lost in the log are taken over from the old files, so that a segment which is
+restored later finds them. Where a queue begins inside a file, fillers stand before (store format,
+section 3.4). Extension units are not made: a unit with its plain tags code says the same.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ..consume_queue import FILLER
+from ..disk import Disk
+from ..dispatch import UNQUEUED
+from ..layout import file_name
+from ..record import TRANSACTION_MASK
+from ..scan import Columns, LostRange
+from ..scan_properties import TagsCodes, by_queue
+from ..scan_raw import Integers
+from .layout import Layout, QueueFolder
+from .light_queues import PREFIX, light_units
+from .log_walk import Batch, LogWalk
+from .queue_view import UNIT, UNIT_BYTES, OpenFiles, Units, written_units
+from .verify import Progress
+
+_DEFAULT_FILE_BYTES: Final = 6_000_000
+
+
+class QueueWriter:
+    """Writes units of one queue into a new folder, in any order, files as they are needed."""
+
+    def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
+        self.folder = folder
+        self.written = 0
+        self._size = file_bytes
+        self._disk = disk
+        self._begun = False
+        folder.mkdir(parents=True)
+
+    def write(self, first: int, units: Units) -> None:
+        """Units from number `first` on. Raises OSError."""
+        if not self._begun:
+            self._begun = True
+            self._fill(first)
+        self.written += len(units)
+        self._write(first, units.tobytes())
+
+    def _fill(self, first: int) -> None:
+        """Fillers from the start of the file to the first unit of the queue."""
+        position = first * UNIT_BYTES
+        start = position - position % self._size
+        count = (position - start) // UNIT_BYTES
+        if count:
+            filler = np.array([FILLER], UNIT)
+            self._write(start // UNIT_BYTES, filler.tobytes() * count)
+
+    def _write(self, first: int, data: bytes) -> None:
+        position = first * UNIT_BYTES
+        while data:
+            start = position - position % self._size
+            part = data[: start + self._size - position]
+            descriptor = self._disk.open(
+                str(self.folder / file_name(start)), os.O_RDWR | os.O_CREAT
+            )
+            try:
+                if os.fstat(descriptor).st_size != self._size:
+                    self._disk.truncate(descriptor, self._size)
+                self._disk.pwrite(descriptor, part, position - start)
+            finally:
+                self._disk.close(descriptor)
+            data = data[len(part) :]
+            position += len(part)
+
+
+def rebuild_queues(
+    layout: Layout,
+    targets: dict[tuple[str, int], Path],
+    lost: list[LostRange],
+    disk: Disk,
+    progress: Progress | None = None,
+) -> dict[tuple[str, int], int]:
+    """Write the queues `targets` (topic and queue id to a folder that is not there yet); returns how many
+    units each has. One with none has no record in the log: its old files are all there is."""
+    size = next(layout.of_kind("consumequeue"), None)
+    file_bytes = (size.files.size if size else 0) or layout.sizes.queue_file or _DEFAULT_FILE_BYTES
+    writers = {key: QueueWriter(path, file_bytes, disk) for key, path in targets.items()}
+    codes = TagsCodes()
+    for batch in LogWalk(layout):
+        _write_batch(batch, writers, codes)
+        if progress is not None:
+            last = int(batch.columns.position[-1] + batch.columns.size[-1])
+            progress(batch.file.start + last - layout.log.start)
+    for folder in layout.of_kind("consumequeue"):
+        writer = writers.get((folder.topic, folder.queue_id))
+        if writer is not None and lost:
+            _take_over(folder, writer, lost)
+    return {key: writer.written for key, writer in writers.items()}
+
+
+def _write_batch(
+    batch: Batch, writers: dict[tuple[str, int], QueueWriter], codes: TagsCodes
+) -> None:
+    columns = batch.columns
+    queued = ~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED)
+    columns = columns.take(queued)
+    found = codes.of(batch.raw, columns, batch.topics)
+    if any(name.startswith(PREFIX) for name, _ in writers):
+        _write_light(batch, columns, found, writers)
+    for topic_id, queue_id, rows in by_queue(columns):
+        writer = writers.get((batch.topics.names[topic_id], queue_id))
+        if writer is None:
+            continue
+        units = np.empty(len(rows), UNIT)
+        units["offset"] = columns.physical_offset[rows]
+        units["size"] = columns.size[rows]
+        units["code"] = found[rows]
+        numbers: Integers = columns.queue_offset[rows]
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers) != 1) + 1):
+            writer.write(int(numbers[part[0]]), units[part])
+
+
+def _write_light(
+    batch: Batch, columns: Columns, codes: Integers, writers: dict[tuple[str, int], QueueWriter]
+) -> None:
+    """Units of light queues (store format, section 3.9)."""
+    for row, name, number in light_units(batch.raw, columns):
+        writer = writers.get((name, 0))
+        if writer is not None:
+            unit = (int(columns.physical_offset[row]), int(columns.size[row]), int(codes[row]))
+            writer.write(number, np.array([unit], UNIT))
+
+
+def _take_over(folder: QueueFolder, writer: QueueWriter, lost: list[LostRange]) -> None:
+    """Old units that point into what is lost in the log."""
+    opened = OpenFiles()
+    try:
+        for first, units in written_units(opened, folder):
+            offsets = units["offset"]
+            keep = np.zeros(len(units), np.bool_)
+            for one in lost:
+                keep |= (offsets >= one.begin) & (offsets < one.end) & (units["size"] > 0)
+            for at in np.flatnonzero(keep).tolist():
+                writer.write(first + at, units[at : at + 1])
+    finally:
+        opened.close()

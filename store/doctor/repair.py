@@ -1,0 +1,150 @@
+"""`store repair`: carries out a plan, step by step, with a journal and with every original kept.
+
+The lock is held from before the check to the end, so no broker can start meanwhile. What is made new is
+whole and on the disk before it takes its place; a repair that is killed is continued by running it again
+(`journal.py`).
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from ..checkpoint import FILE_BYTES, Checkpoint
+from ..disk import Disk
+from ..errors import StoreError
+from ..index_file import IndexLayout
+from ..timer_wheel import FILE_BYTES as WHEEL_BYTES
+from ..timer_wheel import SLOT, SLOT_BYTES
+from .index_view import common_layout
+from .journal import Journal
+from .layout import Layout
+from .problems import Findings
+from .rebuild_index import rebuild_index
+from .rebuild_queues import rebuild_queues
+from .repair_plan import Action, Plan, Step
+from .verify import Progress, Report
+from .verify_timers import TimerCheckup, expected_slots
+
+
+class Repair:
+    """One run over a plan. The caller holds the lock."""
+
+    def __init__(self, layout: Layout, report: Report, journal: Journal, disk: Disk) -> None:
+        self._layout = layout
+        self._report = report
+        self._journal = journal
+        self._disk = disk
+
+    def run(self, plan: Plan, now_ms: int, progress: Progress | None = None) -> None:
+        """Do all steps. Raises OSError or StoreError; what was done by then is done."""
+        self._journal.write(
+            "begin",
+            directory=str(self._layout.root),
+            time_ms=now_ms,
+            steps=[step.document() for step in plan.steps],
+            refused=[one.document() for one in plan.refused],
+        )
+        queues = [step for step in plan.steps if step.action is Action.REBUILD_QUEUE]
+        for step in plan.steps:
+            if step.action is Action.REBUILD_QUEUE:
+                if step is queues[0]:  # one walk for all
+                    self._queues(queues, progress)
+                continue
+            self._journal.write("step", action=step.action, target=step.target)
+            if step.action is Action.CUT_TAIL:
+                self._cut_tail(step)
+            elif step.action is Action.REBUILD_INDEX:
+                self._index(now_ms, progress)
+            elif step.action is Action.RESET_CHECKPOINT:
+                self._checkpoint()
+            elif step.action is Action.REBUILD_SLOTS:
+                self._slots()
+            else:
+                self._backup(step)
+            self._journal.write("done", action=step.action, target=step.target)
+        shutil.rmtree(self._journal.folder / "new", ignore_errors=True)
+
+    def _cut_tail(self, step: Step) -> None:
+        """Zeros over what the torn record left; a copy of it is kept."""
+        path = self._layout.root / step.target
+        kept = self._journal.keep_bytes(path, step.begin, step.end)
+        self._journal.write("kept", file=self._journal.name(kept), begin=step.begin, end=step.end)
+        descriptor = self._disk.open(str(path), os.O_RDWR)
+        try:
+            for begin in range(step.begin, step.end, 1 << 20):
+                zeros = bytes(min(1 << 20, step.end - begin))
+                self._disk.write_log(descriptor, zeros, begin)
+            self._disk.fsync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+
+    def _queues(self, steps: list[Step], progress: Progress | None) -> None:
+        targets = {}
+        for step in steps:
+            topic, queue_id = step.target.split("/")[1:3]
+            targets[topic, int(queue_id)] = self._layout.root / step.target
+            self._journal.write("step", action=step.action, target=step.target)
+        made = {key: self._journal.new(path) for key, path in targets.items()}
+        lost = self._report.verdict.lost
+        counts = rebuild_queues(self._layout, made, lost, self._disk, progress)
+        for key, path in targets.items():
+            name = self._layout.name(path)
+            if not counts[key]:
+                # Its offsets must not begin again at 0: only its own files know them.
+                self._journal.write("skipped", target=name, why="the log has no record of it")
+                continue
+            self._journal.replace(path)
+            self._journal.write("done", target=name, units=counts[key])
+
+    def _index(self, now_ms: int, progress: Progress | None) -> None:
+        sizes = self._layout.sizes
+        known = common_layout(self._layout)
+        if known is None and sizes.index_slots and sizes.index_entries:
+            known = IndexLayout(sizes.index_slots, sizes.index_entries)
+        if known is None:
+            raise StoreError(
+                "The sizes of the index files cannot be told from them: give --index-slots and "
+                "--index-entries, or the store's broker.conf with --config."
+            )
+        target = self._layout.root / "index"
+        new = self._journal.new(target)
+        rebuild_index(self._layout, known, new, now_ms, self._disk, progress=progress)
+        self._journal.replace(target)
+
+    def _checkpoint(self) -> None:
+        """An empty one vouches for nothing: the next start looks at everything."""
+        target = self._layout.root / "checkpoint"
+        data = Checkpoint().encode().ljust(FILE_BYTES, b"\0")
+        self._write_new(target, data)
+        self._journal.replace(target)
+
+    def _write_new(self, target: Path, data: bytes) -> None:
+        self._journal.new(target).write_bytes(data)
+
+    def _slots(self) -> None:
+        """The wheel with every slot as the timer log says; others as they are, if they make sense."""
+        target = self._layout.root / "timerwheel"
+        checkup = TimerCheckup(self._layout, Findings())
+        precision_ms = self._layout.sizes.timer_precision_ms
+        expected = expected_slots(checkup.found, precision_ms)
+        wrong = [
+            one.begin // SLOT_BYTES
+            for one in self._report.findings.problems
+            if one.kind == "timer_slot"
+        ]
+        new = self._journal.new(target)
+        if target.exists():
+            shutil.copyfile(target, new)
+        with open(new, "r+b" if target.exists() else "w+b") as file:
+            file.truncate(WHEEL_BYTES)
+            slots = expected if len(wrong) == 0 else {at: expected.get(at) for at in wrong}
+            for at, slot in slots.items():
+                file.seek(at * SLOT_BYTES)
+                file.write(SLOT.pack(*slot, 0) if slot else bytes(SLOT_BYTES))
+        self._journal.replace(target)
+
+    def _backup(self, step: Step) -> None:
+        target = self._layout.root / step.target
+        backup = target.with_name(f"{target.name}.bak")
+        self._write_new(target, backup.read_bytes())
+        self._journal.replace(target)

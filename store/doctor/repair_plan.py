@@ -1,0 +1,133 @@
+"""What `store repair` would do about what `store verify` found: decided before anything is touched.
+
+The log is the truth. What is derived from it (queues, index, checkpoint, wheel) is made again; a torn
+tail is cut. Damage with valid records behind it is never cut and never filled: only another replica
+or a backup has the bytes. (store format, section 6; recovery.py judges a start in the same way)
+"""
+
+import enum
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from .layout import Layout
+from .problems import Finding
+from .verify import Report
+
+
+class Action(enum.StrEnum):
+    """Kinds of steps, in the order in which they are done."""
+
+    CUT_TAIL = "cut the torn tail"
+    REBUILD_QUEUE = "rebuild the queue"
+    REBUILD_INDEX = "rebuild the index"
+    RESET_CHECKPOINT = "write an empty checkpoint"
+    REBUILD_SLOTS = "write the slots of the timer wheel again"
+    RESTORE_BACKUP = "take the backup of the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step; `target` is a file or folder relative to the directory."""
+
+    action: Action
+    target: str
+    why: str
+    begin: int = 0
+    end: int = 0
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Steps, and what no step can repair."""
+
+    steps: list[Step] = field(default_factory=list)
+    refused: list[Finding] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "steps": [step.document() for step in self.steps],
+            "refused": [one.document() for one in self.refused],
+        }
+
+
+_QUEUE_KINDS: Final = frozenset(
+    (
+        *("queue_unit", "queue_tags", "queue_orphan", "queue_ahead"),
+        "queue_behind",
+        *("queue_size", "queue_missing", "queue_ext"),
+    )
+)
+_INDEX_KINDS: Final = frozenset(
+    (
+        *("index_file", "index_header", "index_entry", "index_extra", "index_missing"),
+        *("index_behind", "index_slot", "index_chain", "index_time"),
+    )
+)
+_WHEEL_KINDS: Final = frozenset(("timer_slot", "timer_wheel"))
+#: The record's side of a disagreement with something derived: the log is the truth, so making that
+#: again ends it, if the record is otherwise whole.
+_WITNESS_KINDS: Final = frozenset(("record_tags", "record_keys"))
+
+
+def plan_repair(layout: Layout, report: Report) -> Plan:
+    """Steps for all problems, and for a torn tail."""
+    plan = Plan()
+    findings = report.findings
+    tails = [f for f in (*findings.problems, *findings.notes) if f.kind == "torn_tail"]
+    if layout.clean and tails and _known(findings.problems):
+        # The queues know what was there: the log is damaged, and what is derived from it is right.
+        plan.refused += findings.problems
+        return plan
+    for tail in tails:
+        why = "a torn record, with nothing behind it"
+        plan.steps.append(Step(Action.CUT_TAIL, tail.file, why, tail.begin, tail.end))
+    queues: dict[str, list[Finding]] = {}
+    index: list[Finding] = []
+    for one in findings.problems:
+        if one.kind in _QUEUE_KINDS:
+            queues.setdefault(_queue_of(one.file), []).append(one)
+        elif one.kind in _INDEX_KINDS:
+            index.append(one)
+        elif one.kind not in _WITNESS_KINDS and one.kind != "torn_tail":
+            _plan_other(layout, plan, one)
+    for target, found in sorted(queues.items()):
+        if target.startswith("batchconsumequeue/"):
+            plan.refused += found  # nothing here writes these
+        else:
+            plan.steps.append(Step(Action.REBUILD_QUEUE, target, _first(found)))
+    if index:
+        plan.steps.append(Step(Action.REBUILD_INDEX, "index", _first(index)))
+    order = list(Action)
+    plan.steps.sort(key=lambda step: (order.index(step.action), step.target))
+    return plan
+
+
+def _known(problems: list[Finding]) -> bool:
+    return any(f.kind == "queue_ahead" for f in problems)
+
+
+def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
+    if one.kind == "checkpoint":
+        if not any(step.action is Action.RESET_CHECKPOINT for step in plan.steps):
+            plan.steps.append(Step(Action.RESET_CHECKPOINT, one.file, one.what))
+    elif one.kind in _WHEEL_KINDS:
+        if not any(step.action is Action.REBUILD_SLOTS for step in plan.steps):
+            plan.steps.append(Step(Action.REBUILD_SLOTS, one.file, one.what))
+    elif one.kind == "json" and (layout.root / f"{one.file}.bak").is_file():
+        plan.steps.append(Step(Action.RESTORE_BACKUP, one.file, one.what))
+    else:
+        plan.refused.append(one)
+
+
+def _queue_of(file: str) -> str:
+    """`consumequeue/<topic>/<queue>` of a file in it, or of its extension."""
+    kind, topic, queue_id, *_ = file.split("/")
+    return f"{kind.removesuffix('_ext')}/{topic}/{queue_id}"
+
+
+def _first(found: list[Finding]) -> str:
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return found[0].what + more

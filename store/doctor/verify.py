@@ -1,0 +1,147 @@
+"""`store verify`: one walk over the log, with every check riding on its batches.
+
+Nothing is written. A store that runs or was killed is judged kindly: what its next start puts right is a
+note. All memory is bounded by the batches, by one number for each slot of an index file, and by the
+timer log. (store format; each check names its section)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..timer_rules import TIMER_TOPIC
+from .layout import Layout, QueueFolder
+from .log_walk import LogWalk, SegmentEnd
+from .problems import NOTE, PROBLEM, Findings
+from .verify_batch import BatchCheck
+from .verify_config import CheckpointCheck, check_json, check_offsets
+from .verify_index import IndexCheck
+from .verify_log import LogVerdict, judge_log
+from .verify_queues import QueueCheck
+from .verify_records import RecordCheck
+from .verify_timers import TimerCheckup, check_timercheck
+
+#: What says how far something is, and goes on while a broker runs.
+_MOVING_KINDS: Final = ("checkpoint", "consumer_offset", "timer")
+#: Called with the bytes of log walked so far.
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found."""
+
+    findings: Findings
+    verdict: LogVerdict
+    ends: list[SegmentEnd]
+    messages: int = 0
+    bytes: int = 0
+
+    def document(self) -> dict[str, Any]:
+        findings = self.findings
+        document: dict[str, Any] = {
+            "problems": [one.document() for one in findings.problems],
+            "notes": [one.document() for one in findings.notes],
+            "messages": self.messages,
+            "bytes": self.bytes,
+        }
+        if findings.left_out:
+            document["left_out"] = findings.left_out
+        return document
+
+
+def verify(layout: Layout, progress: Progress | None = None) -> Report:
+    """Check everything in the directory. Raises OSError."""
+    findings = Findings()
+    _note_state(layout, findings)
+    names = {file.start: layout.name(file.path) for file in layout.log.files}
+    _check_queue_files(layout, findings)
+    queues = QueueCheck(layout, findings)
+    timers = TimerCheckup(layout, findings)
+    checkpoint = CheckpointCheck(layout, findings)
+    index = IndexCheck(layout, findings)
+    records = RecordCheck(findings, names)
+    batches = BatchCheck(layout, findings)
+    checks = (
+        records.batch,
+        batches.batch,
+        queues.batch,
+        index.batch,
+        timers.batch,
+        checkpoint.batch,
+    )
+    walk = LogWalk(layout, check_crc=True)
+    messages = 0
+    for batch in walk:
+        for check in checks:
+            check(batch)
+        messages += len(batch.columns)
+        if progress is not None:
+            last = int(batch.columns.position[-1] + batch.columns.size[-1])
+            progress(batch.file.start + last - layout.log.start)
+    verdict = judge_log(layout, walk.ends, findings, records.torn_from)
+    _forgive_what_is_cut(layout, verdict, findings)
+    queues.finish(verdict)
+    batches.finish(verdict)
+    index.finish(verdict)
+    timers.finish(verdict)
+    checkpoint.finish(verdict)
+    check_json(layout, findings)
+    check_timercheck(layout, timers.found, queues.end(TIMER_TOPIC, 0), findings)
+    check_offsets(layout, queues.ends(), findings)
+    if layout.in_use:
+        # Files that were read at different moments do not agree to the last record.
+        findings.demote(lambda one: one.kind.startswith(_MOVING_KINDS))
+    return Report(findings, verdict, walk.ends, messages, verdict.end - layout.log.start)
+
+
+def _note_state(layout: Layout, findings: Findings) -> None:
+    """Why findings may be judged kindly."""
+    if layout.in_use:
+        what = f"A process{f' ({layout.owner})' * bool(layout.owner)} uses the store now."
+        findings.add("lock", 0, 0, what, "in_use", severity=NOTE)
+    elif not layout.clean:
+        what = "The store was not stopped cleanly: its next start repairs what notes say."
+        findings.add("abort", 0, 0, what, "not_stopped", severity=NOTE)
+
+
+def _forgive_what_is_cut(layout: Layout, verdict: LogVerdict, findings: Findings) -> None:
+    """What a start cuts off, it need not find whole."""
+    if layout.clean and not layout.in_use:
+        return
+    cut = [verdict.end] if verdict.torn_end > verdict.end else []
+    starts = {layout.name(file.path): file.start for file in layout.log.files}
+    for one in findings.notes:
+        if one.kind == "record":
+            cut.append(starts[one.file] + one.begin)
+    if cut:
+        first = min(cut)
+        kinds = ("body_crc", "record_crc", "properties", "record_time", "record", "blank")
+        findings.demote(
+            lambda one: one.kind in kinds and starts.get(one.file, -1) + one.begin >= first
+        )
+
+
+def _check_queue_files(layout: Layout, findings: Findings) -> None:
+    """Files of a queue are all of one size and in a row."""
+    for queue in layout.queues:
+        files = queue.files.files
+        for index, file in enumerate(files):
+            name = layout.name(file.path)
+            if file.length != queue.files.size:
+                _report_size(layout, queue, name, file.length, findings)
+            following = files[index + 1].start if index + 1 < len(files) else None
+            if following is not None and following != file.start + queue.files.size:
+                what = f"Files are missing between {file.start} and {following}."
+                findings.add(name, file.length, file.length, what, "queue_missing")
+
+
+def _report_size(
+    layout: Layout, queue: QueueFolder, name: str, length: int, findings: Findings
+) -> None:
+    killed = not layout.clean or layout.in_use
+    size = queue.files.size
+    what = f"The file has {length} bytes, the others of its kind have {size}."
+    begin, end = sorted((length, size))
+    severity = NOTE if killed and not length else PROBLEM
+    findings.add(name, begin, end, what, "queue_size", severity=severity)

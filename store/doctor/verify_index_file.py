@@ -1,0 +1,67 @@
+"""One index file by itself: chains, slots, and what its header counts.
+
+The header's last time is compared with the record of the last entry, where the log still has it.
+(store format, section 4)
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .index_view import IndexView, broken_chains
+from .problems import PROBLEM, Findings, span
+
+
+@dataclass(slots=True)
+class IndexFileState:
+    """One index file and what was found out about it."""
+
+    view: IndexView
+    name: str
+    number: int = 1  #: the next entry to compare
+    tags: bool | None = None  #: whether it has entries for tags; None: not known yet
+    seconds: bool = True  #: the header's first time can be believed
+    last: tuple[int, int] = (-1, 0)  #: offset and store time of the last entry that agreed
+    corrections: dict[int, int] = field(default_factory=dict)
+    severity: str = PROBLEM  #: of what is wrong in it
+
+
+def check_file(file: IndexFileState, findings: Findings) -> None:
+    """Report what is wrong in a file whatever the log says."""
+    view, header = file.view, file.view.header
+    if view.length != view.layout.file_bytes:
+        return  # said already; nothing in it can be right
+    broken, slots = broken_chains(view, file.corrections)
+    for number in broken:
+        begin = view.layout.entry_at(number)
+        what = f"Entry {number} does not name the one before it in its slot."
+        findings.add(file.name, begin + 16, begin + 20, what, "index_chain", severity=file.severity)
+    for first, end in slots:
+        what = f"Not the newest entry in {span('slot', first, end)}."
+        findings.add(
+            file.name, 40 + 4 * first, 40 + 4 * end, what, "index_slot", severity=file.severity
+        )
+    if view.count <= 1:
+        return
+    used = int(np.count_nonzero(view.slots)) if not slots else header.slots_used
+    checks = [
+        (32, 36, used == header.slots_used, f"counts {header.slots_used} slots, not {used}"),
+        (36, 40, view.count == header.count, f"counts {header.count}, not {view.count}"),
+    ]
+    first_offset = int(view.entries["offset"][1])
+    if 1 not in file.corrections:
+        same = header.begin_offset == first_offset
+        checks.append((16, 24, same, f"begins at {header.begin_offset}, not {first_offset}"))
+    last = view.count - 1
+    if last not in file.corrections:
+        last_offset = int(view.entries["offset"][last])
+        same = header.end_offset == last_offset
+        checks.append((24, 32, same, f"ends at {header.end_offset}, not {last_offset}"))
+        if file.last[0] == last_offset and file.last[1]:
+            same = header.end_timestamp_ms == file.last[1]
+            what = f"ends at time {header.end_timestamp_ms}, not {file.last[1]}"
+            checks.append((8, 16, same, what))
+    for begin, end, same, what in checks:
+        if not same:
+            text = f"The index header {what}."
+            findings.add(file.name, begin, end, text, "index_header", severity=file.severity)

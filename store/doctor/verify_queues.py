@@ -1,0 +1,370 @@
+"""Queues against the log, both ways, in bulk.
+
+From the log: every queued record has its unit, with its offset, size and tags code. From the queues:
+every unit belongs to such a record. What was confirmed is remembered as ranges of unit numbers, one a
+queue as a rule, so the second half only looks at what is left over.
+
+A unit that points at a record which calls itself another queue's or number's, and whose own unit is
+not there: then three witnesses stand against the record's header, and the header is reported.
+(store format, sections 3.1-3.9)
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..consume_queue import FILLER_SIZE
+from ..dispatch import UNQUEUED
+from ..record import TRANSACTION_MASK
+from ..scan import Columns
+from ..scan_properties import TagsCodes, by_queue
+from ..scan_raw import Integers
+from .layout import Layout, QueueFolder
+from .light_queues import PREFIX, light_units
+from .log_walk import Batch, locate
+from .problems import FINDINGS_MAX, NOTE, PROBLEM, Findings, span
+from .queue_view import UNIT, OpenFiles, Units, read_units, unit_ranges, written_units
+from .verify_ext import ExtCheck
+from .verify_log import LogVerdict
+
+#: A queue's claims that do not agree are kept to be compared with the units left over.
+_CLAIMS_MAX: Final = 10_000
+_INT_MIN: Final = -(1 << 31)
+_CODE_AT: Final = 12  # place of the tags code in a unit
+_NUMBER_END: Final = 1 << 58
+_SPAN_UNITS: Final = 64  # units read for one that is compared, at most
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What the walk found out about one queue."""
+
+    topic: str
+    queue_id: int
+    folder: QueueFolder | None
+    confirmed: list[list[int]] = field(default_factory=list)  # [first, end) of unit numbers
+    absent: list[list[int]] = field(default_factory=list)  # records without a unit
+
+    @staticmethod
+    def note(ranges: list[list[int]], numbers: Integers) -> None:
+        """Put numbers, in log order, into the ranges."""
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for part in np.split(numbers, breaks):
+            first, end = int(part[0]), int(part[-1]) + 1
+            if ranges and ranges[-1][1] == first:
+                ranges[-1][1] = end
+            else:
+                ranges.append([first, end])
+
+
+@dataclass(frozen=True, slots=True)
+class _Stranger:
+    """A unit that no record confirmed."""
+
+    folder: QueueFolder
+    number: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A record that says it has a unit which does not say so."""
+
+    topic: str
+    queue_id: int
+    number: int
+    offset: int
+    size: int
+    present: bool  #: something stands in that unit
+
+
+class QueueCheck:
+    """Takes batches in log order, then `finish`."""
+
+    def __init__(self, layout: Layout, findings: Findings) -> None:
+        self._layout = layout
+        self._findings = findings
+        self._folders = {(q.topic, q.queue_id): q for q in layout.of_kind("consumequeue")}
+        self._batch_topics = {q.topic for q in layout.of_kind("batchconsumequeue")}
+        self._light = any(name.startswith(PREFIX) for name, _ in self._folders)
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._opened = OpenFiles()
+        self._codes = TagsCodes()
+        self._claims: list[_Claim] = []
+        self._ext = ExtCheck(layout, findings, self._opened)
+
+    # -- from the log -------------------------------------------------------------------------
+
+    def batch(self, batch: Batch) -> None:
+        columns = batch.columns
+        kinds = columns.sys_flag & TRANSACTION_MASK
+        queued = ~np.isin(kinds, UNQUEUED)
+        if not queued.all():
+            columns = columns.take(queued)
+        codes = self._codes.of(batch.raw, columns, batch.topics)
+        for topic_id, queue_id, rows in by_queue(columns):
+            topic = batch.topics.names[topic_id]
+            if topic in self._batch_topics:
+                continue
+            queue = self._queue(topic, queue_id)
+            self._compare(queue, columns.take(rows), codes[rows])
+        if self._light:
+            for row, name, number in light_units(batch.raw, columns):
+                if (name, 0) in self._folders:
+                    one = columns.take(slice(row, row + 1))
+                    one.queue_offset = np.array([number], np.int64)
+                    self._compare(self._queue(name, 0), one, codes[row : row + 1])
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue:
+        key = (topic, queue_id)
+        found = self._queues.get(key)
+        if found is None:
+            found = self._queues[key] = _Queue(topic, queue_id, self._folders.get(key))
+        return found
+
+    def _compare(self, queue: _Queue, columns: Columns, codes: Integers) -> None:
+        """Records of one queue against its units."""
+        numbers, offsets, sizes = columns.queue_offset, columns.physical_offset, columns.size
+        if queue.folder is None:
+            queue.note(queue.absent, numbers)
+            self._claim(queue, numbers, offsets, sizes, np.zeros(len(numbers), np.bool_))
+            return
+        units = self._units_of(queue.folder, numbers)
+        here = (units["offset"] == offsets) & (units["size"] == sizes)
+        if here.all():
+            queue.note(queue.confirmed, numbers)
+        else:
+            if here.any():
+                queue.note(queue.confirmed, numbers[here])
+            there = units["size"] != 0
+            self._claim(queue, numbers[~here], offsets[~here], sizes[~here], there[~here])
+            absent = ~here & ~there
+            if absent.any():
+                queue.note(queue.absent, numbers[absent])
+        other = np.flatnonzero(here & (units["code"] != codes))
+        if len(other):
+            self._ext.compare(
+                queue.folder, units[other], codes[other], columns.store_timestamp[other]
+            )
+            plain = other[units["code"][other] >= _INT_MIN]
+            for at in plain.tolist():
+                self._report_code(queue.folder, int(numbers[at]), int(offsets[at]))
+
+    def _units_of(self, folder: QueueFolder, numbers: Integers) -> Units:
+        first, count = int(numbers[0]), len(numbers)
+        last = int(numbers[-1])
+        if last - first + 1 == count and (np.diff(numbers) == 1).all():
+            return read_units(self._opened, folder, first, count)
+        low, high = int(numbers.min()), int(numbers.max())
+        if low >= 0 and high - low < _SPAN_UNITS * count:
+            return read_units(self._opened, folder, low, high - low + 1)[numbers - low]
+        one_by_one: list[Units] = [
+            read_units(self._opened, folder, number, 1)
+            if 0 <= number < _NUMBER_END
+            else np.zeros(1, UNIT)
+            for number in numbers.tolist()
+        ]
+        return np.concatenate(one_by_one)
+
+    def _claim(
+        self, queue: _Queue, numbers: Integers, offsets: Integers, sizes: Integers, there: Any
+    ) -> None:
+        for number, offset, size, present in zip(
+            numbers.tolist(), offsets.tolist(), sizes.tolist(), there.tolist(), strict=True
+        ):
+            if len(self._claims) >= _CLAIMS_MAX:
+                return
+            self._claims.append(_Claim(queue.topic, queue.queue_id, number, offset, size, present))
+
+    def _report_code(self, folder: QueueFolder, number: int, offset: int) -> None:
+        what = f"Unit {number} and the record at offset {offset} have different tags."
+        for path, begin, end in unit_ranges(folder, number, number + 1):
+            name = self._layout.name(path)
+            self._findings.add(name, begin + _CODE_AT, end, what, "queue_tags")
+        record = locate(self._layout, offset, "properties")
+        if record is not None:
+            self._findings.add(*record, what, "record_tags")
+
+    # -- from the queues ----------------------------------------------------------------------
+
+    def finish(self, verdict: LogVerdict) -> None:
+        """Compare what is left over on both sides, and report it."""
+        strangers = self._strangers(verdict)
+        at_offset: dict[int, list[_Stranger]] = {}
+        for one in strangers:
+            at_offset.setdefault(one.offset, []).append(one)
+        known = {(one.folder, one.number) for one in strangers}
+        claimed: set[tuple[str, int, int]] = set()
+        explained: set[tuple[QueueFolder, int]] = set()
+        wrong: dict[QueueFolder, list[int]] = {}
+        for claim in self._claims:
+            key = (claim.topic, claim.queue_id)
+            owner = self._folders.get(key)
+            witnesses = [w for w in at_offset.get(claim.offset, ()) if w.size == claim.size]
+            if owner is not None and (owner, claim.number) in known:
+                # A unit that no record confirms stands where this one should have its own.
+                wrong.setdefault(owner, []).append(claim.number)
+            elif len(witnesses) == 1:
+                explained.add((witnesses[0].folder, witnesses[0].number))
+                claimed.add((*key, claim.number))
+                self._report_header(claim, witnesses[0])
+            elif claim.present and owner is not None:
+                wrong.setdefault(owner, []).append(claim.number)
+        for queue_folder, numbers in wrong.items():
+            explained |= {(queue_folder, number) for number in numbers}
+            for first, end in runs(numbers):
+                what = f"Wrong contents of {span('unit', first, end)}: the log has other records."
+                self._report_units(queue_folder, first, end, what, "queue_unit")
+        left = [one for one in strangers if (one.folder, one.number) not in explained]
+        self._report_strangers(left, verdict)
+        for queue in self._queues.values():
+            self._report_absent(queue, claimed)
+
+    def _strangers(self, verdict: LogVerdict) -> list[_Stranger]:
+        """Units of all queues that no record confirmed, as many as can be reported."""
+        found: list[_Stranger] = []
+        for key, folder in self._folders.items():
+            left = self._left_over(folder, self._queue(*key), verdict)
+            found += itertools.islice(left, FINDINGS_MAX - len(found))
+        return found
+
+    def _left_over(
+        self, folder: QueueFolder, queue: _Queue, verdict: LogVerdict
+    ) -> Iterator[_Stranger]:
+        """Units that no record confirmed and that should have one."""
+        start = self._layout.log.start
+        for first, end in _gaps(queue.confirmed):
+            for number, units in written_units(self._opened, folder, first, end):
+                offsets, sizes = units["offset"], units["size"]
+                left = ((sizes != 0) | (offsets != 0) | (units["code"] != 0)) & (
+                    sizes != FILLER_SIZE
+                )
+                left &= (offsets >= start) | (offsets < 0) | (sizes <= 0)
+                for lost in verdict.lost:
+                    left &= (offsets < lost.begin) | (offsets >= lost.end)
+                for at in np.flatnonzero(left).tolist():
+                    yield _Stranger(folder, number + at, int(offsets[at]), int(sizes[at]))
+
+    def _report_header(self, claim: _Claim, witness: _Stranger) -> None:
+        folder = witness.folder
+        what = f"The record at offset {claim.offset} says it is "
+        what += f"{claim.topic}/{claim.queue_id}/{claim.number}, but the unit "
+        what += f"{folder.topic}/{folder.queue_id}/{witness.number} points to it."
+        part = "queue_offset"
+        if claim.queue_id != folder.queue_id:
+            part = "queue_id"
+        if claim.topic != folder.topic:
+            part = "topic"
+        record = locate(self._layout, claim.offset, part)
+        if record is not None:
+            self._findings.add(*record, what, "record_header")
+
+    def _report_units(
+        self,
+        folder: QueueFolder,
+        first: int,
+        end: int,
+        what: str,
+        kind: str,
+        *,
+        severity: str = PROBLEM,
+    ) -> None:
+        for path, begin, stop in unit_ranges(folder, first, end):
+            self._findings.add(self._layout.name(path), begin, stop, what, kind, severity=severity)
+
+    def _report_strangers(self, strangers: list[_Stranger], verdict: LogVerdict) -> None:
+        """Units without a record; those behind the log's end the next start drops."""
+        killed = not self._layout.clean or self._layout.in_use
+        groups: dict[tuple[QueueFolder, bool], list[int]] = {}
+        for one in strangers:
+            behind = one.offset >= verdict.end
+            groups.setdefault((one.folder, behind), []).append(one.number)
+        for (folder, behind), numbers in groups.items():
+            for first, end in runs(numbers):
+                what = f"No record for {span('unit', first, end)}"
+                what += ", which would be behind the log's end." if behind else "."
+                kind = "queue_ahead" if behind else "queue_orphan"
+                severity = NOTE if behind and killed else PROBLEM
+                self._report_units(folder, first, end, what, kind, severity=severity)
+
+    def _report_absent(self, queue: _Queue, claimed: set[tuple[str, int, int]]) -> None:
+        """Records without a unit: the queue is behind, or has a hole."""
+        killed = not self._layout.clean or self._layout.in_use
+        name = f"{queue.topic}/{queue.queue_id}"
+        ranges = list(_without(queue, claimed))
+        if not ranges:
+            return
+        if queue.folder is None:
+            count = sum(end - first for first, end in ranges)
+            what = f"The queue has no files; {count} records of the log belong to it."
+            folder = str(self._layout.root / "consumequeue" / queue.topic / str(queue.queue_id))
+            path = self._layout.name(Path(folder))
+            self._findings.add(
+                path, 0, 0, what, "queue_behind", severity=NOTE if killed else PROBLEM
+            )
+            return
+        written_end = self._written_end(queue.folder)
+        for first, end in ranges:
+            behind = first >= written_end
+            what = f"No unit for {span('record', first, end)} of queue {name}."
+            kind = "queue_behind" if behind else "queue_unit"
+            severity = NOTE if behind and killed else PROBLEM
+            self._report_units(queue.folder, first, end, what, kind, severity=severity)
+
+    def end(self, topic: str, queue_id: int) -> int:
+        """Number behind the last record of a queue, or its last unit; 0 if there is no such queue."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0
+        known = [end for _, end in (*queue.confirmed, *queue.absent)]
+        if known:
+            return max(known)
+        return self._written_end(queue.folder) if queue.folder is not None else 0
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        """`end` of all queues."""
+        found = {key: self.end(*key) for key in self._queues}
+        self._opened.close()
+        return found
+
+    def _written_end(self, folder: QueueFolder) -> int:
+        """Number behind the last unit that holds something."""
+        end = 0
+        for number, units in written_units(self._opened, folder):
+            used = np.flatnonzero(units["size"] != 0)
+            if len(used):
+                end = number + int(used[-1]) + 1
+        return end
+
+
+def _gaps(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
+    """What lies between, before and behind ranges of numbers."""
+    at = 0
+    for first, end in sorted(ranges):
+        if first > at:
+            yield at, first
+        at = max(at, end)
+    yield at, _NUMBER_END
+
+
+def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """[first, end) of each stretch of neighbours."""
+    ordered = sorted(set(numbers))
+    first = 0
+    for at, number in enumerate(ordered):
+        if at + 1 == len(ordered) or ordered[at + 1] != number + 1:
+            yield ordered[first], number + 1
+            first = at + 1
+
+
+def _without(queue: _Queue, claimed: set[tuple[str, int, int]]) -> Iterator[tuple[int, int]]:
+    """The ranges of absent units, but for single ones that are explained already."""
+    for first, end in queue.absent:
+        if end - first == 1 and (queue.topic, queue.queue_id, first) in claimed:
+            continue
+        yield first, end

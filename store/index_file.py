@@ -1,0 +1,294 @@
+"""One file of the index: hash slots that lead to chains of entries, newest first. Derived data.
+
+    0               40                40 + 4 * slots        40 + 4 * slots + 20 * entries
+    | header        | slot slot ...   | (unused) entry 1 entry 2 ...                     |
+
+    header  0  i64  store time of the first entry       24  i64  log offset of the last entry
+            8  i64  store time of the last entry        32  i32  slots in use
+           16  i64  log offset of the first entry       36  i32  number of the next entry; 0 means 1
+    slot    0  i32  number of the newest entry of its chain, 0 = none
+    entry   0  i32  hash of the key                     12  i32  seconds since the first entry's time
+            4  i64  log offset of the record            16  i32  the next older entry of the chain
+
+Big-endian; entries count from 1; a file of n entries holds n - 1 (store format, section 4). A file
+that follows a full one starts with the last time and offset of that one in its header ("seed"); its
+first entry's seconds count from there, and the header is then overwritten.
+
+Files are sparse: 420 MB by default, of which a young file uses little. So they are written with pwrite
+(a full disk is then an error; through a map it would be a SIGBUS) and mapped, read-only, only for as
+long as a question is answered: reading a hole needs no space.
+
+Losing a file costs time: it is built again from the log. Readers trust nothing in it: whatever the
+bytes are, a chain is walked towards smaller numbers only, so it ends.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Self
+
+from .errors import UnsupportedLayoutError
+from .properties import java_hash
+
+HEADER: Final = struct.Struct(">qqqqii")
+SLOT: Final = struct.Struct(">i")
+ENTRY: Final = struct.Struct(">iqii")
+_NAME_DIGITS: Final = 17
+_INT_MAX: Final = (1 << 31) - 1
+MS_PER_SECOND: Final = 1000
+assert (HEADER.size, SLOT.size, ENTRY.size) == (40, 4, 20)
+
+#: More keys do not fit the properties of a record: each takes two bytes of at most 32,767.
+ENTRIES_A_RECORD_MAX: Final = 1 << 14
+#: Looking for unknown sizes takes a step an entry.
+GUESS_BYTES_MAX: Final = 64 << 20
+
+#: What holds the bytes of a file.
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLayout:
+    """Sizes of a file: `slots` is maxHashSlotNum, `entries` is maxIndexNum."""
+
+    slots: int
+    entries: int
+
+    @property
+    def entries_at(self) -> int:
+        return HEADER.size + self.slots * SLOT.size
+
+    @property
+    def file_bytes(self) -> int:
+        return self.entries_at + self.entries * ENTRY.size
+
+    def slot_at(self, hash_: int) -> int:
+        """Byte position of the slot of a key hash."""
+        return HEADER.size + hash_ % self.slots * SLOT.size
+
+    def entry_at(self, number: int) -> int:
+        return self.entries_at + number * ENTRY.size
+
+
+USUAL_LAYOUT: Final = IndexLayout(5_000_000, 20_000_000)
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """What a file covers; `count` is the number of the next entry, at least 1."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slots_used: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        return HEADER.pack(
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+
+    @classmethod
+    def decode(cls, data: Buffer) -> "IndexHeader":
+        """Raises struct.error when there are fewer than 40 bytes."""
+        header = cls(*HEADER.unpack_from(data))
+        header.count = max(header.count, 1)
+        return header
+
+    @property
+    def is_empty(self) -> bool:
+        return self.count <= 1
+
+    def follower(self) -> "IndexHeader":
+        """The header of the file after this one, which is full."""
+        return IndexHeader(
+            self.end_timestamp_ms, self.end_timestamp_ms, self.end_offset, self.end_offset
+        )
+
+    def problem(self, layout: IndexLayout) -> str:
+        """Why this cannot be the header of such a file; "" if it can."""
+        if self.count > layout.entries:
+            return f"it counts {self.count} entries, there is room for {layout.entries}."
+        if not 0 <= self.begin_offset <= self.end_offset:
+            return f"its offsets are {self.begin_offset} and {self.end_offset}."
+        if not 0 <= self.slots_used <= min(layout.slots, self.count - 1):
+            return f"it counts {self.slots_used} slots for {self.count - 1} entries."
+        return ""
+
+
+def seconds_since(begin_ms: int, store_timestamp_ms: int) -> int:
+    """The time field of an entry."""
+    if begin_ms <= 0:
+        return 0
+    return min(max(store_timestamp_ms - begin_ms, 0) // MS_PER_SECOND, _INT_MAX)
+
+
+def file_name(wall_ms: int, last: str) -> str:
+    """Local time of creation, yyyyMMddHHmmssSSS; always a greater number than the file before."""
+    name = datetime.fromtimestamp(wall_ms // MS_PER_SECOND).strftime("%Y%m%d%H%M%S")
+    name += f"{wall_ms % MS_PER_SECOND:03d}"
+    if last and int(name) <= int(last):
+        return f"{int(last) + 1:0{_NAME_DIGITS}d}"
+    return name
+
+
+def key_hash(text: str) -> int:
+    """The hash of a key string (`topic#key`): Math.abs of Java's, and 0 where that has no answer."""
+    value = java_hash(text)
+    return 0 if value == -(1 << 31) else abs(value)
+
+
+def index_files(directory: str) -> list[str]:
+    """Paths of the index files, oldest first. Other names are not ours and are left alone."""
+    try:
+        names = [
+            entry.name
+            for entry in os.scandir(directory)
+            if entry.name.isascii() and entry.name.isdecimal() and entry.is_file()
+        ]
+    except FileNotFoundError:
+        return []
+    return [os.path.join(directory, name) for name in sorted(names, key=int)]
+
+
+class IndexFile:
+    """A file for reading, mapped until it is closed. Use it in a `with` statement."""
+
+    def __init__(self, path: str, layout: IndexLayout) -> None:
+        """Raises OSError; UnsupportedLayoutError when the size is another one."""
+        self.path = path
+        self.layout = layout
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != layout.file_bytes:
+                raise wrong_size(path, size, layout)
+            self.data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        self.header = IndexHeader.decode(self.data)
+        self.header.count = min(self.header.count, layout.entries)
+
+    def slot(self, hash_: int) -> int:
+        """Number of the newest entry in the chain of this hash."""
+        return int(SLOT.unpack_from(self.data, self.layout.slot_at(hash_))[0])
+
+    def find(
+        self,
+        hash_: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        header: IndexHeader | None = None,
+        first: int = -1,
+    ) -> Iterator[int]:
+        """Log offsets of the entries with this hash, newest first; -1 for an entry that does not
+        count (another hash, too young), so that whoever walks can bound the walk.
+
+        Times of entries are cut to seconds: the last second before `begin_ms` comes as well, and
+        the reader of the record decides. Of a file that is being filled, header and the newest
+        entry of the chain are the caller's.
+        """
+        header = header or self.header
+        number = self.slot(hash_) if first < 0 else first
+        layout, data = self.layout, self.data
+        while 0 < number < header.count:
+            entry_hash, offset, seconds, previous = ENTRY.unpack_from(data, layout.entry_at(number))
+            if seconds < 0:
+                return
+            if number == 1:
+                seconds = 0  # it may count from the seed
+            time_ms = header.begin_timestamp_ms + seconds * MS_PER_SECOND
+            if time_ms + MS_PER_SECOND <= begin_ms:
+                return
+            yield offset if entry_hash == hash_ and time_ms <= end_ms else -1
+            if previous >= number:
+                return
+            number = previous
+
+    def entries_at_end(self, offset: int) -> int:
+        """How many of the last entries are of the record at this offset."""
+        found = 0
+        last = self.header.count - 1
+        for number in range(last, max(last - ENTRIES_A_RECORD_MAX, 0), -1):
+            if ENTRY.unpack_from(self.data, self.layout.entry_at(number))[1] != offset:
+                break
+            found += 1
+        return found
+
+    def close(self) -> None:
+        self.data.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_header(path: str, layout: IndexLayout) -> IndexHeader:
+    """The header of the file. Raises OSError; UnsupportedLayoutError for another size."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != layout.file_bytes:
+            raise wrong_size(path, size, layout)
+        return IndexHeader.decode(file.read(HEADER.size))
+
+
+def wrong_size(path: str, size: int, layout: IndexLayout) -> UnsupportedLayoutError:
+    return UnsupportedLayoutError(
+        f"{path} has {size} bytes; with maxHashSlotNum={layout.slots} and maxIndexNum="
+        f"{layout.entries} it would have {layout.file_bytes}. Start with the numbers that this store "
+        "was made with, or move its index folder away: it is then built again. Nothing was changed."
+    )
+
+
+def guess_layout(path: str) -> IndexLayout | None:
+    """The sizes of an index file of which only the length is known; None if nothing fits, or if it is
+    larger than GUESS_BYTES_MAX and not of the usual sizes.
+
+    Right are those with which the header's first and last offset stand in the first and the last
+    entry, the last entry is the newest of its chain, and as many slots are in use as the header says.
+    Raises OSError.
+    """
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < HEADER.size + SLOT.size + 2 * ENTRY.size:
+            return None
+        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+            header = IndexHeader.decode(data)
+            if size == USUAL_LAYOUT.file_bytes:
+                return USUAL_LAYOUT
+            units = (size - HEADER.size) // SLOT.size
+            per_entry = ENTRY.size // SLOT.size
+            if size > GUESS_BYTES_MAX:
+                return None
+            for entries in range(max(header.count, 2), (units - 1) // per_entry + 1):
+                layout = IndexLayout(units - entries * per_entry, entries)
+                if layout.file_bytes == size and _fits(data, layout, header):
+                    return layout
+    return None
+
+
+def _fits(data: mmap.mmap, layout: IndexLayout, header: IndexHeader) -> bool:
+    if ENTRY.unpack_from(data, layout.entry_at(1))[1] != header.begin_offset:
+        return False
+    last = header.count - 1
+    hash_, offset, _, _ = ENTRY.unpack_from(data, layout.entry_at(last))
+    newest = SLOT.unpack_from(data, layout.slot_at(hash_))[0] if hash_ >= 0 else -1
+    if last <= 0 or offset != header.end_offset or newest != last:
+        return False
+    slots = SLOT.iter_unpack(data[HEADER.size : layout.entries_at])
+    return sum(1 for (number,) in slots if number) == header.slots_used

@@ -1,0 +1,86 @@
+"""The two ids that a message goes by.
+
+    offset id    host (4 or 16 bytes), port i32, log offset i64
+    unique key   host (4 or 16 bytes), process u16, loader i32, milliseconds u32, counter u16
+
+Both are upper-case hex of 32 digits (IPv4) or 56 (IPv6), so the length does not tell one from the other:
+an offset id counts only if a record with this store host lies there. The broker makes the first; the
+client makes the second (property UNIQ_KEY) and puts its own idea of time into it: milliseconds since
+its local month began (store format, section 13).
+"""
+
+import struct
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+_OFFSET: Final = struct.Struct(">q")
+_UNIQUE_TAIL: Final = struct.Struct(">HiIH")
+_LENGTHS: Final = (32, 56)
+_PORT_BYTES: Final = 4
+_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetId:
+    """Where a record lies: the packed store host (`record.pack_host`) and the log offset."""
+
+    store_host: bytes
+    physical_offset: int
+
+    def __str__(self) -> str:
+        return (self.store_host + _OFFSET.pack(self.physical_offset)).hex().upper()
+
+    @classmethod
+    def parse(cls, text: str) -> "OffsetId | None":
+        """None when the text has another form."""
+        data = _unhex(text)
+        if data is None:
+            return None
+        (offset,) = _OFFSET.unpack(data[-_OFFSET.size :])
+        return cls(data[: -_OFFSET.size], offset)
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """What a client of the remoting protocol puts into UNIQ_KEY."""
+
+    address: bytes  #: 4 or 16 bytes
+    process: int  #: low 16 bits of the process id
+    loader: int  #: any constant of the process
+    month_ms: int  #: milliseconds since the client's month began, modulo 2^32
+    counter: int
+
+    def __str__(self) -> str:
+        tail = _UNIQUE_TAIL.pack(self.process, self.loader, self.month_ms, self.counter)
+        return (self.address + tail).hex().upper()
+
+    @classmethod
+    def parse(cls, text: str) -> "UniqueKey | None":
+        """None when the text has another form."""
+        data = _unhex(text)
+        if data is None:
+            return None
+        address = data[: -_UNIQUE_TAIL.size]
+        return cls(address, *_UNIQUE_TAIL.unpack(data[len(address) :]))
+
+    def born_ms(self, near_ms: int) -> int:
+        """About when the key was made: the latest time not after `near_ms` (its store time, or now)
+        that fits, if the client lives in our time zone."""
+        month = datetime.fromtimestamp(near_ms // _MS).replace(
+            day=1, hour=0, minute=0, second=0, microsecond=0
+        )
+        born = int(month.timestamp()) * _MS + self.month_ms
+        if born <= near_ms:
+            return born
+        year, number = (month.year - 1, 12) if month.month == 1 else (month.year, month.month - 1)
+        return int(month.replace(year=year, month=number).timestamp()) * _MS + self.month_ms
+
+
+def _unhex(text: str) -> bytes | None:
+    if len(text) not in _LENGTHS or not text.isascii() or not text.isalnum():
+        return None
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return None

@@ -1,0 +1,212 @@
+"""Finding messages by key, unique key and id: from index entries to records.
+
+The index knows hashes only. Every record that an entry leads to is read, and counts when it really has
+the key and lies in the time range; so neither collisions nor entries of deleted records take a place in the
+answer. (The reference returns collisions, and asks up to three times when nothing could be read; here
+the walk goes on instead. Store format, section 4: query, queryMessage.)
+
+    index type    looks at                    key string of the index
+    None          UNIQ_KEY and KEYS           topic#key
+    "U", "K"      only UNIQ_KEY, only KEYS    topic#key
+    "T"           TAGS, as a whole            topic#T#tags
+
+`StoreQuery` asks any directory, without a store and without changing it.
+"""
+
+import itertools
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from .errors import RecordFormatError
+from .index_file import IndexFile, IndexLayout, guess_layout, index_files, key_hash
+from .message_id import OffsetId
+from .properties import TAGS
+from .record import Record, decode
+from .scan_one import inspect
+
+TIME_MAX_MS: Final = (1 << 63) - 1
+INDEX_TYPES: Final = (None, "K", "U", "T")
+#: Entries that one query looks at. A common tag with a time range long ago would walk over millions
+#: while the loop waits; so many take about 50 ms. What was found till then is the answer.
+STEPS_MAX: Final = 100_000
+#: Records that one query reads: each is a copy out of the log.
+READS_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """A question; `begin_ms` and `end_ms` are store times, both included."""
+
+    topic: str
+    key: str
+    count_max: int
+    begin_ms: int = 0
+    end_ms: int = TIME_MAX_MS
+    index_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.index_type not in INDEX_TYPES:
+            raise ValueError(f"The index type is {self.index_type!r}: use K, U, T or none.")
+
+    @property
+    def hash(self) -> int:
+        sign = "#T#" if self.index_type == "T" else "#"
+        return key_hash(f"{self.topic}{sign}{self.key}")
+
+    def matches(self, record: Record) -> bool:
+        """Whether the record has the key, not only its hash."""
+        if record.topic != self.topic:
+            return False
+        if not self.begin_ms <= record.store_timestamp_ms <= self.end_ms:
+            return False
+        properties = record.properties_dict
+        if self.index_type == "T":
+            return properties.get(TAGS) == self.key
+        if self.index_type != "K" and properties.get("UNIQ_KEY") == self.key:
+            return True
+        return self.index_type != "U" and self.key in properties.get("KEYS", "").split(" ")
+
+
+class RecordSource(Protocol):
+    """What knows the records of a log."""
+
+    def record_or_none(self, offset: int) -> Record | None:
+        """The whole record that begins there; None if there is none, whatever the offset is."""
+        ...
+
+
+class EntrySource(Protocol):
+    """What knows the entries of an index."""
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets, newest first; negative ones do not count (see `IndexFile.find`)."""
+        ...
+
+
+def find_records(
+    query: KeyQuery, index: EntrySource, log: RecordSource, *, bounded: bool = True
+) -> list[Record]:
+    """The newest records that match, at most `count_max`, oldest first; `bounded` within STEPS_MAX
+    and READS_MAX. Raises OSError."""
+    found: list[Record] = []
+    seen: set[int] = set()
+    if not query.key or query.count_max <= 0:
+        return found
+    entries = index.find(query.hash, query.begin_ms, query.end_ms)
+    if bounded:
+        entries = itertools.islice(entries, STEPS_MAX)
+    for offset in entries:
+        if offset < 0 or offset in seen:
+            continue
+        seen.add(offset)
+        record = log.record_or_none(offset)
+        if record is not None and query.matches(record):
+            found.append(record)
+        if len(found) >= query.count_max or (bounded and len(seen) >= READS_MAX):
+            break
+    found.sort(key=lambda record: record.physical_offset)
+    return found
+
+
+def find_by_id(text: str, log: RecordSource) -> Record | None:
+    """The record that an offset id names."""
+    wanted = OffsetId.parse(text)
+    if wanted is None:
+        return None
+    record = log.record_or_none(wanted.physical_offset)
+    return record if record is not None and record.store_host == wanted.store_host else None
+
+
+def record_in(data: memoryview, position: int, base: int) -> Record | None:
+    """The whole record at `position` of a segment that starts at `base`, or None."""
+    try:
+        found = inspect(data, position, base, check_crc=False)
+        if found.blank:
+            return None
+        return decode(bytes(data[position : position + found.size]))
+    except RecordFormatError:
+        return None
+
+
+class StoreQuery:
+    """Queries over a directory that nobody has to have opened. Use it in a `with` statement.
+
+    Reads segments and index files where they lie; without `layout` the sizes of index files are
+    guessed from their contents. Nothing is changed and no lock is taken.
+    """
+
+    def __init__(
+        self, log_directories: list[str], index_directory: str, layout: IndexLayout | None = None
+    ) -> None:
+        self._paths: dict[int, str] = {}
+        self._segment_bytes = 0
+        self._maps: dict[int, mmap.mmap] = {}
+        self._index = index_directory
+        self._layout = layout
+        for directory in log_directories:
+            for path in _segments(directory):
+                self._paths[int(os.path.basename(path))] = path
+                self._segment_bytes = max(self._segment_bytes, os.path.getsize(path))
+
+    def query(self, query: KeyQuery) -> list[Record]:
+        """See `find_records`; nobody waits, so nothing bounds it. Raises OSError,
+        UnsupportedLayoutError."""
+        return find_records(query, self, self, bounded=False)
+
+    def by_id(self, text: str) -> Record | None:
+        """The record that an offset id names."""
+        return find_by_id(text, self)
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Entries of all index files, the newest first."""
+        for path in reversed(index_files(self._index)):
+            layout = self._layout or guess_layout(path)
+            if layout is None:
+                continue
+            with IndexFile(path, layout) as file:
+                yield from file.find(hash_, begin_ms, end_ms)
+
+    def record_or_none(self, offset: int) -> Record | None:
+        if not self._segment_bytes or offset < 0:
+            return None
+        start = offset // self._segment_bytes * self._segment_bytes
+        data = self._map(start)
+        if data is None:
+            return None
+        with memoryview(data) as view:
+            return record_in(view, offset - start, start)
+
+    def _map(self, start: int) -> mmap.mmap | None:
+        data = self._maps.get(start)
+        path = self._paths.get(start)
+        if data is None and path is not None and os.path.getsize(path):
+            with open(path, "rb", buffering=0) as file:
+                data = self._maps[start] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return data
+
+    def close(self) -> None:
+        for data in self._maps.values():
+            data.close()
+        self._maps.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _segments(directory: str) -> list[str]:
+    try:
+        return [e.path for e in os.scandir(directory) if e.name.isdecimal() and e.is_file()]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,207 @@
+"""What the store has done: counters on the way, and all of it as one frozen answer.
+
+The hot path pays two readings of the steady clock and a few additions a batch, whatever its size.
+Latencies are counted in buckets: "put" is the time inside one append (a message of a batch took as
+long as its batch), the disk and the replicas not included. Rates come from samples that the broker's
+timer takes once a second. Nothing here is written down; a restart begins at zero.
+
+Bounds of the buckets are ours, in microseconds: RocketMQ's own begin at whole milliseconds, where a
+store that writes to the page cache would show one bucket.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from .message_store import MessageStore
+
+#: Upper bounds in microseconds; what is longer falls into one more bucket.
+LATENCY_BOUNDS_US: Final = (
+    *(20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000),
+    *(100_000, 200_000, 500_000, 1_000_000, 5_000_000),
+)
+_BOUNDS_NS: Final = tuple(bound * 1_000 for bound in LATENCY_BOUNDS_US)
+#: Rates are taken over these times.
+WINDOWS_S: Final = (10, 60, 600)
+_NS_PER_S: Final = 1_000_000_000
+#: Samples closer together than this are one.
+_SAMPLE_EVERY_NS: Final = _NS_PER_S // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """A second, over one window (or since the start, while that is shorter)."""
+
+    window_s: int
+    put_messages: float
+    put_bytes: float
+    get_messages: float
+    get_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """The store at one moment; sizes in bytes."""
+
+    #: Messages that were accepted, and their bytes in the log.
+    put_messages: int
+    put_bytes: int
+    put_batches: int
+    #: Messages that were refused, for whatever reason.
+    put_refused: int
+    #: Messages by the time that their append took: upper bound in microseconds (None: above all).
+    put_latency: tuple[tuple[int | None, int], ...]
+    put_longest_us: int
+    gets: int
+    #: Reads that found nothing.
+    get_misses: int
+    get_messages: int
+    get_bytes: int
+    rates: tuple[Rates, ...]
+    log_start: int
+    log_end: int
+    flush_behind: int
+    dispatch_behind: int
+    index_behind: int
+    segments: int
+    segment_size: int
+    queues: int
+    #: Percent; the fuller of the disks that count, -1 unknown.
+    disk_use: int
+    #: What retention makes of it: none, any_hour, forced or stop.
+    pressure: str
+    archive_watermark: int
+    #: Why no message is taken now, or "".
+    refusal: str
+
+    @property
+    def average_put_size(self) -> float:
+        return self.put_bytes / self.put_messages if self.put_messages else 0.0
+
+    def put_percentile_us(self, share: float) -> int | None:
+        """The bound under which so large a share of the puts lies; None: none or above all."""
+        total = sum(count for _, count in self.put_latency)
+        seen = 0
+        for bound, count in self.put_latency:
+            seen += count
+            if total and seen >= share * total:
+                return bound
+        return None
+
+
+class Meter:
+    """The counters; called from the one thread that writes and reads."""
+
+    __slots__ = (
+        "_samples",
+        "get_bytes",
+        "get_messages",
+        "get_misses",
+        "gets",
+        "latency",
+        "longest_ns",
+        "put_batches",
+        "put_bytes",
+        "put_messages",
+        "put_refused",
+        "steady_ns",
+    )
+
+    def __init__(self) -> None:
+        #: The clock of latencies and rates; without one neither is measured.
+        self.steady_ns: Callable[[], int] | None = None
+        self.put_messages = 0
+        self.put_bytes = 0
+        self.put_batches = 0
+        self.put_refused = 0
+        self.latency = [0] * (len(_BOUNDS_NS) + 1)
+        self.longest_ns = 0
+        self.gets = 0
+        self.get_misses = 0
+        self.get_messages = 0
+        self.get_bytes = 0
+        self._samples: deque[tuple[int, int, int, int, int]] = deque()
+
+    def put(self, messages: int, refused: int, size: int, took_ns: int) -> None:
+        """One append: of so many messages so many were refused; the log grew by `size`."""
+        accepted = messages - refused
+        self.put_batches += 1
+        self.put_messages += accepted
+        self.put_refused += refused
+        self.put_bytes += size
+        if took_ns:
+            self.latency[bisect_left(_BOUNDS_NS, took_ns)] += accepted
+            self.longest_ns = max(self.longest_ns, took_ns)
+
+    def get(self, messages: int, size: int) -> None:
+        """One read, which gave so many records of so many bytes."""
+        self.gets += 1
+        if messages:
+            self.get_messages += messages
+            self.get_bytes += size
+        else:
+            self.get_misses += 1
+
+    def sample(self) -> None:
+        """Remember the counters of now, for the rates; samples older than any window go."""
+        if self.steady_ns is None:
+            return
+        now_ns = self.steady_ns()
+        samples = self._samples
+        if samples and now_ns - samples[-1][0] < _SAMPLE_EVERY_NS:
+            return
+        samples.append(self._counters(now_ns))
+        while samples[0][0] < now_ns - (WINDOWS_S[-1] + 1) * _NS_PER_S:
+            samples.popleft()
+
+    def rates(self) -> tuple[Rates, ...]:
+        """Over each window, from the oldest sample in it to now."""
+        if self.steady_ns is None or not self._samples:
+            return tuple(Rates(window, 0.0, 0.0, 0.0, 0.0) for window in WINDOWS_S)
+        now = self._counters(self.steady_ns())
+        found = []
+        for window in WINDOWS_S:
+            begin_ns = now[0] - window * _NS_PER_S
+            at = bisect_left(self._samples, (begin_ns,))
+            then = self._samples[min(at, len(self._samples) - 1)]
+            seconds = max((now[0] - then[0]) / _NS_PER_S, 1e-3)
+            found.append(
+                Rates(window, *((b - a) / seconds for a, b in zip(then[1:], now[1:], strict=True)))
+            )
+        return tuple(found)
+
+    def _counters(self, now_ns: int) -> tuple[int, int, int, int, int]:
+        return (now_ns, self.put_messages, self.put_bytes, self.get_messages, self.get_bytes)
+
+
+def collect(store: "MessageStore") -> StoreStats:
+    """Everything at this moment."""
+    meter, retention = store.meter, store.retention
+    return StoreStats(
+        put_messages=meter.put_messages,
+        put_bytes=meter.put_bytes,
+        put_batches=meter.put_batches,
+        put_refused=meter.put_refused,
+        put_latency=tuple(zip((*LATENCY_BOUNDS_US, None), meter.latency, strict=True)),
+        put_longest_us=meter.longest_ns // 1_000,
+        gets=meter.gets,
+        get_misses=meter.get_misses,
+        get_messages=meter.get_messages,
+        get_bytes=meter.get_bytes,
+        rates=meter.rates(),
+        log_start=store.log_start,
+        log_end=store.log_end,
+        flush_behind=max(store.log_end - store.flushed_offset, 0),
+        dispatch_behind=max(store.log_end - store.dispatched_offset, 0),
+        index_behind=store.index_behind,
+        segments=len(store.segment_starts()),
+        segment_size=store.config.mapped_file_size_commit_log,
+        queues=store.queue_count,
+        disk_use=retention.disk_use,
+        pressure=retention.pressure.name.lower(),
+        archive_watermark=retention.watermark.value,
+        refusal=store.refusal,
+    )

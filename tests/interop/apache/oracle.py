@@ -1,0 +1,112 @@
+"""The released Apache RocketMQ 5.5.0 broker as an oracle: it opens a directory and says what it sees.
+
+Maven fetches its published jars once into `.cache/apache-5.5.0` (git ignores it), where the driver
+`ApacheStore.java` is compiled too. Every call is a process of its own on ports that the operating
+system chose. What a machine lacks (Maven, a JDK, the registry) is a skip with that reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+CACHE = Path(__file__).resolve().parents[3] / ".cache" / "apache-5.5.0"
+COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+FETCH_S = 110.0
+RUN_S = 100.0
+JAVA_OPTIONS = (
+    *("-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=1"),
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    # Shorter waits of the client, and no key pair of RSA for a port that nobody asks.
+    "-Drocketmq.client.rebalance.waitInterval=1000",
+    "-Drocketmq.client.rebalance.minInterval=200",
+    "-Dtls.server.mode=disabled",
+)
+HALTED = 9  # how ApacheStore.java dies when it is told to
+
+
+def _say(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stdout + done.stderr)[-2000:]
+
+
+def jars() -> Path:
+    """The folder of the broker's jars; fetched if it is not there yet."""
+    folder = CACHE / "lib"
+    if folder.is_dir():
+        return folder
+    if not shutil.which("mvn"):
+        pytest.skip("Maven is missing: it fetches the released Apache broker")
+    partial = CACHE / f"lib.{os.getpid()}"
+    done = subprocess.run(
+        [
+            *("mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), COPY_GOAL),
+            *("-DincludeScope=runtime", f"-DoutputDirectory={partial}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=FETCH_S,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"Maven cannot fetch the released Apache broker: {_say(done)}")
+    if not folder.is_dir():  # another run may have been faster
+        partial.rename(folder)
+    return folder
+
+
+def classpath() -> str:
+    """The jars and the compiled driver, compiled anew when its source changed."""
+    for tool in ("java", "javac"):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is missing: a JDK runs the released Apache broker")
+    library = f"{jars()}/*"
+    source = HERE / "ApacheStore.java"
+    classes = CACHE / f"classes-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    if not classes.is_dir():
+        partial = CACHE / f"classes.{os.getpid()}"
+        done = subprocess.run(
+            ["javac", "-cp", library, "-d", str(partial), str(source)],
+            capture_output=True,
+            text=True,
+            timeout=RUN_S,
+            check=False,
+        )
+        assert done.returncode == 0, _say(done)
+        if not classes.is_dir():
+            partial.rename(classes)
+    return f"{classes}:{library}"
+
+
+def ask(
+    store: Path, work: Path, plan: dict[str, Any], conf: dict[str, str], *, halt: bool = False
+) -> dict[str, Any]:
+    """Let Apache's broker open `store` and carry out `plan`; ApacheStore.java says what that is."""
+    work.mkdir(parents=True)
+    (work / "plan.json").write_text(json.dumps(plan))
+    out = work / "out.json"
+    command = ["java", *JAVA_OPTIONS, "-cp", classpath(), "ApacheStore"]
+    command += ["--store", str(store), "--plan", str(work / "plan.json"), "--out", str(out)]
+    command += ["--stop", "halt" if halt else "clean"]
+    for key, value in conf.items():
+        command += ["--conf", f"{key}={value}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == (HALTED if halt else 0), _say(done)
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def copy_of(root: Path, target: Path) -> Path:
+    """A copy that stays sparse: files of a gigabyte may hold some kilobytes."""
+    subprocess.run(["cp", "-a", "--sparse=always", str(root), str(target)], check=True)
+    return target

@@ -1,0 +1,116 @@
+"""A process of ours that writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT`.
+
+OPTIONS is JSON for `StoreConfig`. With a COUNT it writes so many messages and stops cleanly; with 0 it
+writes until it is killed and prints, one number a line, how many it was promised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.record import Message, encode_properties, pack_host
+
+ORDERS, NOTES = "Orders", "Notes"
+RETRY = "%RETRY%" + "g" * 150  # longer than 127 bytes: version 2 records
+TOPICS = {ORDERS: 4, NOTES: 2, RETRY: 1}
+#: Two tags of one hash, one that is not ASCII, none, and an ordinary one.
+TAGS = ("AaAa", "BBBB", "标签", "", "TagA")
+BORN = ("10.1.2.3", "2001:db8::8a2e:370:7334", "127.0.0.1")
+STORED = ("127.0.0.1", "127.0.0.1", "127.0.0.1", "::1")
+COMMIT, PREPARED = 0x8, 0x4
+#: Messages are numbered in blocks; every third block is a batch, all of it for one queue.
+BLOCK = 10
+
+
+def body_of(number: int) -> bytes:
+    """Any body can be checked from its number alone; some are empty."""
+    if number % 50 == 49:
+        return b""
+    return f"{number:08d}".encode() + random.Random(number).randbytes(number * 7919 % 2500)
+
+
+def keys_of(number: int) -> list[str]:
+    """No key, one, or two."""
+    return [f"order-{number}", f"ключ-{number % 17}"][: number % 3]
+
+
+def in_batch(number: int) -> bool:
+    """Whether the message with this number goes with its block as one batch."""
+    return number // BLOCK % 3 == 2
+
+
+def message_of(number: int) -> Message:
+    """The message with this number."""
+    names = list(TOPICS)
+    topic, queue_id = NOTES, 1
+    kind = 0
+    if not in_batch(number):
+        topic = RETRY if number % 11 == 10 else names[number % 2]
+        queue_id = number // 2 % TOPICS[topic]
+        kind = {7: COMMIT, 13: PREPARED}.get(number % 20, 0)
+    properties = {"UNIQ_KEY": f"{number:032X}", "region": "eu", "имя": "значение=с знаком 😀"}
+    if keys_of(number):
+        properties["KEYS"] = " ".join(keys_of(number))
+    if TAGS[number % 5]:
+        properties["TAGS"] = TAGS[number % 5]
+    hosts = number // BLOCK if in_batch(number) else number
+    return Message(
+        topic=topic,
+        queue_id=queue_id,
+        body=body_of(number),
+        properties=encode_properties(properties),
+        flag=number,
+        sys_flag=kind,
+        born_timestamp_ms=1_700_000_000_000 + hosts,
+        born_host=pack_host(BORN[hosts % 3], 40_000 + hosts % 100),
+        store_host=pack_host(STORED[hosts % 4], 10_911),
+        reconsume_times=hosts % 4,
+        prepared_transaction_offset=number if kind == COMMIT else 0,
+    )
+
+
+def key_queries(count: int) -> list[dict[str, str]]:
+    """Keys to ask for: unique ids, single keys, keys of many messages, and one of none."""
+    asked = {(NOTES, "nosuchkey")}
+    for number in range(0, count, max(count // 60, 1)):
+        topic = message_of(number).topic
+        asked |= {(topic, key) for key in (f"{number:032X}", *keys_of(number))}
+    return [{"topic": topic, "key": key} for topic, key in sorted(asked)]
+
+
+def write(store: MessageStore, first: int, rng: random.Random) -> int:
+    """The next messages: a batch, or some single ones of a block. Returns the next number."""
+    rest = BLOCK - first % BLOCK
+    count = rest if in_batch(first) else rng.randrange(1, rest + 1)
+    append = store.append_batch if in_batch(first) else store.append_many
+    results = append([message_of(first + i) for i in range(count)])
+    assert {result.status for result in results} == {PutStatus.PUT_OK}, results
+    store.dispatch(store.log_end)
+    return first + count
+
+
+def main() -> None:
+    directory, options, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+    config = StoreConfig(directory, **options)
+    store = MessageStore(config, lambda: time.time_ns() // 1_000_000)
+    store.open()
+    store.start()
+    rng = random.Random(1)
+    number = 0
+    while not count or number < count:
+        number = write(store, number, rng)
+        if not count:
+            os.write(1, b"%d\n" % number)
+            time.sleep(0.002)
+    store.close()
+    print(number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Store directories go to the released Apache broker and come back; nothing is lost on either way.
+
+A process of ours writes (`our_writer.py`) and stops cleanly or is killed with -9; Apache's broker opens
+the directory and must see what our store sees, and its consumers must read it; Apache's broker then
+writes on and stops cleanly or dies, and our store must see what Apache saw.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.tests.formats.agreement import assert_agrees
+from cometmq.tests.formats.cases import dispatch_all, units_of
+from cometmq.tests.interop.apache import oracle, our_writer
+
+pytestmark = pytest.mark.timeout(300)  # the first one fetches the jars
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 131_072,
+    "mapped_file_size_consume_queue": 2_000,
+    "max_hash_slot_num": 100,
+    "max_index_num": 400,
+}
+CONF = {
+    "mappedFileSizeCommitLog": "131072",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+}
+#: The killed store has the whole-record checksum, which Apache then verifies while it recovers, and
+#: extension files.
+WITH_CRC: dict[str, Any] = {
+    "enabled_append_prop_crc": True,
+    "enable_consume_queue_ext": True,
+    "mapped_file_size_consume_queue_ext": 4_096,
+    "flush_interval_consume_queue": 50,
+}
+CONF_WITH_CRC = {
+    "enabledAppendPropCRC": "true",
+    "forceVerifyPropCRC": "true",
+    "enableConsumeQueueExt": "true",
+    "mappedFileSizeConsumeQueueExt": "4096",
+}
+NOW_MS = 1_900_000_000_000
+
+
+def run_writer(root: Path, options: dict[str, Any], count: int, kill_at: int = 0) -> int:
+    """Let our writer run to its end, or to its death; returns how many messages it was promised."""
+    command = [sys.executable, our_writer.__file__, str(root), json.dumps(options), str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        written = 0
+        for line in process.stdout:
+            written = int(line)
+            if kill_at and written >= kill_at and process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+    assert process.returncode == (-signal.SIGKILL if kill_at else 0)
+    return written
+
+
+def opened(root: Path, options: dict[str, Any]) -> MessageStore:
+    store = MessageStore(StoreConfig(str(root), **options), lambda: NOW_MS)
+    store.open()
+    store.start()  # the index of a killed store is made again once the store may write
+    dispatch_all(store)
+    return store
+
+
+def plan_for(written: int) -> dict[str, Any]:
+    """Ask for keys, consume one topic, then write more: over several segments and index files."""
+    orders = [our_writer.message_of(i) for i in range(written)]
+    count = sum(m.topic == our_writer.ORDERS and m.sys_flag & 0xC != 0x4 for m in orders)
+    more = [
+        {
+            "topic": (our_writer.ORDERS, our_writer.NOTES, our_writer.RETRY)[i % 3],
+            "queue": 0,
+            "tags": our_writer.TAGS[i % 5] or None,
+            "keys": f"back-{i}",
+            "body_b64": base64.b64encode(our_writer.body_of(i)).decode(),
+            "born": our_writer.BORN[i % 3],
+            "host": our_writer.STORED[i % 4],
+        }
+        for i in range(150)
+    ]
+    return {
+        "topics": [{"name": name, "queues": n} for name, n in our_writer.TOPICS.items()],
+        "queries": our_writer.key_queries(written)
+        + [{"topic": more[i]["topic"], "key": more[i]["keys"]} for i in (0, 77, 149)],
+        "consume": [{"group": "Readers", "topic": our_writer.ORDERS, "count": count}],
+        "write": more,
+    }
+
+
+def check_numbers(view: dict[str, Any], promised: int) -> None:
+    """Every message from the first to the last once, none changed; prepared ones are in no queue."""
+    seen: set[int] = set()
+    for unit in units_of(view):
+        number = unit["flag"]
+        message = our_writer.message_of(number)
+        assert unit["record_topic"] == message.topic
+        assert base64.b64decode(unit["stored_body_b64"]) == message.body
+        assert unit["properties"]["UNIQ_KEY"] == f"{number:032X}"
+        seen.add(number)
+    end = max(seen) + 1
+    prepared = {n for n in range(end) if our_writer.message_of(n).sys_flag & 0xC == 0x4}
+    assert seen == set(range(end)) - prepared
+    assert end >= promised - 1  # the last may be a prepared one
+
+
+def check_consumed(consumed: list[dict[str, Any]], view: dict[str, Any]) -> None:
+    """The consumers got every message of the topic once, as it is stored."""
+    expected = Counter(
+        (unit["record_queue_id"], unit["record_queue_offset"], unit["stored_body_b64"])
+        for unit in units_of(view)
+        if unit["record_topic"] == our_writer.ORDERS
+    )
+    assert Counter((m["queue"], m["queue_offset"], m["body_b64"]) for m in consumed) == expected
+
+
+def check_the_way_back(root: Path, options: dict[str, Any], said: dict[str, Any]) -> None:
+    """Our store sees what Apache saw at the end, and goes on behind it."""
+    assert {one["status"] for one in said["written"]} == {"PUT_OK"}
+    store = opened(root, options)
+    assert_agrees(store, said["after"])
+    (result,) = store.append_many([our_writer.message_of(5)])
+    assert result.status is PutStatus.PUT_OK
+    assert result.physical_offset >= said["after"]["max_physical_offset"]
+    dispatch_all(store)
+    end = store.log_end
+    store.close()
+    store = opened(root, options)
+    assert store.log_end == end
+    store.close()
+
+
+def test_after_a_clean_stop(tmp_path: Path) -> None:
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    written = run_writer(root, SIZES, 600)
+    oracle.copy_of(root, copy)
+    said = oracle.ask(root, tmp_path / "apache", plan_for(written), CONF)
+    check_numbers(said["before"], written)
+    check_consumed(said["consumed"][0], said["before"])
+    ours = opened(copy, SIZES)
+    assert_agrees(ours, said["before"])
+    ours.close()
+    check_the_way_back(root, SIZES, said)
+
+
+def test_after_kill_9(tmp_path: Path) -> None:
+    root, copy = tmp_path / "store", tmp_path / "copy"
+    options = SIZES | WITH_CRC
+    promised = run_writer(root, options, 0, kill_at=600)
+    assert (root / "abort").exists()
+    oracle.copy_of(root, copy)
+    said = oracle.ask(
+        root, tmp_path / "apache", plan_for(promised), CONF | CONF_WITH_CRC, halt=True
+    )
+    check_numbers(said["before"], promised)
+    check_consumed(said["consumed"][0], said["before"])
+    ours = opened(copy, options)
+    assert_agrees(ours, said["before"])
+    ours.close()
+    check_the_way_back(root, options, said)

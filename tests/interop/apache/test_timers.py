@@ -1,0 +1,184 @@
+"""Timers and delay levels of ours go to Apache's broker, and what it leaves comes back.
+
+Our store holds messages of the timer topic, `TimerStore` puts them into wheel and timer log, our JSON
+says which topics there are and how far the delay levels are. Apache must deliver what is due, once
+after a clean stop, and nothing else: not what was cancelled, not what is due later, not what its delay
+level has passed. Then our recovery must find what Apache's broker left.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.config_file import dumps, persist
+from cometmq.store.message_store import MessageStore, PutStatus
+from cometmq.store.properties import SCHEDULE_TOPIC
+from cometmq.store.record import Message, decode, encode_properties, pack_host
+from cometmq.store.schedule import DelayOffsets
+from cometmq.store.timer_rules import DELETE_KEY, OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
+from cometmq.store.timer_store import TimerStore
+from cometmq.tests.formats.cases import dispatch_all
+from cometmq.tests.interop.apache import oracle
+
+TOPIC = "Later"
+HOST = pack_host("127.0.0.1", 10911)
+#: A roll window of 10 s, so that a roll comes to its end within the test.
+WINDOW = 10
+SIZES = {
+    "mappedFileSizeCommitLog": "131072",
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "400",
+    "mappedFileSizeTimerLog": "52000",
+    "timerRollWindowSlot": str(WINDOW),
+}
+#: Body -> seconds from now; those with a name that begins with "not" never come.
+TIMERS = {"one": 2, "two": 2, "three": 4, "rolled": 12, "not-cancelled": 3, "not-yet": 3600}
+
+
+def config_of(root: Path) -> StoreConfig:
+    return StoreConfig(
+        str(root),
+        mapped_file_size_commit_log=131_072,
+        mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        mapped_file_size_timer_log=52_000,
+        timer_roll_window_slot=WINDOW,
+    )
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def put(store: MessageStore, topic: str, body: str, **properties: str) -> None:
+    all_properties = {REAL_TOPIC: TOPIC, "REAL_QID": "0", UNIQUE_KEY: f"K{body}", **properties}
+    encoded = encode_properties(all_properties)
+    message = Message(
+        topic,
+        0,
+        body.encode(),
+        encoded,
+        born_timestamp_ms=wall_ms(),
+        born_host=HOST,
+        store_host=HOST,
+    )
+    (result,) = store.append_many([message])
+    assert result.status is PutStatus.PUT_OK
+    dispatch_all(store)
+
+
+def enqueue(store: MessageStore, timers: TimerStore, begin: int, write_ms: int) -> int:
+    """Put what the timer topic holds from `begin` on into the slots; returns its end."""
+    end = store.max_offset(TIMER_TOPIC, 0)
+    for offset in range(begin, end):
+        (stored,) = store.get(TIMER_TOPIC, 0, offset, 1).records
+        record = decode(stored.data).properties_dict
+        answer = timers.put(
+            int(record[OUT_MS]),
+            write_ms,
+            stored.physical_offset,
+            len(stored.data),
+            real_topic=record[REAL_TOPIC],
+            cancels=DELETE_KEY in record,
+        )
+        assert answer >= 0
+    return end
+
+
+def configuration(root: Path) -> None:
+    """One topic, and the first level-1 message delivered already."""
+    topic = {
+        "attributes": {},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 1,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": TOPIC,
+        "topicSysFlag": 0,
+        "writeQueueNums": 1,
+    }
+    version = {"counter": 1, "stateVersion": 0, "timestamp": wall_ms()}
+    topics = {"dataVersion": version, "topicConfigTable": {TOPIC: topic}}
+    persist(root / "config" / "topics.json", dumps(topics))
+    offsets = DelayOffsets(root / "config" / "delayOffset.json", wall_ms)
+    offsets.set(1, 1)
+    offsets.save()
+
+
+def written(root: Path, stopped: Path, end: str) -> None:
+    """Everything, in `stopped`: flushed and closed, or as a killed process leaves it."""
+    store = MessageStore(config_of(root), wall_ms)
+    store.open()
+    store.start()
+    configuration(root)
+    timers = TimerStore(root, store.config, store.disk, store)
+    write_ms = wall_ms() // 1000 * 1000
+    timers.recover(write_ms)
+    for body, seconds in TIMERS.items():
+        put(store, TIMER_TOPIC, body, **{OUT_MS: str(write_ms + 1000 * seconds)})
+    cancelled = {OUT_MS: str(write_ms + 3000), DELETE_KEY: "Knot-cancelled"}
+    put(store, TIMER_TOPIC, "0", TAGS="_RECALL_TAG_", **cancelled)
+    enqueued = enqueue(store, timers, 0, write_ms)
+    timers.flush(write_ms, enqueued, wall_ms())
+    put(store, TIMER_TOPIC, "after", **{OUT_MS: str(write_ms + 5000)})
+    put(store, TIMER_TOPIC, "last", **{OUT_MS: str(write_ms + 5000)})
+    put(store, SCHEDULE_TOPIC, "not-again", DELAY="1")
+    put(store, SCHEDULE_TOPIC, "level", DELAY="1")
+    if end == "kill":
+        # Units without slots: Apache finds them in the timer log. It enqueues them once more.
+        enqueue(store, timers, enqueued, write_ms)
+        oracle.copy_of(root, stopped)
+    timers.close()
+    store.close()
+    if end == "stop":
+        oracle.copy_of(root, stopped)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_apache_delivers_our_timers_and_we_recover_its(tmp_path: Path, end: str) -> None:
+    root = tmp_path / "stopped"
+    written(tmp_path / "ours", root, end)
+    due = sorted(
+        [body for body in TIMERS if not body.startswith("not")] + ["after", "last", "level"]
+    )
+    count = len(due) + (2 if end == "kill" else 0)
+    plan = {"consume": [{"group": "G", "topic": TOPIC, "count": count}]}
+    said = oracle.ask(root, tmp_path / "apache", plan, SIZES)
+    came = bodies(said["consumed"][0])
+    assert sorted(set(came)) == due
+    assert len(came) == count
+    check_what_apache_left(root)
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[str]:
+    return [base64.b64decode(message["body_b64"]).decode() for message in messages]
+
+
+def check_what_apache_left(root: Path) -> None:
+    store = MessageStore(config_of(root), wall_ms)
+    store.open()
+    dispatch_all(store)
+    timers = TimerStore(root, store.config, store.disk, store)
+    report = timers.recover(wall_ms())
+    assert (report.slots_revised, report.slots_beyond, report.cut_bytes) == (0, 0, 0)
+    assert report.queue_offset == store.max_offset(TIMER_TOPIC, 0)
+    waiting = [
+        store.record_at(unit.physical_offset)
+        for _, slot in timers.wheel.occupied()
+        if slot.time * 1000 >= report.read_ms
+        for unit in timers.units_at(slot.time * 1000).units
+    ]
+    assert [b"not-yet" in record for record in waiting] == [True]
+    offsets = DelayOffsets(root / "config" / "delayOffset.json", wall_ms)
+    offsets.load()
+    assert offsets.offset(1, 0, 9) == 2
+    timers.close()
+    store.close()

@@ -1,0 +1,300 @@
+"""The index of a running store: its bytes, restarts, kills, full disks, retention."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.store.errors import StoreError, UnsupportedLayoutError
+from cometmq.store.index import BATCH_RECORDS
+from cometmq.store.record import encode_properties
+from cometmq.tests.store.kit import Kit
+from cometmq.tests.store.plain_index import PlainIndex
+
+SLOTS, ENTRIES = 5, 8  # a file takes 7 entries
+
+
+def new_kit(root: Path, **options: Any) -> Kit:
+    return Kit(root, **{"max_hash_slot_num": SLOTS, "max_index_num": ENTRIES} | options)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Any:
+    kit = new_kit(tmp_path / "store")
+    kit.open()
+    yield kit
+    kit.store.close()
+
+
+def put(kit: Kit, first: int, count: int) -> None:
+    """Messages with a unique key, one or two keys and a tag: three or four entries each."""
+    for number in range(first, first + count):
+        kit.now_ms += 700
+        properties = {"UNIQ_KEY": f"u{number}", "KEYS": f"k{number} all" if number % 2 else "all"}
+        kit.write(
+            f"{number:04d}".encode().ljust(150),
+            properties=encode_properties(properties | {"TAGS": f"t{number % 3}"}),
+        )
+    kit.dispatch()
+
+
+def found(kit: Kit, key: str, **options: Any) -> list[int]:
+    records = kit.store.query("TopicTest", key, **options)
+    assert all(record.physical_offset >= kit.store.log_start for record in records)
+    return [int(record.body) for record in records]
+
+
+def index_paths(kit: Kit) -> list[Path]:
+    folder = kit.root / "index"
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def index_bytes(kit: Kit) -> list[bytes]:
+    return [path.read_bytes() for path in index_paths(kit)]
+
+
+def plain_bytes(kit: Kit) -> list[bytes]:
+    """What the index must be, from the records of the log."""
+    plain = PlainIndex(SLOTS, ENTRIES)
+    for record in kit.records():
+        plain.add(record)
+    return [file.bytes() for file in plain.files]
+
+
+def assert_rebuilt(kit: Kit, count: int) -> None:
+    for number in range(count):
+        assert found(kit, f"u{number}") == [number]
+    assert found(kit, "all", count_max=64) == list(range(count))[-64:]
+
+
+def test_files_are_what_single_puts_give(kit: Kit) -> None:
+    put(kit, 0, 30)
+    expected = plain_bytes(kit)
+    assert len(expected) > 10
+    kit.close()
+    assert index_bytes(kit) == expected
+    names = [path.name for path in index_paths(kit)]
+    assert names == sorted(names, key=int)
+    assert all(len(name) == 17 for name in names)
+
+
+def test_stops_and_starts_leave_no_trace(kit: Kit) -> None:
+    for first in range(0, 30, 5):
+        put(kit, first, 5)
+        assert kit.reopen().clean
+    expected = plain_bytes(kit)
+    assert kit.store.index_behind == 0, "nothing is indexed again"
+    kit.close()
+    assert index_bytes(kit) == expected
+
+
+def test_queries_know_what_is_dispatched_and_no_more(kit: Kit) -> None:
+    put(kit, 0, 3)
+    kit.write(b"0003", properties=encode_properties({"KEYS": "all"}))
+    assert found(kit, "all") == [0, 1, 2]
+    kit.dispatch()
+    assert found(kit, "all") == [0, 1, 2, 3]
+
+
+def test_a_killed_store_builds_the_open_file_again(kit: Kit) -> None:
+    put(kit, 0, 9)
+    assert found(kit, "u8") == [8]
+    kit.store._indexing.flush(1 << 62, kit.store._checkpoint)
+    kit.store._checkpoint_file.save(kit.store._checkpoint)
+    before = {path.name: path.read_bytes() for path in index_paths(kit)}
+    kit.kill()
+    kit.now_ms += 1000
+    assert not kit.open_only().clean
+    kept = {path.name: path.read_bytes() for path in index_paths(kit)}
+    assert kept == dict(list(before.items())[:-1]), "full files are vouched for, the last goes"
+    kit.store.start()
+    kit.dispatch()
+    assert_rebuilt(kit, 9)
+    # The last record of a kept file is indexed twice, as by Apache: no answer has it twice.
+    offsets = [record.physical_offset for record in kit.store.query("TopicTest", "all")]
+    assert len(offsets) == len(set(offsets)) == 9
+
+
+def test_without_a_checkpoint_everything_is_built_again(kit: Kit) -> None:
+    put(kit, 0, 20)
+    kit.kill()
+    kit.open()
+    kit.dispatch()
+    assert kit.store.index_behind > 0
+    expected = plain_bytes(kit)
+    assert_rebuilt(kit, 20)
+    kit.close()
+    assert index_bytes(kit) == expected
+
+
+def test_a_rebuild_goes_on_without_traffic(kit: Kit) -> None:
+    put(kit, 0, 20)
+    kit.kill()
+    kit.open()
+    turns = 0
+    while kit.store.index_turn():
+        turns += 1
+        assert turns < 100
+    assert kit.store.index_behind == 0
+    assert not kit.store.index_turn()
+
+
+def test_dispatch_indexes_batches(tmp_path: Path) -> None:
+    kit = new_kit(tmp_path, mapped_file_size_commit_log=1 << 20, max_index_num=100_000)
+    kit.open()
+    message = {"properties": encode_properties({"KEYS": "k"})}
+    for _ in range(BATCH_RECORDS - 1):
+        kit.write(b"", **message)
+    kit.dispatch()
+    assert not index_paths(kit), "dispatch does not pay for a few"
+    kit.write(b"", **message)
+    kit.dispatch()
+    assert kit.store.index_behind == 0
+    assert len(index_paths(kit)) == 1
+    kit.close()
+
+
+def test_a_full_disk_lets_the_index_stand_still(kit: Kit) -> None:
+    put(kit, 0, 2)
+    found(kit, "all")
+
+    def no_room(name: str) -> None:
+        if name == "truncate":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    kit.disk.fault = no_room
+    put(kit, 2, 10)
+    assert found(kit, "u2") == found(kit, "u11") == []
+    assert kit.store.writable
+    assert "No space" in kit.store.index_trouble
+    put(kit, 12, 3)
+    kit.disk.fault = None
+    assert found(kit, "u14") == [14]
+    assert kit.store.index_trouble == ""
+    expected = plain_bytes(kit)
+    kit.close()
+    assert index_bytes(kit) == expected, "no entry is lost or written twice"
+
+
+def test_stopping_on_a_full_disk_is_clean(kit: Kit) -> None:
+    put(kit, 0, 2)
+    kit.reopen()  # the queue has its file now
+
+    def no_room(name: str) -> None:
+        if name == "truncate":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    kit.disk.fault = no_room
+    put(kit, 2, 10)
+    assert found(kit, "u11") == []
+    assert kit.reopen().clean
+    assert_rebuilt(kit, 12)
+    expected = plain_bytes(kit)
+    kit.close()
+    assert index_bytes(kit) == expected
+
+
+def test_another_failure_makes_the_store_read_only(kit: Kit) -> None:
+    put(kit, 0, 2)
+
+    def broken(name: str) -> None:
+        if name == "truncate":
+            raise OSError(errno.EIO, "Input/output error")
+
+    kit.disk.fault = broken
+    assert found(kit, "all") == []
+    assert "Building the index failed" in kit.store.refusal
+    assert kit.queue_bodies() == kit.bodies()
+
+
+def test_retention_deletes_the_oldest_and_never_the_last(kit: Kit) -> None:
+    put(kit, 0, 20)
+    found(kit, "all")
+    count = len(index_paths(kit))
+    assert kit.store._indexing.trim(0) == 0
+    assert kit.store._indexing.trim(1 << 60) == 1, "one a call"
+    while kit.store._indexing.trim(1 << 60):
+        count -= 1
+    assert len(index_paths(kit)) == 1
+    assert found(kit, "u19") == [19]
+    kit.store._indexing.flush(1 << 62, kit.store._checkpoint)
+    assert kit.reopen().clean
+    assert found(kit, "u19") == [19]
+
+
+def test_a_file_that_makes_no_sense_goes_with_all_behind_it(kit: Kit) -> None:
+    put(kit, 0, 20)
+    kit.close()
+    expected = index_bytes(kit)
+    paths = index_paths(kit)
+    data = bytearray(expected[2])
+    data[36:40] = (999).to_bytes(4, "big")
+    paths[2].write_bytes(data)
+    kit.now_ms += 1000
+    assert kit.open().clean
+    assert index_bytes(kit) == expected[:2]
+    assert_rebuilt(kit, 20)
+
+
+def test_entries_behind_the_end_of_the_log_go(kit: Kit) -> None:
+    put(kit, 0, 20)
+    kit.close()
+    end = kit.store.log_end
+    data = bytearray(index_paths(kit)[-1].read_bytes())
+    data[24:32] = end.to_bytes(8, "big")
+    index_paths(kit)[-1].write_bytes(data)
+    kit.open()
+    assert_rebuilt(kit, 20)
+
+
+def test_an_empty_last_file_is_removed(kit: Kit) -> None:
+    put(kit, 0, 3)
+    kit.close()
+    before = index_bytes(kit)
+    (kit.root / "index" / "20990101000000000").write_bytes(b"")
+    kit.open()
+    assert index_bytes(kit) == before
+
+
+def test_other_sizes_are_refused_and_nothing_is_changed(kit: Kit) -> None:
+    put(kit, 0, 20)
+    assert found(kit, "u0") == [0]
+    kit.kill()
+    before = kit.all_files()
+    kit.options["max_hash_slot_num"] = SLOTS + 1
+    with pytest.raises(UnsupportedLayoutError, match="maxHashSlotNum=6"):
+        kit.open()
+    assert kit.all_files() == before
+    kit.options["max_hash_slot_num"] = SLOTS
+    kit.open()
+
+
+def test_without_an_index(tmp_path: Path) -> None:
+    kit = new_kit(tmp_path / "store", message_index_enable=False)
+    kit.open()
+    put(kit, 0, 3)
+    with pytest.raises(StoreError, match="messageIndexEnable"):
+        found(kit, "all")
+    assert kit.store.index_behind == 0
+    kit.close()
+    assert not index_paths(kit)
+    kit.options["message_index_enable"] = True
+    kit.open()
+    assert_rebuilt(kit, 3)
+    kit.close()
+
+
+def test_damage_in_an_old_segment_is_stepped_over(kit: Kit) -> None:
+    put(kit, 0, 60)
+    assert len(kit.segment_paths()) > 3
+    kit.close()
+    for path in index_paths(kit):
+        path.unlink()
+    kit.change(4, b"\0\0\0\0")  # the magic of the first record
+    kit.open()
+    assert found(kit, "u0") == []
+    assert found(kit, "u1") == [1]
+    assert found(kit, "u59") == [59]

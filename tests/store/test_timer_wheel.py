@@ -1,0 +1,128 @@
+"""Timer wheel, timer checkpoint and timer metrics as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.store.disk import Disk
+from cometmq.store.errors import (
+    UnsupportedLayoutError,
+)
+from cometmq.store.timer_check import TimerCheck, TimerCheckFile
+from cometmq.store.timer_metrics import TimerMetrics
+from cometmq.store.timer_wheel import FILE_BYTES, NONE, Slot, TimerWheel
+from cometmq.tests.store.timer_kit import (
+    NOW_MS,
+)
+
+LONG = st.integers(-(1 << 63), (1 << 63) - 1)
+INT = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(LONG, LONG, LONG, INT, INT)
+def test_a_slot_comes_back(time: int, first: int, last: int, num: int, magic: int) -> None:
+    slot = Slot(time, first, last, num, magic)
+    assert Slot.decode(slot.encode()) == slot
+    assert len(slot.encode()) == 32
+
+
+@given(st.lists(LONG, min_size=7, max_size=7))
+def test_a_checkpoint_comes_back(fields: list[int]) -> None:
+    check = TimerCheck(*fields)
+    assert TimerCheck.decode(check.encode()) == check
+
+
+def test_a_slot_belongs_to_one_time(tmp_path: Path) -> None:
+    wheel = TimerWheel(str(tmp_path / "timerwheel"), 1000, Disk())
+    assert wheel.slot(NOW_MS) == NONE
+    wheel.put(NOW_MS, 0, 52, 2)
+    assert wheel.slot(NOW_MS + 999) == Slot(NOW_MS // 1000, 0, 52, 2)
+    later = NOW_MS + 14 * 86_400_000
+    assert wheel.index(later) == wheel.index(NOW_MS)
+    assert wheel.slot(later) == NONE
+    wheel.put(later, 104, 104, 1)
+    assert wheel.slot(NOW_MS) == NONE
+    assert wheel.slot(later).last == 104
+
+
+def test_the_wheel_writes_what_changed_and_stays_sparse(tmp_path: Path) -> None:
+    path = tmp_path / "timerwheel"
+    disk = Disk()
+    wheel = TimerWheel(str(path), 1000, disk)
+    assert not wheel.load()
+    wheel.write_out(wheel.take_changes())
+    assert not path.exists(), "nothing to write makes no file"
+    for second in (0, 1, 2, 5, 100_000):
+        wheel.put(NOW_MS + 1000 * second, second, second, 1)
+    assert wheel.changed == 5
+    changes = wheel.take_changes()
+    wheel.put(NOW_MS + 2000, 7, 7, 2)
+    assert wheel.slot(NOW_MS + 1000).first == 1
+    assert wheel.slot(NOW_MS + 2000).first == 7
+    before = disk.counts["pwrite"]
+    wheel.write_out(changes)
+    assert disk.counts["pwrite"] - before == 3
+    assert wheel.changed == 1
+    assert wheel.slot(NOW_MS).num == 1
+    wheel.close()
+    assert path.stat().st_size == FILE_BYTES
+    assert path.stat().st_blocks * 512 < FILE_BYTES // 10
+    again = TimerWheel(str(path), 1000, Disk())
+    assert again.load()
+    assert [slot.first for _, slot in again.occupied()] == [0, 1, 2, 5, 100_000]
+    again.clear(again.index(NOW_MS))
+    assert [slot.first for _, slot in again.occupied()] == [1, 2, 5, 100_000]
+    assert again.slot(NOW_MS) == NONE
+    again.close()
+
+
+def test_a_wheel_of_another_size_is_refused_and_an_empty_one_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "timerwheel"
+    path.write_bytes(b"")
+    assert not TimerWheel(str(path), 1000, Disk()).load()
+    path.write_bytes(bytes(32))
+    with pytest.raises(UnsupportedLayoutError, match="timer wheel"):
+        TimerWheel(str(path), 1000, Disk()).load()
+
+
+def test_the_checkpoint_file(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "timercheck"
+    file = TimerCheckFile(str(path), Disk())
+    assert file.load() is None
+    check = TimerCheck(1, 2, 3, 4, 5, 6, 7)
+    file.save(check)
+    file.close()
+    assert path.read_bytes() == check.encode() + bytes(4096 - 56)
+    assert TimerCheckFile(str(path), Disk()).load() == check
+    path.write_bytes(b"")
+    assert TimerCheckFile(str(path), Disk()).load() is None
+    path.write_bytes(bytes(20))
+    with pytest.raises(UnsupportedLayoutError, match="checkpoint"):
+        TimerCheckFile(str(path), Disk()).load()
+
+
+def test_metrics_are_counted_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "timermetrics"
+    metrics = TimerMetrics(path, Disk())
+    metrics.load()
+    assert metrics.take_text() == ""
+    metrics.add("Tö", 1, 5)
+    metrics.add("Tö", 1, 6)
+    metrics.add("Tö", -1, 7)
+    metrics.write(metrics.take_text())
+    assert path.read_text() == (
+        '{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":7},'
+        '"timingCount":{"T\\u00f6":{"count":1,"timeStamp":7}}}'
+    )
+    again = TimerMetrics(path, Disk())
+    again.load()
+    assert again.count("Tö") == 1
+    assert again.count("other") == 0
+    path.write_text('{"timingCount":{"T":{"count":"x"}}}')
+    broken = TimerMetrics(path, Disk())
+    broken.load()
+    assert broken.count("T") == 0
