@@ -9,6 +9,8 @@ FROM ${BASE} AS install
 COPY wheels /wheels
 RUN python3 -m venv /opt/cometmq \
     && /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels cometmq \
+    && { ! ls /wheels/cometmq_native-*.whl >/dev/null 2>&1 \
+        || /opt/cometmq/bin/pip install --no-index --no-cache-dir --find-links /wheels cometmq-native; } \
     && /opt/cometmq/bin/pip uninstall -y -q pip setuptools
 
 FROM ${BASE}

@@ -28,6 +28,15 @@ class Clock:
         """Milliseconds since 1970 UTC, plus what tests have moved it by."""
         return time.time_ns() // _NS_PER_MS + self._wall_shift_ms
 
+    def machine_ms(self) -> int:
+        """Milliseconds since 1970 UTC as the machine has them, whatever tests moved: the clock of the
+        files' times."""
+        return time.time_ns() // _NS_PER_MS
+
+    def hour_of(self, ms: int) -> int:
+        """The hour of the day, 0 to 23, in the machine's own zone."""
+        return time.localtime(ms / 1000).tm_hour
+
     def steady_ns(self) -> int:
         """Nanoseconds from an arbitrary start; never goes back."""
         return time.clock_gettime_ns(_STEADY_CLOCK)

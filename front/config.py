@@ -52,6 +52,34 @@ class DoorConfig:
     front_keepalive_timeout: int = _key(
         20_000, "a connection whose ping is not answered for this long is closed", "ms"
     )
+    front_max_connections: int = _key(
+        50_000, "native door: connections at once, a descriptor each; more are closed at once"
+    )
+    front_max_waiting_calls: int = _key(
+        20_000,
+        "native door: requests that may wait for the event loop; more are answered "
+        "RESOURCE_EXHAUSTED",
+    )
+    front_max_pending_resets: int = _key(
+        200, "native door: streams that a client may open and reset before it is closed"
+    )
+    front_handshake_timeout: int = _key(
+        10_000, "native door: a client that has not said what it speaks by then is closed", "ms"
+    )
+    front_write_timeout: int = _key(
+        60_000,
+        "native door: a client that takes nothing of its answers for so long is closed",
+        "ms",
+    )
+    front_tls_certificate: str = _key(
+        "",
+        "native door: file of the certificate chain (PEM), read again when it changes; empty: "
+        "a certificate for development is made at start",
+    )
+    front_tls_key: str = _key("", "native door: file of the certificate's key (PEM)")
+    front_tls_client_ca: str = _key(
+        "", "native door: file of the authorities (PEM) that clients need a certificate of"
+    )
     front_outbound_messages: int = _key(
         1_000, "messages that may wait on a bidirectional stream for a client that reads slowly"
     )
@@ -75,5 +103,10 @@ class DoorConfig:
         if self.front_door not in ("auto", "grpcio", "native"):
             raise ValueError(f"frontDoor is auto, grpcio or native, not {self.front_door!r}")
         for name in self.__dataclass_fields__:
-            if name != "front_door" and getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        if bool(self.front_tls_certificate) != bool(self.front_tls_key):
+            raise ValueError("frontTlsCertificate and frontTlsKey belong together: set both.")
+        if self.front_tls_client_ca and not self.front_tls_certificate:
+            raise ValueError("frontTlsClientCa needs frontTlsCertificate and frontTlsKey.")

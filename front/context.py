@@ -33,6 +33,16 @@ PICKED = frozenset(
 )
 
 _NS_PER_MS = 1_000_000
+# Clients that try the addresses of one endpoint in turn (gRPC API note, section 9.1).
+_SEVERAL_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
+# They put all addresses into the server name of TLS, which then is none and is refused.
+_ONE_OVER_TLS = frozenset(("GO", "GOLANG"))
+
+
+def takes_several_addresses(language: str, tls: bool) -> bool:
+    """Whether a client of this language can use several addresses of one endpoint."""
+    name = language.upper()
+    return name in _SEVERAL_ADDRESSES and not (tls and name in _ONE_OVER_TLS)
 
 
 @dataclass(slots=True)
@@ -57,6 +67,10 @@ class RequestContext:
     #: when there was an answer and it could not be given to the client. A wait that ends without an
     #: answer is a cancelled future instead.
     on_undelivered: Callable[[], None] | None = None
+    #: The client speaks TLS with this node.
+    tls: bool = False
+    #: What the client proved to hold (DER), where the door asks clients for certificates.
+    peer_certificate: bytes = b""
 
     def remaining_ms(self, now_ns: int) -> int | None:
         """Whole milliseconds until the deadline, 0 when it has passed, None without one."""

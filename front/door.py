@@ -4,10 +4,10 @@ Services do not know which door they are behind; it shows in the banner and in a
 (front-door note, section 4).
 """
 
-import importlib
+import importlib.util
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from .clock import Clock
@@ -30,6 +30,8 @@ class DoorStatistics:
     streams: int
     #: By path: how many calls ended in INTERNAL because of a fault of ours.
     internal_errors: Mapping[str, int]
+    #: What the network half counts, by name; empty where the door cannot say.
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 class Door(Protocol):
@@ -61,6 +63,11 @@ def choose_door(config: DoorConfig) -> DoorMaker:
             "frontDoor=native, but the package cometmq-native is not installed: "
             "install it, or set frontDoor=auto"
         )
+    if config.front_tls_certificate and native is None:
+        raise DoorMissingError(
+            "frontTlsCertificate is set, but the grpcio door speaks plaintext only: install "
+            "cometmq-native and let frontDoor be auto, or leave the certificate out"
+        )
     if native is not None:
         return _bind(native, config)
     if config.front_door == "auto":
@@ -81,9 +88,8 @@ def _bind(maker: Callable[..., Door], config: DoorConfig) -> DoorMaker:
 
 
 def _native_maker() -> DoorMaker | None:
-    try:
-        module = importlib.import_module(_NATIVE_MODULE)
-    except ImportError:
+    if importlib.util.find_spec(_NATIVE_MODULE) is None:
         return None
-    maker: DoorMaker | None = getattr(module, "NativeDoor", None)
-    return maker
+    from .native_door import NativeDoor
+
+    return NativeDoor

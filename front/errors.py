@@ -3,7 +3,8 @@
 DoorError
     PortInUseError     someone else listens there: stop them, or choose another port
     AddressError       the address cannot be listened on: it is not this machine's, or forbidden
-    DoorMissingError   `frontDoor=native` without the package that it needs
+    DoorMissingError   what the configuration asks for needs a package that is not installed
+    CertificateError   the files of the certificate cannot be read, or do not belong together
 """
 
 
@@ -35,3 +36,7 @@ class AddressError(DoorError):
 
 class DoorMissingError(DoorError):
     """The door that the configuration demands is not installed."""
+
+
+class CertificateError(DoorError):
+    """The certificate that the configuration names cannot be used."""

@@ -20,6 +20,7 @@ ANY_TARGET = "*"
 #: More are a mistake in the test: every call looks at each of them.
 FAULTS_MAX = 1_000
 _GRPC_CODE_MAX = 16
+_STANDARD = "/grpc."  # health and reflection
 
 
 class FaultKind(StrEnum):
@@ -135,8 +136,9 @@ class FaultTable:
 
     def rpc_fault(self, path: str) -> Fault | None:
         """The fault that this call meets, if any; it counts as a hit."""
-        if path.startswith(paths.TEST):
-            # A fault of every method must not lock out the call that clears it.
+        if path.startswith((paths.TEST, _STANDARD)):
+            # A fault of every method must not lock out the call that clears it, nor look like a
+            # server that is down.
             return None
         return self._hit(self.rpc, path)
 

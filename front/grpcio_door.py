@@ -21,9 +21,9 @@ from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
 from .faults import FaultTable
 from .grpcio_calls import CALLS
-from .grpcio_standard import StandardServices
 from .outbound import QueuedOutbound
 from .service import ServiceTable
+from .standard import StandardServices
 
 logger = logging.getLogger(__name__)
 
@@ -50,18 +50,17 @@ class GrpcioDoor:
         self.in_flight_max = config.front_max_concurrent_calls
         #: Bidirectional streams that are open: a drain ends them, they would never end themselves.
         self.streams: set[QueuedOutbound] = set()
-        self._services = services
-        self._calls = {path: (CALLS[method.kind], method) for path, method in services.items()}
+        self._standard = StandardServices(services)
+        table = {**services, **self._standard.table()}
+        self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
         self._internal_errors: dict[str, int] = {}
         self._peers: dict[str, str] = {}
         self._server: grpc.aio.Server | None = None
-        self._standard = StandardServices(services)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the bound port. Raises PortInUseError, AddressError."""
         await _check_free(host, port)
         server = grpc.aio.server(handlers=(self,), options=_options(self.config))
-        self._standard.register(server)
         name = f"[{host}]" if ":" in host else host
         try:
             bound: int = server.add_insecure_port(f"{name}:{port}")
@@ -71,7 +70,7 @@ class GrpcioDoor:
             raise PortInUseError(host, port)
         await server.start()
         self._server = server
-        await self._standard.serving(True)
+        self._standard.serving(True)
         logger.info("door.opened door=%s host=%s port=%d", self.name, host, bound)
         return bound
 
@@ -80,7 +79,7 @@ class GrpcioDoor:
         server, self._server = self._server, None
         if server is None:
             return
-        await self._standard.serving(False)
+        self._standard.serving(False)
         stopped = asyncio.ensure_future(server.stop(grace_s))
         for outbound in tuple(self.streams):
             outbound.finish(RpcFailure(UNAVAILABLE, "the server is shutting down"))

@@ -1,5 +1,6 @@
 """`cometmq up` with real processes: ready, used, killed, restarted, stopped. Ephemeral ports only."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -69,8 +70,12 @@ def test_the_banner_says_where_and_what(shared_cluster: Cluster) -> None:
         return shared_cluster.log_file.read_text()
 
     wait_until("the banner is there", lambda: "Ctrl-C" in text(), WAIT_S)
-    for words in (shared_cluster.endpoints, "enableSsl(false)", "sync replication", "in sync"):
+    for words in (shared_cluster.endpoints, "sync replication", "in sync"):
         assert words in text()
+    # The native door speaks TLS on the same port: clients connect with their default settings.
+    native = importlib.util.find_spec("cometmq_native") is not None
+    assert ("enableSsl(false)" in text()) != native
+    assert ("native (TLS and plaintext)" in text()) == native
 
 
 def test_every_process_is_healthy(shared_cluster: Cluster) -> None:

@@ -1,11 +1,12 @@
 """The bench of the front's tests: a table of small services behind a door, and clients that call it.
 
 Tests may be coroutines; each runs on a loop of its own. `door` is parametrised: every door must pass
-the same suite (front-door note, section 4). The native door joins the list when it exists.
+the same suite (front-door note, section 4).
 """
 
 import asyncio
 import contextlib
+import importlib.util
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
 
 PREFIX = "/test.Conformance/"
-DOORS = ("grpcio",)
+#: The native door is tested where it is installed; scripts/test builds it where there is a toolchain.
+DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else ("grpcio",)
 PATIENCE_S = 10.0
 
 

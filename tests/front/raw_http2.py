@@ -67,6 +67,7 @@ class RawConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self._kept: list[Frame] = []  # of other streams than the one that was asked for
 
     @classmethod
     async def open(cls, port: int) -> "RawConnection":
@@ -107,12 +108,13 @@ class RawConnection:
 
     async def until_end(self, stream: int) -> list[Frame]:
         """The frames of this stream up to its end; what there was when the connection closed."""
-        found: list[Frame] = []
-        while (got := await asyncio.wait_for(self.read(), 10)) is not None:
-            if got.stream == stream:
-                found.append(got)
-                if got.ends:
-                    break
+        found = [kept for kept in self._kept if kept.stream == stream]
+        self._kept = [kept for kept in self._kept if kept.stream != stream]
+        while not (found and found[-1].ends):
+            got = await asyncio.wait_for(self.read(), 10)
+            if got is None:
+                break
+            (found if got.stream == stream else self._kept).append(got)
         return found
 
     async def data_of(self, stream: int, size: int) -> bytes:

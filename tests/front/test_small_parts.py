@@ -27,6 +27,18 @@ def test_the_wall_can_be_moved_and_the_steady_clock_cannot() -> None:
     assert 0 <= clock.steady_ns() - before < 10_000_000_000
 
 
+def test_the_machines_clock_is_the_files_and_no_test_moves_it() -> None:
+    clock = Clock()
+    clock.advance_wall_ms(3_600_000)
+    assert abs(clock.machine_ms() - time.time() * 1_000) < 1_000
+    now = time.localtime()
+    midnight_ms = (
+        int(time.mktime((now.tm_year, now.tm_mon, now.tm_mday, 0, 0, 0, 0, 0, -1))) * 1_000
+    )
+    assert clock.hour_of(midnight_ms) == 0
+    assert clock.hour_of(midnight_ms - 1) == 23
+
+
 def test_the_steady_clock_never_goes_back() -> None:
     clock = Clock()
     seen = [clock.steady_ns() for _ in range(1_000)]

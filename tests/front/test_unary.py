@@ -241,3 +241,13 @@ async def test_a_request_whose_future_failed_stayed_in_memory_until_the_collecto
             await eventually(lambda: gone() is None)
         finally:
             gc.enable()
+
+
+async def test_a_client_with_several_addresses_for_one_target_was_refused(bench: Any) -> None:
+    async with await bench() as b:
+        # All of them stand in `:authority`, which then is none.
+        target = f"ipv4:127.0.0.1:{b.port},127.0.0.1:{b.port}"
+        async with grpc.aio.insecure_channel(target) as channel:
+            call = channel.unary_unary("/test.Conformance/Echo")
+            for number in range(3):
+                assert await call(b"%d" % number, timeout=10) == b"%d" % number

@@ -1,0 +1,108 @@
+"""`cometmq doctor`: what this machine gives a node, and which door serves.
+
+One line a question: what was found, and what to do where it is not good. Exit code 5 when something
+would keep a node from running well. With `--endpoint` the node there is asked for its door as well.
+"""
+
+import importlib.metadata
+import os
+import platform
+import resource
+import sys
+from dataclasses import asdict, dataclass
+
+import click
+
+from ..proto import paths, v1
+from .connection import Connection
+from .errors import CliError, Exit
+from .options import output_option
+from .output import show_rows
+
+#: A broker keeps segments, queue files and a socket a client open.
+_DESCRIPTORS_MIN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer. `verdict`: good, note (works, with less) or bad."""
+
+    what: str
+    found: str
+    verdict: str = "good"
+    advice: str = ""
+
+
+@click.command()
+@click.option("--endpoint", help="A node, HOST:PORT, that is asked for its door.")
+@output_option
+def doctor(endpoint: str | None, output: str) -> int:
+    """Say what this machine gives a node, and which door serves."""
+    findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
+    if endpoint:
+        findings.append(_serving(endpoint))
+    show_rows([asdict(finding) for finding in findings], output, empty="")
+    bad = any(finding.verdict == "bad" for finding in findings)
+    return Exit.PROBLEMS if bad else Exit.DONE
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()} on {platform.system()}"
+    return Finding("Python", found, "good" if good else "bad", "" if good else "use 3.11 or newer")
+
+
+def _grpcio() -> Finding:
+    return Finding("grpcio", _version("grpcio"))
+
+
+def _door() -> Finding:
+    version = _version("cometmq-native")
+    if version:
+        return Finding("front door", f"native (cometmq-native {version})")
+    advice = "scripts/native_door builds the native one: a tenth of the CPU a call, TLS on the port"
+    return Finding("front door", "grpcio, plaintext only", "note", advice)
+
+
+def _loop() -> Finding:
+    version = _version("uvloop")
+    if version:
+        return Finding("event loop", f"uvloop {version}")
+    return Finding("event loop", "asyncio", "note", "pip install uvloop: a faster loop")
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= _DESCRIPTORS_MIN or soft == resource.RLIM_INFINITY:
+        return Finding("open files", str(soft))
+    advice = f"ulimit -n {_DESCRIPTORS_MIN} or more (the hard limit is {hard})"
+    return Finding("open files", str(soft), "bad", advice)
+
+
+def _locked_memory() -> Finding:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return Finding("locked memory", "unlimited")
+    found = f"{soft >> 10} KiB"
+    if os.geteuid() == 0:
+        return Finding("locked memory", f"{found}, not enforced for root")
+    advice = "only where segments are to be locked: ulimit -l unlimited"
+    return Finding("locked memory", found, "note", advice)
+
+
+def _serving(endpoint: str) -> Finding:
+    try:
+        with Connection(endpoint) as connection:
+            answer = connection.call(
+                paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
+            )
+    except CliError as error:
+        return Finding(f"node {endpoint}", str(error), "bad", "is it running, and is it this port?")
+    return Finding(f"node {endpoint}", f"serves with the {answer.door} door")

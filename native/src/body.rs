@@ -1,0 +1,194 @@
+//! The body of an answer: framed messages, then gRPC's trailers.
+//!
+//! Data is given out in pieces, so that a client that reads slowly holds it back here and not in the
+//! connection's buffers, and "delivered" means that the connection took the last piece.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{ready, Context, Poll};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Sleep;
+
+use crate::call::{Out, Shared};
+use crate::inbox::{Event, Inbox};
+use crate::service::Active;
+use crate::status::{Status, DEADLINE_EXCEEDED};
+
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Tells Python how a call ended on the wire, once.
+pub struct Ending {
+    call: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    told: bool,
+}
+
+impl Ending {
+    /// From now on the end of this call is an event, unless it is an answer that nobody watches.
+    pub fn new(call: Arc<Shared>, inbox: Arc<Inbox>) -> Self {
+        Self {
+            call,
+            inbox,
+            told: false,
+        }
+    }
+
+    /// The connection took the last of it.
+    pub fn delivered(&mut self) {
+        self.told = true;
+        if self.call.watched() {
+            self.inbox.push(Event::Delivered(self.call.id));
+        }
+        self.call.leave();
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.told {
+            self.call.leave();
+            self.inbox.push(Event::Gone(self.call.id));
+        }
+    }
+}
+
+/// What hyper sends.
+pub struct GrpcBody {
+    data: Bytes,
+    end: Option<Status>,
+    live: Option<Arc<Shared>>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    ending: Option<Ending>,
+    active: Option<Active>,
+}
+
+impl GrpcBody {
+    /// No data and no trailers: the headers said all.
+    pub fn empty() -> Self {
+        Self {
+            data: Bytes::new(),
+            end: None,
+            live: None,
+            deadline: None,
+            ending: None,
+            active: None,
+        }
+    }
+
+    /// What Python sends on this call, until it ends it.
+    pub fn live(
+        call: Arc<Shared>,
+        ending: Ending,
+        deadline: Option<Pin<Box<Sleep>>>,
+        active: Active,
+    ) -> Self {
+        Self {
+            data: Bytes::new(),
+            end: None,
+            live: Some(call),
+            deadline,
+            ending: Some(ending),
+            active: Some(active),
+        }
+    }
+
+    /// Begin with what came first.
+    pub fn begin(mut self, first: Out) -> Self {
+        self.take(first);
+        self
+    }
+
+    fn take(&mut self, out: Out) {
+        match out {
+            Out::Data(data) => self.data = data,
+            Out::Whole(data) => {
+                self.data = data;
+                self.end = Some(Status::OK);
+            }
+            Out::End(status) => self.end = Some(status),
+        }
+        if let Some(active) = &self.active {
+            active.0.unread(self.data.len());
+        }
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        let piece = self.data.split_to(self.data.len().min(PIECE_BYTES));
+        if let Some(active) = &self.active {
+            active.0.read(piece.len());
+        }
+        if let (Some(call), Some(ending)) = (&self.live, &self.ending) {
+            if call.written(piece.len()) {
+                ending.inbox.push(Event::Drained(call.id));
+            }
+        }
+        Frame::data(piece)
+    }
+
+    fn trailers(&mut self, status: &Status) -> Frame<Bytes> {
+        let mut trailers = HeaderMap::with_capacity(2);
+        status.write(&mut trailers);
+        self.live = None;
+        if let Some(mut ending) = self.ending.take() {
+            if status.code == DEADLINE_EXCEEDED {
+                drop(ending); // Python has not answered: it must stop trying
+            } else {
+                ending.delivered();
+            }
+        }
+        Frame::trailers(trailers)
+    }
+}
+
+impl Drop for GrpcBody {
+    fn drop(&mut self) {
+        if let Some(active) = &self.active {
+            active.0.read(self.data.len());
+        }
+    }
+}
+
+impl Body for GrpcBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        loop {
+            if !self.data.is_empty() {
+                return Poll::Ready(Some(Ok(self.piece())));
+            }
+            if let Some(status) = self.end.take() {
+                return Poll::Ready(Some(Ok(self.trailers(&status))));
+            }
+            let Some(call) = &self.live else {
+                return Poll::Ready(None);
+            };
+            match call.poll_out(context) {
+                Poll::Ready(out) => self.take(out),
+                Poll::Pending => {
+                    let Some(deadline) = &mut self.deadline else {
+                        return Poll::Pending;
+                    };
+                    ready!(deadline.as_mut().poll(context));
+                    self.deadline = None;
+                    self.end = Some(Status::new(DEADLINE_EXCEEDED, "the deadline has passed"));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty() && self.end.is_none() && self.live.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

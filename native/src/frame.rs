@@ -1,0 +1,253 @@
+//! gRPC's framing: a compression flag, four bytes of length, the message.
+//!
+//! `Deframer` takes HTTP/2 data as it comes and gives messages; it never holds more than one message
+//! of the allowed size, and inflates gzip within the same limit.
+
+use std::io::Read;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::status::{Status, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED};
+
+/// Bytes in front of every message.
+pub const PREFIX: usize = 5;
+/// Room is made for a message as its data comes, in steps of this size: a length may lie.
+const RESERVE_MAX: usize = 1 << 20;
+
+/// Append one uncompressed message with its prefix.
+pub fn put(buffer: &mut BytesMut, message: &[u8]) {
+    buffer.reserve(PREFIX + message.len());
+    buffer.put_u8(0);
+    // Python bytes above 4 GiB do not come here: the caller has checked.
+    buffer.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    buffer.put_slice(message);
+}
+
+/// What the client said about compression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Nothing is compressed.
+    Identity,
+    /// Messages with the flag are gzip.
+    Gzip,
+}
+
+/// Messages out of data.
+pub struct Deframer {
+    data: BytesMut,
+    whole: Bytes,
+    limit: usize,
+    encoding: Encoding,
+}
+
+impl Deframer {
+    /// For messages of at most `limit` bytes, inflated or not.
+    pub fn new(limit: usize, encoding: Encoding) -> Self {
+        Self {
+            data: BytesMut::new(),
+            whole: Bytes::new(),
+            limit,
+            encoding,
+        }
+    }
+
+    /// More data came.
+    pub fn push(&mut self, chunk: Bytes) {
+        if self.data.is_empty() && self.whole.is_empty() {
+            self.whole = chunk; // the usual case: a message in one piece, which is not copied
+        } else {
+            if !self.whole.is_empty() {
+                let first = std::mem::take(&mut self.whole);
+                self.data.extend_from_slice(&first);
+            }
+            self.data.extend_from_slice(&chunk);
+        }
+    }
+
+    /// Nothing is left over.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.whole.is_empty()
+    }
+
+    /// The next message, or `None` until more data comes.
+    pub fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        let head = if self.whole.is_empty() {
+            &self.data[..]
+        } else {
+            &self.whole[..]
+        };
+        if head.len() < PREFIX {
+            return Ok(None);
+        }
+        let flag = head[0];
+        let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+        if length > self.limit {
+            let text = format!(
+                "a message of {length} bytes is above the limit of {}",
+                self.limit
+            );
+            return Err(Status::new(RESOURCE_EXHAUSTED, text));
+        }
+        let held = head.len();
+        if held < PREFIX + length {
+            let missing = PREFIX + length - held;
+            self.data.reserve(missing.min(RESERVE_MAX));
+            return Ok(None);
+        }
+        let message = self.cut(length);
+        match (flag, self.encoding) {
+            (0, _) => Ok(Some(message)),
+            (1, Encoding::Gzip) => self.inflate(&message).map(Some),
+            (1, Encoding::Identity) => Err(Status::new(
+                INTERNAL,
+                "a message is marked as compressed, but grpc-encoding names no compression",
+            )),
+            _ => Err(Status::new(
+                INVALID_ARGUMENT,
+                format!("{flag} is not a compression flag"),
+            )),
+        }
+    }
+
+    fn cut(&mut self, length: usize) -> Bytes {
+        if self.whole.is_empty() {
+            self.data.advance(PREFIX);
+            self.data.split_to(length).freeze()
+        } else {
+            self.whole.advance(PREFIX);
+            self.whole.split_to(length)
+        }
+    }
+
+    fn inflate(&self, message: &[u8]) -> Result<Bytes, Status> {
+        let mut plain = Vec::new();
+        let limit = self.limit as u64;
+        flate2::read::MultiGzDecoder::new(message)
+            .take(limit + 1)
+            .read_to_end(&mut plain)
+            .map_err(|error| {
+                Status::new(
+                    INTERNAL,
+                    format!("a gzip message cannot be inflated: {error}"),
+                )
+            })?;
+        if plain.len() > self.limit {
+            let text = format!("a message inflates to more than {} bytes", self.limit);
+            return Err(Status::new(RESOURCE_EXHAUSTED, text));
+        }
+        Ok(Bytes::from(plain))
+    }
+}
+
+/// `grpc-encoding` as this door understands it.
+pub fn encoding(name: Option<&[u8]>) -> Result<Encoding, Status> {
+    match name {
+        None | Some(b"" | b"identity") => Ok(Encoding::Identity),
+        Some(b"gzip") => Ok(Encoding::Gzip),
+        Some(other) => Err(Status::new(
+            UNIMPLEMENTED,
+            format!(
+                "grpc-encoding {} is not understood; use identity or gzip",
+                String::from_utf8_lossy(other)
+            ),
+        )),
+    }
+}
+
+/// `grpc-timeout` in nanoseconds: at most eight digits and a unit.
+pub fn timeout_ns(value: &[u8]) -> Option<u64> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let scale: u64 = match unit {
+        b'n' => 1,
+        b'u' => 1_000,
+        b'm' => 1_000_000,
+        b'S' => 1_000_000_000,
+        b'M' => 60_000_000_000,
+        b'H' => 3_600_000_000_000,
+        _ => return None,
+    };
+    Some(number.saturating_mul(scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(message: &[u8]) -> Bytes {
+        let mut buffer = BytesMut::new();
+        put(&mut buffer, message);
+        buffer.freeze()
+    }
+
+    #[test]
+    fn a_message_in_one_piece_and_in_many() {
+        let said = framed(b"hello");
+        for step in 1..=said.len() {
+            let mut deframer = Deframer::new(100, Encoding::Identity);
+            let mut found = None;
+            for part in said.chunks(step) {
+                assert!(found.is_none());
+                deframer.push(Bytes::copy_from_slice(part));
+                found = deframer.next().unwrap();
+            }
+            assert_eq!(found.unwrap(), "hello");
+            assert!(deframer.is_empty());
+        }
+    }
+
+    #[test]
+    fn several_messages_in_one_piece() {
+        let mut said = BytesMut::new();
+        for message in [&b"one"[..], b"", b"three"] {
+            put(&mut said, message);
+        }
+        let mut deframer = Deframer::new(100, Encoding::Identity);
+        deframer.push(said.freeze());
+        for message in ["one", "", "three"] {
+            assert_eq!(deframer.next().unwrap().unwrap(), message);
+        }
+        assert_eq!(deframer.next().unwrap(), None);
+    }
+
+    #[test]
+    fn a_length_above_the_limit_is_refused_before_its_data() {
+        let mut deframer = Deframer::new(4, Encoding::Identity);
+        deframer.push(Bytes::from_static(b"\x00\xff\xff\xff\xf0"));
+        assert_eq!(deframer.next().unwrap_err().code, RESOURCE_EXHAUSTED);
+    }
+
+    #[test]
+    fn gzip_is_inflated_within_the_limit() {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(&[7u8; 5_000]).unwrap();
+        let packed = encoder.finish().unwrap();
+        let mut said = BytesMut::new();
+        said.put_u8(1);
+        said.put_u32(packed.len() as u32);
+        said.put_slice(&packed);
+        let said = said.freeze();
+        for (limit, fits) in [(5_000, true), (4_999, false)] {
+            let mut deframer = Deframer::new(limit, Encoding::Gzip);
+            deframer.push(said.clone());
+            assert_eq!(deframer.next().is_ok(), fits);
+        }
+        let mut deframer = Deframer::new(10_000, Encoding::Identity);
+        deframer.push(said);
+        assert_eq!(deframer.next().unwrap_err().code, INTERNAL);
+    }
+
+    #[test]
+    fn timeouts_are_read_and_nonsense_is_not() {
+        assert_eq!(timeout_ns(b"1500m"), Some(1_500_000_000));
+        assert_eq!(timeout_ns(b"2S"), Some(2_000_000_000));
+        assert_eq!(timeout_ns(b"99999999H"), Some(u64::MAX));
+        for nonsense in [&b""[..], b"S", b"123456789n", b"-1S", b"1x", b"1 S"] {
+            assert_eq!(timeout_ns(nonsense), None);
+        }
+    }
+}

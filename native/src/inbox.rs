@@ -1,0 +1,185 @@
+//! From the network thread to Python: a queue of events and one wake-up for many of them.
+//!
+//! The network thread pushes; Python takes up to N at once when its event loop sees the file
+//! descriptor readable. A flag says whether Python was told already, so that under load one system
+//! call serves dozens of requests.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use crossbeam_queue::SegQueue;
+
+use crate::call::Shared;
+use crate::metadata::Metadata;
+
+/// What Python is told.
+pub enum Event {
+    /// A call: with its one request, or (a bidirectional stream) without.
+    Open {
+        /// The call's other half.
+        call: Arc<Shared>,
+        /// Index of the method in the table that Python gave.
+        method: usize,
+        /// The request without its frame; `None` for a bidirectional stream.
+        request: Option<Bytes>,
+        /// Who asks.
+        metadata: Arc<Metadata>,
+        /// Nanoseconds until the deadline, counted from now.
+        timeout_ns: Option<u64>,
+    },
+    /// A message of a bidirectional stream.
+    Message(u64, Bytes),
+    /// The client has said all.
+    HalfClosed(u64),
+    /// The client left, or its deadline passed, before the answer was handed to the connection.
+    Gone(u64),
+    /// The whole answer was handed to the connection.
+    Delivered(u64),
+    /// What was queued on a stream has been written.
+    Drained(u64),
+    /// The client's stream cannot be read any further: gRPC status and message.
+    Broken(u64, u16, String),
+    /// The server has closed its last connection.
+    Closed,
+}
+
+/// The queue and its bell.
+pub struct Inbox {
+    queue: SegQueue<Event>,
+    told: AtomicBool,
+    size: AtomicUsize,
+    bell: Bell,
+}
+
+impl Inbox {
+    /// An empty queue. Fails when the system has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            queue: SegQueue::new(),
+            told: AtomicBool::new(false),
+            size: AtomicUsize::new(0),
+            bell: Bell::new()?,
+        })
+    }
+
+    /// The descriptor that is readable while events wait.
+    pub fn descriptor(&self) -> RawFd {
+        self.bell.reading().as_raw_fd()
+    }
+
+    /// Events that Python has not taken yet.
+    pub fn len(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Add an event; rings unless Python knows already.
+    pub fn push(&self, event: Event) {
+        self.size.fetch_add(1, Ordering::Relaxed);
+        self.queue.push(event);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if !self.told.swap(true, Ordering::AcqRel) {
+            self.bell.ring();
+        }
+    }
+
+    /// Up to `max` events in order. Rings again when more are left.
+    pub fn take(&self, max: usize) -> Vec<Event> {
+        self.bell.silence();
+        self.told.store(false, Ordering::Release);
+        let mut events = Vec::with_capacity(self.len().min(max));
+        while events.len() < max {
+            match self.queue.pop() {
+                Some(event) => events.push(event),
+                None => break,
+            }
+        }
+        self.size.fetch_sub(events.len(), Ordering::Relaxed);
+        if !self.queue.is_empty() {
+            self.tell();
+        }
+        events
+    }
+}
+
+/// An eventfd where there is one, a pipe elsewhere.
+struct Bell {
+    reader: OwnedFd,
+    #[cfg(not(target_os = "linux"))]
+    writer: OwnedFd,
+}
+
+impl Bell {
+    #[cfg(target_os = "linux")]
+    fn new() -> io::Result<Self> {
+        use rustix::event::{eventfd, EventfdFlags};
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            reader: eventfd(0, flags)?,
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn new() -> io::Result<Self> {
+        let (reader, writer) = rustix::pipe::pipe()?;
+        for end in [&reader, &writer] {
+            rustix::io::ioctl_fionbio(end, true)?;
+        }
+        Ok(Self { reader, writer })
+    }
+
+    fn reading(&self) -> &OwnedFd {
+        &self.reader
+    }
+
+    #[cfg(target_os = "linux")]
+    fn writing(&self) -> &OwnedFd {
+        &self.reader
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn writing(&self) -> &OwnedFd {
+        &self.writer
+    }
+
+    /// It cannot fail in a way that matters: a full counter or pipe is a bell that rings already.
+    fn ring(&self) {
+        let _ = rustix::io::write(self.writing(), &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(self.reading(), &mut [0u8; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_in_order_and_in_batches() {
+        let inbox = Inbox::new().unwrap();
+        for id in 0..5 {
+            inbox.push(Event::Gone(id));
+        }
+        let ids = |events: Vec<Event>| -> Vec<u64> {
+            events
+                .into_iter()
+                .map(|event| match event {
+                    Event::Gone(id) => id,
+                    _ => unreachable!(),
+                })
+                .collect()
+        };
+        assert_eq!(inbox.len(), 5);
+        assert_eq!(ids(inbox.take(3)), [0, 1, 2]);
+        assert_eq!(ids(inbox.take(3)), [3, 4]);
+        assert_eq!(inbox.len(), 0);
+        assert!(inbox.take(3).is_empty());
+    }
+}

@@ -1,0 +1,286 @@
+//! The server as Python sees it, and the thread that it runs in.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{io, thread};
+
+use http::header::HeaderName;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::call::{Call, Outbox};
+use crate::inbox::{Event, Inbox};
+use crate::metadata::Peer;
+use crate::options::{Counters, Options};
+use crate::service::{serve, Door, Route};
+use crate::tls::{Spoken, Tls};
+
+/// Connections that the kernel holds until they are accepted.
+const BACKLOG: i32 = 4096;
+/// After a failed accept (no descriptors left) the next try waits.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// An HTTP/2 server for gRPC whose calls are answered by Python.
+#[pyclass(frozen, module = "cometmq_native")]
+pub struct Server {
+    door: Arc<Door>,
+    outbox: Arc<Outbox>,
+    tls: Arc<Tls>,
+    prepare: Py<PyAny>,
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+#[pymethods]
+impl Server {
+    /// `routes`: (path, bidirectional) of every method; `names`: the headers that services want;
+    /// `prepare(address, tls, certificate, values)`: makes of them what `Open` carries; `options`: every limit (`options.rs`).
+    #[new]
+    fn new(
+        routes: Vec<(String, bool)>,
+        names: Vec<String>,
+        prepare: Py<PyAny>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let routes = routes.into_iter().enumerate();
+        let routes: HashMap<_, _> = routes
+            .map(|(index, (path, bidirectional))| {
+                (
+                    path,
+                    Route {
+                        index,
+                        bidirectional,
+                    },
+                )
+            })
+            .collect();
+        let names = names
+            .into_iter()
+            .map(|name| name.parse::<HeaderName>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self {
+            door: Arc::new(Door {
+                routes,
+                names,
+                options: Options::from_python(options)?,
+                counters: Counters::default(),
+                inbox: Arc::new(Inbox::new()?),
+                ids: AtomicU64::new(1),
+            }),
+            outbox: Arc::new(Outbox::default()),
+            tls: Arc::new(Tls::default()),
+            prepare,
+            thread: Mutex::new(None),
+        })
+    }
+
+    /// The descriptor that is readable while `take` has something.
+    fn descriptor(&self) -> i32 {
+        self.door.inbox.descriptor()
+    }
+
+    /// Listen and serve in a thread; returns the port. Raises OSError with its errno.
+    fn listen(&self, address: &str, port: u16) -> PyResult<u16> {
+        let address: IpAddr = address
+            .parse()
+            .map_err(|_| PyValueError::new_err(format!("{address} is not an IP address")))?;
+        let mut thread = self.thread.lock().expect("nothing panics while it is held");
+        if thread.is_some() {
+            return Err(PyRuntimeError::new_err("the server listens already"));
+        }
+        let listener = bind(SocketAddr::new(address, port)).map_err(|error| {
+            PyOSError::new_err((error.raw_os_error().unwrap_or(0), error.to_string()))
+        })?;
+        let port = listener.local_addr()?.port();
+        let (door, outbox) = (Arc::clone(&self.door), Arc::clone(&self.outbox));
+        let tls = Arc::clone(&self.tls);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let started = thread::Builder::new()
+            .name("cometmq-door".into())
+            .spawn(move || {
+                let inbox = Arc::clone(&door.inbox);
+                runtime.block_on(run(door, listener, tls, outbox));
+                drop(runtime); // calls that are still open say that they are gone
+                inbox.push(Event::Closed);
+            })?;
+        *thread = Some(started);
+        Ok(port)
+    }
+
+    /// Up to `max` events, as tuples that begin with the kind's number (see `describe`).
+    fn take<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
+        let events = self.door.inbox.take(max);
+        let described = events.into_iter().map(|event| self.describe(py, event));
+        PyList::new(py, described.collect::<PyResult<Vec<_>>>()?)
+    }
+
+    /// Accept no more, let calls end, close. `grace_ms` later whatever is left is cut. The last event
+    /// is `Closed`. A second call shortens the time.
+    fn stop(&self, grace_ms: u64) {
+        self.outbox.stop(grace_ms);
+    }
+
+    /// A dict of all counters.
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.door.counters.to_python(py)
+    }
+
+    /// Speak TLS as well, with this certificate chain and key (PEM). Raises ValueError.
+    #[pyo3(signature = (chain, key, client_ca=None))]
+    fn set_tls(&self, chain: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<()> {
+        self.tls
+            .replace(chain, key, client_ca)
+            .map_err(PyValueError::new_err)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nobody is left to answer: the clients must see that, not wait.
+        self.outbox.stop(0);
+    }
+}
+
+impl Server {
+    /// (0, call, method, request or None, metadata, timeout ns or -1) | (1, id, message) |
+    /// (2, id) half-closed | (3, id) gone | (4, id) delivered | (5, id) drained |
+    /// (6, id, code, text) broken | (7,) closed
+    fn describe<'py>(&self, py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTuple>> {
+        match event {
+            Event::Open {
+                call,
+                method,
+                request,
+                metadata,
+                timeout_ns,
+            } => {
+                let call = Call::new(call, Arc::clone(&self.outbox));
+                let request = request.map(|request| PyBytes::new(py, &request));
+                let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));
+                (
+                    0u8,
+                    call,
+                    method,
+                    request,
+                    metadata.prepared(py, &self.prepare)?,
+                    timeout,
+                )
+                    .into_pyobject(py)
+            }
+            Event::Message(id, message) => (1u8, id, PyBytes::new(py, &message)).into_pyobject(py),
+            Event::HalfClosed(id) => (2u8, id).into_pyobject(py),
+            Event::Gone(id) => (3u8, id).into_pyobject(py),
+            Event::Delivered(id) => (4u8, id).into_pyobject(py),
+            Event::Drained(id) => (5u8, id).into_pyobject(py),
+            Event::Broken(id, code, text) => (6u8, id, code, text).into_pyobject(py),
+            Event::Closed => (7u8,).into_pyobject(py),
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+async fn run(door: Arc<Door>, listener: std::net::TcpListener, tls: Arc<Tls>, outbox: Arc<Outbox>) {
+    let Ok(listener) = TcpListener::from_std(listener) else {
+        return;
+    };
+    let (stop, stopping) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let grace_ms = {
+        let mut orders = std::pin::pin!(outbox.work());
+        loop {
+            tokio::select! {
+                grace_ms = &mut orders => break grace_ms,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, peer)) if connections.len() < door.options.connections => {
+                        door.counters.accepted.up();
+                        let work = connection(
+                            Arc::clone(&door), Arc::clone(&tls), stream, peer, stopping.clone(),
+                        );
+                        connections.spawn(work);
+                    }
+                    Ok(_) => door.counters.connections_refused.up(),
+                    Err(_) => sleep(ACCEPT_PAUSE).await,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    };
+    drop(listener);
+    let _ = stop.send(true);
+    drain(connections, grace_ms, &outbox).await;
+}
+
+/// Wait for the last connection, within the grace time; a second order to stop ends it.
+async fn drain(mut connections: JoinSet<()>, grace_ms: u64, outbox: &Outbox) {
+    let ended = async { while connections.join_next().await.is_some() {} };
+    tokio::select! {
+        () = ended => {}
+        () = sleep(Duration::from_millis(grace_ms)) => {}
+        grace_ms = outbox.work() => sleep(Duration::from_millis(grace_ms)).await,
+    }
+}
+
+async fn connection(
+    door: Arc<Door>,
+    tls: Arc<Tls>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) {
+    door.counters.connections.up();
+    // Small answers must not wait for one another. A socket that refuses is about to end anyway.
+    let _ = stream.set_nodelay(true);
+    let address = name_of(peer);
+    match tls.accept(stream, door.options.handshake).await {
+        Ok(Spoken::Plain(stream)) => {
+            let peer = Peer {
+                address,
+                tls: false,
+                certificate: None,
+            };
+            serve(Arc::clone(&door), stream, peer, stop).await;
+        }
+        Ok(Spoken::Tls(stream)) => {
+            door.counters.tls.up();
+            let shown = stream.get_ref().1.peer_certificates();
+            let peer = Peer {
+                address,
+                tls: true,
+                certificate: shown.and_then(|chain| Some(chain.first()?.to_vec())),
+            };
+            serve(Arc::clone(&door), *stream, peer, stop).await;
+        }
+        Err(_) => door.counters.handshakes_failed.up(),
+    }
+    door.counters.connections.down();
+}
+
+/// host:port; an IPv4 client of a socket that listens on both is an IPv4 client.
+fn name_of(peer: SocketAddr) -> String {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string()
+}

@@ -1,0 +1,86 @@
+//! gRPC status codes and how a status looks in headers.
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+/// The client's deadline passed.
+pub const DEADLINE_EXCEEDED: u16 = 4;
+/// The request cannot be understood.
+pub const INVALID_ARGUMENT: u16 = 3;
+/// A limit was reached.
+pub const RESOURCE_EXHAUSTED: u16 = 8;
+/// Nobody serves this.
+pub const UNIMPLEMENTED: u16 = 12;
+/// A fault of ours.
+pub const INTERNAL: u16 = 13;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The gRPC code; 0 is OK.
+    pub code: u16,
+    /// A sentence for the one who called; empty for OK.
+    pub message: String,
+}
+
+impl Status {
+    /// All went well.
+    pub const OK: Status = Status {
+        code: 0,
+        message: String::new(),
+    };
+
+    /// A status with a sentence.
+    pub fn new(code: u16, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+        }
+    }
+
+    /// Put it where gRPC wants it: trailers, or the only headers of an answer.
+    pub fn write(&self, headers: &mut HeaderMap) {
+        headers.insert(GRPC_STATUS, HeaderValue::from(self.code));
+        if !self.message.is_empty() {
+            if let Ok(value) = HeaderValue::from_str(&percent_encoded(&self.message)) {
+                headers.insert(GRPC_MESSAGE, value);
+            }
+        }
+    }
+}
+
+/// gRPC's form of a message: visible ASCII as it is, everything else (and `%`) as `%XX` of its UTF-8.
+fn percent_encoded(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => text.push(char::from(byte)),
+            _ => {
+                const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+                text.push('%');
+                text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+                text.push(char::from(DIGITS[usize::from(byte & 15)]));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_header() {
+        assert_eq!(percent_encoded("50% ü\n"), "50%25 %C3%BC%0A");
+        let mut headers = HeaderMap::new();
+        Status::new(8, "too many").write(&mut headers);
+        assert_eq!(headers["grpc-status"], "8");
+        assert_eq!(headers["grpc-message"], "too many");
+        headers.clear();
+        Status::OK.write(&mut headers);
+        assert_eq!(headers.len(), 1);
+    }
+}

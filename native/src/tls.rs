@@ -1,0 +1,110 @@
+//! Plaintext and TLS on one port: the first byte of a connection says which it speaks.
+//!
+//! Certificates can be replaced while the server runs; connections that stand keep theirs.
+
+use std::io;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::TlsAcceptor;
+
+/// The first byte of a TLS handshake; no HTTP/2 preface begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
+
+/// A certificate and key (PEM) that this process has just made up, valid for these names: for
+/// development, where clients are told not to check, or to trust exactly this one.
+pub fn self_signed(names: Vec<String>) -> Result<(String, String), String> {
+    let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
+    Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+}
+
+/// What a connection turned out to speak.
+pub enum Spoken {
+    /// HTTP/2 as it is.
+    Plain(TcpStream),
+    /// HTTP/2 within TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// The certificate in use, if there is one.
+#[derive(Default)]
+pub struct Tls(RwLock<Option<Arc<ServerConfig>>>);
+
+impl Tls {
+    /// Use this certificate chain and key (PEM) from now on; with `client_ca` only clients that have
+    /// a certificate of it are let in.
+    pub fn replace(
+        &self,
+        chain: &[u8],
+        key: &[u8],
+        client_ca: Option<&[u8]>,
+    ) -> Result<(), String> {
+        let config = configuration(chain, key, client_ca).map_err(|error| error.to_string())?;
+        *self.0.write().expect("nothing panics while it is held") = Some(Arc::new(config));
+        Ok(())
+    }
+
+    /// Find out what the client speaks, and shake hands. Ends within `patience`.
+    pub async fn accept(&self, stream: TcpStream, patience: Duration) -> io::Result<Spoken> {
+        timeout(patience, self.shake_hands(stream)).await?
+    }
+
+    async fn shake_hands(&self, stream: TcpStream) -> io::Result<Spoken> {
+        let mut first = [0u8];
+        if stream.peek(&mut first).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if first[0] != TLS_HANDSHAKE {
+            return Ok(Spoken::Plain(stream));
+        }
+        let config = self
+            .0
+            .read()
+            .expect("nothing panics while it is held")
+            .clone();
+        match config {
+            None => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "TLS is not configured",
+            )),
+            Some(config) => {
+                let stream = TlsAcceptor::from(config).accept(stream).await?;
+                Ok(Spoken::Tls(Box::new(stream)))
+            }
+        }
+    }
+}
+
+fn configuration(
+    chain: &[u8],
+    key: &[u8],
+    client_ca: Option<&[u8]>,
+) -> Result<ServerConfig, Box<dyn std::error::Error>> {
+    let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(key)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(ca) {
+                roots.add(certificate?)?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}

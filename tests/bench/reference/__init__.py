@@ -1,0 +1,1 @@
+"""The released reference, started from its published jars, to be measured beside ours."""
