@@ -104,7 +104,9 @@ class Routes:
         return answer
 
     def _broker(self, group: GroupView, dialled: v2.Endpoints, ctx: RequestContext) -> v2.Broker:
-        endpoints = self._advertiser.endpoints(group, Caller(dialled, ctx.peer, ctx.language, ctx.tls))
+        endpoints = self._advertiser.endpoints(
+            group, Caller(dialled, ctx.peer, ctx.language, ctx.tls)
+        )
         return v2.Broker(name=group.name, id=0, endpoints=endpoints)
 
     def _places(self, topic_name: str) -> Iterator[_Place]:

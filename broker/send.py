@@ -1,7 +1,8 @@
 """SendMessage: checks, queue choice, and one append for everything that was collected.
 
 Promises: a plain function that never waits; what it accepts is appended in the order in which it
-came, by one `append_many` a loop turn, or every one to two milliseconds while many send at once;
+came, by one `append_many` a loop turn, or every one to two milliseconds while many send at once through
+a door that hands requests over one by one (decision 2);
 several messages of a request get one entry each, in their order, and an answer that fails as a whole
 has no entries (gRPC API, sections 5.5 and 10.2). An OK answer means what the durability table says
 (design, section 4). A message is judged by its properties, not by the type that the client declares.
@@ -10,23 +11,36 @@ What waits is bounded: beyond it TOO_MANY_REQUESTS.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from ..front.later import Later
 from ..proto import v2
 from ..proto.errors import WireError
 from ..store.errors import StoreError
-from ..store.properties import java_hash
 from ..store.record import Message, pack_host
 from ..store.results import AppendResult, PutStatus
 from .convert import SYS_COMPRESSED
+from .send_plain import (
+    EXEMPT_PREFIXES,
+    Lane,
+    Origin,
+    Prepared,
+    fifo_queue,
+    lane_of,
+    prepare_plain,
+)
 from .stored_properties import encode_sent
-from .validation import Draft, check_message_type, check_messages, require_client_id
-from .wire import SMALL, STATUS_OK, field, status, varint
+from .validation import (
+    Draft,
+    check_message_type,
+    check_messages,
+    check_topic,
+    require_client_id,
+)
+from .wire import STATUS_OK, field, receipt, status
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -47,11 +61,9 @@ GATHER_S = 0.001
 # So many in a moment leave enough in flight for a longer one; four senders would only wait in it.
 GATHER_LONG_FROM = 5
 GATHER_LONG_S = 0.002
-_EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
 _UNKNOWN_HOST = "0.0.0.0"
 
-_ENTRY_STATUS_OK = field(b"\x0a", STATUS_OK)
-_ANSWER_OK = _ENTRY_STATUS_OK
+_ANSWER_OK = field(b"\x0a", STATUS_OK)
 _PUT_OK = PutStatus.PUT_OK
 _NORMAL = v2.NORMAL
 _FAILURES = {
@@ -78,19 +90,11 @@ _FAILURES = {
     ),
 }
 
-_Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, asyncio.Future[bytes]]"
+_Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, Later]"
 
 
-@dataclass(slots=True)
-class _Batch:
-    """One request whose messages are ready for the log."""
-
-    answer: asyncio.Future[bytes]
-    messages: list[Message]
-    ids: list[bytes]
-    topic: str
-    message_type: int
-    size: int
+_Batch: TypeAlias = "tuple[Later, Prepared]"
+"""One request whose messages are ready for the log."""
 
 
 class Sender:
@@ -100,20 +104,32 @@ class Sender:
         self._node = node
         config = node.config
         self._capacity = config.send_thread_pool_queue_capacity
-        self._max_body = node.store.config.max_message_size
-        self._region = config.region_id
-        self._cluster = config.broker_cluster_name
-        self.store_host = _packed(f"{config.broker_ip1}:{config.grpc_server_port}")
-        """Stored with every record; the server corrects it when the port was chosen by the OS."""
+        self.origin = Origin(
+            config.region_id,
+            config.broker_cluster_name,
+            node.store.config.max_message_size,
+            _packed(f"{config.broker_ip1}:{config.grpc_server_port}"),
+        )
+        self.gathers = True
+        """Whether many senders wait for company; not behind a door that hands over in batches."""
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._gather_s = 0.0
         self._busy_ns = node.store.config.os_page_cache_busy_time_out_mills * 1_000_000
         self._busy = False
         """The last write hung: what was sent meanwhile is refused, so that it does not pile up."""
-        self._turns: dict[str, int] = {}
+        self._lanes: dict[str, Lane] = {}
 
-    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> asyncio.Future[bytes]:
+    @property
+    def store_host(self) -> bytes:
+        """Stored with every record; the server corrects it when the port was chosen by the OS."""
+        return self.origin.store_host
+
+    @store_host.setter
+    def store_host(self, packed: bytes) -> None:
+        self.origin.store_host = packed
+
+    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> Later:
         """Handler of SendMessage."""
         require_client_id(ctx)
         pending = self._pending
@@ -121,9 +137,9 @@ class Sender:
             raise WireError(v2.TOO_MANY_REQUESTS, "too many sends wait: flow limit")
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise WireError(v2.TOO_MANY_REQUESTS, "too many bytes wait for the log: flow limit")
-        loop = self._node.loop
-        answer: asyncio.Future[bytes] = loop.create_future()
+        answer = Later()
         if not pending:
+            loop = self._node.loop
             if self._gather_s:
                 loop.call_later(self._gather_s, self.append_pending)
             else:
@@ -151,28 +167,29 @@ class Sender:
             return
         self._pending = []
         self._pending_bytes = 0
-        self._gather_s = next_gather_s(self._gather_s, len(pending))
+        if self.gathers:
+            self._gather_s = next_gather_s(self._gather_s, len(pending))
         batches = self._checked(pending)
         self._busy = False
         if not batches:
             return
         if len(batches) == 1:
-            everything = batches[0].messages
+            everything = batches[0][1].messages
         else:
-            everything = [message for batch in batches for message in batch.messages]
+            everything = [message for _, ready in batches for message in ready.messages]
         begin_ns = self._node.clock.steady_ns()
         try:
             results = self._node.store.append_many(everything)
         except (StoreError, OSError) as error:
             log.error("send.append_failed messages=%d error=%s", len(everything), error)
-            for batch in batches:
-                _resolve(batch.answer, _failed(v2.INTERNAL_SERVER_ERROR, str(error)))
+            for answer, _ in batches:
+                _resolve(answer, _failed(v2.INTERNAL_SERVER_ERROR, str(error)))
             return
         self._busy = self._node.clock.steady_ns() - begin_ns >= self._busy_ns
         at = 0
-        for batch in batches:
-            count = len(batch.messages)
-            self._settle(batch, results[at : at + count])
+        for answer, ready in batches:
+            count = len(ready.ids)
+            self._settle(answer, ready, results[at : at + count])
             at += count
         self._node.appended()
 
@@ -183,41 +200,56 @@ class Sender:
         batches = []
         for request, ctx, answer in pending:
             try:
-                batch = self._batch(request, ctx, answer, now_ms)
+                ready = self._prepared(request.messages, ctx, now_ms)
             except WireError as error:
                 # Bytes, not the exception: it would hold this frame, and with it every request of
-                # the turn, in a ring with the future until the garbage collector comes.
+                # the turn, in a ring with the answer until the garbage collector comes.
                 _resolve(answer, _failed(error.code, error.message))
             except Exception as error:  # a bug: the door logs where it is
                 if not answer.done():
                     answer.set_exception(error)
             else:
                 if refusal is None:
-                    batches.append(batch)
+                    batches.append((answer, ready))
                 else:
                     _resolve(answer, _failed(refusal.code, refusal.message))
         return batches
 
-    def _batch(
-        self,
-        request: v2.SendMessageRequest,
-        ctx: RequestContext,
-        answer: asyncio.Future[bytes],
-        now_ms: int,
-    ) -> _Batch:
-        messages = request.messages
-        drafts = check_messages(messages, now_ms, self._max_body)
-        topic = self._topic_for(messages[0].topic.name, drafts, now_ms)
-        batch = _Batch(answer, [], [], topic.name, drafts[0].message_type, 0)
-        born_host = _packed(ctx.peer)
-        queue_id = self._next_queue(topic)
+    def _prepared(self, sent: Sequence[v2.Message], ctx: RequestContext, now_ms: int) -> Prepared:
+        """The messages of one request; most take the short way. Raises WireError."""
+        peer = _peer(ctx.peer)
+        if sent:
+            name = sent[0].topic.name
+            check_topic(name)
+            topic = self._node.metadata.topics.get(name)
+            if topic is not None:
+                lane = self._lane(topic)
+                plain = prepare_plain(sent, lane, self.origin, peer, now_ms)
+                if plain is not None:
+                    return plain
+        return self._prepare(sent, peer, now_ms)
+
+    def _lane(self, topic: Topic) -> Lane:
+        lane = self._lanes.get(topic.name)
+        if lane is None or lane.topic is not topic:
+            lane = lane_of(topic, self.origin, 0 if lane is None else lane.turn)
+            self._lanes[topic.name] = lane
+        return lane
+
+    def _prepare(
+        self, sent: Sequence[v2.Message], peer: tuple[str, bytes], now_ms: int
+    ) -> Prepared:
+        drafts = check_messages(sent, now_ms, self.origin.max_body)
+        topic = self._topic_for(sent[0].topic.name, drafts, now_ms)
+        queue_id = self._lane(topic).next_queue()
+        ready = Prepared([], [], topic.name, drafts[0].message_type, 0)
         for draft in drafts:
             if draft.message_group:
                 queue_id = fifo_queue(draft.message_group, topic.write_queues)
-            batch.messages.append(self._message(draft, topic.name, queue_id, born_host, ctx))
-        batch.ids = [draft.message_id.encode() for draft in drafts]
-        batch.size = sum([len(draft.body) for draft in drafts])
-        return batch
+            ready.messages.append(self._message(draft, topic.name, queue_id, peer))
+            ready.ids.append(draft.message_id.encode())
+            ready.size += len(draft.body)
+        return ready
 
     def _topic_for(self, name: str, drafts: list[Draft], now_ms: int) -> Topic:
         topic = self._node.metadata.topic(name)
@@ -226,7 +258,7 @@ class Sender:
         if not topic.writable:
             raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} takes no messages")
         expected = topic.message_type
-        if not name.startswith(_EXEMPT_PREFIXES):
+        if not name.startswith(EXEMPT_PREFIXES):
             check_message_type(drafts, expected)
             if expected == _NORMAL:
                 return topic  # so is every draft
@@ -248,69 +280,53 @@ class Sender:
         refusal = node.replication.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
-    def _next_queue(self, topic: Topic) -> int:
-        """Queues in turn. The client's choice is not honoured: Python and Go always say queue 0."""
-        turn = self._turns.get(topic.name, 0)
-        self._turns[topic.name] = turn + 1
-        return turn % topic.write_queues
-
-    def _message(
-        self, draft: Draft, topic: str, queue_id: int, born_host: bytes, ctx: RequestContext
-    ) -> Message:
-        host = draft.born_host or ctx.peer.rpartition(":")[0] or _UNKNOWN_HOST
+    def _message(self, draft: Draft, topic: str, queue_id: int, peer: tuple[str, bytes]) -> Message:
+        origin = self.origin
+        host, born_host = peer
+        host = draft.born_host or host
         return Message(
             topic,
             queue_id,
             draft.body,
-            encode_sent(draft, topic, self._region, self._cluster, host),
+            encode_sent(draft, topic, origin.region, origin.cluster, host),
             0,
             SYS_COMPRESSED if draft.compressed else 0,
             draft.born_ms,
             born_host,
-            self.store_host,
+            origin.store_host,
         )
 
-    def _settle(self, batch: _Batch, results: list[AppendResult]) -> None:
+    def _settle(self, answer: Later, ready: Prepared, results: list[AppendResult]) -> None:
         end = -1
         for result in results:
             if result.status is _PUT_OK:
                 end = result.end
-        if end < 0:
-            _resolve(batch.answer, self._answer(batch, results))
-            return
-        self._node.counters.add_sent(
-            batch.topic, batch.message_type, len(batch.messages), batch.size
-        )
+        if end >= 0:
+            self._node.counters.add_sent(ready.topic, ready.message_type, len(results), ready.size)
         gate = self._node.durability
-        if gate.immediate:
-            _resolve(batch.answer, self._answer(batch, results))
+        if end < 0 or gate.immediate:
+            _resolve(answer, self._answer(ready, results))
         else:
-            gate.wait(end, partial(self._durable, batch, results))
+            gate.wait(end, partial(self._durable, answer, ready, results))
 
-    def _durable(self, batch: _Batch, results: list[AppendResult], outcome: PutStatus) -> None:
+    def _durable(
+        self, answer: Later, ready: Prepared, results: list[AppendResult], outcome: PutStatus
+    ) -> None:
         if outcome is _PUT_OK:
-            _resolve(batch.answer, self._answer(batch, results))
+            _resolve(answer, self._answer(ready, results))
         else:
-            _resolve(batch.answer, _failed(*_FAILURES[outcome]))
+            _resolve(answer, _failed(*_FAILURES[outcome]))
 
-    def _answer(self, batch: _Batch, results: Sequence[AppendResult]) -> bytes:
+    def _answer(self, ready: Prepared, results: Sequence[AppendResult]) -> bytes:
         parts = [_ANSWER_OK]
         codes = set()
-        for message_id, result in zip(batch.ids, results, strict=True):
+        for message_id, result in zip(ready.ids, results, strict=True):
             if result.status is _PUT_OK:
-                size = len(message_id)
-                named = (SMALL[size] if size < 128 else varint(size)) + message_id
-                # Ordinary receipts carry the message id as transaction id too, as the reference's do.
-                entry = b"%b\x12%b\x1a%b\x20%b" % (
-                    _ENTRY_STATUS_OK,
-                    named,
-                    named,
-                    varint(result.queue_offset),
-                )
-            else:
-                code, sentence = self._failure(result.status)
-                codes.add((code, sentence))
-                entry = field(b"\x0a", status(code, sentence)) + field(b"\x12", message_id)
+                parts += receipt(message_id, result.queue_offset)
+                continue
+            code, sentence = self._failure(result.status)
+            codes.add((code, sentence))
+            entry = field(b"\x0a", status(code, sentence)) + field(b"\x12", message_id)
             parts.append(field(b"\x12", entry))
         if codes:
             all_failed = all(result.status is not _PUT_OK for result in results)
@@ -351,7 +367,7 @@ def _check_supported(draft: Draft, now_ms: int) -> None:
     raise WireError(v2.UNSUPPORTED, f"{name} messages are not supported yet")
 
 
-def _resolve(answer: asyncio.Future[bytes], content: bytes) -> None:
+def _resolve(answer: Later, content: bytes) -> None:
     if not answer.done():
         answer.set_result(content)
 
@@ -370,19 +386,7 @@ def _packed(address: str) -> bytes:
         return pack_host(_UNKNOWN_HOST, 0)
 
 
-@lru_cache(maxsize=8192)
-def fifo_queue(message_group: str, queues: int) -> int:
-    """The queue of a message group: Guava's consistent hash over Java's string hash.
-
-    One fixed function on the server, because the clients' hashes differ from language to language
-    (gRPC API, section 9.4; broker semantics, section 7, has check values).
-    """
-    state = java_hash(message_group) & 0xFFFFFFFFFFFFFFFF
-    candidate = 0
-    while True:
-        state = (state * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
-        fraction = ((state >> 33) + 1) / (1 << 31)
-        following = int((candidate + 1) / fraction)
-        if not 0 <= following < queues:
-            return candidate
-        candidate = following
+@lru_cache(maxsize=4096)
+def _peer(address: str) -> tuple[str, bytes]:
+    """A peer's host as text, and its address as the store keeps it."""
+    return address.rpartition(":")[0] or _UNKNOWN_HOST, _packed(address)

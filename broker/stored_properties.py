@@ -31,17 +31,46 @@ def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: 
     """The encoded properties of a message; `topic` takes the place of the producer group."""
     if draft.user_properties:
         return _encode_with_users(draft, topic, region, cluster, born_host)
-    # The common message: the system's properties in bucket order, written out.
-    sharding = f"__SHARDINGKEY\x01{draft.message_group}\x02" if draft.message_group else ""
+    before, between = frame(region, cluster, topic)
+    names = f"UNIQ_KEY\x01{draft.message_id}{between}"
     if draft.delivery_ms is not None:
-        sharding += f"TIMER_DELIVER_MS\x01{draft.delivery_ms}\x02"
-    tags = f"TAGS\x01{draft.tag}\x02" if draft.tag else ""
-    trace = f"TRACE_CONTEXT\x01{draft.trace_context}\x02" if draft.trace_context else ""
-    keys = f"KEYS\x01{draft.keys}\x02" if draft.keys else ""
+        names = f"TIMER_DELIVER_MS\x01{draft.delivery_ms}\x02{names}"
+    if draft.message_group:
+        names = f"__SHARDINGKEY\x01{draft.message_group}\x02{names}"
+    # fmt: off
+    return encode_plain(
+        before, names, draft.tag, draft.trace_context, draft.keys,
+        born_host=born_host, born_ms=draft.born_ms,
+    )
+    # fmt: on
+
+
+@lru_cache(maxsize=4096)
+def frame(region: str, cluster: str, topic: str) -> tuple[str, str]:
+    """What stands before and behind the ids of a topic's messages that have no users' properties."""
     return (
-        f"MSG_REGION\x01{region}\x02{sharding}UNIQ_KEY\x01{draft.message_id}\x02"
-        f"CLUSTER\x01{cluster}\x02PGROUP\x01{topic}\x02RECONSUME_TIME\x010\x02{tags}{trace}"
-        f"__BORNHOST\x01{born_host}\x02BORN_TIMESTAMP\x01{draft.born_ms}\x02{keys}TRACE_ON\x01true\x02"
+        f"MSG_REGION\x01{region}\x02",
+        f"\x02CLUSTER\x01{cluster}\x02PGROUP\x01{topic}\x02RECONSUME_TIME\x010\x02",
+    )
+
+
+def encode_plain(
+    before: str, names: str, tag: str, trace: str, keys: str, *, born_host: str, born_ms: int
+) -> bytes:
+    """The common message: the system's properties in bucket order, written out.
+
+    `before` is of `frame`; `names` holds the group, the delivery time, the id and the other half of
+    the frame, encoded already.
+    """
+    if tag:
+        names = f"{names}TAGS\x01{tag}\x02"
+    if trace:
+        names = f"{names}TRACE_CONTEXT\x01{trace}\x02"
+    if keys:
+        keys = f"KEYS\x01{keys}\x02"
+    return (
+        f"{before}{names}__BORNHOST\x01{born_host}\x02BORN_TIMESTAMP\x01{born_ms}\x02"
+        f"{keys}TRACE_ON\x01true\x02"
     ).encode()
 
 

@@ -61,3 +61,16 @@ def status(code: int, message: str) -> bytes:
 
 
 STATUS_OK = status(v2.OK, "OK")
+
+_RECEIPT_HEAD = field(b"\x0a", STATUS_OK) + b"\x12"
+_RECEIPT_BYTES = len(_RECEIPT_HEAD) + 2
+"""Of a receipt without its two names and its number: the head and two keys."""
+
+
+def receipt(message_id: bytes, queue_offset: int) -> tuple[bytes, ...]:
+    """The field of a SendMessage's answer for a message that was stored, in pieces."""
+    named = varint(len(message_id)) + message_id
+    number = varint(queue_offset)
+    # Ordinary receipts carry the message id as transaction id too, as the reference's do.
+    size = varint(_RECEIPT_BYTES + 2 * len(named) + len(number))
+    return b"\x12", size, _RECEIPT_HEAD, named, b"\x1a", named, b"\x20", number

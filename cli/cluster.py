@@ -68,7 +68,7 @@ def _store(status: v1.StoreStatus) -> dict[str, object]:
 def _in_words(status: v1.StoreStatus) -> str:
     disk = "unknown" if status.disk_use < 0 else f"{status.disk_use} % full"
     parts = [
-        f"{status.segments} segments from {status.log_start}",
+        f"{status.segments} segment{'s' * (status.segments != 1)} from {status.log_start}",
         f"{status.queues} queues",
         f"disk {disk}",
         f"{status.put_tps:.0f} puts/s, {status.get_tps:.0f} gets/s",

@@ -77,6 +77,7 @@ class Loaded:
     values: Mapping[str, Value]
     warnings: tuple[str, ...]
     notices: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()  #: settings of the file that belong to another process
 
     def config(self, owner: type[T]) -> T:
         """The instance of one dataclass."""
@@ -124,14 +125,15 @@ def load(
     """Make every dataclass of `owners`. Raises CliError with a sentence.
 
     `flags` has field names. `elsewhere` are dataclasses of other processes: one environment serves
-    them all, so their variables are not unknown here.
+    them all, and one file may, so their settings are not unknown here.
     """
     settings = schema(owners)
-    others = {setting.variable for setting in schema(elsewhere).values()}
+    foreign = schema(elsewhere)
+    others = {setting.variable for setting in foreign.values()}
     said = _Said()
     values = {s.key: Value(s, s.default, "default") for s in settings.values()}
     if file is not None:
-        values.update(_from_file(file, settings, said))
+        values.update(_from_file(file, settings, foreign, said))
     variables = os.environ if environment is None else environment
     own = {name: text for name, text in variables.items() if _is_ours(name, others, settings)}
     values.update(_from_environment(own, settings, said))
@@ -142,13 +144,15 @@ def load(
         values[setting.key] = Value(setting, _typed(setting, text, origin), origin)
     if strict and said.warnings:
         raise CliError(" ".join(said.warnings), Exit.USAGE)
-    return Loaded(_build(values), values, tuple(said.warnings), tuple(said.notices))
+    spoken = (tuple(said.warnings), tuple(said.notices), tuple(said.elsewhere))
+    return Loaded(_build(values), values, *spoken)
 
 
 @dataclasses.dataclass(slots=True)
 class _Said:
     warnings: list[str] = dataclasses.field(default_factory=list)
     notices: list[str] = dataclasses.field(default_factory=list)
+    elsewhere: list[str] = dataclasses.field(default_factory=list)
 
     def unknown(self, name: str, where: str, known: Iterable[str]) -> None:
         near = difflib.get_close_matches(name, list(known), n=1)
@@ -156,7 +160,9 @@ class _Said:
         self.warnings.append(f"{where}: unknown setting '{name}'{hint}")
 
 
-def _from_file(file: Path, settings: Mapping[str, Setting], said: _Said) -> dict[str, Value]:
+def _from_file(
+    file: Path, settings: Mapping[str, Setting], foreign: Mapping[str, Setting], said: _Said
+) -> dict[str, Value]:
     try:
         entries = properties.read(file)
     except OSError as error:
@@ -173,6 +179,8 @@ def _from_file(file: Path, settings: Mapping[str, Setting], said: _Said) -> dict
             values[entry.key] = Value(setting, _typed(setting, entry.value, where), f"file {where}")
         elif entry.key in IGNORED:
             said.notices.append(f"{where}: '{entry.key}' is ignored: {IGNORED[entry.key]}.")
+        elif entry.key in foreign:
+            said.elsewhere.append(f"{where}: '{entry.key}' is a setting of another process.")
         else:
             said.unknown(entry.key, where, settings)
     return values

@@ -87,6 +87,12 @@ def _run() -> int:
         # The reader of our output has gone (`| head`): nothing is left to say, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
+    except OSError as error:
+        if os.environ.get("COMETMQ_TRACEBACK"):
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        _complain(f"{place}{error.strerror or error}.")
+        return Exit.FAILED
     except Exception as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise

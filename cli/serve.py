@@ -100,7 +100,9 @@ class _Process:
         loaded = load(owners, file=file, flags=flags, strict=self.strict, elsewhere=elsewhere)
         for sentence in loaded.warnings:
             logger.warning("config.unknown %s", sentence)
-        for sentence in loaded.notices:
+        # In one process with both, the other one is here too.
+        foreign = loaded.elsewhere if self.name != "single" else ()
+        for sentence in (*loaded.notices, *foreign):
             logger.info("config.ignored %s", sentence)
         return loaded
 

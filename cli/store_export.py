@@ -67,7 +67,7 @@ def export(
     code = complain_of_lost(state)
     if not count and not code:
         raise CliError(f"The store has no such message of topic {topic}.", Exit.NOT_FOUND)
-    if out is not None:
+    if out is not None and count:
         click.echo(f"{count} messages are in {out}.", err=True)
     return code
 
@@ -79,7 +79,8 @@ def _to_file(found: Iterator[Mapping[str, Any]], output: str, out: Path) -> int:
             count = write_rows(found, output, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, out)
+        if count:  # nothing found takes nobody's file away
+            os.replace(part, out)
     except OSError as error:
         raise CliError(f"Cannot write {out}: {error.strerror}.") from error
     finally:

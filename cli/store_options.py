@@ -64,18 +64,37 @@ def open_layout(
     if index_entries:
         values["index_entries"] = index_entries
     try:
-        return discover(directory.expanduser(), Sizes(**values))
+        layout = discover(directory.expanduser(), Sizes(**values))
     except NoStoreError as error:
         raise CliError(str(error), Exit.NOT_FOUND) from None
     except OSError as error:
-        raise CliError(f"Cannot read {directory}: {error.strerror}.") from error
+        raise CliError(f"Cannot read {error.filename or directory}: {error.strerror}.") from error
+    _check_log(layout)
+    return layout
+
+
+def _check_log(layout: Layout) -> None:
+    """Judged without its log all of a store would look wrong, and a repair would make it so."""
+    names = layout.sizes.log_directories or (str(layout.root / "commitlog"),)
+    folders = [Path(name).expanduser() for name in names]
+    for folder in folders:
+        if folder.is_file():
+            raise CliError(f"{folder} is a file, and should be a folder of the log.")
+    if layout.queues and not any(folder.is_dir() for folder in folders):
+        raise CliError(
+            f"{layout.root} has queues, but there is no {' or '.join(names)}. If the log lies "
+            "elsewhere (storePathCommitLog), name the store's broker.conf with --config.",
+            Exit.USAGE,
+        )
 
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         entries = {entry.key: entry.value.strip() for entry in read(path)}
-    except (OSError, PropertiesError) as error:
-        raise CliError(f"Cannot read {path}: {error}.", Exit.USAGE) from error
+    except OSError as error:
+        raise CliError(f"Cannot read {path}: {error.strerror}.", Exit.USAGE) from error
+    except PropertiesError as error:
+        raise CliError(str(error), Exit.USAGE) from error
     values: dict[str, Any] = {}
     for key, field in _NUMBERS.items():
         if key in entries:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 @click.command()
 @store_argument
 @click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on without what the log has lost at its end after it had been on the disk.",
+)
 @output_option
 def repair(
     *,
@@ -31,6 +36,7 @@ def repair(
     index_slots: int | None,
     index_entries: int | None,
     dry_run: bool,
+    accept_loss: bool,
     output: str,
 ) -> int:
     """Rebuild queues, index, checkpoint and wheel of DIR from its log, and cut a torn tail.
@@ -41,7 +47,7 @@ def repair(
     layout = open_layout(directory, config, index_slots, index_entries)
     if dry_run:
         report = run_verify(layout, quiet=output == "json")
-        plan = _plan(layout, report)
+        plan = _plan(layout, report, accept_loss)
         _show(plan, output)
         return Exit.PROBLEMS if plan.refused else Exit.DONE
     from ..store.disk import Disk
@@ -54,7 +60,7 @@ def repair(
         ownership.acquire()
         try:
             sizes = (config, index_slots, index_entries)
-            return _repair(directory, sizes, output)
+            return _repair(directory, sizes, accept_loss, output)
         finally:
             ownership.release()
     except StoreError as error:
@@ -63,13 +69,18 @@ def repair(
         raise CliError(f"The repair of {directory} stopped: {error}.") from error
 
 
-def _plan(layout: "Layout", report: "Report") -> "Plan":
+def _plan(layout: "Layout", report: "Report", accept_loss: bool) -> "Plan":
     from ..store.doctor.repair_plan import plan_repair
 
-    return plan_repair(layout, report)
+    return plan_repair(layout, report, accept_loss)
 
 
-def _repair(directory: Path, sizes: tuple[Path | None, int | None, int | None], output: str) -> int:
+def _repair(
+    directory: Path,
+    sizes: tuple[Path | None, int | None, int | None],
+    accept_loss: bool,
+    output: str,
+) -> int:
     from ..store.disk import Disk
     from ..store.doctor.journal import Journal, finish_interrupted
     from ..store.doctor.repair import Repair
@@ -80,7 +91,7 @@ def _repair(directory: Path, sizes: tuple[Path | None, int | None, int | None], 
         click.echo(f"cometmq: {sentence}", err=True)
     layout = open_layout(directory, *sizes)
     report = run_verify(layout, quiet)
-    plan = _plan(layout, report)
+    plan = _plan(layout, report, accept_loss)
     if not plan.steps:
         _show(plan, output)
         return Exit.PROBLEMS if plan.refused else Exit.DONE
@@ -122,5 +133,9 @@ def _show(plan: "Plan", output: str) -> None:
             click.echo("Cannot be repaired here; restore from another replica or a backup:")
             keys = ("file", "begin", "end", "what")
             print_table([{key: getattr(one, key) for key in keys} for one in plan.refused])
+        if plan.log_is_short:
+            click.echo(
+                "The log lost its end. --accept-loss makes the rest agree with what is left."
+            )
         if not plan.steps and not plan.refused:
             click.echo("There is nothing to repair.")

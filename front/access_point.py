@@ -35,6 +35,7 @@ from .channels import ChannelPool
 from .clock import Clock
 from .config import DoorConfig
 from .context import FORWARDED, RequestContext
+from .later import Later
 from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
 
 Decision = Literal["serve", "hold"] | WireError
@@ -142,7 +143,8 @@ class AccessPoint:
             except (grpc.RpcError, grpc.aio.UsageError) as error:
                 await self._after_failure(forward, error)
         answer = forward.method.handler(forward.request, forward.ctx)
-        return await answer if asyncio.isfuture(answer) else answer
+        waits = type(answer) is Later or asyncio.isfuture(answer)
+        return await answer if waits else answer
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:
         while forward.owner is not None:

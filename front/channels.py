@@ -89,7 +89,8 @@ class ChannelPool:
 def _options(config: DoorConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # The least time that one attempt to connect gets, whatever its name says.
+        ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.keepalive_time_ms", 5_000),
         ("grpc.keepalive_timeout_ms", 3_000),

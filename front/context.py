@@ -35,14 +35,15 @@ PICKED = frozenset(
 _NS_PER_MS = 1_000_000
 # Clients that try the addresses of one endpoint in turn (gRPC API note, section 9.1).
 _SEVERAL_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
-# They put all addresses into the server name of TLS, which then is none and is refused.
-_ONE_OVER_TLS = frozenset(("GO", "GOLANG"))
+# The others make all addresses together the server's name in TLS: refused as a name, or not the one of
+# the certificate.
+_SEVERAL_OVER_TLS = frozenset(("JAVA",))
 
 
 def takes_several_addresses(language: str, tls: bool) -> bool:
     """Whether a client of this language can use several addresses of one endpoint."""
     name = language.upper()
-    return name in _SEVERAL_ADDRESSES and not (tls and name in _ONE_OVER_TLS)
+    return name in (_SEVERAL_OVER_TLS if tls else _SEVERAL_ADDRESSES)
 
 
 @dataclass(slots=True)

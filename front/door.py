@@ -38,6 +38,8 @@ class Door(Protocol):
     """A server in front of a service table."""
 
     name: str
+    #: Requests that came while the loop was busy are handed over together, in one turn.
+    batches: bool
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port (0: the system chooses). Raises PortInUseError, AddressError."""

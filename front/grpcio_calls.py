@@ -36,6 +36,7 @@ from .context import (
     RequestContext,
 )
 from .faults import FaultAction
+from .later import Later
 from .outbound import QueuedOutbound
 from .service import HALF_CLOSED, Kind, Method, OutboundFull, Session, encode, read_request
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .grpcio_door import GrpcioDoor
 
 _NS_PER_S = 1_000_000_000
+_AWAITED = (Later, CoroutineType)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 # A status message travels as a header, and clients refuse more than 8 KiB of headers in all.
 _DETAILS_MAX = 1_000
@@ -117,7 +119,7 @@ class _Call:
 
     async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
         """The call ends without its answer: the client left, or the service gave its future up."""
-        if not (isfuture(answer) and answer.cancelled()):
+        if not ((type(answer) is Later or isfuture(answer)) and answer.cancelled()):
             self._undelivered(ctx)
         task = asyncio.current_task()
         if task is not None and not task.cancelling():
@@ -154,7 +156,7 @@ class UnaryCall(_Call):
                 await self._no_request()
             dropped = await self._guard() if door.guarded() else False
             answer = self._method.handler(read_request(self._method, raw), ctx)
-            if isfuture(answer) or type(answer) is CoroutineType:
+            if type(answer) in _AWAITED or isfuture(answer):
                 result = await answer
             else:
                 result = answer

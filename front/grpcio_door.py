@@ -35,6 +35,7 @@ class GrpcioDoor:
     """`door.Door` on grpc.aio. Made anywhere, started and drained on the event loop, once each."""
 
     name = "grpcio"
+    batches = False
 
     def __init__(
         self,

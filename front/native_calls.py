@@ -15,6 +15,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from ..proto.errors import RESOURCE_EXHAUSTED, UNAVAILABLE, RpcFailure, WireError
+from .later import Later
 from .service import HALF_CLOSED, Method, OutboundFull, Session, encode, read_request
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ class Answering:
         self.call = call
         self.method = method
         self.ctx = ctx
-        self.future: asyncio.Future[Any] | None = None
+        self.future: asyncio.Future[Any] | Later | None = None
         self.left = False
 
-    def wait(self, future: asyncio.Future[Any]) -> None:
+    def wait(self, future: asyncio.Future[Any] | Later) -> None:
         """Go on when the service has made up its mind."""
         self.future = future
         self.door.enter(self)
@@ -88,7 +89,7 @@ class Answering:
         self.gone()
         finish(self.call, CLOSING)
 
-    def _done(self, future: asyncio.Future[Any]) -> None:
+    def _done(self, future: asyncio.Future[Any] | Later) -> None:
         # Nothing may keep the request in memory: an exception refers to this frame, and the future
         # to the exception.
         self.future = None
@@ -152,7 +153,7 @@ def serve_unary(
         if type(answer) is bytes:
             if not call.reply(answer):
                 _undelivered(door, method, ctx)
-        elif isfuture(answer):
+        elif type(answer) is Later or isfuture(answer):
             UnaryAnswering(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:
             UnaryAnswering(door, call, method, ctx).wait(door.loop.create_task(answer))

@@ -126,6 +126,7 @@ class NativeDoor:
     """`door.Door` on the native server. Made anywhere, started and drained on the loop, once each."""
 
     name = "native"
+    batches = True
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class NativeDoor:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
-            bound: int = self._server.listen(infos[0][4][0], port)
+            bound: int = self._server.listen(str(infos[0][4][0]), port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(host, port) from error
@@ -264,15 +265,15 @@ class NativeDoor:
 
     def _ready(self) -> None:
         """The descriptor is readable: take what there is."""
+        now_ns = self._steady_ns()
         for event in self._server.take(_EVENTS_MAX):
             if event[0] == _OPEN:
-                self._open(*event[1:])
+                self._open(event, now_ns)
             else:
                 self._progress(event)
 
-    def _open(
-        self, call: Any, index: int, raw: bytes | None, head: tuple[Any, ...], timeout_ns: int
-    ) -> None:
+    def _open(self, event: tuple[Any, ...], now_ns: int) -> None:
+        _, call, index, raw, head, timeout_ns = event
         method, serve = self._methods[index]
         raw = raw or b""  # a bidirectional stream begins without a request
         client_id, language, version, namespace, peer, forwarded, token, pairs, tls, shown = head
@@ -282,7 +283,7 @@ class NativeDoor:
             version,
             namespace,
             peer,
-            self._steady_ns() + timeout_ns if timeout_ns >= 0 else None,
+            now_ns + timeout_ns if timeout_ns >= 0 else None,
             forwarded,
             token,
             pairs,

@@ -16,7 +16,8 @@ first entry's seconds count from there, and the header is then overwritten.
 
 Files are sparse: 420 MB by default, of which a young file uses little. So they are written with pwrite
 (a full disk is then an error; through a map it would be a SIGBUS) and mapped, read-only, only for as
-long as a question is answered: reading a hole needs no space.
+long as a question is answered. Only entries are read through the map: slots may lie in holes, and a
+full tmpfs has no page for a hole that is looked at.
 
 Losing a file costs time: it is built again from the log. Readers trust nothing in it: whatever the
 bytes are, a chain is walked towards smaller numbers only, so it ends.
@@ -168,17 +169,22 @@ class IndexFile:
         """Raises OSError; UnsupportedLayoutError when the size is another one."""
         self.path = path
         self.layout = layout
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(self._descriptor).st_size
             if size != layout.file_bytes:
                 raise wrong_size(path, size, layout)
-            self.data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        self.header = IndexHeader.decode(self.data)
+            self.data = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self.header = IndexHeader.decode(os.pread(self._descriptor, HEADER.size, 0))
         self.header.count = min(self.header.count, layout.entries)
 
     def slot(self, hash_: int) -> int:
         """Number of the newest entry in the chain of this hash."""
-        return int(SLOT.unpack_from(self.data, self.layout.slot_at(hash_))[0])
+        data = os.pread(self._descriptor, SLOT.size, self.layout.slot_at(hash_))
+        return int(SLOT.unpack(data)[0])
 
     def find(
         self,
@@ -225,6 +231,7 @@ class IndexFile:
 
     def close(self) -> None:
         self.data.close()
+        os.close(self._descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -267,22 +274,22 @@ def guess_layout(path: str) -> IndexLayout | None:
         size = os.fstat(file.fileno()).st_size
         if size < HEADER.size + SLOT.size + 2 * ENTRY.size:
             return None
-        with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
-            header = IndexHeader.decode(data)
-            if size == USUAL_LAYOUT.file_bytes:
-                return USUAL_LAYOUT
-            units = (size - HEADER.size) // SLOT.size
-            per_entry = ENTRY.size // SLOT.size
-            if size > GUESS_BYTES_MAX:
-                return None
-            for entries in range(max(header.count, 2), (units - 1) // per_entry + 1):
-                layout = IndexLayout(units - entries * per_entry, entries)
-                if layout.file_bytes == size and _fits(data, layout, header):
-                    return layout
+        if size == USUAL_LAYOUT.file_bytes:
+            return USUAL_LAYOUT
+        if size > GUESS_BYTES_MAX:
+            return None
+        data = file.readall() or b""
+    header = IndexHeader.decode(data)
+    units = (size - HEADER.size) // SLOT.size
+    per_entry = ENTRY.size // SLOT.size
+    for entries in range(max(header.count, 2), (units - 1) // per_entry + 1):
+        layout = IndexLayout(units - entries * per_entry, entries)
+        if layout.file_bytes == size == len(data) and _fits(data, layout, header):
+            return layout
     return None
 
 
-def _fits(data: mmap.mmap, layout: IndexLayout, header: IndexHeader) -> bool:
+def _fits(data: bytes, layout: IndexLayout, header: IndexHeader) -> bool:
     if ENTRY.unpack_from(data, layout.entry_at(1))[1] != header.begin_offset:
         return False
     last = header.count - 1

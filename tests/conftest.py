@@ -6,16 +6,20 @@ such a skip is a failure, so that nothing goes untested where it could be tested
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
+#: The native door is tested where it is installed; scripts/test builds it where there is a toolchain.
+NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
@@ -42,9 +46,30 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster of nameserver, master and slave for tests that leave it as it is."""
-    cluster = Cluster(tmp_path_factory.mktemp("cluster") / "data")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority (authority.pem) and a certificate of it for 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "authority.pem"))
+    made = authority.issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(str(folder / "chain.pem"))
+    made.private_key_pem.write_to_path(str(folder / "key.pem"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(
+    certificates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One cluster of nameserver, master and slave for tests that leave it as it is.
+
+    Behind the native door it has a certificate of its own, which clients can be told to trust.
+    """
+    env = {}
+    if NATIVE_DOOR:
+        env["COMETMQ_FRONT_TLS_CERTIFICATE"] = str(certificates / "chain.pem")
+        env["COMETMQ_FRONT_TLS_KEY"] = str(certificates / "key.pem")
+    cluster = Cluster(tmp_path_factory.mktemp("cluster") / "data", env=env)
     try:
         yield cluster.start()
     finally:

@@ -298,7 +298,9 @@ def imported_distributions(folders: set[str]) -> dict[str, str]:
             if top in sys.stdlib_module_names:
                 continue
             # google.* is a namespace that several distributions share; ours is protobuf.
-            owners = ["protobuf"] if top == "google" else providers.get(top, [top.replace("_", "-")])
+            owners = (
+                ["protobuf"] if top == "google" else providers.get(top, [top.replace("_", "-")])
+            )
             found[owners[0].lower().replace("_", "-")] = f"{name}:{line}"
     return found
 

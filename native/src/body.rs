@@ -41,7 +41,7 @@ impl Ending {
     pub fn delivered(&mut self) {
         self.told = true;
         if self.call.watched() {
-            self.inbox.push(Event::Delivered(self.call.id));
+            self.inbox.push_lazily(Event::Delivered(self.call.id));
         }
         self.call.leave();
     }

@@ -8,12 +8,16 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_queue::SegQueue;
 
 use crate::call::Shared;
 use crate::metadata::Metadata;
+
+/// How long an event waits for company that nobody waits for.
+const LAZY: Duration = Duration::from_millis(5);
 
 /// What Python is told.
 pub enum Event {
@@ -50,6 +54,7 @@ pub enum Event {
 pub struct Inbox {
     queue: SegQueue<Event>,
     told: AtomicBool,
+    later: AtomicBool,
     size: AtomicUsize,
     bell: Bell,
 }
@@ -60,6 +65,7 @@ impl Inbox {
         Ok(Self {
             queue: SegQueue::new(),
             told: AtomicBool::new(false),
+            later: AtomicBool::new(false),
             size: AtomicUsize::new(0),
             bell: Bell::new()?,
         })
@@ -80,6 +86,23 @@ impl Inbox {
         self.size.fetch_add(1, Ordering::Relaxed);
         self.queue.push(event);
         self.tell();
+    }
+
+    /// Add an event that can wait for the next one to come with it, or a moment. On the network
+    /// thread only.
+    pub fn push_lazily(self: &Arc<Self>, event: Event) {
+        self.size.fetch_add(1, Ordering::Relaxed);
+        self.queue.push(event);
+        if !self.later.swap(true, Ordering::AcqRel) {
+            let inbox = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(LAZY).await;
+                inbox.later.store(false, Ordering::Release);
+                if !inbox.queue.is_empty() {
+                    inbox.tell();
+                }
+            });
+        }
     }
 
     fn tell(&self) {

@@ -188,7 +188,7 @@ def _file_queue(folders: Iterable[Path], size: int, strays: list[Path]) -> FileQ
     return FileQueue(tuple(files), size or _usual_size([files]))
 
 
-def _usual_size(queues: Iterable[list[DataFile]]) -> int:
+def _usual_size(queues: Iterable[list[DataFile]], unit: int = 1) -> int:
     """The size that most files have, by their lengths and by the distances between them."""
     votes: Counter[int] = Counter()
     starts: list[int] = []
@@ -199,10 +199,15 @@ def _usual_size(queues: Iterable[list[DataFile]]) -> int:
         starts += [file.start for file in files]
     if not votes:
         return 0
-    # A file begins at a multiple of the size. Of equals the larger: files are cut, never lengthened.
+    # A file begins at a multiple of the size and holds whole units. Of equals the larger: files are cut, never lengthened.
     common = math.gcd(*starts)
-    fitting = [size for size in votes if common % size == 0] or list(votes)
-    return max(fitting, key=lambda size: (votes[size], size))
+    fitting = [size for size in votes if common % size == 0 and size % unit == 0]
+    if not fitting and common:
+        # All were cut: the smallest size that they fit into and that gives these names.
+        for count in range(common // max(votes), 0, -1):
+            if common % (count * unit) == 0:
+                return common // count
+    return max(fitting or votes, key=lambda size: (votes[size], size))
 
 
 def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolder]:
@@ -211,7 +216,7 @@ def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolde
         "consumequeue_ext": sizes.ext_file,
         "batchconsumequeue": sizes.batch_file,
     }
-    for kind in QUEUE_KINDS:
+    for kind, unit in QUEUE_KINDS.items():
         found: list[tuple[str, int, list[DataFile]]] = []
         for topic in _listed(root / kind):
             if not topic.is_dir():
@@ -223,7 +228,7 @@ def _queues(root: Path, sizes: Sizes, strays: list[Path]) -> Iterator[QueueFolde
                     found.append((topic.name, int(folder.name), files))
                 else:
                     strays.append(folder)
-        size = known[kind] or _usual_size(files for _, _, files in found)
+        size = known[kind] or _usual_size((files for _, _, files in found), unit)
         for name, queue_id, files in sorted(found, key=lambda one: one[:2]):
             yield QueueFolder(kind, name, queue_id, FileQueue(tuple(files), size))
 

@@ -49,9 +49,13 @@ class Findings:
 
     def demote(self, applies: Callable[[Finding], bool]) -> None:
         """Make notes of some problems."""
-        chosen = [one for one in self.problems if applies(one)]
-        self.problems = [one for one in self.problems if one not in chosen]
-        self.notes += [replace(one, severity=NOTE) for one in chosen]
+        stay: list[Finding] = []
+        for one in self.problems:
+            if applies(one):
+                self.notes.append(replace(one, severity=NOTE))
+            else:
+                stay.append(one)
+        self.problems = stay
 
 
 def span(noun: str, first: int, end: int, plural: str = "") -> str:

@@ -45,6 +45,8 @@ class Plan:
 
     steps: list[Step] = field(default_factory=list)
     refused: list[Finding] = field(default_factory=list)
+    #: The log has lost its end: refused in whole, unless the loss is accepted.
+    log_is_short: bool = False
 
     def document(self) -> dict[str, Any]:
         return {
@@ -66,20 +68,23 @@ _INDEX_KINDS: Final = frozenset(
         *("index_behind", "index_slot", "index_chain", "index_time"),
     )
 )
+_CHECKPOINT_KINDS: Final = frozenset(("checkpoint", "checkpoint_ahead"))
 _WHEEL_KINDS: Final = frozenset(("timer_slot", "timer_wheel"))
 #: The record's side of a disagreement with something derived: the log is the truth, so making that
 #: again ends it, if the record is otherwise whole.
 _WITNESS_KINDS: Final = frozenset(("record_tags", "record_keys"))
 
 
-def plan_repair(layout: Layout, report: Report) -> Plan:
-    """Steps for all problems, and for a torn tail."""
+def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Plan:
+    """Steps for all problems, and for a torn tail. With `accept_loss` for a log that ends before what
+    had been on the disk, too."""
     plan = Plan()
     findings = report.findings
     tails = [f for f in (*findings.problems, *findings.notes) if f.kind == "torn_tail"]
-    if layout.clean and tails and _known(findings.problems):
-        # The queues know what was there: the log is damaged, and what is derived from it is right.
+    if not accept_loss and _log_is_short(layout, findings.problems, bool(tails)):
+        # The log is damaged, and what is derived from it is right: it is all that knows of the loss.
         plan.refused += findings.problems
+        plan.log_is_short = True
         return plan
     for tail in tails:
         why = "a torn record, with nothing behind it"
@@ -105,12 +110,17 @@ def plan_repair(layout: Layout, report: Report) -> Plan:
     return plan
 
 
-def _known(problems: list[Finding]) -> bool:
-    return any(f.kind == "queue_ahead" for f in problems)
+def _log_is_short(layout: Layout, problems: list[Finding], torn: bool) -> bool:
+    """Whether the log's end is missing, and not only derived data wrong. The queues of a store that
+    was stopped cleanly are complete: then they tell whether the checkpoint is right."""
+    kinds = {one.kind for one in problems}
+    if not layout.clean:
+        return "checkpoint_ahead" in kinds
+    return "queue_ahead" in kinds and (torn or "checkpoint_ahead" in kinds)
 
 
 def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
-    if one.kind == "checkpoint":
+    if one.kind in _CHECKPOINT_KINDS:
         if not any(step.action is Action.RESET_CHECKPOINT for step in plan.steps):
             plan.steps.append(Step(Action.RESET_CHECKPOINT, one.file, one.what))
     elif one.kind in _WHEEL_KINDS:

@@ -86,7 +86,7 @@ class CheckpointCheck:
             self._add(24, 32, f"The master's flushed offset is {values.master_flushed_offset}.")
         if values.flushed_end > verdict.end:
             what = f"The log was flushed up to {values.flushed_end}, and now ends before that."
-            self._add(48, 56, what)
+            self._findings.add("checkpoint", 48, 56, what, "checkpoint_ahead")
         for begin, what, value in offsets:
             held = self._layout.log.start <= value < verdict.end
             lost = any(r.begin <= value < r.end for r in verdict.lost)

@@ -9,15 +9,16 @@ Legal are: an index that begins later than the log (what was lost in a crash is 
 entries of the last record twice (a restart), files of RocketMQ before 5.5 without entries for tags.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from ..index_file import MS_PER_SECOND
+from ..index_file import HEADER, MS_PER_SECOND, IndexHeader
 from ..index_keys import TAG, Entries
 from .index_view import UNKNOWN, IndexView, layouts_of
 from .layout import Layout
-from .log_walk import Batch, locate
+from .log_walk import Batch, locate, open_bytes
 from .problems import NOTE, PROBLEM, Findings, span
 from .verify_index_file import IndexFileState, check_file
 from .verify_log import LogVerdict, read_checkpoint
@@ -46,8 +47,7 @@ class IndexCheck:
         for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
             name = layout.name(path)
             if one is None:
-                what = "The numbers of slots and entries cannot be told: use --index-slots."
-                findings.add(name, 0, path.stat().st_size, what, "index_file")
+                self._report_unknown(name, path)
                 continue
             view = IndexView(path, one)
             if view.length != one.file_bytes:
@@ -61,6 +61,14 @@ class IndexCheck:
         if self._killed:
             self._doubt_files()
         self._skip_expired()
+
+    def _report_unknown(self, name: str, path: Path) -> None:
+        """Nothing tells the sizes; of a file that was being filled nothing needs to."""
+        data = open_bytes(path)
+        filling = len(data) >= HEADER.size and IndexHeader.decode(data).is_empty
+        severity = NOTE if self._killed and filling else PROBLEM
+        what = "The numbers of slots and entries cannot be told: use --config or --index-slots."
+        self._findings.add(name, 0, len(data), what, "index_file", severity=severity)
 
     def _doubt_files(self) -> None:
         """After a kill, files that the checkpoint does not vouch for are built again anyway: their

@@ -140,7 +140,7 @@ def test_which_addresses_a_route_names(
     assert answer.scheme == wanted
 
 
-@pytest.mark.parametrize("language", ["GO", "golang", "JAVA"])
+@pytest.mark.parametrize("language", ["GO", "golang", "JAVA", "PYTHON"])
 def test_a_go_client_could_not_dial_several_addresses_over_tls(language: str) -> None:
     assert Caller(v2.Endpoints(), "127.0.0.1:9", language, tls=False).takes_several
     several = Caller(v2.Endpoints(), "127.0.0.1:9", language, tls=True).takes_several

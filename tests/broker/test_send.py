@@ -7,12 +7,15 @@ import errno
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from cometmq.broker.metadata import Topic
-from cometmq.broker.send import GATHER_LONG_S, GATHER_S, fifo_queue, next_gather_s
+from cometmq.broker.send import GATHER_LONG_S, GATHER_S, next_gather_s
+from cometmq.broker.send_plain import fifo_queue
+from cometmq.broker.server import BrokerServer
+from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
 from cometmq.store.record import Message, decode, unpack_host
 from cometmq.store.results import PutStatus
@@ -328,5 +331,21 @@ def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
                 answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(9)))
                 assert {answer.status.code for answer in answers} == {v2.OK}
             assert (await one.send(message("t", b"alone"))).status.code == v2.OK
+
+    run(body())
+
+
+@pytest.mark.parametrize("door", ["grpcio", "auto"])
+def test_sends_gather_only_behind_a_door_that_hands_them_over_one_by_one(
+    tmp_path: Path, door: Literal["grpcio", "auto"]
+) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path)
+        server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
+        bound = await server.start()
+        try:
+            assert server.node.sender.gathers is (bound.door == "grpcio")
+        finally:
+            await server.stop(0)
 
     run(body())

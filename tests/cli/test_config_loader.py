@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cometmq.cli import properties
 from cometmq.cli.config_loader import Loaded, load, schema
 from cometmq.cli.errors import CliError, Exit
+from cometmq.cli.owners import broker_owners, namesrv_owners
 
 
 class Colour(StrEnum):
@@ -159,6 +160,18 @@ def _defaults_as_text(owner: type) -> dict[str, str]:
     loaded = load([owner], environment={})
     shown = {value.setting.field: value.shown for value in loaded.values.values()}
     return {field.name: shown[field.name] for field in fields(owner)}
+
+
+def test_a_broker_setting_was_called_unknown_by_the_nameserver(tmp_path: Path) -> None:
+    """`single -c broker.conf` reads one file for both."""
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=a\nfileReservedTime=48\ndeleteWhen=04\n")
+    loaded = load(
+        namesrv_owners(), file=file, environment={}, elsewhere=broker_owners(), strict=True
+    )
+    assert not loaded.warnings
+    assert not loaded.notices
+    assert len(loaded.elsewhere) == 3
 
 
 def test_a_file_of_the_apache_broker_is_taken(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -237,3 +238,42 @@ def test_sizes_come_from_a_broker_conf(root: Path) -> None:
     assert store("repair", root).returncode == 1
     assert store("repair", root, "--config", conf).returncode == 0
     assert store("verify", root).returncode == 0
+
+
+def test_an_export_of_nothing_took_a_file_away(normal: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.jsonl"
+    target.write_text("of yesterday")
+    done = store("export", normal, "--topic", "Nothing", "--out", target)
+    assert done.returncode == 4
+    assert target.read_text() == "of yesterday"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "ls", "dump"])
+def test_a_store_was_judged_without_its_log(root: Path, tmp_path: Path, command: str) -> None:
+    """Of a log that lies elsewhere nothing was found, so all that is derived from it looked wrong."""
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    before = digests(root)
+    done = store(command, root)
+    assert done.returncode == 2
+    assert "--config" in done.stderr
+    assert digests(root) == before
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={tmp_path / 'elsewhere'}\n")
+    assert store(command, root, "--config", conf).returncode == 0
+
+
+def test_a_missing_configuration_is_one_sentence(normal: Path) -> None:
+    done = store("verify", normal, "--config", "nowhere.conf")
+    assert done.returncode == 2
+    assert done.stderr == "cometmq: Cannot read nowhere.conf: No such file or directory.\n"
+
+
+def test_a_file_in_the_place_of_the_log_was_an_empty_log(root: Path) -> None:
+    shutil.rmtree(root / "commitlog")
+    (root / "commitlog").write_bytes(b"")
+    done = store("verify", root)
+    assert done.returncode == 1
+    assert (
+        done.stderr == f"cometmq: {root}/commitlog is a file, and should be a folder of the log.\n"
+    )

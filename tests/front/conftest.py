@@ -23,6 +23,7 @@ from cometmq.front.context import RequestContext
 from cometmq.front.door import Door, choose_door
 from cometmq.front.event_loop import loop_factory
 from cometmq.front.faults import FaultTable
+from cometmq.front.later import Later
 from cometmq.front.service import HALF_CLOSED, Kind, Method, Outbound, OutboundFull, status_failure
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
@@ -93,6 +94,7 @@ class TestServices:
     __test__ = False
     contexts: list[RequestContext] = field(default_factory=list)
     futures: list["asyncio.Future[Any]"] = field(default_factory=list)
+    laters: list[Later] = field(default_factory=list)
     sessions: list[TalkSession] = field(default_factory=list)
     undelivered: int = 0
     generators_closed: int = 0
@@ -112,6 +114,7 @@ class TestServices:
             ("Boom", unary, raw, _raise(ZeroDivisionError("boom"))),
             ("Wrong", unary, raw, lambda _request, _ctx: "neither bytes nor a message"),
             ("Later", unary, raw, self.later),
+            ("Lighter", unary, raw, self.lighter),
             ("Coroutine", unary, raw, self.coroutine),
             ("Items", stream, receive, self.items),
             ("ItemsLater", stream, receive, self.later),
@@ -141,6 +144,15 @@ class TestServices:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.futures.append(future)
         return future
+
+    def lighter(self, request: bytes, ctx: RequestContext) -> Later:
+        """What `later` gives, as the lighter kind; the request "now" is answered already."""
+        ctx.on_undelivered = self.count_undelivered
+        answer = Later()
+        if request == b"now":
+            answer.set_result(b"at once")
+        self.laters.append(answer)
+        return answer
 
     async def coroutine(self, request: bytes, ctx: RequestContext) -> bytes:
         await asyncio.sleep(0)

@@ -61,6 +61,56 @@ async def test_a_future_may_fail(bench: Any, eventually: Any) -> None:
         assert await call is grpc.StatusCode.INTERNAL
 
 
+async def test_a_lighter_future_is_awaited(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        assert await b.client.unary("Lighter", b"now") == b"at once"
+        b.services.laters.clear()
+        calls = [b.client.unary("Lighter", b"%d" % n) for n in range(50)]
+        await eventually(lambda: len(b.services.laters) == 50)
+        assert b.door.statistics().in_flight == 50
+        for answer in b.services.laters:
+            answer.set_result(b"done")
+        assert [await call for call in calls] == [b"done"] * 50
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ZeroDivisionError("late"), grpc.StatusCode.INTERNAL),
+        (RpcFailure(7, "not you"), grpc.StatusCode.PERMISSION_DENIED),
+        (None, grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_a_lighter_future_may_fail_or_be_given_up(
+    bench: Any, eventually: Any, error: Exception | None, code: grpc.StatusCode
+) -> None:
+    async with await bench() as b:
+        call = asyncio.ensure_future(_answer(b.client.unary("Lighter")))
+        await eventually(lambda: b.services.laters)
+        if error is None:
+            b.services.laters[0].cancel()
+        else:
+            b.services.laters[0].set_exception(error)
+        assert await call is code
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+
+
+async def test_a_client_that_leaves_cancels_the_lighter_future(bench: Any, eventually: Any) -> None:
+    async with await bench() as b:
+        call = b.client.unary("Lighter")
+        await eventually(lambda: b.services.laters)
+        call.cancel()
+        await eventually(b.services.laters[0].cancelled)
+        assert await _answer(b.client.unary("Lighter", timeout=0.05)) is (
+            grpc.StatusCode.DEADLINE_EXCEEDED
+        )
+        await eventually(b.services.laters[1].cancelled)
+        assert b.services.undelivered == 0
+        await eventually(lambda: b.door.statistics().in_flight == 0)
+        assert await b.client.unary("Echo", b"next") == b"next"
+
+
 async def test_a_coroutine_is_awaited(bench: Any) -> None:
     async with await bench() as b:
         assert await b.client.unary("Coroutine", b"abc") == b"cba"

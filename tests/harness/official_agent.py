@@ -65,20 +65,21 @@ class Agent:
 
     def __init__(self, endpoints: str) -> None:
         self.configuration = ClientConfiguration(endpoints, Credentials())
+        self.tls = {"tls_enable": bool(os.environ.get("OFFICIAL_TLS"))}
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}
         self.held: dict[str, Message] = {}
 
     def producer(self, name: str = "p", topics: tuple[str, ...] = ()) -> str:
         """Start a producer."""
-        self.clients[name] = Producer(self.configuration, list(topics))
+        self.clients[name] = Producer(self.configuration, list(topics), **self.tls)
         self.clients[name].startup()
         return str(self.clients[name].client_id)
 
     def simple(self, group: str, topics: dict[str, str], name: str = "c", await_s: int = 5) -> str:
         """Start a SimpleConsumer with tag expressions by topic."""
         wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
-        self.clients[name] = SimpleConsumer(self.configuration, group, wanted, await_s)
+        self.clients[name] = SimpleConsumer(self.configuration, group, wanted, await_s, **self.tls)
         self.clients[name].startup()
         return str(self.clients[name].client_id)
 
@@ -88,7 +89,9 @@ class Agent:
         """Start a PushConsumer whose listener fails the first `failures` deliveries."""
         wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
         self.listeners[name] = Listener(failures)
-        self.clients[name] = PushConsumer(self.configuration, group, self.listeners[name], wanted)
+        self.clients[name] = PushConsumer(
+            self.configuration, group, self.listeners[name], wanted, **self.tls
+        )
         self.clients[name].startup()
         return str(self.clients[name].client_id)
 

@@ -6,10 +6,12 @@ of its own on one shared cluster (client wire, section 2).
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from cometmq.tests.harness.official import Official, OfficialError
 
 Start = Callable[[str], Official]
 WAIT_S = 60.0
+NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
 
 
 @pytest.fixture
@@ -31,9 +34,20 @@ def names(shared_cluster: Cluster) -> tuple[str, str]:
     )
 
 
-@pytest.fixture
-def client(shared_cluster: Cluster, official: Start) -> Official:
-    return official(shared_cluster.endpoints)
+@pytest.fixture(params=("plaintext", "tls") if NATIVE_DOOR else ("plaintext",))
+def client(
+    request: pytest.FixtureRequest,
+    shared_cluster: Cluster,
+    certificates: Path,
+    official: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Official:
+    """Over plaintext with both addresses; over TLS, on the same port, with one."""
+    if request.param == "plaintext":
+        return official(shared_cluster.endpoints)
+    monkeypatch.setenv("OFFICIAL_TLS", "1")
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(certificates / "authority.pem"))
+    return official(shared_cluster.address("master"))
 
 
 def receive_all(client: Official, count: int, *, ack: bool = True) -> list[dict[str, Any]]:
@@ -175,3 +189,14 @@ def test_the_slave_alone_is_an_access_point(
     ids = client.call("send_many", topic=topic, bodies=["a", "b", "c"])
     client.call("simple", group=group, topics={topic: "*"})
     assert sorted(one["id"] for one in receive_all(client, 3)) == sorted(ids)
+
+
+@pytest.mark.skipif(not NATIVE_DOOR, reason="TLS is the native door's (scripts/native_door)")
+def test_a_certificate_that_the_client_does_not_trust_is_refused(
+    shared_cluster: Cluster, official: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OFFICIAL_TLS", "1")
+    stranger = official(shared_cluster.address("master"))
+    with pytest.raises(OfficialError):
+        stranger.call("producer", topics=["any"])
+        stranger.call("send", topic="any", body="to whom?")

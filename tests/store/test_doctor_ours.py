@@ -272,3 +272,43 @@ def test_a_light_queue_is_compared_with_the_log(tmp_path: Path) -> None:
     (folder / f"{0:020d}").write_bytes((data[:20] + b"\1" + data[21:]).ljust(400, b"\0"))
     (problem,) = judged(kit).findings.problems
     assert (problem.begin, problem.end) == (20, 40)
+
+
+def test_a_young_index_file_of_a_running_store_was_a_problem(tmp_path: Path) -> None:
+    """Its slots and its header are in memory: of such a file nobody can tell the sizes."""
+    kit = Kit(tmp_path / "store", max_hash_slot_num=1000, max_index_num=4000)
+    kit.open()
+    keyed(kit, 5)
+    kit.dispatch()
+    kit.store.query("TopicTest", "b", count_max=1)  # makes the file
+    assert list((kit.root / "index").iterdir())
+    for _ in ("running", "killed"):
+        report = judged(kit)
+        assert not report.findings.problems
+        assert "index_file" in {one.kind for one in report.findings.notes}
+        kit.kill()
+
+
+@pytest.mark.parametrize("end", ["clean", "killed"])
+def test_a_repair_forgot_that_the_log_had_been_longer(tmp_path: Path, end: str) -> None:
+    """With an empty checkpoint the store would start, and use the lost offsets again."""
+    kit = Kit(tmp_path / "store")
+    kit.open()
+    keyed(kit, 10)
+    kit.dispatch()
+    last = kit.store.get("TopicTest", 0, 0, 32).records[-1].physical_offset
+    log_end = kit.store.log_end
+    kit.close()
+    if end == "killed":
+        (kit.root / "abort").write_text("1")
+    kit.change(last, bytes(log_end - last))
+    with pytest.raises(CorruptLogError):
+        kit.open()
+    report = judged(kit)
+    plan = plan_repair(discover(kit.root), report)
+    assert plan.log_is_short
+    assert not plan.steps
+    assert plan.refused == report.findings.problems
+    accepted = plan_repair(discover(kit.root), report, accept_loss=True)
+    assert Action.RESET_CHECKPOINT in [step.action for step in accepted.steps]
+    assert not accepted.refused

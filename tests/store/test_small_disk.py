@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.proto import v2
+from cometmq.store.index_file import IndexFile, IndexLayout
 from cometmq.store.message_store import PutStatus
+from cometmq.store.record import encode_properties
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 from cometmq.tests.store.kit import Kit, message
@@ -121,6 +124,25 @@ def test_nothing_is_lost_when_the_process_dies_on_a_full_disk(small_disk: Path) 
     kit.open()
     assert numbers(kit) == list(range(count))
     kit.close()
+
+
+def test_looking_at_an_index_on_a_full_disk_ended_with_sigbus(small_disk: Path) -> None:
+    """A hole of a tmpfs file that is looked at through a map wants a page of the disk."""
+    options = {**OPTIONS, "max_hash_slot_num": 20_000, "max_index_num": 4_000}
+    kit = Kit(small_disk / "store", **options)
+    kit.open()
+    key = encode_properties({"KEYS": "one"})
+    kit.write(b"first", properties=key)
+    kit.dispatch()
+    kit.store.query("TopicTest", "one")  # makes the file; its slots stay in memory
+    kit.kill()
+    fill(small_disk)
+    verify = [sys.executable, "-P", "-m", "cometmq.cli.main", "store", "verify", str(kit.root)]
+    done = subprocess.run(verify, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    (path,) = (kit.root / "index").iterdir()
+    with IndexFile(str(path), IndexLayout(20_000, 4_000)) as opened:
+        assert {opened.slot(number) for number in range(20_000)} == {0}
 
 
 @pytest.mark.parametrize("end", ["clean", "killed"])

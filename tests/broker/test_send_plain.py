@@ -1,0 +1,120 @@
+"""The short way of a common message ends where the ordered checks would have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.convert import SYS_COMPRESSED
+from cometmq.broker.metadata import PERM_READ, Topic
+from cometmq.broker.send_plain import Origin, fifo_queue, lane_of, prepare_plain
+from cometmq.broker.stored_properties import encode_sent
+from cometmq.broker.validation import MIXED, check_message_type, check_messages
+from cometmq.proto import v2
+from cometmq.proto.errors import WireError
+from cometmq.store.record import pack_host
+from cometmq.tests.broker.desk import message
+
+NOW_MS = 1_795_255_684_123
+ORIGIN = Origin("region", "cluster", 64, pack_host("10.0.0.1", 8081))
+PEER = ("10.0.0.2", pack_host("10.0.0.2", 50001))
+
+_text = st.text(st.sampled_from("aZ9_-|. \x01\x7fé"), max_size=5)
+_system = st.fixed_dictionaries(
+    {},
+    optional={
+        "message_id": _text,
+        "tag": _text,
+        "keys": st.lists(_text, max_size=2),
+        "message_group": _text,
+        "trace_context": _text,
+        "lite_topic": st.sampled_from(["", "lite"]),
+        "delivery_timestamp": st.just(v2.Timestamp(seconds=1)),
+        "priority": st.integers(-1, 2),
+        "message_type": st.sampled_from([v2.NORMAL, v2.FIFO, v2.TRANSACTION]),
+        "body_encoding": st.sampled_from([v2.IDENTITY, v2.GZIP]),
+        "born_timestamp": st.just(v2.Timestamp(seconds=7, nanos=8_999_999)),
+        "properties": st.dictionaries(_text, _text, max_size=1),
+        "body": st.binary(max_size=70),
+    },
+)
+
+
+def _sent(systems: list[dict[str, Any]], topics: list[str]) -> list[v2.Message]:
+    request = v2.SendMessageRequest(
+        messages=[message(topic, **system) for topic, system in zip(topics, systems, strict=True)]
+    )
+    return list(v2.SendMessageRequest.FromString(request.SerializeToString()).messages)
+
+
+@given(
+    st.lists(st.tuples(_system, st.sampled_from("tttttu")), min_size=1, max_size=3),
+    st.sampled_from([v2.NORMAL, v2.FIFO, v2.DELAY, MIXED]),
+)
+def test_what_goes_the_short_way_passes_the_checks_with_the_same_record(
+    sent: list[tuple[dict[str, Any], str]], message_type: int
+) -> None:
+    messages = _sent([system for system, _ in sent], ["t", *[topic for _, topic in sent[1:]]])
+    topic = Topic("t", 4, 4, message_type=message_type)
+    lane = lane_of(topic, ORIGIN, 5)
+    ready = prepare_plain(messages, lane, ORIGIN, PEER, NOW_MS)
+    if ready is None:
+        assert lane.turn == 5
+        return
+    drafts = check_messages(messages, NOW_MS, ORIGIN.max_body)
+    check_message_type(drafts, message_type)
+    assert lane.turn == 6
+    assert (ready.topic, ready.message_type) == ("t", drafts[0].message_type)
+    assert ready.ids == [draft.message_id.encode() for draft in drafts]
+    assert ready.size == sum(len(draft.body) for draft in drafts)
+    queue_id = 1
+    for draft, found in zip(drafts, ready.messages, strict=True):
+        if draft.message_group:
+            queue_id = fifo_queue(draft.message_group, 4)
+        host = draft.born_host or PEER[0]
+        assert found.properties == encode_sent(draft, "t", "region", "cluster", host)
+        assert (found.topic, found.queue_id, found.body) == ("t", queue_id, draft.body)
+        assert found.sys_flag == (SYS_COMPRESSED if draft.compressed else 0)
+        assert found.born_timestamp_ms == draft.born_ms
+        assert (found.born_host, found.store_host) == (PEER[1], ORIGIN.store_host)
+
+
+def test_common_messages_take_the_short_way() -> None:
+    plain = _sent([{}, {"tag": "a", "keys": ["k"], "trace_context": "t"}], ["t", "t"])
+    assert prepare_plain(plain, lane_of(Topic("t", 4, 4), ORIGIN, 0), ORIGIN, PEER, NOW_MS)
+    fifo = _sent([{"message_group": "g"}], ["t"])
+    lane = lane_of(Topic("t", 4, 4, message_type=v2.FIFO), ORIGIN, 0)
+    assert prepare_plain(fifo, lane, ORIGIN, PEER, NOW_MS)
+
+
+def test_a_topic_that_takes_no_messages_wants_a_closer_look() -> None:
+    sent = _sent([{}], ["t"])
+    closed = lane_of(Topic("t", 4, 4, perm=PERM_READ), ORIGIN, 0)
+    assert prepare_plain(sent, closed, ORIGIN, PEER, NOW_MS) is None
+    assert prepare_plain(sent, lane_of(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
+
+
+def test_every_fault_is_left_to_the_ordered_checks() -> None:
+    lane = lane_of(Topic("t", 4, 4, message_type=MIXED), ORIGIN, 0)
+    faults: list[dict[str, Any]] = [
+        {"body": b""},
+        {"body": bytes(65)},
+        {"message_id": " "},
+        {"tag": "a|b"},
+        {"keys": [""]},
+        {"message_group": "g" * 64},
+        {"trace_context": "\x01"},
+        {"priority": -1},
+        {"lite_topic": "?"},
+        {"properties": {"KEYS": "x"}},
+    ]
+    for fault in faults:
+        sent = _sent([fault], ["t"])
+        assert prepare_plain(sent, lane, ORIGIN, PEER, NOW_MS) is None, fault
+        try:
+            check_messages(sent, NOW_MS, ORIGIN.max_body)
+        except WireError:
+            continue
+        raise AssertionError(fault)
