@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 
 use crate::call::{Out, Shared};
 use crate::inbox::{Event, Inbox};
-use crate::service::Active;
+use crate::service::{Active, Connection};
 use crate::status::{Status, DEADLINE_EXCEEDED};
 
 const PIECE_BYTES: usize = 128 << 10;
@@ -23,15 +23,17 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Tells Python how a call ended on the wire, once.
 pub struct Ending {
     call: Arc<Shared>,
+    connection: Arc<Connection>,
     inbox: Arc<Inbox>,
     told: bool,
 }
 
 impl Ending {
     /// From now on the end of this call is an event, unless it is an answer that nobody watches.
-    pub fn new(call: Arc<Shared>, inbox: Arc<Inbox>) -> Self {
+    pub fn new(call: Arc<Shared>, connection: Arc<Connection>, inbox: Arc<Inbox>) -> Self {
         Self {
             call,
+            connection,
             inbox,
             told: false,
         }
@@ -51,6 +53,9 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if !self.told {
             self.call.leave();
+            if !self.call.taken() {
+                self.connection.wasted();
+            }
             self.inbox.push(Event::Gone(self.call.id));
         }
     }

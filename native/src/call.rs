@@ -47,6 +47,8 @@ pub struct Shared {
     queued: AtomicUsize,
     wants_drained: AtomicBool,
     watched: AtomicBool,
+    taken: AtomicBool,
+    unseen: Arc<AtomicUsize>,
     /// How many messages of the client may come before Python has dealt with the last ones.
     pub inbound: Semaphore,
     /// Rings when nobody listens any more, for the one who reads the client's messages.
@@ -54,15 +56,18 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A call that has just begun.
-    pub fn new(id: u64) -> Self {
+    /// A call that has just begun; `unseen` counts those of its connection that Python has not taken.
+    pub fn new(id: u64, unseen: Arc<AtomicUsize>) -> Self {
+        unseen.fetch_add(1, Ordering::AcqRel);
         Self {
             id,
+            unseen,
             waiting: Mutex::default(),
             gone: AtomicBool::new(false),
             queued: AtomicUsize::new(0),
             wants_drained: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
             inbound: Semaphore::new(1),
             left: Notify::new(),
         }
@@ -95,6 +100,18 @@ impl Shared {
         self.left.notify_one();
     }
 
+    /// Python has it.
+    pub fn take(&self) {
+        if !self.taken.swap(true, Ordering::AcqRel) {
+            self.unseen.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether Python has it.
+    pub fn taken(&self) -> bool {
+        self.taken.load(Ordering::Acquire)
+    }
+
     /// Python wants to know how the answer fared.
     pub fn watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
@@ -112,6 +129,12 @@ impl Shared {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.take();
     }
 }
 

@@ -95,6 +95,8 @@ counters! {
     connections_broken,
     /// Connections that were closed because they took nothing of what waited for them.
     connections_stalled,
+    /// Connections that were closed because they took back too many calls before they were looked at.
+    connections_wasteful,
     /// Connections with TLS.
     tls,
     /// Calls that reached Python.

@@ -164,6 +164,7 @@ impl Server {
                 metadata,
                 timeout_ns,
             } => {
+                call.take();
                 let call = Call::new(call, Arc::clone(&self.outbox));
                 let request = request.map(|request| PyBytes::new(py, &request));
                 let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));

@@ -21,7 +21,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{watch, Notify};
 use tokio::time::{interval, sleep, Instant, Sleep};
 
 use crate::authority::Tolerant;
@@ -45,6 +45,8 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// Data of an answer that a connection takes before the client has taken what came before.
 const SEND_BUFFER: usize = 256 << 10;
 
+/// One connection may fill this part of the queue to Python: others must find room in it.
+const SHARE: usize = 4;
 /// How often a connection is looked at, at most.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
 /// Pieces of data without a byte in it that a client may send in a row.
@@ -82,6 +84,10 @@ pub struct Connection {
     remembered: Remembered,
     unread: AtomicUsize,
     progress: Mutex<Instant>,
+    wasted: AtomicUsize,
+    wasted_max: usize,
+    too_much: Notify,
+    unseen: Arc<AtomicUsize>,
 }
 
 impl Connection {
@@ -96,6 +102,14 @@ impl Connection {
     pub fn read(&self, size: usize) {
         self.unread.fetch_sub(size, Ordering::AcqRel);
         self.moved();
+    }
+
+    /// A call was taken back before anybody looked at it. Many of them in a row are an attack, which
+    /// would fill the queue that all clients share.
+    pub fn wasted(&self) {
+        if self.wasted.fetch_add(1, Ordering::AcqRel) == self.wasted_max {
+            self.too_much.notify_one();
+        }
     }
 
     fn moved(&self) {
@@ -155,6 +169,10 @@ where
         remembered: Remembered::new(peer),
         unread: AtomicUsize::new(0),
         progress: Mutex::new(Instant::now()),
+        wasted: AtomicUsize::new(0),
+        wasted_max: door.options.resets,
+        too_much: Notify::new(),
+        unseen: Arc::default(),
     });
     let (idle, patience) = (door.options.idle, door.options.stalled);
     let service = {
@@ -182,7 +200,12 @@ where
                 closing = true;
                 http.as_mut().graceful_shutdown();
             }
+            () = connection.too_much.notified() => {
+                door.counters.connections_wasteful.up();
+                return;
+            }
             _ = tick.tick() => {
+                connection.wasted.store(0, Ordering::Release);
                 if connection.stalled() >= patience {
                     door.counters.connections_stalled.up();
                     return;
@@ -229,7 +252,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Response<GrpcBody> {
     let (head, body) = request.into_parts();
-    let (route, encoding, timeout_ns) = match door.admit(&head) {
+    let (route, encoding, timeout_ns) = match door.admit(&head, &connection) {
         Ok(admitted) => admitted,
         Err(refusal) => {
             door.counters.unknown.up();
@@ -241,7 +264,8 @@ async fn answer(
     let active = Active::new(&connection);
     let deadline: Deadline = timeout_ns.map(|ns| Box::pin(sleep(Duration::from_nanos(ns))));
     let deframer = Deframer::new(door.options.message_bytes, encoding);
-    let call = Arc::new(Shared::new(door.ids.fetch_add(1, Ordering::Relaxed)));
+    let id = door.ids.fetch_add(1, Ordering::Relaxed);
+    let call = Arc::new(Shared::new(id, Arc::clone(&connection.unseen)));
     let open = |request| Event::Open {
         call: Arc::clone(&call),
         method: route.index,
@@ -251,7 +275,7 @@ async fn answer(
     };
     if route.bidirectional {
         door.begin(open(None));
-        let ending = Ending::new(Arc::clone(&call), Arc::clone(&door.inbox));
+        let ending = Ending::new(Arc::clone(&call), connection, Arc::clone(&door.inbox));
         tokio::spawn(read_all(
             Arc::clone(&door),
             body,
@@ -284,7 +308,11 @@ async fn one_request(
     // What else comes is not read: the library then drops it, instead of holding it for us.
     drop(body);
     door.begin(open(Some(message)));
-    let mut ending = Ending::new(Arc::clone(call), Arc::clone(&door.inbox));
+    let mut ending = Ending::new(
+        Arc::clone(call),
+        Arc::clone(&active.0),
+        Arc::clone(&door.inbox),
+    );
     let first = poll_fn(|context| call.poll_out(context));
     match within(&mut deadline, pin!(first)).await {
         None => status_only(&late()),
@@ -309,6 +337,7 @@ impl Door {
     fn admit(
         &self,
         head: &request::Parts,
+        connection: &Connection,
     ) -> Result<(Route, Encoding, Option<u64>), Box<Response<GrpcBody>>> {
         let grpc = head.headers.get(CONTENT_TYPE).is_some_and(|value| {
             let value = value.as_bytes();
@@ -327,7 +356,9 @@ impl Door {
         let name = head.headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes);
         let encoding = frame::encoding(name).map_err(|status| Box::new(status_only(&status)))?;
         let timeout_ns = self.timeout(&head.headers)?;
-        if self.inbox.len() >= self.options.waiting {
+        let waiting = self.options.waiting;
+        let unseen = connection.unseen.load(Ordering::Acquire);
+        if self.inbox.len() >= waiting || unseen >= (waiting / SHARE).max(1) {
             self.counters.calls_refused.up();
             let status = Status::new(
                 RESOURCE_EXHAUSTED,
