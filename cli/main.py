@@ -5,7 +5,6 @@ children running before anything heavy is loaded. Help needs no import either, s
 table has its line of help here.
 """
 
-import importlib
 import os
 import sys
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import click
 
 from .errors import CliError, Exit
+from .lazy_group import LazyGroup, Table
 
 #: Name -> (module of this package, command in it, one line of help).
-COMMANDS: dict[str, tuple[str, str, str]] = {
+COMMANDS: Table = {
     "up": ("up", "up", "Start a cluster on this machine: nameserver, master and slave."),
     "namesrv": ("serve", "namesrv", "Run a nameserver."),
     "broker": ("serve", "broker", "Run one replica of a broker group."),
@@ -31,25 +31,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands' names and imports the one that is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, row[2]) for name, row in COMMANDS.items()])
-
-
 def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
     if value and not ctx.resilient_parsing:
         from .. import __version__
@@ -58,7 +39,9 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Non
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Version."
 )

@@ -5,12 +5,12 @@ its commands by name and imports the one that is asked for, as the table of the 
 does: `store ls` needs no NumPy.
 """
 
-import importlib
-
 import click
 
+from .lazy_group import LazyGroup, Table
+
 #: Name -> (module of this package, command in it, one line of help).
-COMMANDS: dict[str, tuple[str, str, str]] = {
+COMMANDS: Table = {
     "ls": ("store_ls", "ls", "Show what is in a store directory."),
     "dump": (
         "store_dump",
@@ -34,27 +34,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class StoreGroup(click.Group):
-    """The commands of the store, imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *sorted(self.commands)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        module, attribute, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            rows = [(name, row[2]) for name, row in COMMANDS.items()]
-            rows += [(name, self.commands[name].get_short_help_str()) for name in self.commands]
-            formatter.write_dl(rows)
-
-
-@click.group(cls=StoreGroup)
+@click.group(cls=LazyGroup, table=COMMANDS)
 def store() -> None:
     """Look into a store directory, check it, repair it: offline, Apache's as ours."""

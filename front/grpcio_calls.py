@@ -35,6 +35,7 @@ from .context import (
     TOKEN,
     RequestContext,
 )
+from .failure import DETAILS_MAX
 from .faults import FaultAction
 from .later import Later
 from .outbound import QueuedOutbound
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 _AWAITED = (Later, CoroutineType)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
-# A status message travels as a header, and clients refuse more than 8 KiB of headers in all.
-_DETAILS_MAX = 1_000
 # grpc.aio reads the same end whether a client has said all or has left; if it left, the call is
 # cancelled right after. So long is waited to tell one from the other.
 _HAS_IT_LEFT_S = 0.02
@@ -106,16 +105,11 @@ class _Call:
 
     async def _failure(self, error: Exception, call: Any) -> Any:
         """The answer that says what went wrong; does not return where that is a gRPC status."""
-        failure = error
-        if isinstance(error, WireError):
-            try:
-                return self._method.fail(error)
-            except Exception as broken:
-                failure = broken
+        failure = self._door.failures.failure(self._method, error)
         if not isinstance(failure, RpcFailure):
-            failure = self._door.internal_error(self._method.path, failure)
+            return failure
         status = _STATUS.get(failure.grpc_code, grpc.StatusCode.UNKNOWN)
-        await call.abort(status, failure.message[:_DETAILS_MAX])
+        await call.abort(status, failure.message[:DETAILS_MAX])
 
     async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
         """The call ends without its answer: the client left, or the service gave its future up."""
@@ -126,12 +120,7 @@ class _Call:
             await call.abort(grpc.StatusCode.UNAVAILABLE, "the request was given up")
 
     def _undelivered(self, ctx: RequestContext) -> None:
-        callback, ctx.on_undelivered = ctx.on_undelivered, None
-        if callback is not None:
-            try:
-                callback()
-            except Exception as error:
-                self._door.internal_error(self._method.path, error)
+        self._door.failures.undelivered(self._method, ctx)
 
 
 async def _never() -> None:
@@ -284,7 +273,7 @@ class BidiCall(_Call):
         except BaseError:
             outbound.finish()
         except Exception as error:
-            outbound.finish(self._door.internal_error(self._method.path, error))
+            outbound.finish(self._door.failures.internal(self._method.path, error))
 
     def _finish_with(self, error: WireError, outbound: QueuedOutbound) -> None:
         try:
@@ -293,7 +282,7 @@ class BidiCall(_Call):
         except OutboundFull:
             outbound.finish(RpcFailure(RESOURCE_EXHAUSTED, error.message))
         except Exception as broken:
-            outbound.finish(self._door.internal_error(self._method.path, broken))
+            outbound.finish(self._door.failures.internal(self._method.path, broken))
 
     def _close(self, session: Session, reason: str) -> "asyncio.Future[Any] | None":
         """Once: whoever comes first says why."""
@@ -303,7 +292,7 @@ class BidiCall(_Call):
         try:
             return session.close(reason)
         except Exception as error:
-            self._door.internal_error(self._method.path, error)
+            self._door.failures.internal(self._method.path, error)
             return None
 
 

@@ -14,11 +14,12 @@ from urllib.parse import unquote
 
 import grpc.aio
 
-from ..proto.errors import INTERNAL, UNAVAILABLE, RpcFailure
+from ..proto.errors import UNAVAILABLE, RpcFailure
 from .clock import Clock
 from .config import DoorConfig
 from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
+from .failure import Faults
 from .faults import FaultTable
 from .grpcio_calls import CALLS
 from .outbound import QueuedOutbound
@@ -54,7 +55,7 @@ class GrpcioDoor:
         self._standard = StandardServices(services)
         table = {**services, **self._standard.table()}
         self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
-        self._internal_errors: dict[str, int] = {}
+        self.failures = Faults()
         self._peers: dict[str, str] = {}
         self._server: grpc.aio.Server | None = None
 
@@ -90,7 +91,7 @@ class GrpcioDoor:
     def statistics(self) -> DoorStatistics:
         """Counters as they are now."""
         return DoorStatistics(
-            self.name, self.in_flight, len(self.streams), dict(self._internal_errors)
+            self.name, self.in_flight, len(self.streams), dict(self.failures.counted)
         )
 
     def service(self, details: Any) -> Any:
@@ -117,14 +118,6 @@ class GrpcioDoor:
                 self._peers.clear()
             self._peers[name] = peer
         return peer
-
-    def internal_error(self, path: str, error: Exception) -> RpcFailure:
-        """Count a fault of ours, log the first of a path, and say what the client is told."""
-        seen = self._internal_errors.get(path, 0)
-        self._internal_errors[path] = seen + 1
-        if not seen:
-            logger.error("door.internal_error path=%s", path, exc_info=error)
-        return RpcFailure(INTERNAL, f"internal error in {path}: see the server's log")
 
 
 def _options(config: DoorConfig) -> list[tuple[str, int]]:

@@ -14,7 +14,8 @@ from contextlib import aclosing
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from ..proto.errors import RESOURCE_EXHAUSTED, UNAVAILABLE, RpcFailure, WireError
+from ..proto.errors import RESOURCE_EXHAUSTED, UNAVAILABLE, RpcFailure
+from .failure import DETAILS_MAX
 from .later import Later
 from .service import HALF_CLOSED, Method, OutboundFull, Session, encode, read_request
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from .context import RequestContext
     from .native_door import NativeDoor
 
-# A status message travels as a header, and clients refuse more than 8 KiB of headers in all.
-_DETAILS_MAX = 1_000
 # A stream of answers waits for its client above this many bytes.
 _STREAM_BYTES_MAX = 1 << 20
 _OK = 0
@@ -32,28 +31,7 @@ CLOSING = RpcFailure(UNAVAILABLE, "the server is shutting down")
 
 def finish(call: Any, failure: RpcFailure) -> None:
     """End the call with a gRPC status."""
-    call.finish(failure.grpc_code, failure.message[:_DETAILS_MAX])
-
-
-def _undelivered(door: NativeDoor, method: Method, ctx: RequestContext) -> None:
-    callback, ctx.on_undelivered = ctx.on_undelivered, None
-    if callback is not None:
-        try:
-            callback()
-        except Exception as error:
-            door.internal_error(method.path, error)
-
-
-def _failure(door: NativeDoor, method: Method, error: BaseException) -> Any:
-    """The answer that carries a wire error, or an RpcFailure for what is a gRPC status."""
-    if isinstance(error, WireError):
-        try:
-            return method.fail(error)
-        except Exception as broken:
-            error = broken
-    if isinstance(error, RpcFailure):
-        return error
-    return door.internal_error(method.path, error)
+    call.finish(failure.grpc_code, failure.message[:DETAILS_MAX])
 
 
 class Answering:
@@ -79,7 +57,7 @@ class Answering:
         """The client has left, or its deadline has passed."""
         self.left = True
         if self.future is None or (self.future.done() and not self.future.cancelled()):
-            _undelivered(self.door, self.method, self.ctx)
+            self.door.failures.undelivered(self.method, self.ctx)
         else:
             self.future.cancel()
 
@@ -96,7 +74,7 @@ class Answering:
         if self.left:
             if not future.cancelled():
                 future.exception()  # it was looked at
-                _undelivered(self.door, self.method, self.ctx)
+                self.door.failures.undelivered(self.method, self.ctx)
             return
         self.door.leave(self)
         if future.cancelled():
@@ -129,7 +107,7 @@ class UnaryAnswering(Answering):
             self.fail(error)
             return
         if not delivered:
-            _undelivered(self.door, self.method, self.ctx)
+            self.door.failures.undelivered(self.method, self.ctx)
 
     def fail(self, error: BaseException) -> None:
         reply_failure(self.door, self.call, self.method, error)
@@ -137,7 +115,7 @@ class UnaryAnswering(Answering):
 
 def reply_failure(door: NativeDoor, call: Any, method: Method, error: BaseException) -> None:
     """Answer a unary call with what went wrong."""
-    failure = _failure(door, method, error)
+    failure = door.failures.failure(method, error)
     if isinstance(failure, RpcFailure):
         finish(call, failure)
     else:
@@ -152,7 +130,7 @@ def serve_unary(
         answer = method.handler(read_request(method, raw), ctx)
         if type(answer) is bytes:
             if not call.reply(answer):
-                _undelivered(door, method, ctx)
+                door.failures.undelivered(method, ctx)
         elif type(answer) is Later or isfuture(answer):
             UnaryAnswering(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:
@@ -170,7 +148,6 @@ class StreamAnswering(Answering):
 
     def answer(self, answer: Any) -> None:
         if type(answer) is not list:
-            self.left = False
             self.future = task = self.door.loop.create_task(self._generate(answer))
             self.door.enter(self)
             task.add_done_callback(self._generated)
@@ -183,10 +160,10 @@ class StreamAnswering(Answering):
         if sent:
             self.door.enter(self)  # until the connection has taken the last of it
         else:
-            _undelivered(self.door, self.method, self.ctx)
+            self.door.failures.undelivered(self.method, self.ctx)
 
     def fail(self, error: BaseException) -> None:
-        failure = _failure(self.door, self.method, error)
+        failure = self.door.failures.failure(self.method, error)
         if isinstance(failure, RpcFailure):
             finish(self.call, failure)
         else:
@@ -211,7 +188,7 @@ class StreamAnswering(Answering):
         self.future = None
         if self.left:
             if not task.cancelled() and task.exception() is not None:
-                self.door.internal_error(self.method.path, task.exception())
+                self.door.failures.internal(self.method.path, task.exception())
             return
         self.door.leave(self)
         if task.cancelled():
@@ -360,7 +337,7 @@ class Talk:
 
     def _end_with(self, error: BaseException | None) -> None:
         assert error is not None
-        failure = _failure(self.door, self.method, error)
+        failure = self.door.failures.failure(self.method, error)
         if isinstance(failure, RpcFailure):
             self.outbound.finish(failure)
             return
@@ -370,7 +347,7 @@ class Talk:
         except OutboundFull:
             self.outbound.finish(RpcFailure(RESOURCE_EXHAUSTED, str(error)))
         except Exception as broken:
-            self.outbound.finish(self.door.internal_error(self.method.path, broken))
+            self.outbound.finish(self.door.failures.internal(self.method.path, broken))
 
     def _close(self, reason: str) -> asyncio.Future[Any] | None:
         """Once: whoever comes first says why."""
@@ -380,7 +357,7 @@ class Talk:
         try:
             return session.close(reason)
         except Exception as error:
-            self.door.internal_error(self.method.path, error)
+            self.door.failures.internal(self.method.path, error)
             return None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from cometmq_native import Server
 
-from ..proto.errors import INTERNAL, RESOURCE_EXHAUSTED, RpcFailure
+from ..proto.errors import RESOURCE_EXHAUSTED, RpcFailure
 from .clock import Clock
 from .config import DoorConfig
 from .context import (
@@ -31,6 +31,7 @@ from .context import (
 )
 from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
+from .failure import Faults
 from .faults import Fault, FaultAction, FaultTable
 from .native_calls import Talk, finish, serve_bidi, serve_stream, serve_unary
 from .native_tls import DoorCertificate
@@ -146,7 +147,7 @@ class NativeDoor:
         self._calls: dict[int, Any] = {}  # those that are not over
         self._talks: set[Talk] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
-        self._internal_errors: dict[str, int] = {}
+        self.failures = Faults()
         self._closed: asyncio.Future[None] | None = None  # while it listens
         self._closing: asyncio.Future[None]
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
@@ -203,21 +204,13 @@ class NativeDoor:
         for answering in tuple(self._calls.values()):
             answering.give_up()
 
-    def forsake(self) -> None:
-        """Let go of the loop without a drain, as a loop that is closed does. Once nobody holds the
-        door, the network thread ends and its clients see their connections closed."""
-        self._certificate_timer.cancel()
-        self.loop.remove_reader(self._server.descriptor())
-        self._calls.clear()
-        self._talks.clear()
-
     def statistics(self) -> DoorStatistics:
         """Counters as they are now."""
         return DoorStatistics(
             self.name,
             self.in_flight,
             len(self._talks),
-            dict(self._internal_errors),
+            dict(self.failures.counted),
             self.counters(),
         )
 
@@ -252,14 +245,6 @@ class NativeDoor:
             else:
                 future.set_result(None)
         return future
-
-    def internal_error(self, path: str, error: BaseException | None) -> RpcFailure:
-        """Count a fault of ours, log the first of a path, and say what the client is told."""
-        seen = self._internal_errors.get(path, 0)
-        self._internal_errors[path] = seen + 1
-        if not seen:
-            logger.error("door.internal_error path=%s", path, exc_info=error)
-        return RpcFailure(INTERNAL, f"internal error in {path}: see the server's log")
 
     # -- events -------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ may raise OSError: that is how a full or failing disk is tested. Nothing here re
 """
 
 import ctypes
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Space(NamedTuple):
@@ -18,6 +19,12 @@ class Space(NamedTuple):
     total: int
     free: int
     usable: int
+
+
+#: What the kernel says when there is no room; everything else is a fault of the disk.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+#: The same for a file that is allocated in full: it may also be larger than files may be.
+NO_SPACE_FOR_FILE: Final = (*NO_SPACE, errno.EFBIG)
 
 
 class Disk:

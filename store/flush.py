@@ -24,11 +24,12 @@ from typing import Final
 from .checkpoint import Checkpoint, CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
+from .disk import NO_SPACE
 from .dispatch import Dispatcher
 from .group_commit import FlushRequest, GroupCommit
 from .indexing import Indexing
 from .queue_table import QueueTable
-from .write_gate import NO_SPACE, WriteGate
+from .write_gate import WriteGate
 
 _PAGE_BYTES: Final = 4096
 #: The cause of a pause: queue files or the checkpoint find no room.

@@ -19,7 +19,6 @@ the background; until then a query finds only what is indexed already. Keys and 
 The loop's thread calls everything but `flush`, which belongs to the flush thread.
 """
 
-import errno
 import logging
 import os
 from collections import deque
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from .commit_log import CommitLog
 from .config import StoreConfig
-from .disk import Disk
+from .disk import NO_SPACE, Disk
 from .index_file import (
     IndexFile,
     IndexHeader,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 #: Records of one batch: more do not make it cheaper a record, and the loop waits for it.
 BATCH_RECORDS: Final = 2048
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _File:
@@ -79,9 +77,7 @@ class Index:
         self._wall_ms = wall_ms
         self._files: list[_File] = []
         self._writer: IndexWriter | None = None
-        self._put = (
-            0  # entries from `offset` on that are in a file although `offset` is before them
-        )
+        self._put = 0  # entries from `offset` on that are in a file before `offset` has moved
         self._full: deque[_File] = deque()  # for the flush thread, oldest first
 
     # -- life ---------------------------------------------------------------------------------
@@ -182,7 +178,7 @@ class Index:
             self._writer.sync()
             self._disk.sync_directory(self._directory)
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in NO_SPACE:
                 raise
             logger.warning("index.dropped file=%s reason=%s", self._files[-1].path, error)
             self._disk.unlink(self._files.pop().path)
@@ -208,7 +204,7 @@ class Index:
                 if self.offset == before:
                     break
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in NO_SPACE:
                 raise
             if not self.trouble:
                 logger.warning("index.stands_still offset=%d reason=%s", self.offset, error)

@@ -7,9 +7,9 @@ What a PUT_OK promises: the record is in the page cache and survives the process
 loss once `flushed_offset` has passed its end. Readers see a record after `dispatch` passed it; who
 calls decides how far (`up_to`), for instance not beyond what replicas have confirmed.
 
-Reading stands in `read_face.py`, appending in `write_face.py`. After a failed flush or a failed queue write the store is read-only until it is opened again:
-`writable` is false and `refusal` says why. Nothing is lost by that: the log is the truth, queues are
-derived from it at the next start.
+Reading stands in `read_face.py`, appending in `write_face.py`. After a failed flush or a failed queue
+write the store is read-only until it is opened again: `writable` is false and `refusal` says why.
+Nothing is lost by that: the log is the truth, queues are derived from it at the next start.
 """
 
 import logging
@@ -19,7 +19,7 @@ from .append import Appender
 from .checkpoint import Checkpoint, CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
-from .disk import Disk
+from .disk import NO_SPACE, Disk
 from .dispatch import Dispatcher
 from .errors import CorruptLogError, StoreClosedError, UnsupportedLayoutError
 from .flush import LogFlusher, QueueFlusher
@@ -43,7 +43,7 @@ from .state_face import StateFace
 from .stats import Meter
 from .transient_pool import LogCommitter
 from .write_face import WriteFace
-from .write_gate import NO_SPACE, WriteGate
+from .write_gate import WriteGate
 
 __all__ = [
     "AppendResult",

@@ -10,9 +10,9 @@ import fcntl
 import os
 from pathlib import Path
 
-from .disk import Disk
+from .disk import NO_SPACE, Disk
 from .errors import DiskFullError, StoreError, StoreLockedError
-from .write_gate import NO_SPACE, suppress_no_space
+from .write_gate import suppress_no_space
 
 _LOCK_BYTES = b"lock"
 

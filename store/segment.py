@@ -20,7 +20,7 @@ import mmap
 import os
 from types import TracebackType
 
-from .disk import Disk
+from .disk import NO_SPACE_FOR_FILE, Disk
 from .errors import DiskFullError, StoreError
 
 #: Zeroing looks at this much at a time and writes only where something is.
@@ -28,7 +28,6 @@ _ZERO_CHUNK_BYTES = 64 << 10
 _ZEROS = bytes(_ZERO_CHUNK_BYTES)
 #: Warming writes this much with one call.
 _WARM_CHUNK_BYTES = 1 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -125,7 +124,7 @@ class Segment:
             if descriptor >= 0:
                 os.close(descriptor)
                 os.unlink(path)
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE_FOR_FILE:
                 raise no_room(path, size) from error
             raise StoreError(f"The segment {path} cannot be created: {error}.") from error
 
@@ -233,7 +232,7 @@ class Segment:
                     waiting = 0
         except OSError as error:
             self.remove()
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE_FOR_FILE:
                 raise no_room(self.path, self.size) from error
             raise StoreError(f"The segment {self.path} cannot be warmed: {error}.") from error
 

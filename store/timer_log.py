@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
-from .disk import Disk
+from .disk import NO_SPACE_FOR_FILE, Disk
 from .errors import DiskFullError, RecordFormatError, StoreError
 from .layout import file_name, list_files
 from .record import MAGIC_BLANK
@@ -38,7 +38,6 @@ _WALK_BYTES: Final = 32_768 * UNIT_BYTES
 _BLOCK_BYTES: Final = 16 << 10
 _OPEN_FILES_MAX: Final = 16
 _ZEROS: Final = bytes(64 << 10)
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TimerWalk:
@@ -226,7 +225,7 @@ class TimerLog:
             if descriptor >= 0:
                 os.close(descriptor)
                 os.unlink(path)
-            kind = DiskFullError if error.errno in _NO_SPACE else StoreError
+            kind = DiskFullError if error.errno in NO_SPACE_FOR_FILE else StoreError
             raise kind(f"The timer log file {path} cannot be made: {error}.") from error
         self._descriptors[start] = descriptor
 

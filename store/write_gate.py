@@ -9,17 +9,15 @@
 `refusal` is what writers look at; it is "" while messages are taken. Reading never depends on it.
 """
 
-import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+
+from .disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
 
-#: What the kernel says when there is no room; everything else is a fault of the disk.
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_STARTED = "The store was not started."
 _CLOSED = "The store is closed."
 

@@ -1,0 +1,36 @@
+"""A group of commands that imports the one that is called and no other.
+
+`cometmq up` has to have its children running before anything heavy is loaded, and `store ls` needs no
+NumPy. Help needs no import either, so every row of the table has its line of help.
+"""
+
+import importlib
+from typing import Any
+
+import click
+
+#: Name -> (module of this package, command in it, one line of help).
+Table = dict[str, tuple[str, str, str]]
+
+
+class LazyGroup(click.Group):
+    """The commands of a table, in its order."""
+
+    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._table:
+            return None
+        module, attribute, _ = self._table[cmd_name]
+        command = getattr(importlib.import_module(f".{module}", __package__), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row[2]) for name, row in self._table.items()])
