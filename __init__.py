@@ -4,5 +4,69 @@ The repository root is this package; `docs/architecture.md` maps its folders. Wh
 loaded lazily, so that `import cometmq` costs nothing and pulls in neither gRPC nor Spark.
 """
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+if TYPE_CHECKING:
+    from .client import errors as errors
+    from .client import sync as sync
+    from .client.credentials import Credentials as Credentials
+    from .client.decorated import consumer as consumer
+    from .client.errors import CometError as CometError
+    from .client.errors import ConnectionFailed as ConnectionFailed
+    from .client.errors import OutcomeUnknown as OutcomeUnknown
+    from .client.errors import RequestRefused as RequestRefused
+    from .client.filters import Filter as Filter
+    from .client.filters import sql as sql
+    from .client.message import Message as Message
+    from .client.message import Receipt as Receipt
+    from .client.producer import Producer as Producer
+    from .client.pull_consumer import BEGINNING as BEGINNING
+    from .client.pull_consumer import COMMITTED as COMMITTED
+    from .client.pull_consumer import END as END
+    from .client.pull_consumer import PullConsumer as PullConsumer
+    from .client.push_consumer import PushConsumer as PushConsumer
+    from .client.simple_consumer import SimpleConsumer as SimpleConsumer
+    from .client.transactions import Resolution as Resolution
+    from .client.transactions import TransactionProducer as TransactionProducer
+
+_HOMES = {
+    "BEGINNING": "pull_consumer",
+    "COMMITTED": "pull_consumer",
+    "END": "pull_consumer",
+    "CometError": "errors",
+    "ConnectionFailed": "errors",
+    "Credentials": "credentials",
+    "Filter": "filters",
+    "Message": "message",
+    "OutcomeUnknown": "errors",
+    "Producer": "producer",
+    "PullConsumer": "pull_consumer",
+    "PushConsumer": "push_consumer",
+    "Receipt": "message",
+    "RequestRefused": "errors",
+    "Resolution": "transactions",
+    "SimpleConsumer": "simple_consumer",
+    "TransactionProducer": "transactions",
+    "consumer": "decorated",
+    "sql": "filters",
+}
+_MODULES = ("errors", "sync")
+__all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return _import_module(f".client.{name}", __name__)
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(_import_module(f".client.{home}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,16 +9,20 @@ answer to a change always holds a handle that can be used.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..proto import v2
 from ..proto.errors import WireError
 from ..store.properties import property_value
 from ..store.record import decode_delivery
-from .dead_letter import move
-from .handles import ReceiptHandle, decode_handle, encode_handle
-from .pop import Claim, Delivery, Outcome, PopGroup
+from .dead_letter import Origin, move
+from .delivery import Claim, Delivery, Key, Outcome
+from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
+from .meta_changes import when_durable
+from .pop import PopGroup
 from .pop_request import readable_topic
+from .retry import NORMAL
 from .validation import (
     check_group,
     check_invisible,
@@ -54,6 +58,8 @@ class AckService:
 
     def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
         """Handler of AckMessage."""
+        if self._node.lite.is_lite(request.group.name):
+            return self._node.lite.acks.ack(request, ctx).SerializeToString()
         core, topic = self._core(request, ctx)
         entries = request.entries
         if not entries:
@@ -61,13 +67,15 @@ class AckService:
         if len(entries) > ACK_ENTRIES_MAX:
             raise WireError(v2.BAD_REQUEST, f"over {ACK_ENTRIES_MAX} entries in one request")
         now_ms = self._node.clock.wall_ms()
-        touched: set[int] = set()
+        touched: set[Key] = set()
         parts = [_OK_STATUS]
         failed = 0
         for entry in entries:
             text = entry.receipt_handle
             code = self._ack_one(core, topic, decode_handle(text), now_ms, touched)
             failed += code is not _OK_ENTRY_STATUS
+            if self._node.trace is not None and code is _OK_ENTRY_STATUS:
+                self._node.trace.acked(request.group.name, text, entry.message_id)
             parts.append(
                 field(
                     b"\x12",
@@ -76,8 +84,8 @@ class AckService:
                     + code,
                 )
             )
-        for queue_id in touched:
-            self._node.pop.changed(core, queue_id)
+        for key in touched:
+            self._node.pop.changed(core, key)
         if failed == len(entries):
             parts[0] = field(
                 b"\x0a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
@@ -90,6 +98,8 @@ class AckService:
         self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
     ) -> v2.ChangeInvisibleDurationResponse:
         """Handler of ChangeInvisibleDuration."""
+        if self._node.lite.is_lite(request.group.name):
+            return self._node.lite.acks.change_invisible(request, ctx)
         text = request.receipt_handle
         try:
             core, topic = self._core(request, ctx)
@@ -97,16 +107,18 @@ class AckService:
             check_invisible(invisible_ms, 0)
             handle = self._usable(core, topic, text)
             now_ms = self._node.clock.wall_ms()
-            outcome, delivery = core.change(
-                _claim(handle), now_ms, invisible_ms, count=not request.suspend
-            )
+            count = not request.suspend
+            outcome, delivery = core.change(_claim(handle), now_ms, invisible_ms, count=count)
             if outcome is Outcome.STALE:
                 raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         except WireError as error:
             # Some clients overwrite their handle with the answer's before they look at the status.
             return v2.ChangeInvisibleDurationResponse(status=error.status(), receipt_handle=text)
         if delivery is not None:
-            self._node.pop.changed(core, handle.queue_id)
+            if isinstance(core, PopGroup):
+                queue = core.queues[handle.key]
+                self._node.journal.changed(core, queue, delivery, now_ms, invisible_ms, count)
+            self._node.pop.hidden(core, handle.key, delivery)
             text = encode_handle(_moved(handle, delivery))
         return v2.ChangeInvisibleDurationResponse(
             status=v2.Status(code=v2.OK, message="OK"), receipt_handle=text
@@ -114,8 +126,13 @@ class AckService:
 
     def forward_to_dead_letter_queue(
         self, request: v2.ForwardMessageToDeadLetterQueueRequest, ctx: RequestContext
-    ) -> v2.ForwardMessageToDeadLetterQueueResponse:
+    ) -> (
+        v2.ForwardMessageToDeadLetterQueueResponse
+        | asyncio.Future[v2.ForwardMessageToDeadLetterQueueResponse]
+    ):
         """Handler of ForwardMessageToDeadLetterQueue: copy, then acknowledge."""
+        if self._node.lite.is_lite(request.group.name):
+            return self._node.lite.acks.forward_to_dead_letter_queue(request, ctx)
         core, topic = self._core(request, ctx)
         if request.receipt_handle:
             handle = self._usable(core, topic, request.receipt_handle)
@@ -127,14 +144,18 @@ class AckService:
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
-        if outcome is Outcome.DONE:
-            attempts = max(1, request.delivery_attempt)
-            move(self._node, core.topic, core.group, stored, attempts)
-            core.ack(claim, now_ms)
-            self._node.pop.changed(core, handle.queue_id)
-        return v2.ForwardMessageToDeadLetterQueueResponse(
+        answer = v2.ForwardMessageToDeadLetterQueueResponse(
             status=v2.Status(code=v2.OK, message="OK")
         )
+        if outcome is not Outcome.DONE:
+            return answer
+        node = self._node
+        origin = Origin(core.topic, _topic_of(core, handle.key), core.group)
+        end = move(node, origin, stored, max(1, request.delivery_attempt))
+        core.ack(claim, now_ms)
+        self._settled(core, handle)
+        node.pop.changed(core, handle.key)
+        return answer if node.durability.immediate else when_durable(node, end, answer)
 
     def _core(
         self,
@@ -157,17 +178,36 @@ class AckService:
         topic: Topic,
         handle: ReceiptHandle | None,
         now_ms: int,
-        touched: set[int],
+        touched: set[Key],
     ) -> bytes:
-        if handle is None or not self._fits(core, topic, handle):
+        if handle is None:
+            return _INVALID_STATUS
+        if isinstance(core, PopGroup):
+            key = handle.kind, handle.queue_id
+            queue = core.queues.get(key)
+            if (
+                queue is not None
+                and handle.broker == self._node.config.broker_name
+                and queue.ack(handle.offset, handle.pop_ms)
+            ):
+                self._node.counters.acked += 1
+                self._node.journal.settled(core, queue, handle.offset)
+                touched.add(key)
+                return _OK_ENTRY_STATUS
+        if not self._fits(core, topic, handle):
             return _INVALID_STATUS
         outcome = core.ack(_claim(handle), now_ms)
         if outcome is Outcome.STALE:
             return _EXPIRED_STATUS
         if outcome is Outcome.DONE:
             self._node.counters.acked += 1
-            touched.add(handle.queue_id)
+            self._settled(core, handle)
+            touched.add(handle.key)
         return _OK_ENTRY_STATUS
+
+    def _settled(self, core: Core, handle: ReceiptHandle) -> None:
+        if isinstance(core, PopGroup):
+            self._node.journal.settled(core, core.queues[handle.key], handle.offset)
 
     def _usable(self, core: Core, topic: Topic, text: str) -> ReceiptHandle:
         handle = decode_handle(text)
@@ -177,17 +217,27 @@ class AckService:
 
     def _fits(self, core: Core, topic: Topic, handle: ReceiptHandle) -> bool:
         """Whether the handle can be one of this broker's for the topic; opens the queue's state."""
-        queue_id = handle.queue_id
-        if handle.broker != self._node.config.broker_name or queue_id >= topic.read_queues:
+        node, key = self._node, handle.key
+        known: Topic | None = topic
+        if isinstance(core, PopGroup):
+            if handle.kind != NORMAL:
+                known = node.metadata.topic(core.topics[handle.kind])
+        elif handle.kind != NORMAL:
             return False
-        if queue_id not in core.queues:
-            self._node.pop.open_queue(core, queue_id)
-        node = self._node
+        if known is None or handle.queue_id >= known.read_queues:
+            return False
+        if handle.broker != node.config.broker_name:
+            return False
+        if key not in core.queues:
+            node.pop.open_queue(core, key)
         # A follower may not have the message yet that the leader gave out.
-        return not node.is_leader or handle.offset < node.store.next_offset(core.topic, queue_id)
+        return not node.is_leader or handle.offset < node.store.next_offset(
+            known.name, handle.queue_id
+        )
 
     def _stored(self, core: Core, handle: ReceiptHandle) -> StoredRecord:
-        result = self._node.store.get(core.topic, handle.queue_id, handle.offset, 1)
+        topic = _topic_of(core, handle.key)
+        result = self._node.store.get(topic, handle.queue_id, handle.offset, 1)
         if not result.records or result.records[0].queue_offset != handle.offset:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
         return result.records[0]
@@ -196,17 +246,18 @@ class AckService:
         """A message in flight by its id: the C++ client sends no handle here."""
         wanted = message_id.encode()
         looked_at = 0
-        for queue_id, offset, pop_ms in _in_flight(core):
+        for (kind, queue_id), offset, pop_ms in _in_flight(core):
             looked_at += 1
             if looked_at > _MESSAGE_ID_SCAN_MAX:
                 break
-            records = self._node.store.get(core.topic, queue_id, offset, 1).records
+            topic = _topic_of(core, (kind, queue_id))
+            records = self._node.store.get(topic, queue_id, offset, 1).records
             if not records or records[0].queue_offset != offset:
                 continue
             record = decode_delivery(records[0].data)
             if property_value(record.properties, b"UNIQ_KEY") == wanted:
                 return ReceiptHandle(
-                    offset, pop_ms, 0, 0, 0, "", queue_id, offset, records[0].physical_offset
+                    offset, pop_ms, 0, 0, kind, "", queue_id, offset, records[0].physical_offset
                 )
         raise WireError(
             v2.INVALID_RECEIPT_HANDLE, "no receipt handle, and no such message is in flight"
@@ -214,26 +265,33 @@ class AckService:
 
 
 def _claim(handle: ReceiptHandle) -> Claim:
-    return Claim(handle.queue_id, handle.offset, handle.pop_ms, handle.expires_ms)
+    return Claim(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)
+
+
+def _topic_of(core: Core, key: Key) -> str:
+    """Where the messages of a queue lie."""
+    return core.topics[key[0]] if isinstance(core, PopGroup) else core.topic
 
 
 def _moved(handle: ReceiptHandle, delivery: Delivery) -> ReceiptHandle:
-    """The handle after a change: the same delivery, another time at which it ends."""
+    """The handle after a change: the same message, by itself and with times of its own."""
+    if handle.revive_queue != FIFO_REVIVE_QUEUE:
+        handle.start = handle.offset
     handle.pop_ms = delivery.pop_ms
     handle.invisible_ms = delivery.visible_ms - delivery.pop_ms
     return handle
 
 
-def _in_flight(core: Core) -> list[tuple[int, int, int]]:
-    """Queue id, offset and pop time of what is out, FIFO batches included."""
+def _in_flight(core: Core) -> list[tuple[Key, int, int]]:
+    """Queue, offset and pop time of what is out, FIFO batches included."""
     if isinstance(core, PopGroup):
         return [
-            (queue.queue_id, delivery.offset, delivery.pop_ms)
+            (queue.key, delivery.offset, delivery.pop_ms)
             for queue in core.queues.values()
             for delivery in queue.unacked.values()
         ]
     return [
-        (queue.queue_id, offset, queue.batch.pop_ms)
+        (queue.key, offset, queue.batch.pop_ms)
         for queue in core.queues.values()
         if queue.batch is not None
         for offset in queue.batch.unacked()

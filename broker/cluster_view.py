@@ -54,6 +54,8 @@ class ClusterView:
         self.own_group = own_group
         self.groups: dict[str, GroupView] = {own_group: GroupView(own_group)}
         self.on_change: Callable[[], None] | None = None
+        self.watchers: list[Callable[[], None]] = []
+        """Told after `on_change`."""
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
         self._answers: dict[str, list[GroupView]] = {}
@@ -145,6 +147,8 @@ class ClusterView:
         }
         if self.on_change is not None:
             self.on_change()
+        for watcher in self.watchers:
+            watcher()
 
 
 def _newness(member: MemberView) -> tuple[int, int, bool]:

@@ -54,11 +54,14 @@ class BrokerConfig:
     )
     auto_create_topic_enable: bool = _setting(
         False,
-        "Known and without effect: clients of the gRPC protocol never create topics by sending, "
-        "with Apache's proxy as here.",
+        "Create a topic (NORMAL, 4 queues) when a client first asks for its route or sends to it. "
+        "Off, as with Apache's proxy, where gRPC clients never create topics.",
     )
     auto_create_subscription_group: bool = _setting(
         True, "Create a consumer group when a client first uses it."
+    )
+    enable_mixed_message_type: bool = _setting(
+        True, "Topics of type MIXED, which take every message type, may be created."
     )
     default_topic_queue_nums: int = _setting(8, "Queues of a topic when nobody says a number.")
     advertise: str = _setting(
@@ -81,17 +84,106 @@ class BrokerConfig:
     send_thread_pool_queue_capacity: int = _setting(
         10_000, "Sends that may wait for the next append; beyond it TOO_MANY_REQUESTS."
     )
+    broker_fast_failure_enable: bool = _setting(
+        True, "Refuse sends with TOO_MANY_REQUESTS that waited too long or behind a hung write."
+    )
+    wait_time_mills_in_send_queue: int = _setting(
+        200, "How long a send may wait for the log; then it is refused, as overload.", unit="ms"
+    )
+    message_deduplication_enable: bool = _setting(
+        False,
+        "Answer a message whose id was sent to the same topic inside the window as it was answered "
+        "the first time, instead of storing it again.",
+    )
+    message_deduplication_window_ms: int = _setting(
+        60_000, "How long a sent message's id is remembered.", unit="ms"
+    )
+    message_deduplication_max_messages: int = _setting(
+        100_000, "Message ids remembered at once, about 450 bytes each; the oldest go first."
+    )
+    reject_transaction_message: bool = _setting(False, "Refuse transactional messages (FORBIDDEN).")
+    transaction_time_out: int = _setting(
+        6_000, "Age of a half message before its producer is asked about it.", unit="ms"
+    )
+    transaction_check_interval: int = _setting(
+        30_000, "Time between two rounds of questions about half messages.", unit="ms"
+    )
+    transaction_check_max: int = _setting(
+        15, "Questions about one half message; then it goes to TRANS_CHECK_MAX_TIME_TOPIC."
+    )
+    transaction_op_msg_max_size: int = _setting(
+        4_096, "Bytes of ends that are written at once, however young they are.", unit="bytes"
+    )
+    transaction_op_batch_interval: int = _setting(
+        3_000,
+        "How long the end of a transaction may wait for others to be written with.",
+        unit="ms",
+    )
+    transaction_metric_flush_interval: int = _setting(
+        10_000, "Time between two writes of config/transactionMetrics.", unit="ms"
+    )
+    trace_topic_enable: bool = _setting(
+        False, "Write a trace of every send, delivery and acknowledgement to RMQ_SYS_TRACE_TOPIC."
+    )
     pop_polling_size: int = _setting(
         100_000, "Long polls that may wait at once; beyond it TOO_MANY_REQUESTS."
     )
     pop_inflight_message_threshold: int = _setting(
         20_000, "Messages in flight of one group in one queue; beyond it no new ones are delivered."
     )
+    pop_ck_stay_buffer_time: int = _setting(
+        1_000,
+        "How long a batch of popped messages waits in memory for its acknowledgements; then what is "
+        "in flight of it is written to the revive topic.",
+        unit="ms",
+    )
+    pop_ck_stay_buffer_time_out: int = _setting(
+        3_000,
+        "It is written at once when its messages come back within this and popCkStayBufferTime.",
+        unit="ms",
+    )
+    pop_ck_max_buffer_size: int = _setting(
+        200_000, "Batches that wait so at once; beyond it the oldest are written early."
+    )
+    revive_queue_num: int = _setting(
+        8, "Queues of the topic in which the state of popped messages is written."
+    )
+    enable_retry_topic_v2: bool = _setting(
+        False,
+        "Name retry topics %RETRY%group+topic, which is never ambiguous, instead of "
+        "%RETRY%group_topic.",
+    )
+    retrieve_message_from_pop_retry_topic_v1: bool = _setting(
+        True, "Read the retry topics under the first form of the name when the second is in use."
+    )
+    pop_from_retry_probability: int = _setting(
+        20, "How often a receive looks at the retry topic before the topic itself.", unit="%"
+    )
+    pop_from_retry_probability_for_priority: int = _setting(
+        0,
+        "The same for topics with priorities, where a retried message may be less urgent.",
+        unit="%",
+    )
+    priority_order_asc: bool = _setting(
+        True, "Larger numbers are more urgent; without, smaller ones."
+    )
+    max_delay_time_mills: int = _setting(
+        86_400_000,
+        "A message may ask to be delivered so long after it was sent; 0: as timerMaxDelaySec says.",
+        unit="ms",
+    )
+    recall_message_enable: bool = _setting(True, "Let producers take delayed messages back.")
+    append_topic_for_timer_delete_key: bool = _setting(
+        False, "Name the topic in the records of recalls, as Apache before 5.5 did."
+    )
     flush_consumer_offset_interval: int = _setting(
         5_000, "Time between two writes of consumerOffset.json.", unit="ms"
     )
     max_topics: int = _setting(100_000, "Topics of this broker; more are refused.")
     max_groups: int = _setting(100_000, "Consumer groups of this broker; more are refused.")
+    max_lite_subscription_count: int = _setting(
+        100_000, "Lite topics that all clients together may subscribe to; more are refused."
+    )
     test_hooks: bool = _setting(
         False, "Serve cometmq.v1.Test (clock, faults); for tests only, never in production."
     )
@@ -135,13 +227,36 @@ class BrokerConfig:
             ("maxClients", self.max_clients),
             ("maxTopics", self.max_topics),
             ("maxGroups", self.max_groups),
+            ("maxLiteSubscriptionCount", self.max_lite_subscription_count),
             ("sendThreadPoolQueueCapacity", self.send_thread_pool_queue_capacity),
+            ("waitTimeMillsInSendQueue", self.wait_time_mills_in_send_queue),
+            ("messageDeduplicationWindowMs", self.message_deduplication_window_ms),
+            ("messageDeduplicationMaxMessages", self.message_deduplication_max_messages),
+            ("transactionTimeOut", self.transaction_time_out),
+            ("transactionCheckInterval", self.transaction_check_interval),
+            ("transactionCheckMax", self.transaction_check_max),
+            ("transactionOpMsgMaxSize", self.transaction_op_msg_max_size),
+            ("transactionOpBatchInterval", self.transaction_op_batch_interval),
+            ("transactionMetricFlushInterval", self.transaction_metric_flush_interval),
             ("popPollingSize", self.pop_polling_size),
+            ("popCkStayBufferTime", self.pop_ck_stay_buffer_time),
+            ("popCkStayBufferTimeOut", self.pop_ck_stay_buffer_time_out),
+            ("popCkMaxBufferSize", self.pop_ck_max_buffer_size),
+            ("reviveQueueNum", self.revive_queue_num),
             ("popInflightMessageThreshold", self.pop_inflight_message_threshold),
             ("flushConsumerOffsetInterval", self.flush_consumer_offset_interval),
         ):
             if value <= 0:
                 raise ValueError(f"{key}={value} must be above 0.")
+        for key, value in (
+            ("popFromRetryProbability", self.pop_from_retry_probability),
+            (
+                "popFromRetryProbabilityForPriority",
+                self.pop_from_retry_probability_for_priority,
+            ),
+        ):
+            if not 0 <= value <= 100:
+                raise ValueError(f"{key}={value} is not between 0 and 100.")
 
     def namesrv_addresses(self) -> list[tuple[str, int]]:
         """The nameservers to register with."""

@@ -9,7 +9,6 @@ same field number. Written by hand (`wire.py`), because this runs for every mess
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import md5
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 from ..store.properties import DELAY_LEVELS_MS, decode_properties
 from ..store.record import unpack_host
+from .inflate import inflated
 from .validation import FORBIDDEN_PROPERTIES
 from .wire import SMALL, field, timestamp, varint
 
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 
 SYS_COMPRESSED = 0x1
 SYS_COMPRESSION_MASK = 0x700
-SYS_ZLIB = 0x300
 _SYS_TRANSACTION_MASK = 0xC
 _SYS_COMMITTED = 0x8
-_ANY_ZLIB_HEADER = 32 + zlib.MAX_WBITS
-MAX_INFLATED_BYTES = 64 << 20
-"""A body that inflates to more is passed on as it is stored: memory must not be the sender's to spend."""
 
 _HIDDEN = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES)
 _GZIP_FIELD = b"\x28\x02"
@@ -66,7 +62,7 @@ def topic_field(topic: v2.Resource) -> bytes:
 
 def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> bytes:
     """The stream item that carries the message; `topic` is from `topic_field`."""
-    properties = properties_of(record.properties)
+    properties = record.decoded or properties_of(record.properties)
     body, encoding = record.body, _IDENTITY_FIELD
     if record.sys_flag & SYS_COMPRESSED:
         body, encoding = _inflated(record)
@@ -82,6 +78,14 @@ def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> byt
         (topic, users, b"\x1a", varint(len(system)), system, b"\x22", varint(len(body)), body)
     )
     return b"\x12" + varint(len(content)) + content
+
+
+def decoded_properties(record: Delivery) -> dict[bytes, bytes]:
+    """The record's properties, decoded the first time that somebody asks."""
+    found = record.decoded
+    if found is None:
+        found = record.decoded = properties_of(record.properties)
+    return found
 
 
 def properties_of(data: bytes) -> dict[bytes, bytes]:
@@ -211,18 +215,6 @@ def _invisible_field(invisible_ms: int) -> bytes:
 
 
 def _inflated(record: Delivery) -> tuple[bytes, bytes]:
-    """Body and encoding field of a compressed record.
-
-    Zlib and gzip are told apart by their headers, whatever the flag says: the official C++ client
-    flags zlib data as GZIP. LZ4 and Zstandard bodies (only remoting producers write them) go out as
-    they are, flagged, and so does what does not inflate within the limit.
-    """
-    if record.sys_flag & SYS_COMPRESSION_MASK in (0, SYS_ZLIB):
-        inflater = zlib.decompressobj(_ANY_ZLIB_HEADER)
-        try:
-            body = inflater.decompress(record.body, MAX_INFLATED_BYTES)
-        except zlib.error:
-            return record.body, _GZIP_FIELD
-        if inflater.eof:
-            return body, _IDENTITY_FIELD
-    return record.body, _GZIP_FIELD
+    """Body and encoding field of a compressed record; as it is, flagged, if it does not inflate."""
+    body = inflated(record.body)
+    return (record.body, _GZIP_FIELD) if body is None else (body, _IDENTITY_FIELD)

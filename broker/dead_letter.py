@@ -8,14 +8,17 @@ it in both places, never in none. Only a leader can do it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..proto import v2
 from ..proto.errors import WireError
 from ..store.properties import decode_properties, encode_properties
 from ..store.record import Message, decode_delivery
+from ..store.topic_names import is_light
 from .convert import SYS_COMPRESSED, SYS_COMPRESSION_MASK
 from .metadata import Topic
+from .retry import NOT_COPIED
 from .stored_properties import in_bucket_order
 
 if TYPE_CHECKING:
@@ -23,6 +26,17 @@ if TYPE_CHECKING:
     from .node import Node
 
 _PREFIX = "%DLQ%"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dead letter comes from."""
+
+    topic: str
+    """That was consumed."""
+    read_from: str
+    """Where the record lies: the topic itself or a retry topic."""
+    group: str
 
 
 def dead_letter_topic(group: str) -> str:
@@ -35,34 +49,48 @@ def is_dead_letter_topic(topic: str) -> bool:
     return topic.startswith(_PREFIX)
 
 
-def move(node: Node, topic: str, group: str, stored: StoredRecord, attempts: int) -> None:
-    """Append the copy. Raises WireError when the log takes nothing now."""
+def move(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> int:
+    """Append the copy; returns the log offset behind it. Raises WireError when it cannot be now."""
+    end = node.sender.append(dead_letter(node, origin, stored, attempts)).end
+    node.counters.dead[origin.topic, origin.group] += 1
+    return end
+
+
+def dead_letter(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> Message:
+    """The copy of a record given out `attempts` times; makes its topic. Raises WireError."""
     if not node.is_leader:
         raise WireError(v2.HA_NOT_AVAILABLE, "dead letters wait for the leader")
-    target = dead_letter_topic(group)
-    if node.metadata.topic(target) is None:
-        node.metadata.check_room_for_topic(target)
-        node.meta_log.write_topic(Topic(target, 1, 1))
+    target = dead_letter_topic(origin.group)
+    make_topic(node, target)
     record = decode_delivery(stored.data)
     properties = decode_properties(record.properties)
+    for name in NOT_COPIED:
+        properties.pop(name, None)
     properties["WAIT"] = "false"
     properties["DELAY"] = "0"
-    properties.setdefault("RETRY_TOPIC", topic)
+    light = is_light(origin.read_from)
+    properties.setdefault("RETRY_TOPIC", origin.topic if light else origin.read_from)
     offset_id = record.store_host + stored.physical_offset.to_bytes(8, "big")
     properties.setdefault("ORIGIN_MESSAGE_ID", offset_id.hex().upper())
-    properties["DLQ_ORIGIN_TOPIC"] = topic
+    properties["DLQ_ORIGIN_TOPIC"] = origin.topic
     properties["DLQ_ORIGIN_MESSAGE_ID"] = properties.get("UNIQ_KEY", "")
-    node.sender.append(
-        Message(
-            target,
-            0,
-            record.body,
-            encode_properties(in_bucket_order(properties)),
-            record.flag,
-            record.sys_flag & (SYS_COMPRESSED | SYS_COMPRESSION_MASK),
-            record.born_timestamp_ms,
-            record.born_host,
-            node.sender.store_host,
-            record.reconsume_times + attempts,
-        )
+    return Message(
+        target,
+        0,
+        record.body,
+        encode_properties(in_bucket_order(properties)),
+        record.flag,
+        record.sys_flag & (SYS_COMPRESSED | SYS_COMPRESSION_MASK),
+        record.born_timestamp_ms,
+        record.born_host,
+        node.sender.store_host,
+        # FIFO consumers retry by themselves and say how often; the log does not know.
+        max(record.reconsume_times + 1, attempts),
     )
+
+
+def make_topic(node: Node, name: str) -> None:
+    """Make a group's retry or dead-letter topic when there is none. Raises WireError."""
+    if node.metadata.topic(name) is None:
+        node.metadata.check_room_for_topic(name)
+        node.meta_log.write_topic(Topic(name, 1, 1))

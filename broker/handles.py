@@ -5,15 +5,19 @@ Nine fields, separated by single spaces (gRPC API, section 6.1):
     start offset of the batch, pop time (ms), invisible time (ms), revive queue, topic kind,
     broker name, queue id, queue offset, commit-log offset
 
-The revive queue is 999 for FIFO groups and 0 otherwise; the topic kind is 0, because redelivery
-happens in place and needs no retry topic. A delivery is known by (queue, offset, pop time):
-ChangeInvisibleDuration keeps the pop time and moves only the invisible time, so that every handle of
-one delivery stays good for as long as the delivery lasts. Pure.
+The revive queue is 999 for FIFO groups, and otherwise the one where the state of the delivery is
+written; the topic kind is 0 for the topic itself, 1 and 2 for the group's retry topic under the first
+and the second form of its name. A delivery is known by (kind, queue, offset, pop time).
+ChangeInvisibleDuration gives it a new pop time and start (of FIFO groups it moves only the invisible
+time); every handle of one delivery stays good for as long as the delivery lasts. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from .delivery import Key
+from .retry import NORMAL, RETRY_V2
 
 FIFO_REVIVE_QUEUE = 999
 _FIELDS_MIN = 8
@@ -35,6 +39,11 @@ class ReceiptHandle:
     offset: int
     physical_offset: int
     """-1 when the handle has only eight fields."""
+
+    @property
+    def key(self) -> Key:
+        """The queue, among those of the group."""
+        return self.kind, self.queue_id
 
     @property
     def expires_ms(self) -> int:
@@ -69,4 +78,6 @@ def decode_handle(text: str) -> ReceiptHandle | None:
         )
     except ValueError:
         return None
-    return handle if handle.queue_id >= 0 and 0 <= handle.offset < _OFFSET_MAX else None
+    if handle.queue_id < 0 or not 0 <= handle.offset < _OFFSET_MAX:
+        return None
+    return handle if NORMAL <= handle.kind <= RETRY_V2 else None

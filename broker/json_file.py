@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ..store.config_file import ConfigFileError, dumps, load, loads, ordered, persist
@@ -33,6 +33,11 @@ class Saver:
     def __init__(
         self, path: Path, render: Callable[[], str], delay_s: float = _SAVE_DELAY_S
     ) -> None:
+        self.ready: Callable[[], Awaitable[bool]] | None = None
+        """Awaited between making the text and writing it: whether what the text relies on is on the
+        disk. If it is not, the text is dropped, and made again later."""
+        self.written: Callable[[], None] | None = None
+        """Told that the text which was made last is on the disk."""
         self._path = path
         self._render = render
         self._delay_s = delay_s
@@ -56,11 +61,18 @@ class Saver:
             self._task = None
         if self._dirty:
             self._dirty = False
+            text = self._render()
+            if self.ready is not None and not await self.ready():
+                log.warning("config_file.not_written path=%s error=too_early", self._path)
+                return
             try:
-                persist(self._path, self._render())
+                persist(self._path, text)
             except OSError as error:
                 # What stands in the file of before is older, not wrong; stopping goes on.
                 log.warning("config_file.not_written path=%s error=%s", self._path, error)
+                return
+            if self.written is not None:
+                self.written()
 
     async def _run(self) -> None:
         try:
@@ -75,6 +87,15 @@ class Saver:
 
     async def _write(self, text: str) -> bool:
         """Returns whether it was written; else it is still to be done."""
+        if self.ready is not None:
+            try:
+                ready = await self.ready()
+            except asyncio.CancelledError:
+                self._dirty = True
+                raise
+            if not ready:
+                self._dirty = True
+                return False
         writing = asyncio.ensure_future(asyncio.to_thread(persist, self._path, text))
         try:
             await asyncio.shield(writing)
@@ -89,4 +110,6 @@ class Saver:
             self._trouble = str(error)
             return False
         self._trouble = ""
+        if self.written is not None:
+            self.written()
         return True

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..proto import paths, v2
 from ..proto.errors import WireError
 from .handles import decode_handle
+from .recall_handle import decode_recall_handle
+from .transaction_records import parse_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +38,16 @@ _LOCAL = frozenset(
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Without the leader they wait for one: a client rides through a failover without an error.
 _HELD = frozenset(
-    (paths.SEND_MESSAGE, paths.CREATE_TOPIC, paths.CREATE_GROUP, paths.END_TRANSACTION)
+    (
+        paths.SEND_MESSAGE,
+        paths.CREATE_TOPIC,
+        paths.DELETE_TOPIC,
+        paths.CREATE_GROUP,
+        paths.DELETE_GROUP,
+        paths.RESET_OFFSETS,
+        paths.END_TRANSACTION,
+        paths.RECALL_MESSAGE,
+    )
 )
 
 
@@ -53,6 +64,15 @@ def _of_first_handle(request: Any) -> str:
     return _of_handle(request.entries[0]) if request.entries else ""
 
 
+def _of_recall(request: Any) -> str:
+    handle = decode_recall_handle(request.recall_handle)
+    return handle.broker if handle is not None else ""
+
+
+def _of_transaction(request: Any) -> str:
+    return parse_id(request.transaction_id).broker
+
+
 _GROUP_OF: dict[str, Callable[[Any], str]] = {
     paths.RECEIVE_MESSAGE: _of_queue,
     paths.PULL_MESSAGE: _of_queue,
@@ -62,6 +82,8 @@ _GROUP_OF: dict[str, Callable[[Any], str]] = {
     paths.ACK_MESSAGE: _of_first_handle,
     paths.CHANGE_INVISIBLE_DURATION: _of_handle,
     paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: _of_handle,
+    paths.END_TRANSACTION: _of_transaction,
+    paths.RECALL_MESSAGE: _of_recall,
 }
 
 
@@ -89,6 +111,7 @@ _TOPIC_OF: dict[str, Callable[[Any], str]] = {
     paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: _topic,
     paths.END_TRANSACTION: _topic,
     paths.RECALL_MESSAGE: _topic,
+    paths.SYNC_LITE_SUBSCRIPTION: _topic,
 }
 
 
@@ -110,6 +133,8 @@ class Locator:
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """HOST:PORT of the owner, or None: serve here. Raises WireError when there can be none."""
         node = self._node
+        if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
+            node.lite.spreading.spread(request, ctx)
         if path in _ROUTES and self._is_news(path, request):
             leader = node.cluster.own().leader()
             return leader.client if leader is not None else None

@@ -28,6 +28,7 @@ def topic_message(topic: Topic) -> v1.TopicConfig:
         perm=topic.perm,
         message_type=topic.message_type,
         attributes=topic.attributes,
+        first_offsets=topic.first_offsets,
     )
 
 
@@ -40,6 +41,7 @@ def topic_of(message: v1.TopicConfig) -> Topic:
         message.perm,
         message.message_type,
         dict(message.attributes) or _attributes(message.message_type),
+        first_offsets=dict(message.first_offsets),
     )
 
 
@@ -67,7 +69,7 @@ def group_of(message: v1.GroupConfig) -> Group:
     extra: dict[str, object] = {}
     if not message.consume_from_min:
         extra["consumeFromMinEnable"] = False
-    policy = _retry_policy(message.retry)
+    policy = retry_policy(message.retry)
     if policy:
         extra["groupRetryPolicy"] = policy
     return Group(
@@ -94,7 +96,8 @@ def _retry_message(group: Group) -> v1.GroupRetry:
     return v1.GroupRetry(delays_ms=[int(ms) for ms in custom.get("next") or ()])
 
 
-def _retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
+def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
+    """The field `groupRetryPolicy` of Apache's bean; empty: the broker's own table."""
     if retry.delays_ms:
         return {"customizedRetryPolicy": {"next": list(retry.delays_ms)}, "type": "CUSTOMIZED"}
     if retry.initial_ms:

@@ -3,6 +3,8 @@
 Promises: written soon after every change and at the stop, in Apache's own form; what only Apache
 interprets survives: fields of a topic or group, and of the files themselves (store format, sections 12.1-12.3). Derived from the log: losing the files
 costs nothing but those extra fields. What they alone know (a directory that Apache wrote) is imported.
+A file that this broker wrote says up to which change of the log; what stands in it and not in a log that
+goes further was deleted since, and stays away.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 TOPICS_TABLE = "topicConfigTable"
 GROUPS_TABLE = "subscriptionGroupTable"
+_WRITTEN_AT = "cometmqVersion"
+"""Number of the newest change in the file. Apache passes over it, and drops it when it writes the file."""
 # A file of 10,000 topics takes about 50 ms to make, on the loop: not more often than this.
 _SAVE_DELAY_S = 1.0
 
@@ -63,6 +67,7 @@ class MetaFiles:
         self._groups_path = directory / GROUPS_FILE
         self._topics_version = DataVersion(wall_ms)
         self._groups_version = DataVersion(wall_ms)
+        self._meta_version: Callable[[], int] = int
         self._topics_rest: dict[Any, Any] = {}
         self._groups_rest: dict[Any, Any] = {}
         self._topics = json_file.Saver(self._topics_path, self._render_topics, _SAVE_DELAY_S)
@@ -76,7 +81,15 @@ class MetaFiles:
         self._groups_version.load(groups.get("dataVersion") or {})
         self._topics_rest = _rest_of(topics, TOPICS_TABLE)
         self._groups_rest = _rest_of(groups, GROUPS_TABLE)
-        meta_log.merge(_topics_of(topics), _groups_of(groups), write)
+        known = meta_log.version
+        meta_log.merge(
+            _topics_of(topics),
+            _groups_of(groups),
+            write,
+            new_topics=_is_news(topics, known),
+            new_groups=_is_news(groups, known),
+        )
+        self._meta_version = lambda: meta_log.version
 
     def changed(self) -> None:
         """The tables changed: both files are written soon."""
@@ -94,6 +107,7 @@ class MetaFiles:
         table[META_TOPIC] = topic_to_json(Topic(META_TOPIC, 1, 1))
         content = {
             **self._topics_rest,
+            _WRITTEN_AT: self._meta_version(),
             "dataVersion": self._topics_version.next(),
             TOPICS_TABLE: table,
         }
@@ -103,6 +117,7 @@ class MetaFiles:
         content = {
             "forbiddenTable": {},
             **self._groups_rest,
+            _WRITTEN_AT: self._meta_version(),
             "dataVersion": self._groups_version.next(),
             GROUPS_TABLE: {
                 name: group_to_json(group) for name, group in self._metadata.groups.items()
@@ -121,6 +136,14 @@ def _groups_of(content: dict[Any, Any]) -> list[Group]:
     return [group_from_json(name, bean) for name, bean in table.items()]
 
 
+def _is_news(content: dict[Any, Any], version: int) -> bool:
+    """Whether a file may know what a log at `version` does not: Apache wrote it, or the log lost its
+    end."""
+    written_at = content.get(_WRITTEN_AT)
+    return not isinstance(written_at, int) or written_at > version
+
+
 def _rest_of(content: dict[Any, Any], table: str) -> dict[Any, Any]:
     """Fields of the file that are not ours: written back as they were."""
-    return {name: value for name, value in content.items() if name not in (table, "dataVersion")}
+    ours = (table, "dataVersion", _WRITTEN_AT)
+    return {name: value for name, value in content.items() if name not in ours}

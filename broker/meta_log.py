@@ -35,7 +35,7 @@ from .meta_codec import (
     topic_message,
     topic_of,
 )
-from .metadata import Group, Metadata, Topic
+from .metadata import Group, Metadata, Topic, is_system_topic
 
 if TYPE_CHECKING:
     from ..store.message_store import MessageStore
@@ -51,6 +51,16 @@ _TAG_SNAPSHOT = "SNAPSHOT"
 # Records read at once while the newest snapshot is looked for, from the end backwards.
 _READ_RECORDS = 64
 _READ_BYTES = 1 << 20
+# Ids under which a topic that was deleted may have had queues.
+_QUEUE_IDS = range(1_024)
+
+
+def _nothing(_name: str) -> None:
+    """Until somebody wants to know."""
+
+
+def _nothing_kept(_name: str, _keep_offsets: bool) -> None:
+    """The same for groups."""
 
 
 class MetaLog:
@@ -63,6 +73,9 @@ class MetaLog:
         self._store = store
         self.host = bytes(HOST_V4_BYTES)
         """Born and store host of the records; the server sets it once it knows its port."""
+        self.on_topic_removed: Callable[[str], None] = _nothing
+        self.on_group_removed: Callable[[str, bool], None] = _nothing_kept
+        """Name, and whether its offsets stay. Called on every replica, where it comes in the log."""
         self._wall_ms = wall_ms
         self._assembly = Assembly()
         segment = store.config.mapped_file_size_commit_log
@@ -73,24 +86,66 @@ class MetaLog:
     # Writing: on the leader only.
 
     def write_topic(self, topic: Topic) -> int:
-        """Append and apply a topic's creation or change; returns the log offset behind it."""
-        return self._write(v1.MetaChange(topic_upsert=topic_message(topic)), topic, None)
+        """Append and apply a topic's creation or change; returns the log offset behind it.
+
+        A new topic begins behind the messages of a deleted one of its name.
+        """
+        if self._metadata.topic(topic.name) is None and not is_system_topic(topic.name):
+            topic.first_offsets = self._ends(topic.name)
+        return self._write_topic(topic)
+
+    def _write_topic(self, topic: Topic) -> int:
+        end = self._write(v1.MetaChange(topic_upsert=topic_message(topic)))
+        self._metadata.put_topic(topic)
+        self._hide_old(topic)
+        return end
 
     def write_group(self, group: Group) -> int:
         """Append and apply a group's creation or change; returns the log offset behind it."""
-        return self._write(v1.MetaChange(group_upsert=group_message(group)), None, group)
+        end = self._write(v1.MetaChange(group_upsert=group_message(group)))
+        self._metadata.put_group(group)
+        return end
 
-    def _write(self, change: v1.MetaChange, topic: Topic | None, group: Group | None) -> int:
+    def delete_topic(self, name: str) -> int:
+        """Append and apply a topic's end; returns the log offset behind it."""
+        end = self._write(v1.MetaChange(topic_delete=name))
+        self._remove_topic(name)
+        return end
+
+    def delete_group(self, name: str, keep_offsets: bool) -> int:
+        """Append and apply a group's end; returns the log offset behind it."""
+        end = self._write(v1.MetaChange(group_delete=name, keep_offsets=keep_offsets))
+        self._remove_group(name, keep_offsets)
+        return end
+
+    def _remove_topic(self, name: str) -> None:
+        self._metadata.remove_topic(name)
+        self.on_topic_removed(name)
+
+    def _remove_group(self, name: str, keep_offsets: bool) -> None:
+        self._metadata.remove_group(name)
+        self.on_group_removed(name, keep_offsets)
+
+    def _ends(self, name: str) -> dict[int, int]:
+        """The next offsets of the queues that there are under a name."""
+        ends = self._store.next_offsets(name, _QUEUE_IDS)
+        return {queue_id: end for queue_id, end in ends.items() if end}
+
+    def _hide_old(self, topic: Topic) -> None:
+        """Let nobody read what a deleted topic of the name left.
+
+        The queues may not reach so far yet: then it is done again where the record comes.
+        """
+        for queue_id, end in topic.first_offsets.items():
+            self._store.hide_below(topic.name, queue_id, end)
+
+    def _write(self, change: v1.MetaChange) -> int:
         change.version = self.version + 1
         (result,) = self._store.append_many([self._message(_TAG_META, change.SerializeToString())])
         if result.status is not PutStatus.PUT_OK:
             reason = self._store.refusal or result.status.value
             raise WireError(v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {reason}")
         self.version = change.version
-        if topic is not None:
-            self._metadata.put_topic(topic)
-        if group is not None:
-            self._metadata.put_group(group)
         return result.end
 
     def snapshot(self, _segment_offset: int = 0) -> list[Message]:
@@ -128,20 +183,35 @@ class MetaLog:
         for record in self._undispatched():
             self._apply(record)
 
-    def merge(self, topics: Iterable[Topic], groups: Iterable[Group], write: bool) -> None:
-        """Take what the JSON files say of things that the log does not know (Apache's directory)."""
+    def merge(
+        self,
+        topics: Iterable[Topic],
+        groups: Iterable[Group],
+        write: bool,
+        *,
+        new_topics: bool = True,
+        new_groups: bool = True,
+    ) -> None:
+        """Take what the JSON files say of things that the log does not know (Apache's directory).
+
+        Without `new_topics` or `new_groups` only fields of known ones that the log does not carry.
+        """
         for topic in topics:
             known = self._metadata.topic(topic.name)
             if known is not None:
                 known.extra = topic.extra
+            elif not new_topics:
+                continue
             elif write:
-                self.write_topic(topic)
+                self._write_topic(topic)
             else:
                 self._metadata.put_topic(topic)
         for group in groups:
             known_group = self._metadata.group(group.name)
             if known_group is not None:
                 known_group.extra = {**group.extra, **known_group.extra}
+            elif not new_groups:
+                continue
             elif write:
                 self.write_group(group)
             else:
@@ -161,18 +231,22 @@ class MetaLog:
                 self._apply_snapshot(parts)
 
     def _apply_change(self, change: v1.MetaChange) -> None:
+        kind = change.WhichOneof("change")
         if change.version <= self.version:
+            if kind == "topic_upsert" and change.topic_upsert.first_offsets:
+                self._hide_old(topic_of(change.topic_upsert))
             return
         self.version = change.version
-        kind = change.WhichOneof("change")
         if kind == "topic_upsert":
-            self._metadata.put_topic(topic_of(change.topic_upsert))
+            topic = topic_of(change.topic_upsert)
+            self._metadata.put_topic(topic)
+            self._hide_old(topic)
         elif kind == "group_upsert":
             self._metadata.put_group(group_of(change.group_upsert))
         elif kind == "topic_delete":
-            self._metadata.remove_topic(change.topic_delete)
+            self._remove_topic(change.topic_delete)
         elif kind == "group_delete":
-            self._metadata.remove_group(change.group_delete)
+            self._remove_group(change.group_delete, change.keep_offsets)
 
     def _apply_snapshot(self, parts: list[v1.MetaSnapshot]) -> None:
         version = parts[0].version
@@ -183,6 +257,8 @@ class MetaLog:
             {topic.name: topic_of(topic) for part in parts for topic in part.topics},
             {group.name: group_of(group) for part in parts for group in part.groups},
         )
+        for topic in self._metadata.topics.values():
+            self._hide_old(topic)
 
     def _from_newest_snapshot(self) -> list[Record]:
         """The dispatched records from the newest whole snapshot on; all of them without one."""

@@ -16,7 +16,13 @@ from typing import Any
 from ..proto import v2
 from ..proto.errors import WireError
 from ..store.config_file import ordered
-from .validation import MIXED
+from .validation import (
+    MIXED,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
 
 PERM_READ = 4
 PERM_WRITE = 2
@@ -34,6 +40,7 @@ TYPE_NAMES: Mapping[str, int] = {
 _NAME_OF_TYPE = {number: name for name, number in TYPE_NAMES.items()}
 _TYPE_ATTRIBUTE = "message.type"
 
+_RETRY_TOPIC_PREFIX = "%RETRY%"
 _MAX_ATTEMPTS = 17
 # Fields of a group's `extra` that the records of the log carry: there absent means default.
 _RECORDED_EXTRA = frozenset({"consumeFromMinEnable", "groupRetryPolicy"})
@@ -43,6 +50,24 @@ DEFAULT_BACKOFF_MS: tuple[int, ...] = (
     *(1_000, 5_000, 10_000, 30_000),
     *(minute * 60_000 for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
 )
+
+
+def is_system_topic(name: str) -> bool:
+    """Topics that belong to the broker."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_internal_topic(name: str) -> bool:
+    """Topics that the broker makes when it needs them: never counted, listed only when asked for.
+
+    Dead-letter topics are not among them, because people read those.
+    """
+    return is_system_topic(name) or name.startswith(_RETRY_TOPIC_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """Groups that belong to the broker."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def type_name(message_type: int) -> str:
@@ -61,6 +86,8 @@ class Topic:
     message_type: int = v2.NORMAL
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    first_offsets: dict[int, int] = field(default_factory=dict)
+    """By queue: what lies below belongs to a topic of the same name that was deleted."""
 
     @property
     def readable(self) -> bool:
@@ -124,6 +151,8 @@ class Metadata:
         self.on_change: Callable[[], None] | None = None
         self._auto_create_group = auto_create_group
         self._max_topics = max_topics
+        self._counted = 0
+        """Topics that people made, and dead-letter topics."""
         self._max_groups = max_groups
 
     def topic(self, name: str) -> Topic | None:
@@ -151,7 +180,9 @@ class Metadata:
 
     def check_room_for_topic(self, name: str) -> None:
         """Refuse a new topic beyond the limit."""
-        if name not in self.topics and len(self.topics) >= self._max_topics:
+        if name in self.topics or is_internal_topic(name):
+            return
+        if self._counted >= self._max_topics:
             raise WireError(v2.FORBIDDEN, f"there are {self._max_topics} topics: maxTopics")
 
     def check_room_for_group(self, name: str) -> None:
@@ -164,6 +195,8 @@ class Metadata:
         known = self.topics.get(topic.name)
         if known is not None:
             topic.inherit(known)
+        else:
+            self._counted += not is_internal_topic(topic.name)
         self.topics[topic.name] = topic
         self._changed(routes=True)
 
@@ -178,6 +211,7 @@ class Metadata:
     def remove_topic(self, name: str) -> None:
         """Forget a topic, if it is known."""
         if self.topics.pop(name, None) is not None:
+            self._counted -= not is_internal_topic(name)
             self._changed(routes=True)
 
     def remove_group(self, name: str) -> None:
@@ -192,6 +226,7 @@ class Metadata:
         for name in groups.keys() & self.groups.keys():
             groups[name].inherit(self.groups[name])
         self.topics = dict(topics)
+        self._counted = sum(not is_internal_topic(name) for name in topics)
         self.groups = dict(groups)
         self._changed(routes=True)
 

@@ -9,14 +9,19 @@ nobody scrapes does not pay for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .admin import is_system_group, is_system_topic
-from .metadata import type_name
+from .counters import SIZE_BOUNDS
+from .metadata import is_system_group, is_system_topic, type_name
+from .metrics_families import Buckets, Families, flag
+from .metrics_groups import StoreTimes, group_families
+from .metrics_pop import pop_families
 from .metrics_store import store_families
-from .status import all_group_queues, members_of
+from .metrics_timers import timer_families
+from .status import members_of
 from .telemetry import CONSUMER_TYPES
+from .transaction_stats import transaction_families
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -25,10 +30,13 @@ if TYPE_CHECKING:
     from ..front.door import DoorStatistics
     from .node import Node
 
-_COMMON = ("cluster", "node_type", "node_id")
 _NS_PER_S = 1_000_000_000
 _READ_WRITE = 6
 _READ_ONLY = 4
+_PROCESSORS = (
+    *("send", "async_put", "pull", "ack", "query_message", "client_manager", "heartbeat"),
+    *("lite_pull", "transaction", "consumer_manager", "admin", "reply"),
+)
 
 
 class Metrics:
@@ -40,12 +48,9 @@ class Metrics:
         self._node = node
         self._door = door
         self._forwards = forwards
-        config = node.config
-        self._common = (
-            config.broker_cluster_name,
-            "broker",
-            f"{config.broker_name}-{config.broker_id}",
-        )
+        families = self._families = Families(node.config)
+        self._store_times = StoreTimes(node)
+        self._gauge, self._counter, self._one = families.gauge, families.counter, families.one
         self._last = (node.clock.steady_ns(), 0, 0)
         self._rates = (0.0, 0.0)
 
@@ -60,51 +65,21 @@ class Metrics:
             *self._clients(),
             *self._groups(),
             *self._storage(),
+            *self._transactions(),
             *self._replication(),
             *self._door_calls(),
             *self._process(),
         ]
         return lambda: generate_latest(_Families(families))
 
-    def _gauge(
-        self,
-        name: str,
-        text: str,
-        samples: Iterable[tuple[tuple[str, ...], float]],
-        labels: tuple[str, ...] = (),
-    ) -> Metric:
-        from prometheus_client.metrics_core import GaugeMetricFamily
-
-        family = GaugeMetricFamily(name, text, labels=(*_COMMON, *labels))
-        for values, number in samples:
-            family.add_metric((*self._common, *values), number)
-        return family
-
-    def _counter(
-        self,
-        name: str,
-        text: str,
-        samples: Iterable[tuple[tuple[str, ...], float]],
-        labels: tuple[str, ...] = (),
-    ) -> Metric:
-        from prometheus_client.metrics_core import CounterMetricFamily
-
-        family = CounterMetricFamily(name, text, labels=(*_COMMON, *labels))
-        for values, number in samples:
-            family.add_metric((*self._common, *values), number)
-        return family
-
-    def _one(self, name: str, text: str, number: float) -> Metric:
-        return self._gauge(name, text, [((), number)])
-
     def _traffic(self) -> list[Metric]:
         counters = self._node.counters
         sent = [
-            ((topic, type_name(kind), _flag(is_system_topic(topic))), total)
+            ((topic, type_name(kind), flag(is_system_topic(topic))), total)
             for (topic, kind), total in counters.sent.items()
         ]
         received = [
-            ((topic, group, _flag(retry), _flag(is_system_topic(topic))), total)
+            ((topic, group, flag(retry), flag(is_system_topic(topic))), total)
             for (topic, group, retry), total in counters.received.items()
         ]
         labels_in = ("topic", "message_type", "is_system")
@@ -121,6 +96,12 @@ class Metrics:
                 "Bytes of the bodies that were appended.",
                 [(labels, total.bytes) for labels, total in sent],
                 labels_in,
+            ),
+            self._families.histogram(
+                "rocketmq_message_size",
+                "Sizes of the bodies that were appended, in bytes.",
+                [(labels[:2], Buckets(SIZE_BOUNDS, list(t.sizes), t.bytes)) for labels, t in sent],
+                labels_in[:2],
             ),
             self._counter(
                 "rocketmq_messages_out",
@@ -165,6 +146,11 @@ class Metrics:
                 "Messages delivered again because another replica served pops meanwhile.",
                 [((), counters.redelivered_without_handover)],
             ),
+            self._counter(
+                "cometmq_messages_not_repeated",
+                "Messages not stored again, because their ids were sent inside the window.",
+                [((), counters.repeated)],
+            ),
         ]
 
     def _tables(self) -> list[Metric]:
@@ -174,7 +160,35 @@ class Metrics:
             self._one("rocketmq_broker_permission", "2 write, 4 read, 6 both.", permission),
             self._one("rocketmq_topic_number", "Topics.", len(node.metadata.topics)),
             self._one("rocketmq_consumer_group_number", "Groups.", len(node.metadata.groups)),
+            self._created("topic"),
+            self._created("consumer_group"),
+            self._gauge(
+                "rocketmq_processor_watermark",
+                "Requests that wait for their turn; those without a queue are served at once.",
+                [((name,), number) for name, number in self._waiting().items()],
+                ("processor",),
+            ),
         ]
+
+    def _created(self, what: str) -> Metric:
+        made = self._node.counters.created.items()
+        return self._families.histogram(
+            f"rocketmq_{what}_create_execution_time",
+            "Milliseconds until it was made, as safe as the broker's mode promises.",
+            [
+                ((outcome, flag(system)), took)
+                for (kind, outcome, system), took in made
+                if kind == what
+            ],
+            ("invocation_status", "is_system"),
+        )
+
+    def _waiting(self) -> dict[str, int]:
+        """Of RocketMQ's thread pools, which are no pools here: only sends are ever queued."""
+        waiting = dict.fromkeys(_PROCESSORS, 0)
+        waiting["send"] = self._node.sender.waiting
+        waiting["async_put"] = len(self._node.durability)
+        return waiting
 
     def _clients(self) -> list[Metric]:
         node = self._node
@@ -186,7 +200,7 @@ class Metrics:
                 continue
             who = (client.language, client.version, "grpc")
             if client.client_type in CONSUMER_TYPES:
-                system = _flag(is_system_group(client.group))
+                system = flag(is_system_group(client.group))
                 consumers[(*who, client.group, "pop", system)] += 1
             else:
                 producers[who] += 1
@@ -202,30 +216,18 @@ class Metrics:
         ]
 
     def _groups(self) -> list[Metric]:
-        lag: Counter[tuple[str, ...]] = Counter()
-        in_flight: Counter[tuple[str, ...]] = Counter()
-        for name, queue in all_group_queues(self._node):
-            key = (name, queue.topic, "false", _flag(is_system_topic(queue.topic)))
-            lag[key] += queue.lag
-            in_flight[key] += queue.in_flight
-        labels = ("consumer_group", "topic", "is_retry", "is_system")
-        ready = {key: max(0, lag[key] - in_flight[key]) for key in lag}
-        return [
-            self._gauge("rocketmq_consumer_lag_messages", "Not consumed yet.", lag.items(), labels),
-            self._gauge(
-                "rocketmq_consumer_inflight_messages",
-                "Delivered and not acknowledged.",
-                in_flight.items(),
-                labels,
-            ),
-            self._gauge(
-                "rocketmq_consumer_ready_messages", "Ready to be delivered.", ready.items(), labels
-            ),
-        ]
+        return group_families(self._node, self._families, self._store_times)
 
     def _storage(self) -> list[Metric]:
-        common = dict(zip(_COMMON, self._common, strict=True))
-        return store_families(self._node, self._gauge, self._counter, common)
+        return [
+            *store_families(self._node, self._gauge, self._counter, self._families.common),
+            *timer_families(self._node.timers, self._families),
+            *pop_families(self._node, self._families),
+        ]
+
+    def _transactions(self) -> list[Metric]:
+        common = self._families.common
+        return transaction_families(self._node.transactions, self._gauge, self._counter, common)
 
     def _replication(self) -> list[Metric]:
         node = self._node
@@ -320,7 +322,3 @@ class _Families:
 
     def collect(self) -> list[Metric]:
         return self._families
-
-
-def _flag(value: bool) -> str:
-    return "true" if value else "false"

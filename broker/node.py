@@ -9,10 +9,12 @@ rule R10).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..proto.errors import WireError
+from .journal import Journal, NullJournal
 from .meta_log import META_TOPIC
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .config import BrokerConfig
     from .counters import Counters
     from .durability import DurabilityGate
+    from .lite_service import LiteService
     from .meta_log import MetaLog
     from .metadata import Group, Metadata
     from .offsets import ConsumerOffsets
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from .registry import ClientRegistry
     from .send import Sender
     from .store_keeper import StoreKeeper
+    from .telemetry_forward import TelemetryForward
+    from .timer_service import TimerService
+    from .trace_service import TraceService
+    from .transactions import Transactions
 
 # One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
 _DISPATCH_RECORDS = 2_000
@@ -63,6 +70,20 @@ class Node:
     sender: Sender = field(init=False)
     pop: PopService = field(init=False)
     keeper: StoreKeeper = field(init=False)
+    journal: Journal = field(default_factory=NullJournal)
+    """What makes the pop state survive; opened on a leader."""
+    timers: TimerService = field(init=False)
+    transactions: Transactions = field(init=False)
+    lite: LiteService = field(init=False)
+    telemetry_forward: TelemetryForward | None = None
+    trace: TraceService | None = None
+    """Writes down what happens to every message, where that is asked for."""
+    clock_listeners: list[Callable[[], None]] = field(default_factory=list)
+    """Called when a test moved the wall clock: what is due may have changed."""
+    closers: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the broker stops, while the log still takes what they write."""
+    watchers: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """By topic: called in the turn in which records of it became visible."""
     _pump_scheduled: bool = False
     _pump_timer: asyncio.TimerHandle | None = None
 
@@ -127,6 +148,8 @@ class Node:
 
     def close(self) -> None:
         """Nothing comes any more: build the queues to the end, so that the store stops cleanly."""
+        for closer in self.closers:
+            closer()
         self.store.commit()
         before = -1
         while before < self.store.dispatched_offset < self.readable_limit():
@@ -154,5 +177,7 @@ class Node:
                 woken.add((arrival.topic, arrival.queue_id))
         for topic, queue_id in woken:
             self.pop.notify(topic, queue_id)
+            if topic in self.watchers:
+                self.watchers[topic]()
         if len(arrivals) >= _DISPATCH_RECORDS:
             self.schedule_pump()

@@ -13,10 +13,11 @@ Handles of another replica (pop times before `since_ms`) are honoured while they
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from .pop import RENEW_MAX_MS, RENEW_SLICE_MS, Alive, Claim, Delivery, Outcome, Terms
+from .delivery import Alive, Claim, Delivery, Key, Outcome, Terms, renewal_ms
+from .retry import NORMAL
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class OrderedQueue:
     """One queue, as a FIFO group sees it."""
 
     queue_id: int
+    """Within the topic."""
     committed: int
     """The consumer offset: the first message that is not acknowledged, and where a pop starts."""
     handed_out: int = 0
@@ -62,6 +64,11 @@ class OrderedQueue:
     batch: Batch | None = None
     skips: set[int] = field(default_factory=set)
     """Offsets above `committed`, outside the batch, that another replica's handle acknowledged."""
+
+    @property
+    def key(self) -> Key:
+        """As its group knows it."""
+        return NORMAL, self.queue_id
 
     @property
     def next_read(self) -> int:
@@ -77,21 +84,23 @@ class OrderedQueue:
             self.skips.remove(self.committed)
             self.committed += 1
 
-    def jump(self, offset: int) -> None:
-        """The group starts at `offset`; the lock is gone."""
+    def jump(self, offset: int) -> list[int]:
+        """The group starts at `offset`; the lock is gone. No journal has to be told of anything."""
         self.committed = offset
         self.batch = None
         self.skips.clear()
+        return []
 
-    def advance_to(self, offset: int) -> None:
-        """Another replica has consumed everything below `offset`."""
+    def advance_to(self, offset: int) -> list[int]:
+        """Another replica has consumed everything below `offset`; returns nothing, like `jump`."""
         if offset <= self.committed:
-            return
+            return []
         if self.batch is not None:
             self.batch.acked.update(o for o in self.batch.offsets if o < offset)
         self.skips = {o for o in self.skips if o >= offset}
         self.committed = offset
         self.settle()
+        return []
 
 
 @dataclass(slots=True)
@@ -102,16 +111,17 @@ class OrderedGroup:
     group: str
     in_flight_max: int
     since_ms: int
-    queues: dict[int, OrderedQueue] = field(default_factory=dict)
+    queues: dict[Key, OrderedQueue] = field(default_factory=dict)
+    """All of them of the topic itself: a FIFO group has no retry topic."""
 
-    def add_queue(self, queue_id: int, committed: int, handed_out: int = 0) -> OrderedQueue:
+    def add_queue(self, key: Key, committed: int, handed_out: int = 0) -> OrderedQueue:
         """Start with a queue at its consumer offset."""
-        queue = self.queues[queue_id] = OrderedQueue(queue_id, committed, handed_out)
+        queue = self.queues[key] = OrderedQueue(key[1], committed, handed_out)
         return queue
 
-    def in_flight(self, queue_id: int) -> int:
+    def in_flight(self, key: Key) -> int:
         """Messages given out and not acknowledged."""
-        queue = self.queues.get(queue_id)
+        queue = self.queues.get(key)
         return len(queue.batch.unacked()) if queue and queue.batch else 0
 
     def open_for(self, queue: OrderedQueue, now_ms: int, attempt_id: str) -> bool:
@@ -122,18 +132,23 @@ class OrderedGroup:
         unblocked_ms = batch.unblocked_ms()
         return unblocked_ms is None or unblocked_ms <= now_ms
 
-    def expire(self, now_ms: int, alive: Alive) -> None:
-        """Keep the batches of living push consumers hidden; time alone opens the others."""
+    def expire(self, now_ms: int, alive: Alive, last: Callable[[int], int] | None = None) -> None:
+        """Keep the batches of living push consumers hidden; time alone opens the others.
+
+        After three hours a batch is hidden once more, for what `last` says of the attempts before.
+        """
         for queue in self.queues.values():
             batch = queue.batch
-            if (
-                batch is not None
-                and batch.owner
-                and batch.visible_ms <= now_ms
-                and now_ms - batch.since_ms < RENEW_MAX_MS
-                and alive(batch.owner)
-            ):
-                batch.visible_ms = now_ms + RENEW_SLICE_MS
+            if batch is None or not batch.owner or batch.visible_ms > now_ms:
+                continue
+            slice_ms = renewal_ms(now_ms - batch.since_ms)
+            if not alive(batch.owner):
+                continue
+            if slice_ms == 0:
+                batch.owner = ""
+                if last is not None:
+                    slice_ms = last(max(batch.attempts.values()) - 1)
+            batch.visible_ms = now_ms + slice_ms
 
     def wanted(self, queue: OrderedQueue, offset: int) -> bool:
         """Whether a message at or above the read position is to be given out."""
@@ -178,7 +193,7 @@ class OrderedGroup:
 
     def judge(self, claim: Claim, now_ms: int) -> Outcome:
         """What `ack` would answer."""
-        queue = self.queues[claim.queue_id]
+        queue = self.queues[claim.key]
         batch = queue.batch
         if claim.offset < queue.committed or claim.offset in queue.skips:
             return Outcome.CONSUMED
@@ -195,7 +210,7 @@ class OrderedGroup:
         """The consumer is done with a message."""
         outcome = self.judge(claim, now_ms)
         if outcome is Outcome.DONE:
-            queue = self.queues[claim.queue_id]
+            queue = self.queues[claim.key]
             if queue.batch is not None and claim.offset in queue.batch.attempts:
                 queue.batch.acked.add(claim.offset)
             else:
@@ -207,7 +222,7 @@ class OrderedGroup:
         self, claim: Claim, now_ms: int, invisible_ms: int, count: bool = True
     ) -> tuple[Outcome, Delivery | None]:
         """Hide a message for `invisible_ms` from now; without `count` the next attempt is free."""
-        queue = self.queues[claim.queue_id]
+        queue = self.queues[claim.key]
         batch = queue.batch
         if claim.offset < queue.committed or claim.offset in queue.skips:
             return Outcome.CONSUMED, None
@@ -222,9 +237,9 @@ class OrderedGroup:
             claim.offset, batch.pop_ms, visible_ms, batch.attempts[claim.offset]
         )
 
-    def release(self, queue_id: int, given: Iterable[tuple[int, int]], visible_ms: int) -> None:
+    def release(self, key: Key, given: Iterable[tuple[int, int]], visible_ms: int) -> None:
         """Deliveries (offset, pop time) did not reach the client: visible at `visible_ms`."""
-        batch = self.queues[queue_id].batch
+        batch = self.queues[key].batch
         if batch is not None:
             for offset, pop_ms in given:
                 if pop_ms == batch.pop_ms and offset in batch.attempts:

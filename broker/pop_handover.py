@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Protocol
 from google.protobuf.message import DecodeError
 
 from ..proto import v1
-from .pop import Delivery, PopGroup, PopQueue
+from .delivery import Delivery, Key
+from .pop import PopGroup
 from .pop_fifo import OrderedGroup, OrderedQueue
+from .pop_queue import PopQueue
 
 if TYPE_CHECKING:
     from .node import Node
@@ -58,15 +60,21 @@ class Handover:
         if self._timer is None and not self._node.is_leader:
             self._timer = self._node.loop.call_later(_WRITE_PERIOD_S, self._write)
 
-    def restore(self, core: Core, open_queue: Callable[[Core, int], None]) -> None:
-        """Take over what this node knew of a group before its restart."""
+    def restore(self, core: Core, open_queue: Callable[[Core, Key], object]) -> set[Key]:
+        """Take over what this node knew of a group before its restart; returns of which queues."""
+        known: set[Key] = set()
         if self._node.is_leader:
-            return
+            return known
         if self._saved is None:
             self._saved = _by_group(read_file(self._path))
-        for state in self._saved.pop((core.topic, core.group), ()):
-            open_queue(core, state.queue_id)
-            load_queue(core, state)
+        topics = core.topics if isinstance(core, PopGroup) else (core.topic,)
+        for kind, topic in enumerate(topics):
+            for state in self._saved.pop((topic, core.group), ()):
+                key = kind, state.queue_id
+                open_queue(core, key)
+                if load_queue(core, key, state):
+                    known.add(key)
+        return known
 
     def discard(self) -> None:
         """The leader serves again."""
@@ -105,7 +113,7 @@ def dump_core(core: Core) -> Iterator[v1.PopQueueState]:
     for queue in core.queues.values():
         state = v1.PopQueueState(
             group=core.group,
-            topic=core.topic,
+            topic=queue.topic if isinstance(queue, PopQueue) else core.topic,
             queue_id=queue.queue_id,
             consumer_offset=queue.committed,
             next_offset=queue.next_read,
@@ -143,20 +151,25 @@ def _dump_batch(queue: OrderedQueue) -> tuple[Iterable[Delivery], list[int]]:
     return deliveries, sorted(acked)
 
 
-def load_queue(core: Core, state: v1.PopQueueState) -> None:
-    """Put a saved state into a queue that was just opened at its consumer offset."""
-    queue = core.queues[state.queue_id]
+def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
+    """Put a saved state into a queue that was just opened at its consumer offset.
+
+    Returns whether it is of use: another replica may have been further since.
+    """
+    queue = core.queues[key]
     if isinstance(core, OrderedGroup) or isinstance(queue, OrderedQueue):
         assert isinstance(queue, OrderedQueue)
         # The lock is not restored: its messages come again from the first un-acknowledged one.
         queue.advance_to(state.consumer_offset)
         queue.skips.update(o for o in _offsets(state) if o > queue.committed)
-        return
-    if state.next_offset <= queue.committed:
-        return
+        return True
+    if state.next_offset < queue.committed:
+        return False
     queue.advance_to(state.consumer_offset)
     for saved in state.deliveries:
-        if saved.queue_offset >= queue.committed:
+        # The offset passes what the leader's journal has; all else below it is done.
+        passed = saved.queue_offset < state.consumer_offset
+        if passed or saved.queue_offset >= queue.committed:
             core.restore(
                 queue,
                 Delivery(
@@ -165,12 +178,15 @@ def load_queue(core: Core, state: v1.PopQueueState) -> None:
                     saved.visible_at_ms,
                     saved.attempt,
                     saved.client_id,
-                    saved.pop_time_ms,
+                    # Of a message that is renewed no other handle is out.
+                    saved.pop_time_ms if saved.client_id else 0,
+                    stored=passed,
                 ),
             )
     queue.next_read = max(queue.next_read, state.next_offset)
     queue.skips.update(o for o in _offsets(state) if o >= queue.next_read)
     queue.settle()
+    return True
 
 
 def _offsets(state: v1.PopQueueState) -> Iterator[int]:

@@ -1,26 +1,35 @@
-"""From the store to a ReceiveMessage answer: what is due again first, then the queues in turn.
+"""From the store to a ReceiveMessage answer: the queues in their order, what is due again in place.
 
 Promises: filtered messages count as consumed; a message with all its attempts used goes to
 `%DLQ%<group>` instead of the client; what cannot be read is consumed only if retention has deleted it
-(gRPC API, sections 5.6 and 7; broker semantics, sections 1.13 and 3.3). New groups begin at the first
-message that there is.
+(gRPC API, sections 5.6 and 7; broker semantics, sections 1.4, 1.13 and 3.3). New groups begin at the
+first message that there is. What is due again comes out of the retry topic, where `reviver.py` puts it;
+only where nothing can be written it is given out again in place.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from ..proto import v2
 from ..store.record import decode_delivery
 from ..store.results import GetStatus
+from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
 from .handles import FIFO_REVIVE_QUEUE
-from .pop import UNDELIVERED_MS, Delivery, PopGroup, PopQueue, next_pop_ms
+from .pop import PopGroup
 from .pop_fifo import OrderedGroup, OrderedQueue
-from .pop_turn import PopTurn, matches
+from .pop_order import by_priority, falls_in, in_turn, priority_factor, with_retries
+from .pop_queue import PopQueue
+from .pop_turn import ANSWER_BYTES_MAX, PopTurn, matches
+from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
+from .reviver import last_delay_ms
 
 if TYPE_CHECKING:
     from ..store.results import GetResult, StoredRecord
     from .node import Node
     from .pop_request import PopRequest
+    from .reviver import Reviver
 
 _READS_MAX = 16
 """Reads of one queue for one request: a filter that drops everything must not hold the loop."""
@@ -31,64 +40,102 @@ Core = PopGroup | OrderedGroup
 class PopReader:
     """Serves pops of any group from one node's store."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, reviver: Reviver) -> None:
         self._node = node
+        self._reviver = reviver
+        config = node.config
+        self._retry_kinds: tuple[tuple[int, ...], ...] = ((RETRY_V1, RETRY_V2),)
+        if config.enable_retry_topic_v2:
+            # Which form is read first alternates, so that neither starves.
+            both = config.retrieve_message_from_pop_retry_topic_v1
+            self._retry_kinds = (
+                ((RETRY_V2, RETRY_V1), (RETRY_V1, RETRY_V2)) if both else ((RETRY_V2,),)
+            )
+        self._pops = 0
 
-    def pop(self, core: Core, request: PopRequest, first_queue: int) -> PopTurn:
+    def pop(self, core: Core, request: PopRequest, turn_number: int) -> PopTurn:
         """Give out what there is, up to the batch size."""
-        turn = PopTurn(self._node, request, self._node.clock.wall_ms())
-        core.expire(turn.now_ms, self._alive)
+        self._pops += 1
+        revive_queue = self._pops % self._node.config.revive_queue_num
+        turn = PopTurn(self._node, request, self._node.clock.wall_ms(), revive_queue)
         if isinstance(core, PopGroup):
-            self._redeliver(core, turn)
-        queues = request.topic.read_queues
-        for step in range(queues):
-            if turn.full:
-                break
-            queue_id = (first_queue + step) % queues
-            if isinstance(core, PopGroup):
-                self._pop_queue(core, self.queue(core, queue_id), turn)
-            else:
-                self._pop_ordered(core, self.ordered(core, queue_id), turn)
+            if self._reviver.in_place(core):
+                core.expire(turn.now_ms, self._reviver.alive)
+                core.renewed.clear()
+                core.given_up.clear()
+                self._redeliver(core, turn)
+            for key in self._order(core, request, turn_number):
+                if turn.full:
+                    break
+                self._pop_queue(core, self.queue(core, key), turn)
+        else:
+            core.expire(turn.now_ms, self._reviver.alive, partial(last_delay_ms, request.group))
+            for key in in_turn(request.topic.read_queues, turn_number):
+                if turn.full:
+                    break
+                self.pop_ordered(core, self.ordered(core, key), turn)
         turn.count()
         return turn
 
-    def queue(self, core: PopGroup, queue_id: int) -> PopQueue:
+    def queue(self, core: PopGroup, key: Key) -> PopQueue:
         """The queue's state, begun at the consumer offset when it is new."""
-        queue = core.queues.get(queue_id)
+        queue = core.queues.get(key)
         if queue is None:
-            queue = core.add_queue(queue_id, *self._begin(core, queue_id))
+            queue = core.add_queue(key, *self._begin(core.topics[key[0]], core.group, key[1]))
         return queue
 
-    def ordered(self, core: OrderedGroup, queue_id: int) -> OrderedQueue:
+    def ordered(self, core: OrderedGroup, key: Key) -> OrderedQueue:
         """The same for a FIFO group."""
-        queue = core.queues.get(queue_id)
+        queue = core.queues.get(key)
         if queue is None:
-            queue = core.add_queue(queue_id, *self._begin(core, queue_id))
+            queue = core.add_queue(key, *self._begin(core.topic, core.group, key[1]))
         return queue
 
-    def save(self, core: Core, queue_id: int) -> None:
+    def save(self, core: Core, key: Key) -> None:
         """Hand the consumer offset of a queue to the table that is persisted and replicated."""
-        queue = core.queues[queue_id]
-        self._node.offsets.commit(
-            core.topic, core.group, queue_id, queue.committed, queue.next_read
-        )
+        queue = core.queues[key]
+        topic = queue.topic if isinstance(queue, PopQueue) else core.topic
+        self._node.offsets.commit(topic, core.group, key[1], queue.committed, queue.next_read)
 
-    def _begin(self, core: Core, queue_id: int) -> tuple[int, int]:
+    def _begin(self, topic: str, group: str, queue_id: int) -> tuple[int, int]:
         """Consumer offset, and the known end of what was handed out."""
         store = self._node.store
-        first = store.min_offset(core.topic, queue_id)
-        position = self._node.offsets.position(core.topic, core.group, queue_id)
+        first = store.min_offset(topic, queue_id)
+        known = self._node.metadata.topic(topic)
+        if known is not None:
+            first = max(first, known.first_offsets.get(queue_id, 0))
+        position = self._node.offsets.position(topic, group, queue_id)
         if position is None:
             return first, 0
         offset = max(first, position.offset)
         if self._node.is_leader:
             # A crash may have cut the log below the offset; new messages will have these offsets.
             # A follower's log may still be on its way.
-            offset = min(offset, max(first, store.next_offset(core.topic, queue_id)))
+            offset = min(offset, max(first, store.next_offset(topic, queue_id)))
         return offset, position.handed_out
 
-    def _alive(self, client_id: str) -> bool:
-        return self._node.clients.alive(client_id, self._node.clock.steady_ns())
+    def _order(self, core: PopGroup, request: PopRequest, turn_number: int) -> list[Key]:
+        topic, config = request.topic, self._node.config
+        retries = self._retry_queues(core, turn_number)
+        if topic.message_type == v2.PRIORITY and falls_in(
+            turn_number, priority_factor(request.group.attributes)
+        ):
+            urgent = by_priority(topic.read_queues, config.priority_order_asc)
+            percent = config.pop_from_retry_probability_for_priority
+            return with_retries(urgent, retries, turn_number, percent)
+        main = in_turn(topic.read_queues, turn_number)
+        return with_retries(main, retries, turn_number, config.pop_from_retry_probability)
+
+    def _retry_queues(self, core: PopGroup, turn_number: int) -> list[Key]:
+        topics = self._node.metadata.topics
+        keys: list[Key] = []
+        for kind in self._retry_kinds[turn_number % len(self._retry_kinds)]:
+            topic = topics.get(core.topics[kind])
+            if topic is not None and topic.read_queues:
+                keys += [
+                    (kind, queue_id) for _, queue_id in in_turn(topic.read_queues, turn_number)
+                ]
+        return keys
 
     # Groups without order.
 
@@ -102,32 +149,36 @@ class PopReader:
             if stored is None:
                 continue
             record = decode_delivery(stored.data)
-            used_up = delivery.attempt >= turn.request.group.max_attempts
+            attempts = record.reconsume_times + delivery.attempts
+            used_up = attempts >= turn.request.group.max_attempts
             if not matches(record, turn.request.tags) or (
-                used_up and turn.dead_letter(stored, delivery.attempt)
+                used_up and turn.dead_letter(queue.topic, stored, attempts)
             ):
                 core.drop(queue, delivery.offset)
-                self.save(core, queue.queue_id)
+                self._node.journal.settled(core, queue, delivery.offset)
+                self.save(core, queue.key)
                 continue
             pop_ms = next_pop_ms(delivery, turn.now_ms)
             offset = delivery.offset
-            middle = turn.handle_middle(queue.queue_id, pop_ms, 0)
+            middle = turn.handle_middle(queue.key, pop_ms, turn.terms.revive_queue)
             turn.add(
-                record, f"{offset}{middle}{offset} {stored.physical_offset}", delivery.attempt + 1
+                record, f"{offset}{middle}{offset} {stored.physical_offset}", delivery.attempts + 1
             )
             core.redeliver(queue, delivery, turn.terms)
-            turn.give(queue.queue_id, [offset], pop_ms)
+            self._node.journal.delivered(core, queue, [offset], turn.terms)
+            turn.give(queue.key, [offset], pop_ms)
             turn.retries += 1
 
     def _read_one(
         self, core: PopGroup, queue: PopQueue, delivery: Delivery, now_ms: int
     ) -> StoredRecord | None:
-        result = self._node.store.get(core.topic, queue.queue_id, delivery.offset, 1)
+        result = self._node.store.get(queue.topic, queue.queue_id, delivery.offset, 1)
         if result.records and result.records[0].queue_offset == delivery.offset:
             return result.records[0]
         if delivery.offset < result.min_offset:
             core.drop(queue, delivery.offset)
-            self.save(core, queue.queue_id)
+            self._node.journal.settled(core, queue, delivery.offset)
+            self.save(core, queue.key)
         else:
             core.postpone(queue, delivery, now_ms + UNDELIVERED_MS)
         return None
@@ -135,7 +186,7 @@ class PopReader:
     def _pop_queue(self, core: PopGroup, queue: PopQueue, turn: PopTurn) -> None:
         store = self._node.store
         reads = 0
-        while queue.next_read < store.max_offset(core.topic, queue.queue_id):
+        while queue.next_read < store.max_offset(queue.topic, queue.queue_id):
             count = min(turn.request.batch - len(turn.items), core.room(queue))
             if count <= 0 or turn.full:
                 break
@@ -144,19 +195,26 @@ class PopReader:
                 break
             reads += 1
             before = queue.next_read
-            result = turn.read(queue.queue_id, before, count)
-            offsets, following = _convert(core, queue, result, turn)
+            result = turn.read(queue.topic, queue.queue_id, before, count)
+            found, following = _convert(core, queue, result, turn, count)
+            # One object for all who remember them.
+            offsets = tuple(found)
             core.deliver(queue, offsets, following, turn.terms)
-            turn.give(queue.queue_id, offsets, turn.now_ms)
-            turn.count_repeated(offsets, queue.handed_out)
+            if offsets:
+                self._node.journal.delivered(core, queue, offsets, turn.terms)
+                turn.give(queue.key, offsets, turn.now_ms)
+                turn.count_repeated(offsets, queue.handed_out)
+                if queue.key[0] != NORMAL:
+                    turn.retries += len(offsets)
             if following <= before:
                 break
         if reads:
-            self.save(core, queue.queue_id)
+            self.save(core, queue.key)
 
     # FIFO groups.
 
-    def _pop_ordered(self, core: OrderedGroup, queue: OrderedQueue, turn: PopTurn) -> None:
+    def pop_ordered(self, core: OrderedGroup, queue: OrderedQueue, turn: PopTurn) -> None:
+        """The queue's next batch, or the same again, if it is not locked."""
         if not core.open_for(queue, turn.now_ms, turn.request.attempt_id):
             return
         store = self._node.store
@@ -167,7 +225,8 @@ class PopReader:
                 break
             reads += 1
             start = queue.committed
-            result = turn.read(queue.queue_id, start, turn.request.batch - len(turn.items))
+            count = turn.request.batch - len(turn.items)
+            result = turn.read(core.topic, queue.queue_id, start, count)
             pop_ms = core.pop_ms(queue, turn.now_ms)
             offsets, following = _convert_ordered(core, queue, result, turn)
             if following <= start and not offsets:
@@ -178,32 +237,41 @@ class PopReader:
             turn.count_repeated(fresh, queue.handed_out)
             core.deliver(queue, offsets, following, turn.terms)
             if offsets:
-                turn.give(queue.queue_id, offsets, pop_ms)
+                turn.give(queue.key, offsets, pop_ms)
                 break
         if reads:
-            self.save(core, queue.queue_id)
+            self.save(core, queue.key)
 
 
 def _convert(
-    core: PopGroup, queue: PopQueue, result: GetResult, turn: PopTurn
+    core: PopGroup, queue: PopQueue, result: GetResult, turn: PopTurn, count: int
 ) -> tuple[list[int], int]:
-    """Put new messages into the answer: their offsets, and where to read on."""
+    """Put up to `count` new messages into the answer: their offsets, and where to read on."""
     offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
         return offsets, result.next_offset
-    tags = turn.request.tags
-    start = result.records[0].queue_offset
-    middle = turn.handle_middle(queue.queue_id, turn.now_ms, 0)
+    request = turn.request
+    tags, most = request.tags, request.group.max_attempts
+    unacked, skips, moving = queue.unacked, queue.skips, queue.moving
+    shared = queue.key[0] == RETRY_V1
+    middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
     for stored in result.records:
         offset = stored.queue_offset
-        if not core.wanted(queue, offset):
+        if offset in unacked or offset in skips or offset in moving:
             continue
         record = decode_delivery(stored.data)
         if tags is not None and not matches(record, tags):
             continue
+        if shared and not is_of_group(record, core.group):
+            continue
+        if record.reconsume_times >= most and turn.dead_letter(
+            queue.topic, stored, record.reconsume_times
+        ):
+            continue
+        start = offsets[0] if offsets else offset
         turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", 1)
         offsets.append(offset)
-        if turn.full:
+        if len(offsets) == count or turn.size >= ANSWER_BYTES_MAX:
             # What follows is looked at by the next pop.
             return offsets, offset + 1
     return offsets, result.next_offset
@@ -218,7 +286,7 @@ def _convert_ordered(
         return offsets, result.next_offset
     request = turn.request
     pop_ms = core.pop_ms(queue, turn.now_ms)
-    middle = turn.handle_middle(queue.queue_id, pop_ms, FIFO_REVIVE_QUEUE)
+    middle = turn.handle_middle(queue.key, pop_ms, FIFO_REVIVE_QUEUE)
     for stored in result.records:
         offset = stored.queue_offset
         if not core.wanted(queue, offset):
@@ -227,7 +295,8 @@ def _convert_ordered(
         if not matches(record, request.tags):
             continue
         attempt = core.attempt(queue, offset, request.attempt_id)
-        if attempt > request.group.max_attempts and turn.dead_letter(stored, attempt - 1):
+        given = record.reconsume_times + attempt - 1
+        if given >= request.group.max_attempts and turn.dead_letter(core.topic, stored, given):
             continue
         start = offsets[0] if offsets else offset
         turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", attempt)

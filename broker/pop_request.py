@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 from ..proto.errors import WireError
 from .convert import topic_field
-from .filters import TagFilter, parse_filter
-from .pop import RENEW_SLICE_MS
+from .delivery import RENEW_SLICE_MS
+from .filters import Filter, parse_filter
 from .validation import (
     MAX_BATCH,
     MIN_INVISIBLE_MS,
@@ -41,7 +41,7 @@ class PopRequest:
     invisible_ms: int
     owner: str
     """The client id, when its messages are to be renewed."""
-    tags: TagFilter | None
+    tags: Filter | None
     attempt_id: str
     topic_bytes: bytes
     """Field 1 of every message of the answer."""
@@ -101,5 +101,6 @@ def known_group(node: Node, name: str) -> Group:
     """The group, if it may consume; created when groups are. Raises WireError."""
     group = node.metadata.ensure_group(name)
     if not group.consume_enable:
-        raise WireError(v2.FORBIDDEN, f"consumer group {name} is switched off")
+        # The reference's code: its refusal has no name on the wire (broker semantics, section 13).
+        raise WireError(v2.INTERNAL_SERVER_ERROR, f"consumer group {name} is switched off")
     return group

@@ -3,7 +3,9 @@
 Source: gRPC API, section 5.12; broker semantics, sections 2.2-2.4. Promises: a pull at the end of a
 queue is held like a receive and answered as soon as there is a matching message; an offset outside of
 the queue is ILLEGAL_OFFSET with the nearest one inside; what a filter drops is passed over, and the
-next offset says how far. Pulled messages carry no receipt handle and change no state.
+next offset says how far. Pulled messages carry no receipt handle and change no state. A pull from an
+offset below 0 asks where to begin, as broadcasting clients do that keep their own offsets: the answer is
+ILLEGAL_OFFSET with that place (`broadcast.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from ..proto import v2
 from ..proto.errors import WireError
 from ..store.record import decode_delivery
 from ..store.results import GetStatus
+from .broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 from .convert import message_item, topic_field
-from .filters import TagFilter, parse_filter
+from .filters import Filter, parse_filter
 from .pop_request import known_group, readable_topic
 from .pop_turn import ANSWER_BYTES_MAX, matches
 from .validation import (
@@ -33,9 +36,12 @@ from .wire import STATUS_OK, field, status, varint
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
+    from ..store.results import GetResult
+    from .metadata import Group
     from .node import Node
 
 _READS_MAX = 16
+_NS_PER_MS = 1_000_000
 _OK_ITEM = field(b"\x0a", STATUS_OK)
 _QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
 
@@ -48,7 +54,7 @@ class _Pull:
     queue_id: int
     offset: int
     batch: int
-    tags: TagFilter | None
+    tags: Filter | None
     topic_bytes: bytes
 
 
@@ -67,6 +73,8 @@ class PullService:
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0
+        self._broadcast = BroadcastOffsets()
+        self._commit_timer: asyncio.TimerHandle | None = None
         node.pop.listeners.append(self.notify)
         node.pop.closers.append(self.close)
 
@@ -91,14 +99,20 @@ class PullService:
             parse_filter(request.filter_expression),
             topic_field(request.message_queue.topic),
         )
-        known_group(self._node, request.group.name)
+        group = known_group(self._node, request.group.name)
+        self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
+        if pull.offset < 0:
+            return self._beginning(pull, group.name)
         answer = self._read(pull)
         if answer is not None:
             return answer
         if poll_ms <= 0:
             return self._empty(pull)
         if self._waiting + self._node.pop.waiting >= self._node.config.pop_polling_size:
-            raise WireError(v2.TOO_MANY_REQUESTS, "too many polls wait: flow limit")
+            raise WireError(
+                v2.TOO_MANY_REQUESTS,
+                "[POLLING_FULL] too many polls wait: flow limit, popPollingSize",
+            )
         return self._park(pull, poll_ms)
 
     def update_offset(
@@ -159,6 +173,11 @@ class PullService:
 
     def close(self) -> None:
         """Answer every pull that is held."""
+        if self._commit_timer is not None:
+            self._commit_broadcast()
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
         for waiters in list(self._waiters.values()):
             for key, waiter in list(waiters.items()):
                 self._finish(key, waiter, self._empty(waiter.pull))
@@ -177,35 +196,84 @@ class PullService:
             raise WireError(v2.BAD_REQUEST, f"topic {topic.name} has no queue {queue.id}")
         return topic.name, queue.id
 
+    def _follow_broadcast(self, pull: _Pull, group: Group, client_id: str, now_ms: int) -> None:
+        """Remember where a broadcasting client is; one that begins says so by an offset below 0."""
+        if pull.offset >= 0:
+            if self._broadcast:
+                self._broadcast.pulled(
+                    *(pull.topic, group.name, client_id),
+                    queue_id=pull.queue_id,
+                    offset=pull.offset,
+                    now_ms=now_ms,
+                )
+            return
+        if group.extra.get("consumeBroadcastEnable") is False:
+            raise WireError(v2.FORBIDDEN, f"consumer group {group.name} does not broadcast")
+        self._broadcast.begin(pull.topic, group.name, client_id, now_ms)
+        if self._commit_timer is None:
+            self._commit_timer = self._node.loop.call_later(
+                COMMIT_MS / 1000, self._commit_broadcast
+            )
+
+    def _commit_broadcast(self) -> None:
+        self._commit_timer = None
+        for topic, group, queue_id, offset in self._broadcast.slowest(
+            self._node.clock.steady_ns() // _NS_PER_MS
+        ):
+            if self._node.is_leader:
+                self._node.offsets.commit(topic, broadcast_group(group), queue_id, offset)
+        if self._broadcast:
+            self._commit_timer = self._node.loop.call_later(
+                COMMIT_MS / 1000, self._commit_broadcast
+            )
+
+    def _beginning(self, pull: _Pull, group: str) -> list[bytes]:
+        """Where a client without an offset begins: where the slowest of its group is, if any is."""
+        offsets, store = self._node.offsets, self._node.store
+        known = offsets.get(pull.topic, broadcast_group(group), pull.queue_id)
+        if known is None:
+            known = offsets.get(pull.topic, group, pull.queue_id)
+        first = store.min_offset(pull.topic, pull.queue_id)
+        last = store.max_offset(pull.topic, pull.queue_id)
+        return [
+            field(b"\x0a", status(v2.ILLEGAL_OFFSET, "begin at the offset that is named here")),
+            _next_offset(max(first, min(known or 0, last))),
+        ]
+
     def _read(self, pull: _Pull) -> list[bytes] | None:
         """The answer, or None: wait at the offset that `pull` says now."""
         for _ in range(_READS_MAX):
+            wanted = pull.tags
+            codes = None if wanted is None else wanted.codes
+            # Where only the records tell which are wanted, a look at one each would take a whole read.
+            count = pull.batch if wanted is None or codes is not None else MAX_BATCH
             result = self._node.store.get(
-                pull.topic,
-                pull.queue_id,
-                pull.offset,
-                pull.batch,
-                ANSWER_BYTES_MAX,
-                tag_codes=pull.tags.codes if pull.tags is not None else None,
+                *(pull.topic, pull.queue_id, pull.offset, count, ANSWER_BYTES_MAX), tag_codes=codes
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
                 return [
                     field(b"\x0a", status(v2.ILLEGAL_OFFSET, "the offset is outside of the queue")),
                     _next_offset(max(result.min_offset, min(pull.offset, result.max_offset))),
                 ]
-            items = []
-            if result.status is GetStatus.FOUND:
-                for stored in result.records:
-                    record = decode_delivery(stored.data)
-                    if matches(record, pull.tags):
-                        items.append(message_item(pull.topic_bytes, record, None))
+            items, following = self._items(pull, result)
             if items:
-                return [_OK_ITEM, *items, _next_offset(result.next_offset)]
+                return [_OK_ITEM, *items, _next_offset(following)]
             if result.next_offset <= pull.offset:
                 return None
             pull.offset = result.next_offset
         # Much was filtered out: the client comes back at the offset that was reached.
         return self._empty(pull, "no match message")
+
+    def _items(self, pull: _Pull, result: GetResult) -> tuple[list[bytes], int]:
+        """The wanted messages of a read, a batch at most, and the offset to go on at."""
+        items: list[bytes] = []
+        for stored in result.records if result.status is GetStatus.FOUND else ():
+            if len(items) == pull.batch:
+                return items, stored.queue_offset
+            record = decode_delivery(stored.data)
+            if matches(record, pull.tags):
+                items.append(message_item(pull.topic_bytes, record, None))
+        return items, result.next_offset
 
     def _empty(self, pull: _Pull, sentence: str = "no new message") -> list[bytes]:
         return [

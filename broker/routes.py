@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 from ..proto.errors import WireError
 from .advertise import Advertiser, Caller
+from .auto_topics import topic_or_new
 from .metadata import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
 from .validation import MIXED, check_group, check_topic, require_client_id
 
@@ -113,7 +114,7 @@ class Routes:
         """Every group with the topic, by name."""
         view = self._node.cluster
         own = view.own()
-        topic = self._node.metadata.topic(topic_name)
+        topic = topic_or_new(self._node, topic_name)
         groups = view.others_with(topic_name)
         if topic is not None or topic_name in own.topics:
             groups = sorted([*groups, own], key=lambda group: group.name)

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 from ..store.properties import java_hash
 from ..store.record import Message
+from ..store.results import AppendResult, PutStatus
 from .convert import SYS_COMPRESSED
 from .stored_properties import encode_plain, frame
 from .validation import MAX_MESSAGE_GROUP_BYTES, MIXED
 
 if TYPE_CHECKING:
+    from .dedup import Claim
     from .metadata import Topic
+    from .send_answer import Special
 
 EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
 """Topics whose messages may be of any type."""
@@ -42,6 +45,22 @@ class Prepared:
     """Of the first."""
     size: int
     """Bytes of all bodies."""
+    specials: list[Special | None] | None = None
+    """What the receipts of special messages say; parallel to `ids`."""
+    claim: Claim | None = None
+    """With deduplication: which of `ids` are stored (`messages` holds only these)."""
+
+    def note(self, results: Sequence[AppendResult]) -> None:
+        """Tell the owners of special messages where they lie, in the order of `messages`."""
+        assert self.specials is not None
+        fresh = self.specials
+        if self.claim is not None:
+            fresh = [self.specials[index] for index in self.claim.fresh]
+        for special, result in zip(fresh, results, strict=True):
+            if special is None or special.stored is None:
+                continue
+            if result.status is PutStatus.PUT_OK:
+                special.transaction_id = special.stored(result)
 
 
 @dataclass(slots=True)

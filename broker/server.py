@@ -28,14 +28,17 @@ from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.record import pack_host
-from . import services
+from . import removal, services
 from .ack import AckService
 from .admin import Admin
 from .cluster import Registrar
 from .cluster_view import ClusterView
 from .config import BrokerConfig
 from .counters import Counters
+from .delay_levels import open_delay_levels
 from .durability import DurabilityGate
+from .journal_service import open_journal
+from .lite_service import LiteService
 from .locate import Locator
 from .membership import client_of_leader, join, own_view
 from .message_queries import MessageQueries
@@ -45,6 +48,7 @@ from .metadata import Metadata
 from .metrics import Metrics
 from .metrics_http import MetricsServer
 from .node import Node
+from .offset_recent import RecentOffsets
 from .offsets import ConsumerOffsets
 from .pull import PullService
 from .receive import PopService
@@ -55,7 +59,11 @@ from .send import Sender
 from .sessions import Sessions
 from .settings import check_settings, entries
 from .store_keeper import StoreKeeper
+from .telemetry_forward import open_telemetry_forward
 from .test_service import TestService
+from .timer_service import open_timers
+from .trace_service import open_trace
+from .transactions import open_transactions
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +112,6 @@ class BrokerServer:
         self._access: AccessPoint | None = None
         self._registrar: Registrar | None = None
         self._stopping = False
-        if broker.auto_create_topic_enable:
-            log.warning("setting.without_effect key=autoCreateTopicEnable")
 
     async def start(self) -> Bound:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
@@ -143,6 +149,7 @@ class BrokerServer:
         node = self._node = self._open(faults)
         files = MetaFiles(node.metadata, self._store_config.root / "config", self._clock.wall_ms)
         node.offsets.load()
+        node.offsets.load_recent()
         node.store.start()
         self._stack.push_async_callback(self._close_files, node, files)
         ha_port = await node.replication.start()
@@ -152,9 +159,17 @@ class BrokerServer:
         self._stack.callback(setattr, node.store, "on_committed", None)
         files.import_into(node.meta_log, write=node.is_leader)
         node.offsets.start()
+        node.pop.open(self._stack)
+        node.lite.open(self._stack)
         node.schedule_pump()
         node.keeper.start()
         self._stack.callback(node.keeper.stop)
+        open_timers(node, self._stack)
+        open_delay_levels(node, self._stack)
+        await open_journal(node, self._stack)
+        open_transactions(node, self._stack)
+        open_telemetry_forward(node, self._door_config, self._stack)
+        open_trace(node, self._stack)
         client_port = await self._open_door(node, faults)
         metrics_port = await self._open_metrics(node)
         self._name_host(node, client_port)
@@ -208,6 +223,7 @@ class BrokerServer:
         )
         node.meta_log = MetaLog(metadata, store, clock.wall_ms)
         node.meta_log.load()
+        removal.watch(node)
         node.replication = Replication(
             ha,
             Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
@@ -223,10 +239,13 @@ class BrokerServer:
             clock.wall_ms,
             config.flush_consumer_offset_interval,
         )
+        node.offsets.log = store
+        node.offsets.recent = RecentOffsets(self._store_config.root / "ha" / "offsets-recent")
         node.durability = DurabilityGate(node)
         self._stack.callback(node.durability.close)
         node.sender = Sender(node)
         node.pop = PopService(node)
+        node.lite = LiteService(node)
         node.keeper = StoreKeeper(node)
         self._name_host(node, config.grpc_server_port)
         self._connect(node)

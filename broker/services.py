@@ -1,7 +1,7 @@
 """The table of every RPC that a broker serves: path, kind, conversion, handler, failure.
 
-Promises: all seventeen methods of the messaging service are here; those that this form does not
-serve say so with UNIMPLEMENTED. Handlers are plain functions on the loop; conversion is protobuf's own
+Promises: all eighteen methods of the messaging service are here. Handlers are plain functions on the
+loop; conversion is protobuf's own
 (gRPC API, section 3.4; design, section 3).
 """
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..front.service import Kind, Method, status_failure
 from ..proto import paths, v1, v2
-from ..proto.errors import UNIMPLEMENTED, RpcFailure, WireError
+from ..proto.errors import WireError
+from .recall import Recalls
 from .telemetry import TelemetrySession
 
 if TYPE_CHECKING:
@@ -82,8 +83,32 @@ def messaging(
         _unary(
             paths.QUERY_OFFSET, v2.QueryOffsetRequest, v2.QueryOffsetResponse, pulls.query_offset
         ),
+        *_newer(node),
         _telemetry(node),
-        *_not_yet(),
+    ]
+
+
+def _newer(node: Node) -> list[Method]:
+    """What later versions of the protocol added, and transactions."""
+    return [
+        _unary(
+            paths.RECALL_MESSAGE,
+            v2.RecallMessageRequest,
+            v2.RecallMessageResponse,
+            Recalls(node).recall,
+        ),
+        _unary(
+            paths.END_TRANSACTION,
+            v2.EndTransactionRequest,
+            v2.EndTransactionResponse,
+            node.transactions.end_transaction,
+        ),
+        _unary(
+            paths.SYNC_LITE_SUBSCRIPTION,
+            v2.SyncLiteSubscriptionRequest,
+            v2.SyncLiteSubscriptionResponse,
+            node.lite.subscribing.sync,
+        ),
     ]
 
 
@@ -100,52 +125,50 @@ def _telemetry(node: Node) -> Method:
     )
 
 
-def _not_yet() -> list[Method]:
-    """Known to the protocol, not served in this form: clients learn it in one word."""
-    missing = (
-        (paths.END_TRANSACTION, v2.EndTransactionRequest, v2.EndTransactionResponse),
-        (paths.RECALL_MESSAGE, v2.RecallMessageRequest, v2.RecallMessageResponse),
-        (
-            paths.SYNC_LITE_SUBSCRIPTION,
-            v2.SyncLiteSubscriptionRequest,
-            v2.SyncLiteSubscriptionResponse,
-        ),
-    )
-
-    def refuse(request: Any, ctx: RequestContext) -> Any:
-        raise RpcFailure(UNIMPLEMENTED, "this broker does not serve the method yet")
-
-    return [_unary(path, request, response, refuse) for path, request, response in missing]
-
-
 def administration(admin: Admin, keeper: StoreKeeper, queries: MessageQueries) -> list[Method]:
     """`cometmq.v1.Admin`."""
     return [
         _unary(
-            paths.CREATE_TOPIC, v1.CreateTopicRequest, v1.CreateTopicResponse, admin.create_topic
+            paths.CREATE_TOPIC, v1.CreateTopicRequest, v1.CreateTopicResponse, admin.topics.create
         ),
-        _unary(paths.LIST_TOPICS, v1.ListTopicsRequest, v1.ListTopicsResponse, admin.list_topics),
+        _unary(
+            paths.DELETE_TOPIC, v1.DeleteTopicRequest, v1.DeleteTopicResponse, admin.topics.delete
+        ),
+        _unary(
+            paths.LIST_TOPICS, v1.ListTopicsRequest, v1.ListTopicsResponse, admin.topics.list_all
+        ),
         _unary(
             paths.DESCRIBE_TOPIC,
             v1.DescribeTopicRequest,
             v1.DescribeTopicResponse,
-            admin.describe_topic,
+            admin.topics.describe,
         ),
         _unary(
-            paths.CREATE_GROUP, v1.CreateGroupRequest, v1.CreateGroupResponse, admin.create_group
+            paths.CREATE_GROUP, v1.CreateGroupRequest, v1.CreateGroupResponse, admin.groups.create
         ),
-        _unary(paths.LIST_GROUPS, v1.ListGroupsRequest, v1.ListGroupsResponse, admin.list_groups),
+        _unary(
+            paths.DELETE_GROUP, v1.DeleteGroupRequest, v1.DeleteGroupResponse, admin.groups.delete
+        ),
+        _unary(
+            paths.LIST_GROUPS, v1.ListGroupsRequest, v1.ListGroupsResponse, admin.groups.list_all
+        ),
         _unary(
             paths.DESCRIBE_GROUP,
             v1.DescribeGroupRequest,
             v1.DescribeGroupResponse,
-            admin.describe_group,
+            admin.groups.describe,
         ),
         _unary(
             paths.DESCRIBE_CLUSTER,
             v1.DescribeClusterRequest,
             v1.DescribeClusterResponse,
             admin.describe_cluster,
+        ),
+        _unary(
+            paths.RESET_OFFSETS,
+            v1.ResetOffsetsRequest,
+            v1.ResetOffsetsResponse,
+            admin.offsets.reset,
         ),
         _unary(paths.GET_CONFIG, v1.GetConfigRequest, v1.GetConfigResponse, admin.get_config),
         _unary(

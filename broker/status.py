@@ -1,13 +1,10 @@
-"""What tools and metrics are told about queues, groups and members. Reads everything, changes nothing.
+"""What tools and metrics are told about queues and members. Reads everything, changes nothing.
 
-Lag counts messages that a group has not consumed, those in flight included; both come from the
-consume queues' ends and the consumer offsets (broker semantics, section 11.2). A replica's position is
-as old as the last thing that this node heard of it.
+A replica's position is as old as the last thing that this node heard of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .. import __version__
@@ -48,36 +45,6 @@ def _last_store_ms(node: Node, topic: str, queue_id: int, end: int) -> int:
     if not records:
         return 0
     return decode(records[0].data, check_crc=False).store_timestamp_ms
-
-
-def all_group_queues(node: Node) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
-    """Group and queue for everything that was ever consumed."""
-    node.catch_up()
-    store = node.store
-    for topic, group, queue_id, offset in node.offsets:
-        end = store.max_offset(topic, queue_id)
-        yield (
-            group,
-            v1.GroupQueueStatus(
-                topic=topic,
-                queue_id=queue_id,
-                consumer_offset=offset,
-                max_offset=end,
-                lag=max(0, end - max(offset, store.min_offset(topic, queue_id))),
-                in_flight=node.pop.in_flight(topic, group, queue_id),
-                broker=node.config.broker_name,
-            ),
-        )
-
-
-def group_queues(node: Node, group: str, topic: str) -> list[v1.GroupQueueStatus]:
-    """The queues of one group, of one topic or of all."""
-    rows = [
-        row
-        for name, row in all_group_queues(node)
-        if name == group and (not topic or row.topic == topic)
-    ]
-    return sorted(rows, key=lambda row: (row.topic, row.queue_id))
 
 
 def members_of(node: Node) -> list[v1.MemberStatus]:

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from ..proto import v1, v2
 from ..proto.errors import WireError
+from .unused_queues import UnusedQueues
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -40,6 +41,7 @@ class StoreKeeper:
         self._retention = node.store.retention
         self._every_ns = node.store.config.clean_resource_interval * _NS_PER_MS
         self._round_ns = node.clock.steady_ns()
+        self._unused = UnusedQueues(node)
         self._timer: asyncio.TimerHandle | None = None
         self._indexer: asyncio.TimerHandle | None = None
         self._marking = asyncio.Lock()
@@ -77,6 +79,7 @@ class StoreKeeper:
             self._retention.step(now_ms, node.clock.hour_of(now_ms))
         else:
             self._retention.tick()
+        self._unused.turn()
         self._follow_mark()
         if self._indexer is None:
             self._index()
@@ -169,7 +172,8 @@ class StoreKeeper:
         """What another replica says of offsets, and the leader of its watermark."""
         node = self._node
         try:
-            node.offsets.apply(payload)
+            # A leader has more of the log than whoever follows it.
+            node.offsets.apply(payload, None if node.is_leader else node.store.log_end)
             mark = v1.Offsets.FromString(payload).archive_watermark
         except (ValueError, DecodeError) as error:
             log.warning("offsets.refused reason=%s", error)

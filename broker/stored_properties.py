@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..store.properties import java_hash
+from ..proto import v2
+from ..store.properties import encode_properties, java_hash
 
 if TYPE_CHECKING:
     from .validation import Draft
 
+_MARKED = (v2.TRANSACTION, v2.PRIORITY, v2.LITE)
+"""Types whose messages have properties of their own; a group and a delivery time are common."""
 _BUCKETS = 128
 _GROWS_ABOVE = 96
 
@@ -29,8 +32,8 @@ def _spread_hash(name: str) -> int:
 
 def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: str) -> bytes:
     """The encoded properties of a message; `topic` takes the place of the producer group."""
-    if draft.user_properties:
-        return _encode_with_users(draft, topic, region, cluster, born_host)
+    if draft.user_properties or draft.message_type in _MARKED:
+        return encode_properties(sent_properties(draft, topic, region, cluster, born_host))
     before, between = frame(region, cluster, topic)
     names = f"UNIQ_KEY\x01{draft.message_id}{between}"
     if draft.delivery_ms is not None:
@@ -87,6 +90,7 @@ def system_properties(
         properties["__SHARDINGKEY"] = draft.message_group
     if draft.delivery_ms is not None:
         properties["TIMER_DELIVER_MS"] = str(draft.delivery_ms)
+    properties.update(_type_properties(draft))
     if draft.trace_context:
         properties["TRACE_CONTEXT"] = draft.trace_context
     properties["RECONSUME_TIME"] = "0"
@@ -99,9 +103,9 @@ def system_properties(
     return properties
 
 
-def in_bucket_order(properties: Mapping[str, str]) -> dict[str, str]:
-    """The same entries in the order of a Java hash map of 128 buckets, insertion order within one."""
-    buckets = _BUCKETS
+def in_bucket_order(properties: Mapping[str, str], buckets: int = _BUCKETS) -> dict[str, str]:
+    """The same entries in the order of a Java hash map of so many buckets (128 for what Apache decoded,
+    16 for what it made itself), insertion order within one."""
     while len(properties) > buckets * _GROWS_ABOVE // _BUCKETS:
         buckets *= 2
     mask = buckets - 1
@@ -110,11 +114,22 @@ def in_bucket_order(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _encode_with_users(
+def sent_properties(
     draft: Draft, topic: str, region: str, cluster: str, born_host: str
-) -> bytes:
-    assert draft.user_properties is not None
-    everything = dict(draft.user_properties)
+) -> dict[str, str]:
+    """The user's and the system's properties of a message, in the order in which they are stored."""
+    everything = dict(draft.user_properties or {})
     everything.update(system_properties(draft, topic, region, cluster, born_host))
-    ordered = in_bucket_order(everything)
-    return "".join([f"{name}\x01{value}\x02" for name, value in ordered.items()]).encode()
+    return in_bucket_order(everything)
+
+
+def _type_properties(draft: Draft) -> dict[str, str]:
+    """What only one message type has; of another type's message it is left out, as in the reference."""
+    if draft.message_type == v2.TRANSACTION:
+        properties = {"TRAN_MSG": "true"}
+        if draft.recovery_s is not None:
+            properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(draft.recovery_s)
+        return properties
+    if draft.message_type == v2.PRIORITY:
+        return {"_SYS_MSG_PRIORITY_": str(draft.priority)}
+    return {"__LITE_TOPIC": draft.lite_topic} if draft.message_type == v2.LITE else {}

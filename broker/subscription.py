@@ -1,11 +1,12 @@
 """One group on one topic, as `PopService` holds it: its pop state and the polls that wait for it.
 
-In memory; losing it means that what was not acknowledged is delivered again.
+In memory; what it loses with the process is in the log, or is delivered again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ class Waiter:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Subscription:
     """One group on one topic: its pop state and who waits for it."""
 
@@ -35,5 +36,9 @@ class Subscription:
     turn: int = 0
     """The queue that the next pop looks at first."""
     scheduled: bool = False
-    timer: asyncio.TimerHandle | None = None
-    timer_ms: int = 0
+    due_ms: int = 0
+    """When it is looked at for what is due (`pop_due.py`); 0: not asked for."""
+    on_due: Callable[[Subscription], None] | None = None
+    """Called at `due_ms` for states that are not `PopService`'s own (lite topics)."""
+    looked_ms: int = 0
+    """When it was looked at last."""

@@ -15,6 +15,7 @@ from ..front.service import OutboundFull
 from ..proto import v2
 from ..proto.errors import INTERNAL, INVALID_ARGUMENT, RpcFailure, WireError
 from .filters import parse_filter
+from .lite_names import quota as lite_quota
 from .metadata import Group
 from .validation import check_group, check_topic, require_client_id
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..front.context import RequestContext
     from ..front.service import Outbound
     from .node import Node
+    from .registry import Client
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,6 @@ _PRODUCER_BACKOFF_MS = (10, 1_000)
 _BACKOFF_MULTIPLIER = 2.0
 _RECEIVE_BATCH = 32
 _LONG_POLLING_S = 20
-_LITE_QUOTA = 2_000
 _LITE_TOPIC_BYTES = 64
 # Streams of one client at once; some clients leave old ones open when they open a new one.
 _STREAMS_MAX = 16
@@ -62,19 +63,18 @@ class TelemetrySession:
             outbound.send(v2.TelemetryCommand(status=error.status()))
             outbound.finish()
             return
-        client = node.clients.seen(ctx, node.clock.steady_ns())
-        client.streams.append(outbound)
-        del client.streams[:-_STREAMS_MAX]
+        self._client()
 
     def receive(self, command: v2.TelemetryCommand) -> None:
         """A command of the client: settings, or the answer to one of ours."""
         if not self._ctx.client_id:
             return
-        client = self._node.clients.seen(self._ctx, self._node.clock.steady_ns())
+        client = self._client()
         kind = command.WhichOneof("command")
         if kind == "settings":
             try:
                 self._outbound.send(self._settle(command.settings))
+                self._pass_on(command)
             except WireError as error:
                 self._outbound.finish(_stream_error(error))
             except OutboundFull:
@@ -83,24 +83,44 @@ class TelemetrySession:
         elif kind is None:
             text = "there is no command in the telemetry message"
             self._outbound.finish(_stream_error(WireError(v2.BAD_REQUEST, text)))
-        # Answers to commands (stack traces, verification) have no waiting caller in this form.
+        else:
+            # The answer to a command: whoever waits for it does so where the command came from.
+            self._pass_on(command)
 
     def close(self, reason: str) -> None:
         """The client half-closed or left; it stays registered until its heartbeats stop."""
         client = self._node.clients.get(self._ctx.client_id)
         if client is not None and self._outbound in client.streams:
             client.streams.remove(self._outbound)
+        forward = self._node.telemetry_forward
+        if forward is not None and (client is None or not client.streams):
+            forward.forget(self._ctx.client_id)
         self._outbound.finish()
+
+    def _client(self) -> Client:
+        """The client of the stream, with the stream, also if it was forgotten in between."""
+        client = self._node.clients.seen(self._ctx, self._node.clock.steady_ns())
+        if self._outbound not in client.streams:
+            client.streams.append(self._outbound)
+            del client.streams[:-_STREAMS_MAX]
+        return client
+
+    def _pass_on(self, command: v2.TelemetryCommand) -> None:
+        """Let the leaders know that speak to this client through here (design, section 2)."""
+        forward = self._node.telemetry_forward
+        if forward is not None and not self._ctx.forwarded:
+            forward.said(self._ctx, command)
 
     def _settle(self, settings: v2.Settings) -> v2.TelemetryCommand:
         kind = settings.WhichOneof("pub_sub")
         if kind is None:
             raise WireError(v2.BAD_REQUEST, "settings are of neither a producer nor a consumer")
-        client = self._node.clients.seen(self._ctx, self._node.clock.steady_ns())
+        client = self._client()
         if kind == "publishing":
             _check_publishing(settings)
             answer = _producer_settings(settings, self._node.store.config.max_message_size)
-            client.topics = frozenset(topic.name for topic in settings.publishing.topics)
+            names = [topic.name for topic in settings.publishing.topics]
+            self._node.clients.publishes(client, names)
         else:
             _check_subscription(settings)
             group = known_group(self._node, settings.subscription.group.name)
@@ -167,7 +187,7 @@ def _consumer_settings(settings: v2.Settings, group: Group, language: str) -> v2
     subscription.long_polling_timeout.seconds = _LONG_POLLING_S
     subscription.long_polling_timeout.nanos = 0
     if settings.client_type in _LITE_TYPES:
-        subscription.lite_subscription_quota = _LITE_QUOTA
+        subscription.lite_subscription_quota = lite_quota(group)
         subscription.max_lite_topic_size = _LITE_TOPIC_BYTES
     answer.backoff_policy.max_attempts = group.max_attempts
     delays = group.backoff_ms()

@@ -128,3 +128,5 @@ class TestService:
         clock.set_wall_ms(wall_ms)
         # Retries and invisible times are due by the wall: who waits for them looks again.
         self._node.pop.clock_moved()
+        for listener in self._node.clock_listeners:
+            listener()

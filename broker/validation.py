@@ -104,6 +104,10 @@ class Draft:
     born_ms: int
     born_host: str
     compressed: bool
+    lite_topic: str = ""
+    priority: int | None = None
+    recovery_s: int | None = None
+    """After so many seconds the broker may ask what became of a transaction; None: it decides."""
 
 
 def require_client_id(ctx: RequestContext) -> None:
@@ -152,23 +156,27 @@ def _group_problem(name: str) -> str:
     return ""
 
 
-def check_messages(messages: Sequence[v2.Message], now_ms: int, max_body: int) -> list[Draft]:
+def check_messages(
+    messages: Sequence[v2.Message], now_ms: int, max_body: int, max_delay_ms: int = MAX_DELAY_MS
+) -> list[Draft]:
     """The messages of one SendMessage, checked in the protocol's order; raises on the first fault."""
     if not messages:
         raise WireError(v2.MESSAGE_CORRUPTED, "no message to send")
     topic = messages[0].topic.name
     check_topic(topic)
     if len(messages) == 1:
-        return [check_message(messages[0], now_ms, max_body)]
+        return [check_message(messages[0], now_ms, max_body, max_delay_ms)]
     for message in messages:
         if message.topic.name != topic:
             raise WireError(
                 v2.MESSAGE_CORRUPTED, "the messages of one request are of several topics"
             )
-    return [check_message(message, now_ms, max_body) for message in messages]
+    return [check_message(message, now_ms, max_body, max_delay_ms) for message in messages]
 
 
-def check_message(message: v2.Message, now_ms: int, max_body: int) -> Draft:
+def check_message(
+    message: v2.Message, now_ms: int, max_body: int, max_delay_ms: int = MAX_DELAY_MS
+) -> Draft:
     """Check one message and read its fields (each once: a read costs more than most checks)."""
     system = message.system_properties
     body = message.body
@@ -185,8 +193,11 @@ def check_message(message: v2.Message, now_ms: int, max_body: int) -> Draft:
     delivery_ms = None
     if system.HasField("delivery_timestamp"):
         delivery_ms = _millis(system.delivery_timestamp)
-        if delivery_ms - now_ms > MAX_DELAY_MS:
-            raise WireError(v2.ILLEGAL_DELIVERY_TIME, "the delivery time is more than a day ahead")
+        if 0 < max_delay_ms < delivery_ms - now_ms:
+            raise WireError(
+                v2.ILLEGAL_DELIVERY_TIME,
+                f"the delivery time is over {max_delay_ms} ms ahead (maxDelayTimeMills)",
+            )
     priority = system.HasField("priority")
     if priority and system.priority < 0:
         raise WireError(v2.BAD_REQUEST, "the priority is negative")
@@ -219,7 +230,16 @@ def check_message(message: v2.Message, now_ms: int, max_body: int) -> Draft:
         born.seconds * 1000 + born.nanos // 1_000_000 or now_ms,
         born_host,
         system.body_encoding == _GZIP,
+        lite_topic,
+        system.priority if priority else None,
+        _recovery_s(system) if transaction else None,
     )
+
+
+def _recovery_s(system: v2.SystemProperties) -> int | None:
+    """Whole seconds, as they are stored; rounded up, because nobody is asked before the time."""
+    duration = system.orphaned_transaction_recovery_duration
+    return duration.seconds + (duration.nanos > 0) or None
 
 
 def check_message_type(drafts: list[Draft], topic_type: int) -> None:
@@ -318,13 +338,16 @@ def _check_group_and_lite_topic(group: str, lite_topic: str) -> None:
                 v2.ILLEGAL_MESSAGE_GROUP,
                 f"the message group is over {MAX_MESSAGE_GROUP_BYTES} bytes",
             )
-    if lite_topic and (
-        len(lite_topic) > MAX_LITE_TOPIC_BYTES or not _LITE_NAME.fullmatch(lite_topic)
-    ):
-        raise WireError(
-            v2.ILLEGAL_LITE_TOPIC,
-            f"a lite topic is 1 to {MAX_LITE_TOPIC_BYTES} letters, digits, _ and -",
-        )
+    problem = lite_topic_problem(lite_topic) if lite_topic else ""
+    if problem:
+        raise WireError(v2.ILLEGAL_LITE_TOPIC, problem)
+
+
+def lite_topic_problem(name: str) -> str:
+    """Why the name cannot be a lite topic's; "" if it can."""
+    if len(name) <= MAX_LITE_TOPIC_BYTES and _LITE_NAME.fullmatch(name):
+        return ""
+    return f"a lite topic is 1 to {MAX_LITE_TOPIC_BYTES} letters, digits, _ and -"
 
 
 # Receiving (gRPC API, sections 5.6, 5.8 and 7.2).

@@ -1,47 +1,176 @@
-"""`cometmq group`: create, list, describe consumer groups."""
+"""`cometmq group`: create, alter, delete, list, describe consumer groups."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from ..proto import paths, v1
+from .confirm import go_on, plan_options
 from .connection import Connection
+from .errors import CliError, Exit
 from .options import endpoint_option, output_option
 from .output import print_table, show_fields, show_json, show_rows
+from .topic import attribute_texts
+from .values import duration_ms, duration_text, durations_ms
+
+# RocketMQ's own, where `--retry-policy exponential` says nothing else.
+_EXPONENTIAL_MS = (5_000, 7_200_000)
+_MULTIPLIER = 2
+_TRUE_OR_FALSE = "true|false"
+
+
+def _settings(command: click.decorators.FC) -> click.decorators.FC:
+    """What `create` and `alter` have in common; a value that is not said stays as it is."""
+    for option in reversed(
+        (
+            click.option(
+                "--order",
+                type=click.BOOL,
+                metavar=_TRUE_OR_FALSE,
+                help="Deliver the messages of one queue in order (default: false).",
+            ),
+            click.option(
+                "--max-attempts",
+                type=click.IntRange(1, 1_000),
+                help="Deliveries of one message before it goes to the dead-letter topic "
+                "(default: the broker's).",
+            ),
+            click.option(
+                "--consume-enable",
+                type=click.BOOL,
+                metavar=_TRUE_OR_FALSE,
+                help="Whether its consumers get messages (default: true).",
+            ),
+            click.option(
+                "--retry-policy",
+                type=click.Choice(["customized", "exponential"]),
+                help="How the waits before further attempts grow; customized without delays is "
+                "the broker's own table.",
+            ),
+            click.option(
+                "--retry-delays",
+                type=durations_ms,
+                metavar="1s,5s,...",
+                help="Of customized: the waits one by one; the last one repeats.",
+            ),
+            click.option(
+                "--retry-initial",
+                type=duration_ms,
+                metavar="TIME",
+                help="Of exponential: the first.",
+            ),
+            click.option(
+                "--retry-max", type=duration_ms, metavar="TIME", help="Of exponential: the longest."
+            ),
+            click.option(
+                "--retry-multiplier",
+                type=click.IntRange(1, 100),
+                help="Of exponential: each is so many times the one before.",
+            ),
+            click.option(
+                "--attribute",
+                "attributes",
+                multiple=True,
+                metavar="+KEY=VALUE|-KEY",
+                help="Set or remove an attribute, such as +priority.factor=50; repeatable.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
 def group() -> None:
-    """Create, list and describe consumer groups."""
+    """Create, alter, delete, list and describe consumer groups."""
 
 
 @group.command()
 @click.argument("name")
+@_settings
+@endpoint_option
+@output_option
+def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
+    """Create consumer group NAME, or change what is said of one that is there."""
+    request = _request(name, settings)
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
+    _show(answer, output)
+
+
+@group.command()
+@click.argument("name")
+@_settings
+@click.option("--dry-run", is_flag=True, help="Say what it would be and change nothing.")
+@endpoint_option
+@output_option
+def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: Any) -> None:
+    """Change consumer group NAME: what is not said stays as it is."""
+    request = _request(name, settings)
+    request.must_exist = True
+    request.dry_run = dry_run
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
+    _show(answer, output, dry_run=dry_run)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--keep-offsets", is_flag=True, help="A group of this name goes on where it was.")
+@plan_options
 @click.option(
-    "--order",
-    type=click.BOOL,
-    default=False,
-    show_default=True,
-    metavar="true|false",
-    help="Deliver the messages of one queue in order.",
-)
-@click.option(
-    "--max-attempts",
-    type=click.IntRange(1, 1_000),
-    default=None,
-    help="Deliveries of one message before it goes to the dead-letter topic (default: the broker's).",
+    "--accept-loss",
+    is_flag=True,
+    help="Delete it although messages wait for a retry or are dead letters.",
 )
 @endpoint_option
 @output_option
-def create(name: str, order: bool, max_attempts: int | None, endpoint: str, output: str) -> None:
-    """Create consumer group NAME, or change one that is there."""
-    request = v1.CreateGroupRequest(name=name, orderly=order, max_attempts=max_attempts or 0)
+def delete(
+    *,
+    name: str,
+    keep_offsets: bool,
+    dry_run: bool,
+    yes: bool,
+    accept_loss: bool,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Delete consumer group NAME with its offsets, its retry topics and its dead letters."""
+    delete_group(
+        v1.DeleteGroupRequest(name=name, keep_offsets=keep_offsets, accept_loss=accept_loss),
+        endpoint,
+        output,
+        dry_run=dry_run,
+        yes=yes,
+    )
+
+
+def delete_group(
+    request: v1.DeleteGroupRequest, endpoint: str, output: str, *, dry_run: bool, yes: bool
+) -> None:
+    """Plan, ask, act."""
+    name = request.name
+    asking = v1.DeleteGroupRequest(name=name, keep_offsets=request.keep_offsets, dry_run=True)
     with Connection(endpoint) as connection:
-        answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
-    if output == "json":
-        show_json({**_row(answer.group), "created": answer.created})
-        return
-    what = "in order" if answer.group.orderly else "concurrently"
-    verb = "is created" if answer.created else "was there already"
-    click.echo(f"Group {name} {verb}: {what}, {answer.group.max_attempts} attempts.")
+        plan = connection.call(paths.DELETE_GROUP, asking, v1.DeleteGroupResponse)
+        document = {
+            "topics": list(plan.topics),
+            "messages": plan.messages,
+            "in_flight": plan.in_flight,
+            "offsets_on": list(plan.offsets),
+            "clients": plan.clients,
+        }
+        if plan.messages and not request.accept_loss and not dry_run:
+            raise CliError(
+                f"{plan.messages} messages of group {name} wait for a retry or are dead letters; "
+                "--accept-loss deletes them with it."
+            )
+        if not go_on(document, f"Delete group {name}?", output, dry_run=dry_run, yes=yes):
+            return
+        connection.call(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
+    if output == "table":
+        click.echo(f"Group {name} is deleted.")
 
 
 @group.command("list")
@@ -49,11 +178,15 @@ def create(name: str, order: bool, max_attempts: int | None, endpoint: str, outp
 @endpoint_option
 @output_option
 def list_groups(system: bool, endpoint: str, output: str) -> None:
-    """List all consumer groups."""
+    """List all consumer groups, with their lag."""
     request = v1.ListGroupsRequest(include_system=system)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.LIST_GROUPS, request, v1.ListGroupsResponse)
-    rows = sorted((_row(config) for config in answer.groups), key=lambda row: str(row["group"]))
+    rows = [
+        {**_row(config), **_progress(progress)}
+        for config, progress in zip(answer.groups, answer.progress, strict=True)
+    ]
+    rows.sort(key=lambda row: str(row["group"]))
     show_rows(rows, output, empty="There are no consumer groups.")
 
 
@@ -63,23 +196,17 @@ def list_groups(system: bool, endpoint: str, output: str) -> None:
 @endpoint_option
 @output_option
 def describe(name: str, topic: str, endpoint: str, output: str) -> None:
-    """Show group NAME: offsets, lag, messages in flight, clients."""
+    """Show group NAME: settings, lag, messages in flight, retries, dead letters, clients."""
     request = v1.DescribeGroupRequest(name=name, topic=topic)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
-    fields = {**_row(answer.group), "lag": answer.lag, "in_flight": answer.in_flight}
-    queues = [
-        {
-            "topic": queue.topic,
-            "broker": queue.broker,
-            "queue": queue.queue_id,
-            "consumer_offset": queue.consumer_offset,
-            "max_offset": queue.max_offset,
-            "lag": queue.lag,
-            "in_flight": queue.in_flight,
-        }
-        for queue in answer.queues
-    ]
+    fields = {
+        **_row(answer.group),
+        "retry_policy": _policy(answer.group.retry),
+        **_progress(answer.progress),
+    }
+    fields.pop("clients")  # they are listed one by one
+    queues = [queue_row(queue) for queue in answer.queues]
     clients = [
         {
             "client": client.client_id,
@@ -91,12 +218,88 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
         for client in answer.clients
     ]
     if output == "json":
-        show_json({**fields, "queues": queues, "clients": clients})
+        attributes = dict(sorted(answer.group.attributes.items()))
+        show_json({**fields, "attributes": attributes, "queues": queues, "clients": clients})
         return
-    show_fields(fields, output)
+    show_fields({**fields, "attributes": attribute_texts(answer.group)}, output)
     for rows in (queues, clients):
         if rows:
             print_table(rows)
+
+
+def queue_row(queue: v1.GroupQueueStatus) -> dict[str, object]:
+    """One queue, as one group sees it."""
+    return {
+        "topic": queue.topic,
+        "broker": queue.broker,
+        "queue": queue.queue_id,
+        "consumer_offset": queue.consumer_offset,
+        "max_offset": queue.max_offset,
+        "lag": queue.lag,
+        "in_flight": queue.in_flight,
+        "retry": queue.retry,
+    }
+
+
+def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateGroupRequest:
+    return v1.CreateGroupRequest(
+        name=name,
+        orderly=settings["order"],
+        max_attempts=settings["max_attempts"] or 0,
+        consume_enable=settings["consume_enable"],
+        retry=_retry(settings),
+        attributes=settings["attributes"],
+    )
+
+
+def _retry(settings: Mapping[str, Any]) -> v1.GroupRetry | None:
+    """The retry policy that was named; None: nothing was said."""
+    policy, delays = settings["retry_policy"], settings["retry_delays"]
+    initial, longest = settings["retry_initial"], settings["retry_max"]
+    multiplier = settings["retry_multiplier"]
+    curve = (initial, longest, multiplier)
+    if policy != "exponential" and any(value is not None for value in curve):
+        raise CliError(
+            "--retry-initial, --retry-max and --retry-multiplier need --retry-policy exponential.",
+            Exit.USAGE,
+        )
+    if policy != "customized" and delays is not None:
+        raise CliError("--retry-delays needs --retry-policy customized.", Exit.USAGE)
+    if policy == "exponential":
+        return v1.GroupRetry(
+            initial_ms=_EXPONENTIAL_MS[0] if initial is None else initial,
+            max_ms=_EXPONENTIAL_MS[1] if longest is None else longest,
+            multiplier=_MULTIPLIER if multiplier is None else multiplier,
+        )
+    return v1.GroupRetry(delays_ms=delays or ()) if policy else None
+
+
+def _policy(retry: v1.GroupRetry) -> str:
+    if retry.delays_ms:
+        return f"customized: {', '.join(map(duration_text, retry.delays_ms))}"
+    if retry.initial_ms:
+        times = f"x{retry.multiplier:g}"
+        first, longest = duration_text(retry.initial_ms), duration_text(retry.max_ms)
+        return f"exponential: {first} {times} up to {longest}"
+    return "customized: the broker's table"
+
+
+def _show(answer: v1.CreateGroupResponse, output: str, *, dry_run: bool = False) -> None:
+    if output == "json":
+        row = {**_row(answer.group), "retry_policy": _policy(answer.group.retry)}
+        show_json({**row, "created": answer.created, "altered": answer.altered})
+        return
+    if answer.created:
+        verb = "is created:"
+    elif not answer.altered:
+        verb = "was there already:"
+    else:
+        verb = "would be:" if dry_run else "is altered; it is now:"
+    what = "in order" if answer.group.orderly else "concurrently"
+    text = f"Group {answer.group.name} {verb} {what}, {answer.group.max_attempts} attempts"
+    if not answer.group.consume_enable:
+        text += ", consumption is off"
+    click.echo(f"{text}.")
 
 
 def _row(config: v1.GroupConfig) -> dict[str, object]:
@@ -105,4 +308,15 @@ def _row(config: v1.GroupConfig) -> dict[str, object]:
         "order": config.orderly,
         "max_attempts": config.max_attempts,
         "retry_queues": config.retry_queues,
+        "consume_enable": config.consume_enable,
+    }
+
+
+def _progress(progress: v1.GroupProgress) -> dict[str, object]:
+    return {
+        "lag": progress.lag,
+        "in_flight": progress.in_flight,
+        "retries": progress.retries,
+        "dead_letters": progress.dead_letters,
+        "clients": progress.clients,
     }

@@ -16,17 +16,20 @@ Table = dict[str, tuple[str, str, str]]
 class LazyGroup(click.Group):
     """The commands of a table, in its order."""
 
-    def __init__(self, *arguments: Any, table: Table, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, table: Table, aliases: Table | None = None, **options: Any
+    ) -> None:
         super().__init__(*arguments, **options)
         self._table = table
+        self._known = {**table, **(aliases or {})}  # aliases work and are not listed
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._table:
+        if cmd_name not in self._known:
             return None
-        module, attribute, _ = self._table[cmd_name]
+        module, attribute, _ = self._known[cmd_name]
         command = getattr(importlib.import_module(f".{module}", __package__), attribute)
         assert isinstance(command, click.Command)
         return command

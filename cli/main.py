@@ -20,14 +20,30 @@ COMMANDS: Table = {
     "namesrv": ("serve", "namesrv", "Run a nameserver."),
     "broker": ("serve", "broker", "Run one replica of a broker group."),
     "single": ("serve", "single", "Run a nameserver and a broker in one process."),
-    "topic": ("topic", "topic", "Create, list and describe topics."),
-    "group": ("group", "group", "Create, list and describe consumer groups."),
+    "topic": ("topic", "topic", "Create, alter, delete, list and describe topics."),
+    "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
+    "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message", "message", "Send messages, watch them arrive, find them again."),
     "cluster": ("cluster", "cluster", "Describe the members of a broker group."),
     "healthcheck": ("healthcheck", "healthcheck", "Ask a node whether it serves."),
     "doctor": ("doctor", "doctor", "Say what this machine gives a node, and which door serves."),
     "store": ("store", "store", "Look into a store directory, check it, repair it (offline)."),
     "config": ("config_show", "config", "Show settings and where they come from."),
+}
+
+#: Names of RocketMQ's own tool, which work and are not listed.
+ALIASES: Table = {
+    "updateTopic": ("mqadmin", "update_topic", ""),
+    "updateTopicPerm": ("mqadmin", "update_topic_perm", ""),
+    "deleteTopic": ("mqadmin", "delete_topic", ""),
+    "topicList": ("mqadmin", "topic_list", ""),
+    "topicStatus": ("mqadmin", "topic_status", ""),
+    "updateSubGroup": ("mqadmin", "update_sub_group", ""),
+    "deleteSubGroup": ("mqadmin", "delete_sub_group", ""),
+    "getConsumerConfig": ("mqadmin", "get_consumer_config", ""),
+    "consumerProgress": ("mqadmin", "consumer_progress", ""),
+    "resetOffsetByTime": ("mqadmin", "reset_offset_by_time", ""),
+    "skipAccumulatedMessage": ("mqadmin", "skip_accumulated_message", ""),
 }
 
 
@@ -40,7 +56,10 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Non
 
 
 @click.group(
-    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    table=COMMANDS,
+    aliases=ALIASES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Version."

@@ -28,6 +28,10 @@ def message() -> None:
     "--delay", type=click.FloatRange(0), help="Seconds until delivery; needed for a delay topic."
 )
 @click.option(
+    "--priority", type=click.IntRange(0), help="Larger is more urgent; needed for a priority topic."
+)
+@click.option("--lite-topic", help="The lite topic; needed for a lite topic's parent.")
+@click.option(
     "--count", type=click.IntRange(1), default=1, show_default=True, help="How many times."
 )
 @endpoint_option
@@ -41,6 +45,8 @@ def send(
     pairs: tuple[str, ...],
     message_group: str | None,
     delay: float | None,
+    priority: int | None,
+    lite_topic: str | None,
     count: int,
     endpoint: str,
     output: str,
@@ -49,7 +55,13 @@ def send(
     from .sending import Draft, send_all
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
-    draft = Draft(topic, data, keys, tag, _properties(pairs), message_group, delay)
+    draft = Draft(
+        *(topic, data, keys, tag, _properties(pairs)),
+        group=message_group,
+        delay_s=delay,
+        priority=priority,
+        lite_topic=lite_topic,
+    )
     result = send_all(endpoint, draft, count)
     if output == "json":
         show_json(result.document())

@@ -37,6 +37,8 @@ class Draft:
     properties: Mapping[str, str] = field(default_factory=dict)
     group: str | None = None
     delay_s: float | None = None
+    priority: int | None = None
+    lite_topic: str | None = None
 
 
 @dataclass(slots=True)
@@ -137,6 +139,10 @@ def _message(
         properties.message_group = draft.group
     if draft.delay_s is not None:
         properties.delivery_timestamp.FromMilliseconds(now_ms + int(draft.delay_s * 1_000))
+    if draft.priority is not None:
+        properties.priority = draft.priority
+    if draft.lite_topic is not None:
+        properties.lite_topic = draft.lite_topic
     return v2.Message(
         topic=v2.Resource(name=draft.topic),
         user_properties=draft.properties,
@@ -153,13 +159,19 @@ def _message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.
         kind = v2.FIFO
     elif draft.delay_s is not None:
         kind = v2.DELAY
+    elif draft.priority is not None:
+        kind = v2.PRIORITY
+    elif draft.lite_topic is not None:
+        kind = v2.LITE
     if kind in accepted or not accepted:
         return kind
     wanted = {
         v2.FIFO: "needs --group",
         v2.DELAY: "needs --delay",
         v2.TRANSACTION: "takes transactions, which the command line does not send",
-        v2.NORMAL: "takes neither --group nor --delay",
+        v2.PRIORITY: "needs --priority",
+        v2.LITE: "needs --lite-topic",
+        v2.NORMAL: "takes none of --group, --delay, --priority and --lite-topic",
     }
     hint = wanted.get(accepted[0], "takes messages that the command line does not send")
     raise CliError(f"Topic {draft.topic} {hint}.", Exit.USAGE)

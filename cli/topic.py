@@ -1,26 +1,47 @@
-"""`cometmq topic`: create, list, describe. Topics live in the log of every group (design, 8.3)."""
+"""`cometmq topic`: create, alter, delete, list, describe. Topics live in the log of every group (design, 8.3)."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from ..proto import paths, v1, v2
+from ..proto import paths, v1
+from .confirm import go_on, plan_options
 from .connection import Connection
+from .errors import CliError, Exit
 from .options import endpoint_option, output_option
 from .output import print_table, show_fields, show_json, show_rows
+from .values import PERMISSION_METAVAR, TOPIC_TYPE_NAMES, TOPIC_TYPES, permission, permission_name
 
-_MIXED = -1
-TYPES = {
-    "normal": int(v2.NORMAL),
-    "fifo": int(v2.FIFO),
-    "delay": int(v2.DELAY),
-    "transaction": int(v2.TRANSACTION),
-}
-_TYPE_NAMES = {number: name for name, number in TYPES.items()} | {_MIXED: "mixed"}
-_PERMISSIONS = {0: "none", 2: "write", 4: "read", 6: "read, write"}
+_COUNT = click.IntRange(1, 1024)
+_DEFAULT_QUEUES = 8
+
+
+def _settings(command: click.decorators.FC) -> click.decorators.FC:
+    """What `create` and `alter` have in common; a value that is not said stays as it is."""
+    for option in reversed(
+        (
+            click.option("--read-queues", type=_COUNT, help="Queues that consumers read."),
+            click.option("--write-queues", type=_COUNT, help="Queues that producers send to."),
+            click.option(
+                "--perm", type=permission, metavar=PERMISSION_METAVAR, help="What clients may do."
+            ),
+            click.option(
+                "--attribute",
+                "attributes",
+                multiple=True,
+                metavar="+KEY=VALUE|-KEY",
+                help="Set or remove an attribute, such as +lite.topic.expiration=60; repeatable.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
 def topic() -> None:
-    """Create, list and describe topics."""
+    """Create, alter, delete, list and describe topics."""
 
 
 @topic.command()
@@ -28,36 +49,104 @@ def topic() -> None:
 @click.option(
     "--type",
     "kind",
-    type=click.Choice(list(TYPES)),
-    default="normal",
-    show_default=True,
-    help="Type of its messages.",
+    type=click.Choice(list(TOPIC_TYPES)),
+    help="Type of its messages (default: normal, or what it is).",
 )
 @click.option(
     "--queues",
-    type=click.IntRange(1, 1024),
-    default=8,
-    show_default=True,
-    help="Number of queues in each broker group.",
+    type=_COUNT,
+    help=f"Number of queues in each broker group (default: {_DEFAULT_QUEUES}, or what it has).",
 )
+@_settings
 @endpoint_option
 @output_option
-def create(name: str, kind: str, queues: int, endpoint: str, output: str) -> None:
-    """Create topic NAME, or change the type and queues of one that is there."""
-    request = v1.CreateTopicRequest(name=name, message_type=TYPES[kind], queues=queues)
+def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
+    """Create topic NAME, or change what is said of one that is there."""
+    request = _request(name, settings)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
-    if output == "json":
-        show_json({**_row(answer.topic), "created": answer.created})
-        return
-    if answer.created:
-        click.echo(f"Topic {name} is created: {kind}, {queues} queues.")
-    else:
-        click.echo(f"Topic {name} was there already; it is {kind} with {queues} queues.")
+    _show(answer, output)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--type", "kind", type=click.Choice(list(TOPIC_TYPES)), help="Type of its messages.")
+@click.option("--queues", type=_COUNT, help="Number of queues; it may only grow.")
+@_settings
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Lower --read-queues although the queues hold messages that are not consumed.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what it would be and change nothing.")
+@endpoint_option
+@output_option
+def alter(
+    *,
+    name: str,
+    accept_loss: bool,
+    dry_run: bool,
+    endpoint: str,
+    output: str,
+    **settings: Any,
+) -> None:
+    """Change topic NAME: what is not said stays as it is.
+
+    To take queues away, lower --write-queues, let consumers finish, then lower --read-queues.
+    """
+    request = _request(name, settings)
+    request.must_exist = True
+    request.accept_loss = accept_loss
+    request.dry_run = dry_run
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
+    _show(answer, output, dry_run=dry_run)
+
+
+@topic.command()
+@click.argument("name")
+@plan_options
+@click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
+@endpoint_option
+@output_option
+def delete(
+    *, name: str, dry_run: bool, yes: bool, accept_loss: bool, endpoint: str, output: str
+) -> None:
+    """Delete topic NAME with its groups' offsets and retry topics.
+
+    A topic that holds messages is deleted with --accept-loss only: nobody can read them then.
+    """
+    delete_topic(name, endpoint, output, dry_run=dry_run, yes=yes, accept_loss=accept_loss)
+
+
+def delete_topic(
+    name: str, endpoint: str, output: str, *, dry_run: bool, yes: bool, accept_loss: bool
+) -> None:
+    """Plan, ask, act."""
+    request = v1.DeleteTopicRequest(name=name, dry_run=True)
+    with Connection(endpoint) as connection:
+        plan = connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+        document = {
+            "topics": list(plan.topics),
+            "messages": plan.messages,
+            "in_flight": plan.in_flight,
+            "groups_that_lose_offsets": list(plan.groups),
+        }
+        if plan.messages and not accept_loss and not dry_run:
+            raise CliError(
+                f"Topic {name} holds {plan.messages} messages that nobody could read any more; "
+                "--accept-loss deletes it."
+            )
+        if not go_on(document, f"Delete topic {name}?", output, dry_run=dry_run, yes=yes):
+            return
+        request = v1.DeleteTopicRequest(name=name, accept_loss=accept_loss)
+        connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
+    if output == "table":
+        click.echo(f"Topic {name} is deleted.")
 
 
 @topic.command("list")
-@click.option("--system", is_flag=True, help="With the broker's own topics.")
+@click.option("--system", is_flag=True, help="With the broker's own topics and retry topics.")
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
@@ -90,18 +179,61 @@ def describe(name: str, endpoint: str, output: str) -> None:
         for queue in answer.queues
     ]
     if output == "json":
-        show_json({**_row(answer.topic), "queues": queues})
+        attributes = dict(sorted(answer.topic.attributes.items()))
+        show_json({**_row(answer.topic), "attributes": attributes, "queues": queues})
         return
-    show_fields(_row(answer.topic), output)
+    show_fields({**_row(answer.topic), "attributes": attribute_texts(answer.topic)}, output)
     if queues:
         print_table(queues)
+
+
+def attribute_texts(config: v1.TopicConfig | v1.GroupConfig) -> list[str]:
+    """`key=value` of each attribute."""
+    return [f"{key}={value}" for key, value in sorted(config.attributes.items())]
+
+
+def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
+    queues, read, write = (settings[key] for key in ("queues", "read_queues", "write_queues"))
+    if queues and (read or write):
+        raise CliError(
+            "--queues means both: leave out --read-queues and --write-queues.", Exit.USAGE
+        )
+    kind = settings["kind"]
+    return v1.CreateTopicRequest(
+        name=name,
+        message_type=TOPIC_TYPES[kind] if kind else 0,
+        queues=queues or 0,
+        perm=settings["perm"],
+        read_queues=read or 0,
+        write_queues=write or 0,
+        attributes=settings["attributes"],
+    )
+
+
+def _show(answer: v1.CreateTopicResponse, output: str, *, dry_run: bool = False) -> None:
+    row = _row(answer.topic)
+    if output == "json":
+        show_json({**row, "created": answer.created, "altered": answer.altered})
+        return
+    if answer.created:
+        verb = "is created:"
+    elif not answer.altered:
+        verb = "was there already; it is"
+    else:
+        verb = "would be" if dry_run else "is altered; it is now"
+    read, write = answer.topic.read_queues, answer.topic.write_queues
+    queues = f"{write} queues" if read == write else f"{write} queues to write, {read} to read"
+    text = f"Topic {answer.topic.name} {verb} {row['type']}, {queues}"
+    if answer.topic.perm & 6 != 6:
+        text += f", permission: {row['permission']}"
+    click.echo(f"{text}.")
 
 
 def _row(config: v1.TopicConfig) -> dict[str, object]:
     return {
         "topic": config.name,
-        "type": _TYPE_NAMES.get(config.message_type, "normal"),
+        "type": TOPIC_TYPE_NAMES.get(config.message_type, "normal"),
         "read_queues": config.read_queues,
         "write_queues": config.write_queues,
-        "permission": _PERMISSIONS.get(config.perm & 6, "none"),
+        "permission": permission_name(config.perm),
     }

@@ -12,6 +12,7 @@ from . import nameserver_pb2 as _nameserver_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -47,12 +48,33 @@ class TopicConfig(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class FirstOffsetsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     READ_QUEUES_FIELD_NUMBER: _builtins.int
     WRITE_QUEUES_FIELD_NUMBER: _builtins.int
     PERM_FIELD_NUMBER: _builtins.int
     MESSAGE_TYPE_FIELD_NUMBER: _builtins.int
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     read_queues: _builtins.int
     write_queues: _builtins.int
@@ -62,6 +84,10 @@ class TopicConfig(_message.Message):
     """a number of apache.rocketmq.v2.MessageType; -1 accepts normal, FIFO, delay and transaction"""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def first_offsets(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+        """A topic of the same name was deleted before: its messages lie below these offsets, by queue id."""
+
     def __init__(
         self,
         *,
@@ -71,10 +97,11 @@ class TopicConfig(_message.Message):
         perm: _builtins.int = ...,
         message_type: _builtins.int = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        first_offsets: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "first_offsets", b"first_offsets", "message_type", b"message_type", "name", b"name", "perm", b"perm", "read_queues", b"read_queues", "write_queues", b"write_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -189,9 +216,12 @@ class MetaChange(_message.Message):
     TOPIC_DELETE_FIELD_NUMBER: _builtins.int
     GROUP_UPSERT_FIELD_NUMBER: _builtins.int
     GROUP_DELETE_FIELD_NUMBER: _builtins.int
+    KEEP_OFFSETS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     topic_delete: _builtins.str
     group_delete: _builtins.str
+    keep_offsets: _builtins.bool
+    """of a group_delete: a group of this name goes on where it was"""
     @_builtins.property
     def topic_upsert(self) -> Global___TopicConfig: ...
     @_builtins.property
@@ -204,10 +234,11 @@ class MetaChange(_message.Message):
         topic_delete: _builtins.str = ...,
         group_upsert: Global___GroupConfig | None = ...,
         group_delete: _builtins.str = ...,
+        keep_offsets: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "group_delete", b"group_delete", "group_upsert", b"group_upsert", "keep_offsets", b"keep_offsets", "topic_delete", b"topic_delete", "topic_upsert", b"topic_upsert", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["topic_upsert", "topic_delete", "group_upsert", "group_delete"]  # noqa: Y015
     _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
@@ -285,32 +316,60 @@ Global___EpochStart: _TypeAlias = EpochStart  # noqa: Y015
 
 @_typing.final
 class CreateTopicRequest(_message.Message):
+    """What is not said stays as it is, or is the default of a new topic."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     MESSAGE_TYPE_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     PERM_FIELD_NUMBER: _builtins.int
+    READ_QUEUES_FIELD_NUMBER: _builtins.int
+    WRITE_QUEUES_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    MUST_EXIST_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     message_type: _builtins.int
-    """as in TopicConfig; 0 is NORMAL"""
+    """as in TopicConfig; 0: not said, NORMAL"""
     queues: _builtins.int
-    """0: the default"""
+    """both counts; 0: not said"""
     perm: _builtins.int
-    """0: read and write"""
+    read_queues: _builtins.int
+    """0: not said, as are write_queues"""
+    write_queues: _builtins.int
+    must_exist: _builtins.bool
+    """alter only"""
+    dry_run: _builtins.bool
+    """check and answer, change nothing"""
+    accept_loss: _builtins.bool
+    """read queues may go although they hold messages"""
+    @_builtins.property
+    def attributes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"+key=value" sets, "-key" removes"""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         message_type: _builtins.int = ...,
         queues: _builtins.int = ...,
-        perm: _builtins.int = ...,
+        perm: _builtins.int | None = ...,
+        read_queues: _builtins.int = ...,
+        write_queues: _builtins.int = ...,
+        attributes: _abc.Iterable[_builtins.str] | None = ...,
+        must_exist: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        accept_loss: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_perm", b"_perm", "perm", b"perm"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_type", b"message_type", "name", b"name", "perm", b"perm", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_perm", b"_perm", "accept_loss", b"accept_loss", "attributes", b"attributes", "dry_run", b"dry_run", "message_type", b"message_type", "must_exist", b"must_exist", "name", b"name", "perm", b"perm", "queues", b"queues", "read_queues", b"read_queues", "write_queues", b"write_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__perm: _TypeAlias = _typing.Literal["perm"]  # noqa: Y015
+    _WhichOneofArgType__perm: _TypeAlias = _typing.Literal["_perm", b"_perm"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__perm) -> _WhichOneofReturnType__perm | None: ...
 
 Global___CreateTopicRequest: _TypeAlias = CreateTopicRequest  # noqa: Y015
 
@@ -322,10 +381,12 @@ class CreateTopicResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
+    ALTERED_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     created: _builtins.bool
     """false: it was there, and is the same or was altered"""
+    altered: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___TopicConfig: ...
     def __init__(
@@ -335,14 +396,82 @@ class CreateTopicResponse(_message.Message):
         message: _builtins.str = ...,
         topic: Global___TopicConfig | None = ...,
         created: _builtins.bool = ...,
+        altered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "message", b"message", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["altered", b"altered", "code", b"code", "created", b"created", "message", b"message", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateTopicResponse: _TypeAlias = CreateTopicResponse  # noqa: Y015
+
+@_typing.final
+class DeleteTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    dry_run: _builtins.bool
+    accept_loss: _builtins.bool
+    """needed while the topic or its retry topics hold messages"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        accept_loss: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "dry_run", b"dry_run", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicRequest: _TypeAlias = DeleteTopicRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    messages: _builtins.int
+    """that these hold"""
+    in_flight: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that go: the topic and its groups' retry topics"""
+
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that lose their offsets"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        messages: _builtins.int = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "in_flight", b"in_flight", "message", b"message", "messages", b"messages", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTopicResponse: _TypeAlias = DeleteTopicResponse  # noqa: Y015
 
 @_typing.final
 class ListTopicsRequest(_message.Message):
@@ -473,27 +602,63 @@ Global___DescribeTopicResponse: _TypeAlias = DescribeTopicResponse  # noqa: Y015
 
 @_typing.final
 class CreateGroupRequest(_message.Message):
+    """What is not said stays as it is, or is the default of a new group."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     ORDERLY_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    CONSUME_ENABLE_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    ATTRIBUTES_FIELD_NUMBER: _builtins.int
+    RETRY_QUEUES_FIELD_NUMBER: _builtins.int
+    MUST_EXIST_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     orderly: _builtins.bool
     max_attempts: _builtins.int
-    """0: the default"""
+    """0: not said"""
+    consume_enable: _builtins.bool
+    retry_queues: _builtins.int
+    """0: not said"""
+    must_exist: _builtins.bool
+    """alter only"""
+    dry_run: _builtins.bool
+    """check and answer, change nothing"""
+    @_builtins.property
+    def retry(self) -> Global___GroupRetry:
+        """empty: the broker's own table"""
+
+    @_builtins.property
+    def attributes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"+key=value" sets, "-key" removes"""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        orderly: _builtins.bool = ...,
+        orderly: _builtins.bool | None = ...,
         max_attempts: _builtins.int = ...,
+        consume_enable: _builtins.bool | None = ...,
+        retry: Global___GroupRetry | None = ...,
+        attributes: _abc.Iterable[_builtins.str] | None = ...,
+        retry_queues: _builtins.int = ...,
+        must_exist: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consume_enable", b"_consume_enable", "_orderly", b"_orderly", "consume_enable", b"consume_enable", "orderly", b"orderly", "retry", b"retry"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_attempts", b"max_attempts", "name", b"name", "orderly", b"orderly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consume_enable", b"_consume_enable", "_orderly", b"_orderly", "attributes", b"attributes", "consume_enable", b"consume_enable", "dry_run", b"dry_run", "max_attempts", b"max_attempts", "must_exist", b"must_exist", "name", b"name", "orderly", b"orderly", "retry", b"retry", "retry_queues", b"retry_queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__consume_enable: _TypeAlias = _typing.Literal["consume_enable"]  # noqa: Y015
+    _WhichOneofArgType__consume_enable: _TypeAlias = _typing.Literal["_consume_enable", b"_consume_enable"]  # noqa: Y015
+    _WhichOneofReturnType__orderly: _TypeAlias = _typing.Literal["orderly"]  # noqa: Y015
+    _WhichOneofArgType__orderly: _TypeAlias = _typing.Literal["_orderly", b"_orderly"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__consume_enable) -> _WhichOneofReturnType__consume_enable | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__orderly) -> _WhichOneofReturnType__orderly | None: ...
 
 Global___CreateGroupRequest: _TypeAlias = CreateGroupRequest  # noqa: Y015
 
@@ -505,9 +670,11 @@ class CreateGroupResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
+    ALTERED_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     created: _builtins.bool
+    altered: _builtins.bool
     @_builtins.property
     def group(self) -> Global___GroupConfig: ...
     def __init__(
@@ -517,14 +684,89 @@ class CreateGroupResponse(_message.Message):
         message: _builtins.str = ...,
         group: Global___GroupConfig | None = ...,
         created: _builtins.bool = ...,
+        altered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "created", b"created", "group", b"group", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["altered", b"altered", "code", b"code", "created", b"created", "group", b"group", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateGroupResponse: _TypeAlias = CreateGroupResponse  # noqa: Y015
+
+@_typing.final
+class DeleteGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KEEP_OFFSETS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    keep_offsets: _builtins.bool
+    dry_run: _builtins.bool
+    accept_loss: _builtins.bool
+    """needed while its retry or dead-letter topics hold messages"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        keep_offsets: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        accept_loss: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_loss", b"accept_loss", "dry_run", b"dry_run", "keep_offsets", b"keep_offsets", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupRequest: _TypeAlias = DeleteGroupRequest  # noqa: Y015
+
+@_typing.final
+class DeleteGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    messages: _builtins.int
+    """that these hold"""
+    in_flight: _builtins.int
+    clients: _builtins.int
+    """that are connected"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that go: retry topics and the dead-letter topic"""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """topics on which it loses its offsets"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        messages: _builtins.int = ...,
+        offsets: _abc.Iterable[_builtins.str] | None = ...,
+        in_flight: _builtins.int = ...,
+        clients: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "in_flight", b"in_flight", "message", b"message", "messages", b"messages", "offsets", b"offsets", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteGroupResponse: _TypeAlias = DeleteGroupResponse  # noqa: Y015
 
 @_typing.final
 class ListGroupsRequest(_message.Message):
@@ -546,26 +788,67 @@ class ListGroupsRequest(_message.Message):
 Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
 
 @_typing.final
+class GroupProgress(_message.Message):
+    """How far a group is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAG_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    lag: _builtins.int
+    """not consumed yet: in flight and waiting for a retry included"""
+    in_flight: _builtins.int
+    retries: _builtins.int
+    """of the lag: in the retry topics"""
+    dead_letters: _builtins.int
+    clients: _builtins.int
+    def __init__(
+        self,
+        *,
+        lag: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        retries: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+        clients: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "dead_letters", b"dead_letters", "in_flight", b"in_flight", "lag", b"lag", "retries", b"retries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupProgress: _TypeAlias = GroupProgress  # noqa: Y015
+
+@_typing.final
 class ListGroupsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupConfig]: ...
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupProgress]:
+        """of the groups, in their order"""
+
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         message: _builtins.str = ...,
         groups: _abc.Iterable[Global___GroupConfig] | None = ...,
+        progress: _abc.Iterable[Global___GroupProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "groups", b"groups", "message", b"message", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -605,6 +888,8 @@ class GroupQueueStatus(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     BROKER_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     consumer_offset: _builtins.int
@@ -613,6 +898,9 @@ class GroupQueueStatus(_message.Message):
     """not consumed yet, in flight included"""
     in_flight: _builtins.int
     broker: _builtins.str
+    retry: _builtins.bool
+    """a retry topic"""
+    min_offset: _builtins.int
     def __init__(
         self,
         *,
@@ -623,10 +911,12 @@ class GroupQueueStatus(_message.Message):
         lag: _builtins.int = ...,
         in_flight: _builtins.int = ...,
         broker: _builtins.str = ...,
+        retry: _builtins.bool = ...,
+        min_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "consumer_offset", b"consumer_offset", "in_flight", b"in_flight", "lag", b"lag", "max_offset", b"max_offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "consumer_offset", b"consumer_offset", "in_flight", b"in_flight", "lag", b"lag", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id", "retry", b"retry", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -674,6 +964,7 @@ class DescribeGroupResponse(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     message: _builtins.str
     lag: _builtins.int
@@ -684,6 +975,8 @@ class DescribeGroupResponse(_message.Message):
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupQueueStatus]: ...
     @_builtins.property
     def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupClient]: ...
+    @_builtins.property
+    def progress(self) -> Global___GroupProgress: ...
     def __init__(
         self,
         *,
@@ -694,14 +987,151 @@ class DescribeGroupResponse(_message.Message):
         lag: _builtins.int = ...,
         in_flight: _builtins.int = ...,
         clients: _abc.Iterable[Global___GroupClient] | None = ...,
+        progress: Global___GroupProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "group", b"group", "in_flight", b"in_flight", "lag", b"lag", "message", b"message", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "code", b"code", "group", b"group", "in_flight", b"in_flight", "lag", b"lag", "message", b"message", "progress", b"progress", "queues", b"queues"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeGroupResponse: _TypeAlias = DescribeGroupResponse  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsRequest(_message.Message):
+    """Sets the consumer offsets of a group on a topic."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Edge:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _EdgeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ResetOffsetsRequest._Edge.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        EDGE_UNSPECIFIED: ResetOffsetsRequest._Edge.ValueType  # 0
+        EARLIEST: ResetOffsetsRequest._Edge.ValueType  # 1
+        LATEST: ResetOffsetsRequest._Edge.ValueType  # 2
+
+    class Edge(_Edge, metaclass=_EdgeEnumTypeWrapper): ...
+    EDGE_UNSPECIFIED: ResetOffsetsRequest.Edge.ValueType  # 0
+    EARLIEST: ResetOffsetsRequest.Edge.ValueType  # 1
+    LATEST: ResetOffsetsRequest.Edge.ValueType  # 2
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    EDGE_FIELD_NUMBER: _builtins.int
+    SKIP_RETRIES_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    topic: _builtins.str
+    queue_id: _builtins.int
+    """absent: every queue"""
+    timestamp_ms: _builtins.int
+    """the first message stored then or later; -1: LATEST"""
+    offset: _builtins.int
+    """within the queue"""
+    edge: Global___ResetOffsetsRequest.Edge.ValueType
+    skip_retries: _builtins.bool
+    """what waits in the retry topics counts as consumed, too"""
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int | None = ...,
+        timestamp_ms: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        edge: Global___ResetOffsetsRequest.Edge.ValueType = ...,
+        skip_retries: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "edge", b"edge", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id", "dry_run", b"dry_run", "edge", b"edge", "group", b"group", "offset", b"offset", "position", b"position", "queue_id", b"queue_id", "skip_retries", b"skip_retries", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue_id: _TypeAlias = _typing.Literal["queue_id"]  # noqa: Y015
+    _WhichOneofArgType__queue_id: _TypeAlias = _typing.Literal["_queue_id", b"_queue_id"]  # noqa: Y015
+    _WhichOneofReturnType_position: _TypeAlias = _typing.Literal["timestamp_ms", "offset", "edge"]  # noqa: Y015
+    _WhichOneofArgType_position: _TypeAlias = _typing.Literal["position", b"position"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_id) -> _WhichOneofReturnType__queue_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_position) -> _WhichOneofReturnType_position | None: ...
+
+Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class OffsetChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    before: _builtins.int
+    """-1: it has not consumed here yet"""
+    after: _builtins.int
+    min_offset: _builtins.int
+    max_offset: _builtins.int
+    in_flight: _builtins.int
+    """deliveries that count no more"""
+    broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        before: _builtins.int = ...,
+        after: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        in_flight: _builtins.int = ...,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "broker", b"broker", "in_flight", b"in_flight", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetChange: _TypeAlias = OffsetChange  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetChange]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        changes: _abc.Iterable[Global___OffsetChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetOffsetsResponse: _TypeAlias = ResetOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class DescribeClusterRequest(_message.Message):

@@ -760,8 +760,13 @@ class Offsets(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     ARCHIVE_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
     archive_watermark: _builtins.int
     """The leader's archive watermark, which a follower takes as it is; 0: it says nothing."""
+    log_end: _builtins.int
+    """Where the leader's log ended then: whoever has less of the log takes the offsets when it has that much,
+    because offsets may pass messages whose checkpoints lie in the log. 0: at once.
+    """
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetEntry]: ...
     def __init__(
@@ -769,10 +774,11 @@ class Offsets(_message.Message):
         *,
         entries: _abc.Iterable[Global___OffsetEntry] | None = ...,
         archive_watermark: _builtins.int = ...,
+        log_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_watermark", b"archive_watermark", "entries", b"entries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_watermark", b"archive_watermark", "entries", b"entries", "log_end", b"log_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

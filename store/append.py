@@ -19,7 +19,9 @@ from zlib import crc32
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueue
 from .dispatch import UNQUEUED, Dispatcher, Hint
-from .errors import StoreError
+from .errors import NoBufferError, StoreError
+from .light_numbers import LightNumbers
+from .light_queues import MULTI_DISPATCH
 from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME, is_delayed
 from .queue_table import QueueTable
 from .record import (
@@ -39,11 +41,12 @@ from .record import (
     with_crc_room,
 )
 from .results import AppendResult, Arrival, PutStatus
+from .topic_names import is_light
 
 logger = logging.getLogger(__name__)
 _OK: Final = PutStatus.PUT_OK
 _FIXED_AND_LENGTH: Final = FIXED_V4.size + 2
-_UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6
+_UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | MULTI_DISPATCH
 #: Records are joined in memory before they are written: as many as the processor's caches still hold.
 _JOINED_BYTES_MIN: Final = 96 << 10
 #: A member of a batch on the wire, without body and properties: five numbers and two lengths.
@@ -79,17 +82,21 @@ class Appender:
         body_bytes_max: int,
         *,
         seal: bool = False,
+        light_max: int = 0,
     ) -> None:
         self.on_new_segment: Callable[[int], list[Message]] | None = None
         #: Messages that were refused so far.
         self.refusals = 0
         #: Why the last segment could not be made; "" while there is no trouble.
         self.allocation_failure = ""
+        #: Whether it was a buffer of the transient store pool that was missing.
+        self.out_of_buffers = False
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
         self._wall_ms = wall_ms
         self._body_bytes_max = body_bytes_max
+        self._light = LightNumbers(queues, light_max, body_bytes_max)
         self._seal = seal  # end every record with its checksum (enabledAppendPropCRC)
         self._encode = encode_sealed if seal else encode
         self._assigned_end = 0  # queue offsets of all records before it are known
@@ -251,7 +258,7 @@ class Appender:
             size += _MEMBER_BYTES + len(message.body) + len(message.properties)
             if (
                 (message.topic, message.queue_id) != (first.topic, first.queue_id)
-                or message.sys_flag & TRANSACTION_MASK
+                or message.sys_flag & (TRANSACTION_MASK | MULTI_DISPATCH)
                 or is_delayed(message.properties)
             ):
                 return PutStatus.MESSAGE_ILLEGAL
@@ -284,9 +291,14 @@ class Appender:
 
     def _append_one(self, message: Message, now_ms: int) -> AppendResult:
         """The careful way: any message, wherever it has to go."""
+        status = _OK
+        lights: list[ConsumeQueue] = []
+        if message.sys_flag & MULTI_DISPATCH:
+            message, status, lights = self._light.of(message)
         if self._seal:
             message = with_crc_room(message)
-        status = self._fault(message)
+        if status is _OK:
+            status = self._fault(message)
         if status is not _OK:
             self.refusals += 1
             return refused(status)
@@ -306,7 +318,13 @@ class Appender:
         queue.next_offset = number + 1
         code = tags_code(message.topic, message.properties, now_ms)
         arrival = Arrival(_OK, begin, size, number, now_ms, message.topic, message.queue_id, code)
-        self._dispatcher.add_hint(Hint([arrival], {queue: [number, begin, size, code]}))
+        hint = Hint([arrival], {queue: [number, begin, size, code]})
+        for light in lights:
+            number = light.next_offset
+            hint.arrivals.append(Arrival(_OK, begin, size, number, now_ms, light.topic, 0, code))
+            hint.units[light] = [number, begin, size, code]
+            light.next_offset = number + 1
+        self._dispatcher.add_hint(hint)
         return arrival
 
     def _place(self, size: int, now_ms: int) -> PutStatus:
@@ -329,8 +347,10 @@ class Appender:
             if str(error) != self.allocation_failure:
                 logger.error("segment.failed reason=%s", error)
             self.allocation_failure = str(error)
+            self.out_of_buffers = isinstance(error, NoBufferError)
             return False
         self.allocation_failure = ""
+        self.out_of_buffers = False
         self._headed = self._log.segments[-1].start
         return True
 
@@ -368,8 +388,10 @@ class Appender:
                 if arrival.topic in self._queues.batch_topics:
                     continue
                 queue = self._queues.queue(arrival.topic, arrival.queue_id)
-                queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
+                # The latest record of a light queue is right: it may have begun anew.
+                known = 0 if is_light(arrival.topic) else queue.next_offset
+                queue.next_offset = max(known, arrival.queue_offset + 1)
             if end == begin:
                 break
             begin = end
-        self._assigned_end = log.end
+        self._assigned_end = self._queues.assigned_end = log.end

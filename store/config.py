@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from .light_config import LightQueueOptions
+from .schedule import parse_levels
+
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 #: One extension unit without a bitmap, and the room behind it.
 CONSUME_QUEUE_EXT_BYTES_MIN: Final = 24
@@ -36,7 +39,7 @@ def _paths(text: str) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig:
+class StoreConfig(LightQueueOptions):
     """Everything that the store can be told; validated once, here."""
 
     store_path_root_dir: str = _option("~/store", "directory that holds the whole store")
@@ -59,8 +62,7 @@ class StoreConfig:
         48 << 20, "size of one consume queue extension file", "bytes"
     )
     flush_disk_type: str = _option(
-        "ASYNC_FLUSH",
-        "ASYNC_FLUSH answers from the page cache, SYNC_FLUSH after fdatasync",
+        "ASYNC_FLUSH", "ASYNC_FLUSH answers from the page cache, SYNC_FLUSH after fdatasync"
     )
     flush_interval_commit_log: int = _option(500, "pause between asynchronous log flushes", "ms")
     flush_commit_log_least_pages: int = _option(
@@ -228,6 +230,17 @@ class StoreConfig:
         (1 << 31) - 1, "messages for one slot; above it some are refused, from twice as many on all"
     )
     mapped_file_size_timer_log: int = _option(104_857_600, "size of one timer log file", "bytes")
+    timer_flush_interval_ms: int = _option(
+        1000, "how often the timers' wheel, log and progress are made durable", "ms"
+    )
+    timer_stop_dequeue: bool = _option(False, "deliver no timer message; they wait")
+    message_delay_level: str = _option(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "delays of the levels 1, 2, 3, ...; units s, m, h and d",
+    )
+    flush_delay_offset_interval: int = _option(
+        10_000, "how often delayOffset.json, the progress of the delay levels, is written", "ms"
+    )
 
     def __post_init__(self) -> None:
         if not self.store_path_root_dir:
@@ -303,6 +316,8 @@ class StoreConfig:
     def _check_timers(self) -> None:
         self._check_positive("timer_precision_ms", "timer_roll_window_slot")
         self._check_positive("timer_max_delay_sec", "timer_congest_num_each_slot")
+        self._check_positive("timer_flush_interval_ms", "flush_delay_offset_interval")
+        parse_levels(self.message_delay_level)
         if self.timer_roll_window_slot >= TIMER_SLOTS // 2:
             raise ValueError(
                 f"timerRollWindowSlot is {self.timer_roll_window_slot}: use less than "

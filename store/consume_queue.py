@@ -19,10 +19,12 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
 from .config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
+from .keyed import Keyed
 from .layout import file_name
 from .queue_ext import QueueExt
 from .queue_files import QueueFiles
@@ -53,23 +55,6 @@ def pack_units(flat: list[int]) -> bytes:
     step = 3 * _PACK_UNITS
     parts = (flat[at : at + step] for at in range(0, len(flat), step))
     return b"".join([_units(len(part) // 3).pack(*part) for part in parts])
-
-
-class _Keyed:
-    """A range of unit numbers seen through a key, for bisect."""
-
-    __slots__ = ("_first", "_key", "_length")
-
-    def __init__(self, first: int, end: int, key: Callable[[int], int]) -> None:
-        self._first = first
-        self._length = max(end - first, 0)
-        self._key = key
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: int) -> int:
-        return self._key(self._first + index)
 
 
 class ConsumeQueue:
@@ -258,7 +243,7 @@ class ConsumeQueue:
 
     def _bisect(self, first: int, key: Callable[[int], int], value: int, right: bool) -> int:
         bisect = bisect_right if right else bisect_left
-        return first + bisect(_Keyed(first, self.max_offset, key), value)
+        return first + bisect(Keyed(first, self.max_offset, key), value)
 
     def _place(self, number: int) -> int:
         """Where the record of the unit lies; a filler counts as the next unit that is none, so that
@@ -359,6 +344,16 @@ class ConsumeQueue:
     def _is_before(self, number: int, physical_offset: int) -> bool:
         offset, size, _ = self.unit(number)
         return size > 0 and offset < physical_offset
+
+    def clear(self) -> list[str]:
+        """Remove everything, on the disk too, and begin at 0; returns the paths that there were."""
+        paths = [self._path_of(start) for start in self.starts]
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._files.remove(path)
+        self.files_begin = self.files_end = self.min_offset = 0
+        self._begin_at(0)
+        return paths
 
     def correct_min_offset(self, log_start: int) -> bool:
         """Skip what retention or a filler took away (store format, section 3.5). Returns whether

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from .commit_log import CommitLog
 from .consume_queue import ConsumeQueue
 from .errors import CorruptLogError
+from .light_queues import NUMBERS, light_units
 from .queue_table import QueueTable
 from .record import (
     BLANK,
@@ -52,8 +53,8 @@ def _topic(data: bytes) -> str:
     return data.decode()
 
 
-def parse_arrival(segment: Segment, position: int) -> tuple[Arrival, int]:
-    """The arrival of the whole record at `position`, and its system flag.
+def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]:
+    """The arrivals of the whole record at `position`, its own queue's first, and its system flag.
 
     Trusts the lengths in the record: recovery, the appender or raw append checked them.
     """
@@ -75,11 +76,15 @@ def parse_arrival(segment: Segment, position: int) -> tuple[Arrival, int]:
         topic_at += 2
         topic_end = topic_at + int.from_bytes(data[topic_at - 2 : topic_at], "big")
     topic = _topic(data[topic_at:topic_end])
-    code = tags_code(topic, data[topic_end + 2 : position + size], values[10])
-    arrival = Arrival(
-        PutStatus.PUT_OK, values[6], size, values[5], values[10], topic, values[3], code
-    )
-    return arrival, values[7]
+    properties = data[topic_end + 2 : position + size]
+    offset, number, stored_ms = values[6], values[5], values[10]
+    code = tags_code(topic, properties, stored_ms)
+    ok = PutStatus.PUT_OK
+    arrivals = [Arrival(ok, offset, size, number, stored_ms, topic, values[3], code)]
+    if NUMBERS in properties:
+        for name, light in light_units(topic, properties):
+            arrivals.append(Arrival(ok, offset, size, light, stored_ms, name, 0, code))
+    return arrivals, values[7]
 
 
 @dataclass(slots=True)
@@ -171,9 +176,11 @@ class Dispatcher:
             count = min(bisect_right(hint.arrivals, up_to, key=_end_of), records_max)
             if not count:
                 return []
-            hint, rest = hint.split(count)
-            self._hints[0] = rest
-            self._hints.appendleft(hint)
+            if hint.arrivals[0].physical_offset < last.physical_offset:
+                # More than one record: the units of a record in light queues stay together.
+                hint, rest = hint.split(count)
+                self._hints[0] = rest
+                self._hints.appendleft(hint)
         if self._queues.write_ext:
             self._queues.write(hint.arrivals)
         else:
@@ -217,7 +224,7 @@ class Dispatcher:
                 break
             begin += size
             if magic != MAGIC_BLANK:
-                arrival, sys_flag = parse_arrival(segment, position)
+                found, sys_flag = parse_arrivals(segment, position)
                 if sys_flag & TRANSACTION_MASK not in UNQUEUED:
-                    arrivals.append(arrival)
+                    arrivals += found
         return arrivals, begin

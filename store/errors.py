@@ -6,6 +6,7 @@
         RecordFormatError       bytes that are no record (the codec's verdict, before anyone judges)
         OffsetOutOfRangeError   an offset that the log or a queue does not hold
         DiskFullError           no room for the next file; nothing was half written
+        NoBufferError           all buffers of the transient store pool are in use
         StoreLockedError        another process owns the directory
         StoreClosedError        the store was not opened, or was closed
 
@@ -50,6 +51,10 @@ class OffsetOutOfRangeError(StoreError):
 
 class DiskFullError(StoreError):
     """A new file could not get its space; what was there before is unchanged."""
+
+
+class NoBufferError(StoreError):
+    """The disk is slower than the senders; there is a buffer again in a moment."""
 
 
 class StoreLockedError(StoreError):

@@ -6,7 +6,7 @@ runs, the next group gathers (`group_commit.py`). With several senders at work a
 together send again together, and one flush then serves them all. A single sender never waits.
 
 ASYNC_FLUSH wakes every 500 ms, flushes when 4 pages are dirty, and every 10 s whatever there is
-(store format, section 7.2).
+(store format, section 7.2); `hasten` makes it flush at once.
 
 With the transient pool only what was committed can be flushed: SYNC_FLUSH commits first, ASYNC_FLUSH
 follows the commit thread (transient_pool.py).
@@ -59,6 +59,7 @@ class LogFlusher:
         self._condition = threading.Condition()
         self._stopping = False
         self._ended = False
+        self._hurry = False
         self._group = GroupCommit()
         self._needed = _NEVER  # wake the thread at so many
         self._expected = 1  # records that the last groups had, decaying
@@ -75,6 +76,12 @@ class LogFlusher:
                 self._condition.notify()
             if self._ended:
                 self._group.give_up()
+
+    def hasten(self) -> None:
+        """In ASYNC_FLUSH: flush soon, however little there is. SYNC_FLUSH never waits long."""
+        with self._condition:
+            self._hurry = True
+            self._condition.notify()
 
     def stop(self) -> None:
         """Flush what is left, unless a flush failed, and end the thread."""
@@ -130,13 +137,15 @@ class LogFlusher:
         tick = 0
         while True:
             with self._condition:
-                if not self._stopping:
+                if not self._stopping and not self._hurry:
                     self._condition.wait(interval / 1000)
                 if self._stopping:
                     return
+                hurry, self._hurry = self._hurry, False
             tick += 1
             pages = self._log.readable_end // _PAGE_BYTES - self.flushed // _PAGE_BYTES
-            if pages >= config.flush_commit_log_least_pages or tick % thorough_every == 0:
+            enough = pages >= config.flush_commit_log_least_pages
+            if enough or hurry or tick % thorough_every == 0:
                 self._flush()
 
     def _commit_and_flush(self) -> None:

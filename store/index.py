@@ -19,6 +19,7 @@ the background; until then a query finds only what is indexed already. Keys and 
 The loop's thread calls everything but `flush`, which belongs to the flush thread.
 """
 
+import itertools
 import logging
 import os
 from collections import deque
@@ -84,11 +85,11 @@ class Index:
 
     def load(self) -> None:
         """Read what files there are; changes nothing. Raises OSError, or UnsupportedLayoutError for
-        files of another size. A last file that is still empty is not there (see `recover`)."""
+        files of another size. A file that is still empty is not there, and what comes behind it is not
+        believed (see `recover`): a power loss may take the size of one, or bring one back."""
         paths = index_files(self._directory)
-        if paths and not os.path.getsize(paths[-1]):
-            paths.pop()
-        self._files = [_File(path, read_header(path, self._layout)) for path in paths]
+        whole = itertools.takewhile(os.path.getsize, paths)
+        self._files = [_File(path, read_header(path, self._layout)) for path in whole]
 
     def recover(self, clean: bool, index_timestamp_ms: int) -> int:
         """Delete what cannot be trusted, when log and checkpoint are known; set `offset`. Returns

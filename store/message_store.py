@@ -73,6 +73,8 @@ class MessageStore(ReadFace, QueryFace, WriteFace, StateFace):
         self.on_flushed: Callable[[int], None] | None = None
         #: With the transient pool: called with the new `log_end` by whichever thread committed.
         self.on_committed: Callable[[int], None] | None = None
+        #: Called when the store is closed; `flushed_offset` says how much of the log is on the disk.
+        self.on_closed: list[Callable[[], None]] = []
         self.meter = Meter()
         self._gate = WriteGate()
         self._opened = False
@@ -95,6 +97,7 @@ class MessageStore(ReadFace, QueryFace, WriteFace, StateFace):
             wall_ms,
             config.max_message_size,
             seal=config.enabled_append_prop_crc,
+            light_max=config.light_queues,
         )
         self._reader = QueueReader(self._log, self._queues, config)
         self._checkpoint = Checkpoint()
@@ -235,6 +238,8 @@ class MessageStore(ReadFace, QueryFace, WriteFace, StateFace):
                 self._finish(self._queue_flusher)
         self._gate.close()
         self._release()
+        for told in self.on_closed:
+            told()
 
     def _finish(self, flusher: QueueFlusher) -> None:
         try:

@@ -18,12 +18,15 @@ from .queue_table import QueueTable
 from .record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from .results import Arrival, PutStatus
 from .scan import WINDOW_BYTES, Columns, TopicTable, walk
+from .scan_light import light_rows
 from .scan_properties import TagsCodes, groups
 from .scan_raw import Integers, RawBytes
 
 #: Units that wait until they are put in order, about 60 bytes each.
 _WAITING_MAX: Final = 1 << 20
 _READ_BYTES_MIN: Final = 64 << 10
+#: Topics that are remembered, light queues among them, which come and go; then all is learned anew.
+_TOPICS_MAX: Final = 100_000
 #: Units that recovery keeps in memory while it walks; above it the log is read a second time.
 KEPT_MAX: Final = 2 << 20
 
@@ -59,7 +62,7 @@ def units_of(raw: RawBytes, columns: Columns, topics: TopicTable, codes: TagsCod
     queued = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
     if not queued.all():
         columns = columns.take(queued)
-    return Units(
+    units = Units(
         columns.topic_id,
         columns.queue_id,
         columns.queue_offset,
@@ -68,6 +71,24 @@ def units_of(raw: RawBytes, columns: Columns, topics: TopicTable, codes: TagsCod
         codes.of(raw, columns, topics),
         columns.store_timestamp,
     )
+    light = list(light_rows(raw, columns, topics))
+    return _with_light(units, light, topics) if light else units
+
+
+def _with_light(units: Units, light: list[tuple[int, str, int]], topics: TopicTable) -> Units:
+    """The units, each followed by those that its record has in light queues."""
+    more = units.take(np.array([row for row, _, _ in light], np.int64))
+    more.topic_id = np.array([topics.number_of(name) for _, name, _ in light], np.int64)
+    more.queue_id = np.zeros(len(light), np.int64)
+    more.number = np.array([number for _, _, number in light], np.int64)
+    every = joined([units, more])
+    return every.take(np.argsort(every.offset, kind="stable"))
+
+
+def joined(parts: list[Units]) -> Units:
+    """All of them behind each other."""
+    names = [field.name for field in fields(Units)]
+    return Units(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 class KeptUnits:
@@ -127,6 +148,8 @@ class ArrivalReader:
         """
         segment = self._log.segment_at(begin)
         stop = min(up_to, segment.end)
+        if len(self._topics) > _TOPICS_MAX:
+            self._topics = TopicTable()
         arrivals: list[Arrival] = []
         while begin < stop and records_max > 0:
             guess = int(self._mean * records_max * 1.1)
@@ -198,8 +221,7 @@ class QueueBuilder:
         waiting, self._waiting, self._count = self._waiting, [], 0
         if not waiting:
             return
-        names = [field.name for field in fields(Units)]
-        units = Units(*(np.concatenate([getattr(u, name) for u in waiting]) for name in names))
+        units = joined(waiting)
         for topic_id, queue_id, rows in groups(units.topic_id, units.queue_id):
             self._write(self._topics.names[topic_id], queue_id, units.take(rows))
         self.units += len(units)

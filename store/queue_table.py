@@ -24,12 +24,12 @@ from .errors import UnsupportedLayoutError
 from .layout import NAME_DIGITS, list_files
 from .queue_ext_table import ExtTable
 from .queue_files import QueueFiles, salvage
-from .record import TOPIC_BYTES_MAX, TOPIC_BYTES_V1_MAX
+from .queue_removal import QueueRemoval
 from .results import Arrival
+from .topic_names import check_topic, is_light
 
 logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
-_RETRY_PREFIX = "%RETRY%"
 #: Units that wait in memory at most, about 100 bytes each; above it they are written out.
 WAITING_UNITS_MAX: Final = 16_384
 #: From so many dirty files on, one flush of the whole file system is cheaper than one each: a flush
@@ -42,25 +42,11 @@ TRIM_READS_MAX: Final = 256
 TRIM_LOOKS_MAX: Final = 8192
 
 
-def check_topic(topic: str) -> None:
-    """Raises ValueError for a topic that cannot be stored (store format, section 2.5).
-
-    The topic names a directory, so it must not be able to leave its place.
-    """
-    size = len(topic.encode())
-    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
-        raise ValueError(f"{topic!r} cannot be the name of a topic.")
-    if size > TOPIC_BYTES_MAX or (
-        size > TOPIC_BYTES_V1_MAX and not topic.startswith(_RETRY_PREFIX)
-    ):
-        raise ValueError(f"The topic {topic[:40]!r}... has {size} bytes; the limit is 127.")
-
-
 class QueueGapError(Exception):
     """A queue lacks units that stood before the ones that come now (only while strict)."""
 
 
-class QueueTable:
+class QueueTable(QueueRemoval):
     """Queues by (topic, queue id). One thread reads and writes; `flush` may be another's."""
 
     def __init__(
@@ -75,6 +61,10 @@ class QueueTable:
     ) -> None:
         self.directory = directory
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: Light queues among them.
+        self.light_count = 0
+        #: The appender took its next offsets from the log up to here, past what is dispatched.
+        self.assigned_end = 0
         #: A record that does not follow its queue's last one is an error, not a gap to be filled.
         self.strict = False
         #: Units get an extension unit, so they are written from arrivals (`write`).
@@ -111,6 +101,7 @@ class QueueTable:
                     f"The queues of {topic!r} have the batch form, which is read only."
                 )
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, self._files)
+            self.light_count += is_light(topic)
         return queue
 
     # -- writing ------------------------------------------------------------------------------
@@ -144,9 +135,15 @@ class QueueTable:
             flat = units.get(queue, [])
             number = flat[0] + len(flat) // 3 if flat else queue.max_offset
             if arrival.queue_offset < number:
-                continue
+                if not is_light(arrival.topic):
+                    continue
+                self._write_units(units)
+                units = {}
+                if not self.begin_anew(queue, arrival.queue_offset, arrival.physical_offset):
+                    continue
+                number = queue.max_offset
             if arrival.queue_offset > number:
-                if self.strict:
+                if self.strict and not is_light(arrival.topic):
                     raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self._write_units(units)
                 units = {}
@@ -182,12 +179,15 @@ class QueueTable:
         if topic in self.batch_topics:
             return
         queue = self.queue(topic, queue_id)
+        light = is_light(topic)
+        if light and first_number < queue.max_offset:
+            self.begin_anew(queue, first_number, int(offsets[0]))
         held = max(queue.max_offset - first_number, 0)
         count = len(offsets) - held
         if count <= 0:
             return
         if queue.max_offset < first_number:
-            if self.strict:
+            if self.strict and not light:
                 raise QueueGapError(f"{topic}/{queue_id} ends at {queue.max_offset}.")
             with self._lock:
                 queue.leap(first_number)

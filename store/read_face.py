@@ -73,6 +73,19 @@ class ReadFace:
         queue = self._queues.queues.get((topic, queue_id))
         return queue.next_offset if queue else 0
 
+    def next_offsets(self, topic: str, queue_ids: Iterable[int]) -> dict[int, int]:
+        """`next_offset` of those queues that there are."""
+        self._appender.assign_from_log()
+        queues = self._queues.queues
+        found = {queue_id: queues.get((topic, queue_id)) for queue_id in queue_ids}
+        return {queue_id: queue.next_offset for queue_id, queue in found.items() if queue}
+
+    def hide_below(self, topic: str, queue_id: int, offset: int) -> None:
+        """Nobody reads what lies below any more, as if retention had taken it; until the next start."""
+        queue = self._queues.queues.get((topic, queue_id))
+        if queue is not None:
+            queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
+
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int:

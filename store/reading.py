@@ -37,9 +37,10 @@ from .commit_log import CommitLog
 from .config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 from .consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from .errors import OffsetOutOfRangeError
-from .queue_table import QueueTable, check_topic
+from .queue_table import QueueTable
 from .record import RECORD_BYTES_MIN
 from .results import GetResult, GetStatus, StoredRecord
+from .topic_names import check_topic
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1

@@ -180,6 +180,8 @@ class Delivery:
     store_timestamp_ms: int
     store_host: bytes
     reconsume_times: int
+    #: For whoever looks at the properties one by one: kept, so that the next one need not.
+    decoded: dict[bytes, bytes] | None = field(default=None, repr=False, compare=False)
 
 
 def pack_host(host: str, port: int) -> bytes:

@@ -19,14 +19,13 @@ timers follow the log and the queues; they are not touched here.
 import logging
 import os
 from dataclasses import dataclass
-from typing import Final
 
 from .checkpoint import Checkpoint
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .consume_queue import FILLER_SIZE, ConsumeQueue
 from .disk import Disk
-from .dispatch import Dispatcher, parse_arrival
+from .dispatch import Dispatcher, parse_arrivals
 from .errors import CorruptLogError, RecordFormatError, StoreError
 from .queue_building import KeptUnits, build
 from .queue_table import QueueGapError, QueueTable
@@ -47,8 +46,6 @@ from .segment import Segment
 __all__ = ["Recovery", "unit_matches"]
 
 logger = logging.getLogger(__name__)
-#: Topics whose units point to records of other topics (store format, section 3.9).
-_LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 
 
 @dataclass(slots=True)
@@ -298,9 +295,9 @@ class Recovery:
 def unit_matches(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
     """Whether the record that a unit points to is whole and says the same.
 
-    Fillers match; so do units of deleted records and of light queues, which cannot be compared.
+    Fillers match; so do units of deleted records, which cannot be compared.
     """
-    if size == FILLER_SIZE or offset < log.start or queue.topic.startswith(_LIGHT_QUEUE_PREFIX):
+    if size == FILLER_SIZE or offset < log.start:
         return True
     if offset + size > log.end:
         return False
@@ -313,15 +310,11 @@ def unit_matches(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, 
             found = inspect(data, position, segment.start, check_crc=False)
         if found.blank:
             return False
-        arrival, _ = parse_arrival(segment, position)
+        arrivals, _ = parse_arrivals(segment, position)
     except (RecordFormatError, UnicodeDecodeError):
         return False
-    return (
-        arrival.size == size
-        and arrival.queue_offset == number
-        and arrival.queue_id == queue.queue_id
-        and arrival.topic == queue.topic
-    )
+    here = (size, number, queue.queue_id, queue.topic)
+    return any((a.size, a.queue_offset, a.queue_id, a.topic) == here for a in arrivals)
 
 
 def _is_plain(segment: Segment, offset: int, queue: ConsumeQueue, number: int, size: int) -> bool:

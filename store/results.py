@@ -38,8 +38,9 @@ class PutStatus(enum.Enum):
     WHEEL_TIMER_FLOW_CONTROL = "WHEEL_TIMER_FLOW_CONTROL"
     WHEEL_TIMER_MSG_ILLEGAL = "WHEEL_TIMER_MSG_ILLEGAL"
     WHEEL_TIMER_NOT_ENABLE = "WHEEL_TIMER_NOT_ENABLE"
-    #: Nobody: there is no escape bridge, and light queues have no limit of their own.
+    #: Nobody: there is no escape bridge.
     PUT_TO_REMOTE_BROKER_FAIL = "PUT_TO_REMOTE_BROKER_FAIL"
+    #: Store: the message would begin a light queue more than `maxLmqConsumeQueueNum`.
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 

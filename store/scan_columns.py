@@ -111,19 +111,28 @@ class TopicTable(BytesTable):
         self.names: list[str] = []
         self._unreadable: list[int] = []
 
+    def number_of(self, name: str) -> int:
+        """The number of a topic by its name."""
+        number = self.number(name.encode())
+        self._decode()
+        return number
+
     def readable(self, numbers: Integers) -> int:
         """How many of these from the first on are text."""
+        self._decode()
+        if self._unreadable:
+            bad = np.isin(numbers, self._unreadable)
+            if bad.any():
+                return int(np.argmax(bad))
+        return len(numbers)
+
+    def _decode(self) -> None:
         for value in self.values[len(self.names) :]:
             name = "" if b"\0" in value else value.decode(errors="replace")
             if name.encode() != value:
                 self._unreadable.append(len(self.names))
                 name = ""
             self.names.append(name)
-        if self._unreadable:
-            bad = np.isin(numbers, self._unreadable)
-            if bad.any():
-                return int(np.argmax(bad))
-        return len(numbers)
 
 
 def check_bodies(raw: RawBytes, columns: Columns) -> Flags:

@@ -83,16 +83,18 @@ def _in_block(
     """Rows that have a value, where it begins in the row, and its length."""
     flat = raw.blocks(starts, width).view(np.uint8).reshape(-1)
     marks = np.flatnonzero(flat == _NAME_END)
+    marks = marks[np.searchsorted(marks, len(name)) :]
+    for back, byte in enumerate(reversed(name), 1):
+        marks = marks[flat[marks - back] == byte]
     rows = marks // width
     columns = marks - rows * width
     good = (columns >= len(name)) & (columns < lengths[rows])
     marks, columns, rows = marks[good], columns[good], rows[good]
-    for back, byte in enumerate(reversed(name), 1):
-        good = flat[marks - back] == byte
-        marks, columns, rows = marks[good], columns[good], rows[good]
     good = columns == len(name)
     good |= flat[marks - len(name) - 1] == _PAIR_END
     marks, columns, rows = marks[good], columns[good], rows[good]
+    if not len(marks):
+        return marks, marks, marks
     row_ends = rows * width + lengths[rows]
     pair_ends = np.append(np.flatnonzero(flat == _PAIR_END), len(flat))
     ends = np.minimum(pair_ends[np.searchsorted(pair_ends, marks)], row_ends)

@@ -11,6 +11,7 @@ again what came since. Levels that this configuration does not know stay in the 
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 
 
+@lru_cache(maxsize=16)
 def parse_levels(text: str) -> tuple[int, ...]:
     """The delays in ms of `messageDelayLevel`. Raises ValueError with a sentence."""
     levels = []
@@ -88,10 +90,15 @@ class DelayOffsets:
     def save(self) -> None:
         """Write the file if an offset moved. Raises OSError."""
         if self._changed:
+            persist(self._path, self.next_version(), self._disk)
+
+    def next_version(self) -> str:
+        """The text of the file, for who writes it; a version of its own if an offset moved."""
+        if self._changed:
             self._changed = False
             self._version["counter"] += 1
             self._version["timestamp"] = self._wall_ms()
-            persist(self._path, self.render(), self._disk)
+        return self.render()
 
 
 def _offsets_of(content: dict[Any, Any]) -> dict[int, int]:

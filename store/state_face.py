@@ -119,8 +119,32 @@ class StateFace:
         return self._appender.allocation_failure
 
     @property
+    def out_of_buffers(self) -> bool:
+        """Whether it was the transient store pool, which has room again in a moment."""
+        return self._appender.out_of_buffers
+
+    @property
     def queue_count(self) -> int:
         return len(self._queues.queues)
+
+    def remove_expired_queue(self, topic: str, queue_id: int) -> bool:
+        """Remove a queue that nobody uses any more once retention has taken all of its records; false
+        before that. It begins at 0 if it is used again. Raises OSError."""
+        return self._queues.remove_expired(topic, queue_id, self._log.start)
+
+    # -- light queues -------------------------------------------------------------------------
+
+    def light_queues(self) -> list[str]:
+        """Names of the light queues; a record is in queue 0 of those that it names."""
+        return [queue.topic for queue in self._queues.light_queues()]
+
+    def has_light_queue(self, name: str) -> bool:
+        return (name, 0) in self._queues.queues
+
+    def remove_light_queue(self, name: str) -> bool:
+        """Remove a light queue with its units, not the records; false where it is not there, or not
+        all of it is dispatched. It begins at 0 if it is used again. Raises OSError."""
+        return self._queues.remove(name, 0)
 
     def oldest_store_ms(self) -> int | None:
         """When the first record that is still there was stored; None: there is none."""

@@ -45,6 +45,10 @@ class TimerMetrics:
         number: int = self._counts.get(topic, {"count": 0})["count"]
         return number
 
+    def counts(self) -> dict[str, int]:
+        """Messages that wait, by topic."""
+        return {topic: entry["count"] for topic, entry in self._counts.items()}
+
     def take_text(self) -> str:
         """What `write` has to write; "" when nothing changed."""
         if not self._changed:

@@ -19,6 +19,7 @@ equals the lost one, but for slots of more than two weeks ago whose units are st
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -262,17 +263,22 @@ def _offset_behind(unit: TimerUnit, messages: "Messages", unknown: int) -> int:
     return record.queue_offset + 1
 
 
-def units_of_slot(log: TimerLog, slot: Slot, precision_ms: int) -> list[TimerUnit]:
-    """The units of a slot, newest first: along the chain, or by a walk if the chain is broken."""
-    found: list[TimerUnit] = []
+def units_of_slot(log: TimerLog, slot: Slot, precision_ms: int) -> Iterator[TimerUnit]:
+    """The units of a slot, newest first: along the chain, or by a walk where the chain is broken. The
+    log may grow meanwhile."""
+    oldest = log.end
     try:
-        for _, unit in log.chain(slot.last):
+        for position, unit in log.chain(slot.last):
             if unit.slot_ms // precision_ms != slot.time:
                 raise RecordFormatError(f"a unit of {unit.slot_ms} is in the chain of {slot}.")
-            found.append(unit)
+            oldest = position
+            yield unit
     except RecordFormatError as error:
         logger.warning("timer.chain_broken slot=%d error=%s", slot.time, error)
         walk = log.walk(_file_start(log, slot.first))
-        found = [unit for _, unit in walk if unit.slot_ms // precision_ms == slot.time]
-        found.reverse()
-    return found
+        older = [
+            unit
+            for position, unit in walk
+            if position < oldest and unit.slot_ms // precision_ms == slot.time
+        ]
+        yield from reversed(older)

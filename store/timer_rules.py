@@ -34,6 +34,7 @@ OUT_MS: Final = "TIMER_OUT_MS"
 DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE: Final = "REAL_QID"
 #: What the client asked for, in the order of precedence.
 REQUESTED: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 _KEY_SEPARATOR: Final = "+"

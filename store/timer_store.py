@@ -30,7 +30,7 @@ Limits: one slot is read into memory at once, about 200 bytes a unit.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -71,7 +71,7 @@ class SlotUnits:
     """What waits in one slot."""
 
     units: list[TimerUnit] = field(default_factory=list)
-    """To deliver, or to enqueue again when `rolled`; oldest first."""
+    """To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest first."""
     cancellations: list[TimerUnit] = field(default_factory=list)
     """To be looked at before the units; oldest first."""
 
@@ -176,12 +176,19 @@ class TimerStore:
 
     def units_at(self, slot_ms: int) -> SlotUnits:
         """What waits in the slot of this time."""
-        slot = self.wheel.slot(slot_ms)
         found = SlotUnits()
-        if slot.last >= 0:
-            for unit in reversed(units_of_slot(self.log, slot, self._config.timer_precision_ms)):
-                (found.cancellations if unit.cancels else found.units).append(unit)
+        for unit in self.units(slot_ms):
+            (found.cancellations if unit.cancels and not unit.rolled else found.units).append(unit)
+        found.units.reverse()
+        found.cancellations.reverse()
         return found
+
+    def units(self, slot_ms: int) -> Iterator[TimerUnit]:
+        """The same one by one, newest first: for slots that are too large to be read in one go. What
+        is put after the first was taken does not come."""
+        slot = self.wheel.slot(slot_ms)
+        if slot.last >= 0:
+            yield from units_of_slot(self.log, slot, self._config.timer_precision_ms)
 
     def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
         """What they cancel, for `timer_rules.is_cancelled`; those that retention took name nothing."""

@@ -31,6 +31,9 @@ ROLL: Final = 2
 DELETE: Final = 4
 _MAGIC_BITS: Final = DEFAULT | ROLL | DELETE
 _WIDTHS: Final = (4, 8, 4, 8, 4, 8, 4, 4, 8)  # bytes of the fields
+#: Apache's clock may move between its look at a message's time and the unit, by minutes on a machine that
+#: is overloaded: then the delay is negative.
+_LATE_MAX_MS: Final = 3_600_000
 _TIME_MAX_MS: Final = 1 << 60  # sums of times stay within an i64
 
 
@@ -81,7 +84,7 @@ def plausible(size: int, unit: TimerUnit, position: int) -> bool:
         and 0 < unit.magic <= _MAGIC_BITS
         and -1 <= unit.prev < position
         and 0 <= unit.write_ms <= _TIME_MAX_MS
-        and unit.delay_ms >= 0
+        and unit.delay_ms >= -_LATE_MAX_MS
         and unit.physical_offset >= 0
         and unit.size > 0
     )
@@ -108,7 +111,7 @@ def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
         & (rows["prev"] < positions)
         & (rows["write_ms"] >= 0)
         & (rows["write_ms"] <= _TIME_MAX_MS)
-        & (rows["delay_ms"] >= 0)
+        & (rows["delay_ms"] >= -_LATE_MAX_MS)
         & (rows["physical_offset"] >= 0)
         & (rows["size"] > 0)
     )

@@ -20,7 +20,7 @@ sector, so a crash leaves it old or new, never torn.
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from .config import TIMER_SLOTS
@@ -154,6 +154,52 @@ class TimerWheel:
         """The slot of this time; NONE while it belongs to another."""
         slot = self.at(self.index(time_ms))
         return slot if slot.time == time_ms // self.precision_ms else NONE
+
+    def next_used(self, begin_ms: int, end_ms: int) -> int:
+        """The first time in the range whose slot holds something for it; `end_ms` if none does. Reads
+        2048 slots at once."""
+        precision = self.precision_ms
+        times = range(begin_ms // precision, -(-end_ms // precision))
+        above = self._on_the_way.keys() | self._changed.keys()
+        found = min((time for time in self._times(above) if time in times), default=times.stop)
+        at = times.start
+        while at < found and self._descriptor >= 0:
+            index = at % self.slots
+            count = min(found - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
+            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
+            if data != _ZEROS[: len(data)]:
+                for number, values in enumerate(SLOT.iter_unpack(data), at):
+                    if values[0] == number and number % self.slots not in above:
+                        return number * precision
+            at += count
+        return min(found * precision, end_ms)
+
+    def count(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:
+        """Messages due from `begin_ms` up to each of the bounds, which ascend and lie within a week;
+        what is recalled counts until its slot is read."""
+        import numpy as np
+
+        first = begin_ms // self.precision_ms
+        ends = [max(-(-bound // self.precision_ms), first) for bound in bounds_ms]
+        numbers = np.zeros(max(ends, default=first) - first, np.int64)
+        fields = np.dtype([("time", ">i8"), ("chain", ">i8", 2), ("num", ">i4"), ("magic", ">i4")])
+        at = 0
+        while at < len(numbers) and self._descriptor >= 0:
+            index = (first + at) % self.slots
+            count = min(len(numbers) - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
+            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
+            rows = np.frombuffer(data, fields, count=len(data) // SLOT_BYTES)
+            times = np.arange(first + at, first + at + len(rows))
+            numbers[at : at + len(rows)] = np.where(rows["time"] == times, rows["num"], 0)
+            at += count
+        for slot in map(self.at, self._on_the_way.keys() | self._changed.keys()):
+            if 0 <= slot.time - first < len(numbers):
+                numbers[slot.time - first] = slot.num
+        summed = np.concatenate(([0], np.maximum(numbers, 0).cumsum()))
+        return [int(summed[end - first]) for end in ends]
+
+    def _times(self, indexes: Iterable[int]) -> Iterator[int]:
+        return (slot.time for slot in map(self.at, indexes) if slot.last >= 0)
 
     def put(self, time_ms: int, first: int, last: int, num: int) -> None:
         """Replace the slot of this time, whatever time it belonged to."""

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Protocol
 
 from .config import StoreConfig
-from .errors import StoreError
+from .errors import NoBufferError
 from .memory import lock
 
 _PAGE_BYTES = 4096
@@ -52,7 +52,7 @@ class TransientPool:
         self._maps: list[mmap.mmap] = []
 
     def borrow(self) -> memoryview | None:
-        """A buffer; None when all are in use. Raises StoreError then, if that is asked for."""
+        """A buffer; None when all are in use. Raises NoBufferError then, if that is asked for."""
         if self._free:
             return self._free.pop()
         if self._unmade:
@@ -62,7 +62,7 @@ class TransientPool:
             self._maps.append(made)
             return memoryview(made)
         if self._fail_fast:
-            raise StoreError(
+            raise NoBufferError(
                 "No buffer of the transient store pool is free: the disk is slower than the "
                 "senders. Raise transientStorePoolSize or switch fastFailIfNoBufferInStorePool off."
             )

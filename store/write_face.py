@@ -86,6 +86,11 @@ class WriteFace:
             self._log_flusher.request(FlushRequest(self._log.end, len(messages)))
         return results
 
+    def flush_soon(self) -> None:
+        """Let `flushed_offset` reach what `log_end` is now, as soon as the disk can."""
+        if self._log_flusher is not None:
+            self._log_flusher.hasten()
+
     def commit(self) -> None:
         """With the transient pool: let `log_end` be `appended_end` now. A failed write makes the
         store read-only."""

@@ -65,7 +65,12 @@ def shared_cluster(
 
     Behind the native door it has a certificate of its own, which clients can be told to trust.
     """
-    env = {}
+    # Checks of transactions come within seconds, so that tests need not wait for half a minute.
+    env = {
+        "COMETMQ_TRANSACTION_TIME_OUT": "1500",
+        "COMETMQ_TRANSACTION_CHECK_INTERVAL": "1000",
+        "COMETMQ_TRANSACTION_OP_BATCH_INTERVAL": "200",
+    }
     if NATIVE_DOOR:
         env["COMETMQ_FRONT_TLS_CERTIFICATE"] = str(certificates / "chain.pem")
         env["COMETMQ_FRONT_TLS_KEY"] = str(certificates / "key.pem")

@@ -48,7 +48,7 @@ IMPURE = {
     *("concurrent", "asyncio", "socket", "grpc", "mmap", "os", "subprocess", "pathlib", "io"),
 }
 CLOCK_FUNCTIONS = {"now", "utcnow", "today"}
-MAY_READ_A_CLOCK = ("front/clock.py", "cli/")
+MAY_READ_A_CLOCK = ("front/clock.py", "client/clock.py", "cli/")
 
 FUNCTION_LINES = 70
 FILE_LINES = 400
@@ -286,6 +286,12 @@ def distributions(requirements: list[str]) -> set[str]:
     }
 
 
+# Names that several distributions share, and the one that we mean.
+SHARED_NAMESPACES = {"google": "protobuf", "opentelemetry": "opentelemetry-api"}
+# Extras whose imports stand in the core, within the functions that need them.
+CORE_EXTRAS = ("native", "tracing", "testing")
+
+
 def imported_distributions(folders: set[str]) -> dict[str, str]:
     """Distribution -> one place that imports it, for every third-party import of the folders."""
     providers = packages_distributions()
@@ -297,10 +303,8 @@ def imported_distributions(folders: set[str]) -> dict[str, str]:
             top = target.split(".")[0]
             if top in sys.stdlib_module_names:
                 continue
-            # google.* is a namespace that several distributions share; ours is protobuf.
-            owners = (
-                ["protobuf"] if top == "google" else providers.get(top, [top.replace("_", "-")])
-            )
+            shared = SHARED_NAMESPACES.get(top)
+            owners = [shared] if shared else providers.get(top, [top.replace("_", "-")])
             found[owners[0].lower().replace("_", "-")] = f"{name}:{line}"
     return found
 
@@ -309,7 +313,8 @@ def test_the_core_imports_what_the_project_names() -> None:
     core = PACKAGE_FOLDERS - {"pipeline", "console"} | {""}
     declared = distributions(pyproject()["project"]["dependencies"])
     used = imported_distributions(core)
-    optional = distributions(pyproject()["project"]["optional-dependencies"]["native"])
+    extras = pyproject()["project"]["optional-dependencies"]
+    optional = distributions([each for name in CORE_EXTRAS for each in extras[name]])
     missing = {name: place for name, place in used.items() if name not in declared | optional}
     assert not missing, f"imported, but not a dependency: {missing}"
     idle = declared - used.keys()

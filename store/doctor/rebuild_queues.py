@@ -17,10 +17,11 @@ from ..dispatch import UNQUEUED
 from ..layout import file_name
 from ..record import TRANSACTION_MASK
 from ..scan import Columns, LostRange
+from ..scan_light import light_rows
 from ..scan_properties import TagsCodes, by_queue
 from ..scan_raw import Integers
+from ..topic_names import is_light
 from .layout import Layout, QueueFolder
-from .light_queues import PREFIX, light_units
 from .log_walk import Batch, LogWalk
 from .queue_view import UNIT, UNIT_BYTES, OpenFiles, Units, written_units
 from .verify import Progress
@@ -34,6 +35,7 @@ class QueueWriter:
     def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
         self.folder = folder
         self.written = 0
+        self.next_number = 0
         self._size = file_bytes
         self._disk = disk
         self._begun = False
@@ -45,7 +47,15 @@ class QueueWriter:
             self._begun = True
             self._fill(first)
         self.written += len(units)
+        self.next_number = max(self.next_number, first + len(units))
         self._write(first, units.tobytes())
+
+    def begin_anew(self) -> None:
+        """What was written is not the queue's any more. Raises OSError."""
+        for path in self.folder.iterdir():
+            self._disk.unlink(str(path))
+        self._begun = False
+        self.written = self.next_number = 0
 
     def _fill(self, first: int) -> None:
         """Fillers from the start of the file to the first unit of the queue."""
@@ -106,7 +116,7 @@ def _write_batch(
     queued = ~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED)
     columns = columns.take(queued)
     found = codes.of(batch.raw, columns, batch.topics)
-    if any(name.startswith(PREFIX) for name, _ in writers):
+    if any(is_light(name) for name, _ in writers):
         _write_light(batch, columns, found, writers)
     for topic_id, queue_id, rows in by_queue(columns):
         writer = writers.get((batch.topics.names[topic_id], queue_id))
@@ -125,9 +135,11 @@ def _write_light(
     batch: Batch, columns: Columns, codes: Integers, writers: dict[tuple[str, int], QueueWriter]
 ) -> None:
     """Units of light queues (store format, section 3.9)."""
-    for row, name, number in light_units(batch.raw, columns):
+    for row, name, number in light_rows(batch.raw, columns, batch.topics):
         writer = writers.get((name, 0))
         if writer is not None:
+            if number < writer.next_number:
+                writer.begin_anew()  # the queue was removed in between
             unit = (int(columns.physical_offset[row]), int(columns.size[row]), int(codes[row]))
             writer.write(number, np.array([unit], UNIT))
 

@@ -21,10 +21,11 @@ from ..consume_queue import FILLER_SIZE
 from ..dispatch import UNQUEUED
 from ..record import TRANSACTION_MASK
 from ..scan import Columns
+from ..scan_light import light_rows
 from ..scan_properties import TagsCodes, by_queue
 from ..scan_raw import Integers
+from ..topic_names import is_light
 from .layout import Layout, QueueFolder
-from .light_queues import PREFIX, light_units
 from .log_walk import Batch, locate
 from .problems import FINDINGS_MAX, NOTE, PROBLEM, Findings, span
 from .queue_view import UNIT, OpenFiles, Units, read_units, unit_ranges, written_units
@@ -91,7 +92,8 @@ class QueueCheck:
         self._findings = findings
         self._folders = {(q.topic, q.queue_id): q for q in layout.of_kind("consumequeue")}
         self._batch_topics = {q.topic for q in layout.of_kind("batchconsumequeue")}
-        self._light = any(name.startswith(PREFIX) for name, _ in self._folders)
+        self._light = any(is_light(name) for name, _ in self._folders)
+        self._light_last: dict[str, int] = {}
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._opened = OpenFiles()
         self._codes = TagsCodes()
@@ -114,11 +116,21 @@ class QueueCheck:
             queue = self._queue(topic, queue_id)
             self._compare(queue, columns.take(rows), codes[rows])
         if self._light:
-            for row, name, number in light_units(batch.raw, columns):
+            for row, name, number in light_rows(batch.raw, columns, batch.topics):
                 if (name, 0) in self._folders:
                     one = columns.take(slice(row, row + 1))
                     one.queue_offset = np.array([number], np.int64)
-                    self._compare(self._queue(name, 0), one, codes[row : row + 1])
+                    self._compare(self._light_queue(name, number), one, codes[row : row + 1])
+
+    def _light_queue(self, name: str, number: int) -> _Queue:
+        """Where the numbers begin anew, the queue was removed: what came before belongs to nobody."""
+        queue = self._queue(name, 0)
+        if number <= self._light_last.get(name, -1):
+            queue.confirmed.clear()
+            queue.absent.clear()
+            self._claims = [claim for claim in self._claims if claim.topic != name]
+        self._light_last[name] = number
+        return queue
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
         key = (topic, queue_id)

@@ -13,6 +13,7 @@ from cometmq.broker.ack import AckService
 from cometmq.broker.metadata import Group, Topic
 from cometmq.broker.node import Node
 from cometmq.broker.pull import PullService
+from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
@@ -204,12 +205,14 @@ class Desk:
         """Move the wall clock, as the test service does."""
         self.node.clock.advance_wall_ms(ms)
         self.node.pop.clock_moved()
+        for listener in self.node.clock_listeners:
+            listener()
 
 
 @asynccontextmanager
 async def desk(
-    directory: Path, chosen: Settings | None = None, **broker: Any
+    directory: Path, chosen: Settings | None = None, clock: Clock | None = None, **broker: Any
 ) -> AsyncIterator[Desk]:
     """A broker of the test's own."""
-    async with running(chosen or settings(directory, **broker)) as live:
+    async with running(chosen or settings(directory, **broker), clock) as live:
         yield Desk(live, AckService(live.node), PullService(live.node))

@@ -14,6 +14,7 @@ import grpc.aio
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.node import Node
 from cometmq.broker.server import Bound, BrokerServer
+from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
@@ -41,6 +42,8 @@ def settings(directory: Path, **broker: Any) -> Settings:
         "grpc_server_port": 0,
         "metrics_prom_exporter_port": 0,
         "test_hooks": True,
+        # A machine that is busy with other tests stalls for longer than a sender would wait.
+        "wait_time_mills_in_send_queue": 10_000,
         **broker,
     }
     return Settings(
@@ -75,9 +78,10 @@ class Live:
 
 
 @asynccontextmanager
-async def running(chosen: Settings) -> AsyncIterator[Live]:
+async def running(chosen: Settings, clock: Clock | None = None) -> AsyncIterator[Live]:
     """Start a broker, stop it cleanly at the end."""
-    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door="grpcio"))
+    door = DoorConfig(front_door="grpcio")
+    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, door, clock)
     bound = await server.start()
     try:
         yield Live(server, bound)

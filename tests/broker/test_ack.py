@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import desk, message, resource, run
+from cometmq.tests.broker.desk import desk, message, parse_received, resource, run
+from cometmq.tests.broker.live import settings
 
 
 def test_an_ack_may_be_repeated_and_moves_the_offset_in_any_order(tmp_path: Path) -> None:
@@ -146,11 +149,17 @@ def test_a_change_to_zero_gives_the_message_back_at_once(tmp_path: Path) -> None
             await one.sent("t", b"a")
             (old,) = (await one.receive("t", "g")).handles
             poll = one.start_receive("t", "g")
-            assert one.change("t", "g", old, 0).status.code == v2.OK
-            await poll
-            refused = one.change("t", "g", old, 5_000)
+            changed = one.change("t", "g", old, 0)
+            assert changed.status.code == v2.OK
+            again = parse_received(await poll)
+            assert again.attempts == [2]
+            refused = one.change("t", "g", changed.receipt_handle, 5_000)
             assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert refused.receipt_handle == old
+            assert refused.receipt_handle == changed.receipt_handle
+            # The old handle has not expired by its own words; it does nothing any more.
+            assert one.change("t", "g", old, 5_000).receipt_handle == old
+            assert one.ack("t", "g", old).status.code == v2.OK
+            assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 1
 
     run(body())
 
@@ -205,6 +214,7 @@ def test_a_message_is_forwarded_to_the_dead_letters(
             for _ in range(2):
                 if with_handle or one.node.pop.in_flight("t", "g", 0):
                     answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+                    assert not isinstance(answer, asyncio.Future)
                     assert answer.status.code == v2.OK
             await one.dispatched()
             assert (await one.receive("t", "g")).bodies == [b"good"]
@@ -232,5 +242,28 @@ def test_what_cannot_be_forwarded_is_an_invalid_handle(tmp_path: Path) -> None:
                     one.acks.forward_to_dead_letter_queue(request, one.context())
                 assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
             assert one.node.metadata.topic("%DLQ%g") is None
+
+    run(body())
+
+
+def test_a_forwarded_message_is_answered_when_its_copy_is_safe(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path)
+        slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
+        async with desk(tmp_path, replace(chosen, store=slow)) as one:
+            one.topic("t")
+            await one.sent("t", b"a")
+            got = await one.receive("t", "g")
+            request = v2.ForwardMessageToDeadLetterQueueRequest(
+                topic=resource("t"),
+                group=resource("g"),
+                receipt_handle=got.handles[0],
+                message_id="ID-0",
+                delivery_attempt=1,
+            )
+            answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+            assert isinstance(answer, asyncio.Future)
+            assert (await answer).status.code == v2.OK
+            assert one.node.store.flushed_offset >= one.node.store.max_offset("%DLQ%g", 0)
 
     run(body())

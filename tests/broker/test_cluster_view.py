@@ -131,6 +131,7 @@ BOTH = ["127.0.0.1:8081", "127.0.0.1:8083"]
         ("1.1.1.1:1,2.2.2.2:2", "127.0.0.1:8083", "127.0.0.1:9", "HTTP", ["1.1.1.1:1"]),
     ],
 )
+@pytest.mark.pitfall(30, 31)
 def test_which_addresses_a_route_names(
     rule: str, dialled: str, peer: str, language: str, expected: list[str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_which_addresses_a_route_names(
     assert answer.scheme == wanted
 
 
+@pytest.mark.pitfall(32)
 @pytest.mark.parametrize("language", ["GO", "golang", "JAVA", "PYTHON"])
 def test_a_go_client_could_not_dial_several_addresses_over_tls(language: str) -> None:
     assert Caller(v2.Endpoints(), "127.0.0.1:9", language, tls=False).takes_several

@@ -8,12 +8,15 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.convert import Receipt, message_item, properties_of, topic_field
 from cometmq.broker.handles import ReceiptHandle, decode_handle, encode_handle
+from cometmq.broker.inflate import inflated
 from cometmq.broker.stored_properties import encode_sent, in_bucket_order
 from cometmq.broker.validation import FORBIDDEN_PROPERTIES, check_message
 from cometmq.broker.wire import field, timestamp, varint
@@ -57,6 +60,7 @@ def keep(sent: v2.Message) -> Delivery:
     return stored(data, draft.body, born_timestamp_ms=draft.born_ms)
 
 
+@pytest.mark.pitfall(45, 46, 48)
 def test_every_field_that_clients_need_is_there() -> None:
     sent = message(
         "t",
@@ -161,13 +165,31 @@ def test_a_large_map_has_more_buckets() -> None:
     assert sorted(ordered) == sorted(names) and list(ordered) != names
 
 
-@pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
-def test_compressed_bodies_are_inflated(compress: Any) -> None:
+@pytest.mark.parametrize(
+    ("compress", "sys_flag"),
+    [
+        (zlib.compress, 0x1),
+        (zlib.compress, 0x301),
+        (gzip.compress, 0x1),
+        (lz4.frame.compress, 0x101),
+        (zstandard.compress, 0x201),
+        (zstandard.ZstdCompressor(write_content_size=False).compress, 0x201),
+    ],
+)
+def test_compressed_bodies_are_inflated(compress: Any, sys_flag: int) -> None:
     body = b"abc" * 1_000
-    got = received(stored(body=compress(body), sys_flag=0x1))
+    got = received(stored(body=compress(body), sys_flag=sys_flag))
     assert got.body == body
     assert got.system_properties.body_encoding == v2.IDENTITY
     assert got.system_properties.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
+
+
+@pytest.mark.parametrize("compress", [zlib.compress, lz4.frame.compress, zstandard.compress])
+def test_a_body_inflates_up_to_the_limit_and_only_when_it_is_whole(compress: Any) -> None:
+    body = bytes(range(256)) * 16
+    assert inflated(compress(body), len(body)) == body
+    assert inflated(compress(body), len(body) - 1) is None
+    assert inflated(compress(body)[:-5]) is None
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ async def receive(one: Desk, group: str, count: int) -> list[bytes]:
     return bodies
 
 
+@pytest.mark.feature("Disk full")
 def test_nothing_is_lost_and_it_goes_on_by_itself(small_disk: Path) -> None:
     async def body() -> None:
         where = chosen(small_disk / "store")

@@ -1,47 +1,20 @@
-"""The pop state of a group: rules one by one, and a state machine against a simple model."""
+"""The pop state of a group: its rules, one by one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop import (
+from cometmq.broker.delivery import (
     RENEW_MAX_MS,
     RENEW_SLICE_MS,
-    Claim,
+    Delivery,
     Outcome,
-    PopGroup,
-    PopQueue,
     Terms,
+    renewal_ms,
 )
-
-START_MS = 1_000_000
-HIDDEN_MS = 10_000
-
-
-def nobody(client_id: str) -> bool:
-    """No client is alive."""
-    return False
-
-
-def everybody(client_id: str) -> bool:
-    """Every client is alive."""
-    return True
-
-
-def group(committed: int = 0, limit: int = 1_000) -> tuple[PopGroup, PopQueue]:
-    """A group with one queue."""
-    made = PopGroup("t", "g", limit, START_MS)
-    return made, made.add_queue(0, committed)
-
-
-def claim(offset: int, pop_ms: int = START_MS, expires_ms: int = START_MS + HIDDEN_MS) -> Claim:
-    """A handle of queue 0."""
-    return Claim(0, offset, pop_ms, expires_ms)
+from cometmq.broker.pop import PopGroup
+from cometmq.broker.pop_queue import PopQueue
+from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, claim, everybody, group, nobody
 
 
 def pop(made: PopGroup, queue: PopQueue, end: int, now_ms: int, owner: str = "") -> list[int]:
@@ -96,7 +69,9 @@ def test_an_ack_after_the_expiry_counts_until_the_message_is_given_out_again() -
     assert made.ack(claim(0), late) is Outcome.DONE
     assert pop(made, queue, 2, late) == [1]
     assert made.ack(claim(1), late) is Outcome.STALE
-    assert made.ack(claim(0), late) is Outcome.CONSUMED
+    # Acknowledged before: a handle that has expired does not tell that from given out again.
+    assert made.ack(claim(0), late) is Outcome.STALE
+    assert made.ack(claim(0, expires_ms=late + 1), late) is Outcome.CONSUMED
 
 
 def test_a_handle_works_through_every_change_of_the_invisible_time() -> None:
@@ -114,11 +89,13 @@ def test_a_handle_works_through_every_change_of_the_invisible_time() -> None:
 def test_a_change_to_zero_gives_the_message_out_again_and_ends_the_old_delivery() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS)
-    made.change(claim(0), START_MS, 0)
-    assert pop(made, queue, 1, START_MS) == [0]
-    assert queue.unacked[0].pop_ms == START_MS + 1
-    assert made.ack(claim(0), START_MS) is Outcome.STALE
-    assert made.ack(claim(0, START_MS + 1), START_MS) is Outcome.DONE
+    now_ms = START_MS + 1
+    made.change(claim(0), now_ms, 0)
+    assert pop(made, queue, 1, now_ms) == [0]
+    assert queue.unacked[0].pop_ms == now_ms + 1
+    assert made.ack(claim(0), now_ms) is Outcome.STALE
+    assert made.ack(claim(0, now_ms), now_ms) is Outcome.STALE
+    assert made.ack(claim(0, now_ms + 1), now_ms) is Outcome.DONE
 
 
 def test_a_change_after_the_expiry_hides_the_message_again() -> None:
@@ -135,9 +112,11 @@ def test_a_change_after_the_expiry_hides_the_message_again() -> None:
 def test_suspending_does_not_count_the_attempt() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS)
-    made.change(claim(0), START_MS, 0, count=False)
-    pop(made, queue, 1, START_MS)
-    assert queue.unacked[0].attempt == 1
+    made.change(claim(0), START_MS + 1, 0, count=False)
+    made.change(claim(0), START_MS + 2, 0, count=False)
+    assert queue.unacked[0].attempts == 0
+    pop(made, queue, 1, START_MS + 3)
+    assert queue.unacked[0].attempt == queue.unacked[0].attempts == 1
 
 
 def test_a_living_owner_keeps_its_messages_for_three_hours() -> None:
@@ -149,7 +128,23 @@ def test_a_living_owner_keeps_its_messages_for_three_hours() -> None:
     while now_ms < START_MS + RENEW_MAX_MS:
         assert pop(made, queue, 1, now_ms, owner="c") == []
         now_ms += RENEW_SLICE_MS // 2
-    assert pop(made, queue, 1, START_MS + RENEW_MAX_MS + 2 * RENEW_SLICE_MS, owner="c") == [0]
+    assert not made.given_up
+    now_ms = START_MS + RENEW_MAX_MS
+    assert pop(made, queue, 1, now_ms, owner="c") == []
+    # Whoever knows the group's retry policy says for how long it is hidden last.
+    assert [delivery.offset for _, delivery in made.given_up] == [0]
+    made.hide(queue, queue.unacked[0], now_ms, 10_000)
+    assert pop(made, queue, 1, now_ms + 9_999, owner="c") == []
+    assert pop(made, queue, 1, now_ms + 10_001, owner="c") == [0]
+
+
+def test_the_renewals_become_longer_and_end_after_three_hours() -> None:
+    held, steps = RENEW_SLICE_MS, []
+    while step := renewal_ms(held):
+        steps.append(step // 60_000)
+        held += step
+    assert steps == [1, 3, 5, 10, 30, 60, 60, 10]
+    assert held == RENEW_MAX_MS
 
 
 def test_a_dead_owner_loses_its_messages_at_the_end_of_the_slice() -> None:
@@ -175,13 +170,84 @@ def test_a_nack_ends_the_renewal() -> None:
     assert pop(made, queue, 1, START_MS + 1_000, owner="c") == [0]
 
 
+def test_what_the_journal_has_does_not_hold_the_consumer_offset() -> None:
+    made, queue = group()
+    pop(made, queue, 6, START_MS)
+    made.stored(queue, [0, 1, 3])
+    assert queue.committed == 2
+    assert made.ack(claim(2), START_MS) is Outcome.DONE
+    assert queue.committed == 4
+    made.ack(claim(0), START_MS)
+    made.validate()
+    # Another replica's offset passes what it has acknowledged, and what the journal has.
+    assert queue.advance_to(6) == [4, 5]
+    assert sorted(queue.unacked) == [1, 3]
+    made.validate()
+    assert pop(made, queue, 6, START_MS + HIDDEN_MS) == [1, 3]
+    assert sorted(queue.jump(9)) == [1, 3]
+    made.validate()
+
+
+def test_the_consumer_offset_passes_a_copied_message_when_the_copy_is_safe() -> None:
+    made, queue = group()
+    pop(made, queue, 3, START_MS)
+    late = START_MS + HIDDEN_MS
+    made.expire(late, nobody)
+    for offset in (0, 1):
+        assert made.take_ready() == (queue, queue.unacked[offset])
+        made.move(queue, offset)
+    made.validate()
+    assert (queue.committed, sorted(queue.moving)) == (0, [0, 1])
+    assert made.ack(claim(0), late) is Outcome.STALE
+    made.moved(queue, 1)
+    assert queue.committed == 0
+    made.moved(queue, 0)
+    assert queue.committed == 2
+    made.moved(queue, 0)
+    made.validate()
+
+
+def test_what_could_not_be_copied_is_the_next_again() -> None:
+    made, queue = group()
+    pop(made, queue, 3, START_MS)
+    assert not made.expire(START_MS + HIDDEN_MS, nobody)
+    taken = [made.take_ready(), made.take_ready()]
+    made.put_back([one for one in taken if one is not None])
+    made.validate()
+    ready = [made.take_ready() for _ in range(4)]
+    assert [one[1].offset for one in ready if one is not None] == [0, 1, 2]
+
+
+def test_what_is_due_is_looked_at_in_pieces() -> None:
+    made, queue = group()
+    for n in range(10):
+        made.deliver(queue, [2 * n, 2 * n + 1], 2 * n + 2, Terms(START_MS, HIDDEN_MS))
+    looks = 0
+    while made.expire(START_MS + HIDDEN_MS, nobody, 4):
+        looks += 1
+    assert (looks, len(made.ready)) == (4, 20)
+
+
+def test_a_delivery_taken_over_honours_every_handle_of_the_message() -> None:
+    made, queue = group(committed=5)
+    made.restore(queue, Delivery(3, START_MS - 10, START_MS + HIDDEN_MS, 1, stored=True))
+    made.restore(queue, Delivery(7, START_MS - 10, START_MS + HIDDEN_MS, 1, stored=True))
+    made.validate()
+    assert pop(made, queue, 9, START_MS) == [5, 6, 8]
+    for offset in (3, 7):
+        # Of the delivery, before it was hidden further; by its own words it has expired.
+        old = claim(offset, START_MS - 5_000, START_MS - 1)
+        assert made.ack(old, START_MS) is Outcome.DONE
+    made.validate()
+
+
 def test_an_undelivered_answer_is_taken_back_only_while_it_is_that_delivery() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
     made.ack(claim(1), START_MS)
-    made.release(0, [(0, START_MS), (1, START_MS)], START_MS + 1_000)
+    made.release((0, 0), [(0, START_MS), (1, START_MS)], START_MS + 1_000)
     assert pop(made, queue, 2, START_MS + 1_000) == [0]
-    made.release(0, [(0, START_MS)], START_MS + 2_000)
+    made.release((0, 0), [(0, START_MS)], START_MS + 2_000)
     assert queue.unacked[0].visible_ms == START_MS + 1_000 + HIDDEN_MS
 
 
@@ -240,136 +306,6 @@ def test_the_heap_is_bounded_by_what_is_in_flight() -> None:
         made.deliver(queue, [n], n + 1, Terms(START_MS, HIDDEN_MS))
         made.ack(claim(n), START_MS)
     assert len(made.heap) <= 64
-
-
-@dataclass
-class Known:
-    """What the model knows of one message."""
-
-    hidden_until: int | None = None
-    pop_ms: int = 0
-    attempt: int = 0
-    done: bool = False
-
-
-class PopMachine(RuleBasedStateMachine):
-    """Every visible message is delivered, no other is; the offset is the first one that is not done."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.now_ms = START_MS
-        self.core, self.queue = group()
-        self.messages: list[Known] = []
-        self.claims: list[Claim] = []
-
-    @rule(count=st.integers(1, 6))
-    def arrive(self, count: int) -> None:
-        self.messages += [Known() for _ in range(count)]
-
-    @rule(ms=st.integers(0, 3 * HIDDEN_MS))
-    def wait(self, ms: int) -> None:
-        self.now_ms += ms
-
-    @rule(batch=st.integers(1, 8), dropped=st.sets(st.integers(0, 40)))
-    def pop(self, batch: int, dropped: set[int]) -> None:
-        self.core.expire(self.now_ms, nobody)
-        due = [o for o, m in enumerate(self.messages) if self._due(m)]
-        terms = Terms(self.now_ms, HIDDEN_MS)
-        got: list[int] = []
-        while len(got) < batch and (taken := self.core.take_ready()) is not None:
-            self.core.redeliver(*taken, terms)
-            got.append(taken[1].offset)
-        assert len(got) == min(batch, len(due)) and set(got) <= set(due), (got, due)
-        end = len(self.messages)
-        fresh: list[int] = []
-        following = self.queue.next_read
-        while following < end and len(got) + len(fresh) < batch:
-            if following in dropped and self.core.wanted(self.queue, following):
-                self.messages[following].done = True
-            elif self.core.wanted(self.queue, following):
-                fresh.append(following)
-            following += 1
-        self.core.deliver(self.queue, fresh, following, terms)
-        for offset in got + fresh:
-            self._given(offset)
-
-    @rule(data=st.data(), late=st.booleans())
-    def ack(self, data: st.DataObject, late: bool) -> None:
-        if not self.claims:
-            return
-        one = data.draw(st.sampled_from(self.claims))
-        known = self.messages[one.offset]
-        outcome = self.core.ack(one, self.now_ms)
-        if known.done:
-            assert outcome is Outcome.CONSUMED
-        elif (known.hidden_until is not None and known.pop_ms == one.pop_ms) or (
-            one.pop_ms < self.core.since_ms and self.now_ms < one.expires_ms
-        ):
-            assert outcome is Outcome.DONE
-            known.done = True
-        else:
-            assert outcome is Outcome.STALE
-
-    @rule(data=st.data(), ms=st.integers(0, 2 * HIDDEN_MS))
-    def change(self, data: st.DataObject, ms: int) -> None:
-        if not self.claims:
-            return
-        one = data.draw(st.sampled_from(self.claims))
-        known = self.messages[one.offset]
-        outcome, delivery = self.core.change(one, self.now_ms, ms)
-        if known.done:
-            assert outcome is Outcome.CONSUMED
-        elif known.hidden_until is not None and known.pop_ms == one.pop_ms:
-            assert outcome is Outcome.DONE and delivery is not None
-            known.hidden_until = self.now_ms + ms
-        elif outcome is Outcome.DONE:
-            # A handle of the life before, for a message that this life has not looked at.
-            assert one.pop_ms < self.core.since_ms and self.now_ms < one.expires_ms
-            assert known.hidden_until is None
-            known.hidden_until, known.pop_ms, known.attempt = self.now_ms + ms, one.pop_ms, 1
-
-    @rule()
-    def restart(self) -> None:
-        """What was in flight is given out again; its handles still work while they last."""
-        self.now_ms += 1
-        committed = self.queue.committed
-        self.core = PopGroup("t", "g", 1_000, self.now_ms)
-        self.queue = self.core.add_queue(0, committed)
-        for known in self.messages[committed:]:
-            known.hidden_until, known.done, known.attempt = None, False, 0
-
-    @invariant()
-    def holds(self) -> None:
-        if not hasattr(self, "core"):
-            return
-        self.core.validate()
-        read = self.messages[: self.queue.next_read]
-        first = next((o for o, m in enumerate(read) if not m.done), len(read))
-        assert self.queue.committed == first
-        times = [m.hidden_until for m in self.messages if m.hidden_until is not None and not m.done]
-        visible_ms = self.core.next_visible_ms()
-        if times:
-            assert visible_ms is not None and visible_ms <= min(times)
-        for offset, delivery in self.queue.unacked.items():
-            assert delivery.attempt == self.messages[offset].attempt
-
-    def _due(self, known: Known) -> bool:
-        until = known.hidden_until
-        return not known.done and until is not None and until <= self.now_ms
-
-    def _given(self, offset: int) -> None:
-        known = self.messages[offset]
-        delivery = self.queue.unacked[offset]
-        assert not known.done
-        assert known.hidden_until is None or delivery.pop_ms > known.pop_ms
-        known.hidden_until = self.now_ms + HIDDEN_MS
-        known.pop_ms = delivery.pop_ms
-        known.attempt += 1
-        self.claims.append(Claim(0, offset, delivery.pop_ms, delivery.pop_ms + HIDDEN_MS))
-
-
-TestPopMachine = PopMachine.TestCase
-TestPopMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("limit", [1, 2])

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop import Claim, Outcome, Terms
+from cometmq.broker.delivery import RENEW_MAX_MS, Claim, Outcome, Terms
 from cometmq.broker.pop_fifo import OrderedGroup, OrderedQueue
 
 START_MS = 1_000_000
@@ -16,7 +16,7 @@ HIDDEN_MS = 10_000
 def group(committed: int = 0) -> tuple[OrderedGroup, OrderedQueue]:
     """A group with one queue."""
     made = OrderedGroup("t", "g", 100, START_MS)
-    return made, made.add_queue(0, committed)
+    return made, made.add_queue((0, 0), committed)
 
 
 def pop(
@@ -43,7 +43,7 @@ def pop(
 def claim(queue: OrderedQueue, offset: int) -> Claim:
     """The handle of a message of the batch that is out."""
     assert queue.batch is not None
-    return Claim(0, offset, queue.batch.pop_ms, queue.batch.pop_ms + HIDDEN_MS)
+    return Claim((0, 0), offset, queue.batch.pop_ms, queue.batch.pop_ms + HIDDEN_MS)
 
 
 def test_a_queue_is_locked_until_the_whole_batch_is_acknowledged() -> None:
@@ -123,10 +123,20 @@ def test_a_living_owner_keeps_the_queue_locked() -> None:
     assert pop(made, queue, 1, START_MS + 50_000) == [(0, 2)]
 
 
+def test_after_three_hours_a_batch_is_hidden_for_a_last_time() -> None:
+    made, queue = group()
+    pop(made, queue, 2, START_MS)
+    pop(made, queue, 2, START_MS + HIDDEN_MS, owner="alive")
+    end_ms = START_MS + HIDDEN_MS + RENEW_MAX_MS
+    made.expire(end_ms, lambda client_id: True, lambda times: 1_000 * times)
+    assert made.next_visible_ms() == end_ms + 1_000
+    assert pop(made, queue, 2, end_ms + 1_000) == [(0, 3), (1, 3)]
+
+
 def test_an_undelivered_batch_opens_after_a_second() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
-    made.release(0, [(0, START_MS), (1, START_MS)], START_MS + 1_000)
+    made.release((0, 0), [(0, START_MS), (1, START_MS)], START_MS + 1_000)
     assert pop(made, queue, 2, START_MS + 999) == []
     assert pop(made, queue, 2, START_MS + 1_000) == [(0, 2), (1, 2)]
 
@@ -146,11 +156,11 @@ def test_filtered_messages_are_consumed_with_the_batch() -> None:
 
 def test_handles_of_another_life_are_honoured_and_their_messages_not_given_out() -> None:
     made, queue = group()
-    before = Claim(0, 1, START_MS - 5, START_MS + 5_000)
+    before = Claim((0, 0), 1, START_MS - 5, START_MS + 5_000)
     assert made.ack(before, START_MS) is Outcome.DONE
     assert queue.committed == 0
     assert pop(made, queue, 3, START_MS) == [(0, 1), (2, 1)]
-    assert made.ack(Claim(0, 0, START_MS - 5, START_MS + 5_000), START_MS) is Outcome.DONE
+    assert made.ack(Claim((0, 0), 0, START_MS - 5, START_MS + 5_000), START_MS) is Outcome.DONE
     assert queue.committed == 2
     made.validate()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.ack import AckService
-from cometmq.broker.pop import Claim, Outcome, PopGroup, Terms
+from cometmq.broker.delivery import Claim, Outcome, Terms
+from cometmq.broker.pop import PopGroup
 from cometmq.broker.pop_fifo import OrderedGroup
 from cometmq.broker.pop_handover import dump_core, load_queue, read_file, write_file
 from cometmq.broker.pull import PullService
@@ -22,10 +23,10 @@ NOW_MS = 1_000_000
 def served() -> PopGroup:
     """A group with deliveries in flight, acknowledged ones between them, and a skip."""
     core = PopGroup("t", "g", 100, NOW_MS)
-    queue = core.add_queue(2, 5)
+    queue = core.add_queue((0, 2), 5)
     core.deliver(queue, [5, 6, 8, 9], 11, Terms(NOW_MS, 10_000, "c"))
-    core.ack(Claim(2, 6, NOW_MS, NOW_MS + 10_000), NOW_MS)
-    core.ack(Claim(2, 20, NOW_MS - 5, NOW_MS + 9_000), NOW_MS)
+    core.ack(Claim((0, 2), 6, NOW_MS, NOW_MS + 10_000), NOW_MS)
+    core.ack(Claim((0, 2), 20, NOW_MS - 5, NOW_MS + 9_000), NOW_MS)
     core.validate()
     return core
 
@@ -39,8 +40,8 @@ def test_the_state_survives_the_file(tmp_path: Path) -> None:
     (state,) = found.queues
     assert [(run.first, run.last) for run in state.acked] == [(6, 7), (10, 10), (20, 20)]
     core = PopGroup("t", "g", 100, NOW_MS + 1)
-    queue = core.add_queue(2, 4)
-    load_queue(core, state)
+    queue = core.add_queue((0, 2), 4)
+    load_queue(core, (0, 2), state)
     core.validate()
     assert (queue.committed, queue.next_read, queue.skips) == (5, 11, {20})
     assert sorted(queue.unacked) == [5, 8, 9]
@@ -50,25 +51,61 @@ def test_the_state_survives_the_file(tmp_path: Path) -> None:
     assert [one[1].offset for one in taken if one] == [5, 8, 9]
 
 
+def test_a_retry_topic_is_written_under_its_own_name_and_found_again() -> None:
+    core = PopGroup("t", "g", 100, NOW_MS)
+    retry = core.add_queue((1, 0), 0)
+    core.add_queue((0, 0), 0)
+    core.deliver(retry, [0, 1], 2, Terms(NOW_MS, 10_000))
+    core.hide(retry, retry.unacked[1], NOW_MS + 5, 30_000)
+    states = {state.topic: state for state in dump_core(core)}
+    assert list(states) == ["%RETRY%g_t", "t"]
+    again = PopGroup("t", "g", 100, NOW_MS + 9)
+    queue = again.add_queue((1, 0), 0)
+    load_queue(again, (1, 0), states["%RETRY%g_t"])
+    again.validate()
+    assert [queue.unacked[o].visible_ms for o in (0, 1)] == [NOW_MS + 10_000, NOW_MS + 30_005]
+    # Whoever had the message before it was hidden further may still acknowledge it.
+    assert again.ack(Claim((1, 0), 1, NOW_MS, NOW_MS + 1), NOW_MS + 9) is Outcome.DONE
+
+
+def test_what_the_leaders_journal_had_stays_in_flight() -> None:
+    core = PopGroup("t", "g", 100, NOW_MS)
+    queue = core.add_queue((0, 2), 0)
+    core.deliver(queue, [0, 1, 2], 3, Terms(NOW_MS, 10_000))
+    core.stored(queue, [0, 2])
+    core.ack(Claim((0, 2), 1, NOW_MS, NOW_MS + 10_000), NOW_MS)
+    (state,) = dump_core(core)
+    assert (state.consumer_offset, state.next_offset) == (3, 3)
+    again = PopGroup("t", "g", 100, NOW_MS + 9)
+    fresh = again.add_queue((0, 2), 3)
+    assert load_queue(again, (0, 2), state)
+    again.validate()
+    assert sorted(fresh.unacked) == [0, 2]
+    further = PopGroup("t", "g", 100, NOW_MS + 9)
+    further.add_queue((0, 2), 4)
+    assert not load_queue(further, (0, 2), state)
+    assert further.idle()
+
+
 def test_a_file_that_is_behind_the_offsets_changes_nothing() -> None:
     (state,) = dump_core(served())
     core = PopGroup("t", "g", 100, NOW_MS)
-    queue = core.add_queue(2, 30)
-    load_queue(core, state)
+    queue = core.add_queue((0, 2), 30)
+    load_queue(core, (0, 2), state)
     core.validate()
     assert (queue.committed, queue.next_read, queue.unacked) == (30, 30, {})
 
 
 def test_fifo_state_is_its_offset_and_what_was_acknowledged() -> None:
     core = OrderedGroup("t", "g", 100, NOW_MS)
-    queue = core.add_queue(0, 5)
+    queue = core.add_queue((0, 0), 5)
     core.deliver(queue, [5, 6, 7], 8, Terms(NOW_MS, 10_000))
     for offset in (5, 7):
-        assert core.ack(Claim(0, offset, NOW_MS, NOW_MS + 10_000), NOW_MS) is Outcome.DONE
+        assert core.ack(Claim((0, 0), offset, NOW_MS, NOW_MS + 10_000), NOW_MS) is Outcome.DONE
     (state,) = dump_core(core)
     other = OrderedGroup("t", "g", 100, NOW_MS + 1)
-    fresh = other.add_queue(0, 0)
-    load_queue(other, state)
+    fresh = other.add_queue((0, 0), 0)
+    load_queue(other, (0, 0), state)
     other.validate()
     assert (fresh.committed, fresh.skips) == (6, {7})
 
@@ -120,12 +157,15 @@ def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_path: Pa
                 await caught_up(leader, follower)
                 await leader.live.server.stop(0.5)
                 await alone(follower)
-                # The leader's handle is honoured: that message is not delivered here.
+                # What the leader gave out is in flight here too, and its handles are honoured.
                 assert follower.ack("t", "g", got.handles[3]).status.code == 20_000
-                served = await follower.receive("t", "g")
-                assert served.bodies == [b"1", b"2", b"4", b"5"]
-                assert live.node.counters.redelivered_without_handover == 2
-                follower.ack("t", "g", *served.handles)
+                served = await follower.receive("t", "g", invisible_ms=60_000)
+                assert served.bodies == [b"4", b"5"]
+                follower.advance(30_000)
+                late = await follower.receive("t", "g")
+                assert (late.bodies, late.attempts) == ([b"1"], [2])
+                assert live.node.counters.redelivered_without_handover == 0
+                follower.ack("t", "g", *served.handles, *late.handles)
                 assert live.node.offsets.get("t", "g", 0) == 6
                 async with desk(tmp_path / "a", settings(tmp_path / "a")) as again:
                     live.node.replication.set_leader(again.live.bound.ha)

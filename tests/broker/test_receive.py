@@ -10,6 +10,7 @@ import pytest
 
 from cometmq.broker.validation import polling_ms
 from cometmq.proto import v2
+from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import desk, message, parse_received, run
 
 
@@ -169,9 +170,9 @@ def test_a_filter_that_drops_everything_moves_on_without_holding_the_loop(tmp_pa
                 assert (await one.send(*batch)).status.code == v2.OK
             await one.dispatched()
             poll = one.start_receive("t", "g", tag="yes")
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert one.node.offsets.get("t", "g", 0) == 20_000
+            async with asyncio.timeout(10):
+                while one.node.offsets.get("t", "g", 0) != 20_000:  # noqa: ASYNC110 - a turn a look
+                    await asyncio.sleep(0)
             assert not poll.done()
             await one.sent("t", b"y", tag="yes")
             assert parse_received(await poll).bodies == [b"y"]
@@ -236,13 +237,13 @@ def test_bad_names_filters_and_clients_are_refused(tmp_path: Path) -> None:
             assert (await one.receive("t", "CID_RMQ_SYS_x")).code == v2.ILLEGAL_CONSUMER_GROUP
             nobody = await one.receive("t", "g", one.context(client_id=""))
             assert nobody.code == v2.CLIENT_ID_REQUIRED
-            for text, code in (("", v2.ILLEGAL_FILTER_EXPRESSION), ("a > 1", v2.UNSUPPORTED)):
+            for text in ("", "a >"):
                 request = one.receive_request("t", "g")
                 request.filter_expression.type = v2.SQL
                 request.filter_expression.expression = text
-                with pytest.raises(Exception) as caught:
+                with pytest.raises(WireError) as caught:
                     one.node.pop.receive(request, one.context())
-                assert getattr(caught.value, "code", None) == code
+                assert caught.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
     run(body())
 

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import desk, message, parse_received, run
+from cometmq.tests.broker.desk import Desk, desk, message, parse_received, run
+
+
+async def copied(one: Desk, topic: str, messages: int) -> None:
+    """Wait until so many copies can be read."""
+    while one.node.store.max_offset(topic, 0) < messages:  # noqa: ASYNC110 - a turn a look
+        await asyncio.sleep(0)
 
 
 def test_a_message_comes_back_when_its_time_is_over_and_never_early(tmp_path: Path) -> None:
@@ -45,14 +51,20 @@ def test_a_waiter_is_woken_by_the_expiry_itself(tmp_path: Path) -> None:
     run(body())
 
 
-def test_retries_come_before_new_messages(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("percent", "bodies"), [(0, [b"b", b"c", b"a"]), (100, [b"a", b"b", b"c"])]
+)
+def test_retries_come_before_or_behind_new_messages(
+    tmp_path: Path, percent: int, bodies: list[bytes]
+) -> None:
     async def body() -> None:
-        async with desk(tmp_path) as one:
+        async with desk(tmp_path, pop_from_retry_probability=percent) as one:
             one.topic("t")
             await one.sent("t", b"a", b"b", b"c")
             assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
             one.advance(30_000)
-            assert (await one.receive("t", "g")).bodies == [b"a", b"b", b"c"]
+            await copied(one, "%RETRY%g_t", 1)
+            assert (await one.receive("t", "g")).bodies == bodies
 
     run(body())
 
@@ -167,7 +179,9 @@ def test_a_group_that_becomes_ordered_goes_on_at_its_offset(tmp_path: Path) -> N
     run(body())
 
 
-def test_a_restart_delivers_again_and_honours_the_handles_that_clients_hold(tmp_path: Path) -> None:
+def test_a_restart_keeps_what_is_in_flight_and_the_handles_that_clients_hold(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
         async with desk(tmp_path) as one:
             one.topic("t")
@@ -176,11 +190,15 @@ def test_a_restart_delivers_again_and_honours_the_handles_that_clients_hold(tmp_
             one.ack("t", "g", got.handles[0])
             await one.live.server.stop(1.0)
         async with desk(tmp_path) as one:
-            assert one.node.offsets.get("t", "g", 0) == 1
             assert one.ack("t", "g", got.handles[2]).status.code == v2.OK
-            again = await one.receive("t", "g")
-            assert (again.bodies, again.attempts) == ([b"b"], [1])
-            assert one.ack("t", "g", got.handles[1]).status.code == v2.OK
+            await one.nothing("t", "g")
+            assert one.node.pop.in_flight("t", "g", 0) == 1
+            poll = one.start_receive("t", "g")
+            one.advance(30_000)
+            again = parse_received(await poll)
+            assert (again.bodies, again.attempts) == ([b"b"], [2])
+            late = one.ack("t", "g", got.handles[1])
+            assert late.status.code == v2.INVALID_RECEIPT_HANDLE
             assert one.node.offsets.get("t", "g", 0) == 3
             assert one.ack("t", "g", again.handles[0]).status.code == v2.OK
 
@@ -198,5 +216,51 @@ def test_an_offset_beyond_the_log_hides_no_new_message(tmp_path: Path) -> None:
             await one.nothing("t", "g")
             await one.sent("t", b"b")
             assert (await one.receive("t", "g")).bodies == [b"b"]
+
+    run(body())
+
+
+def test_a_group_that_becomes_ordered_gets_what_the_offset_has_passed(tmp_path: Path) -> None:
+    """With a journal the consumer offset runs ahead of what is in flight; in order it may not."""
+
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            await one.sent("t", b"a", b"b", b"c")
+            got = await one.receive("t", "g")
+            one.ack("t", "g", got.handles[0])
+            one.advance(5_000)
+            async with asyncio.timeout(10):
+                while one.node.offsets.get("t", "g", 0) != 3:  # noqa: ASYNC110 - a turn a look
+                    await asyncio.sleep(0.01)
+            one.group("g", orderly=True)
+            assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
+            one.group("g")
+            # Back again: the lock is gone, and so is what the journal knew.
+            assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
+
+    run(body())
+
+
+def test_a_reset_forgets_what_is_in_flight_for_good(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            await one.sent("t", b"a", b"b", b"c")
+            await one.receive("t", "g")
+            one.node.offsets.commit("t", "g", 0, 2)
+            one.node.pop.rewind("t", "g", 0, 2)
+            assert one.node.pop.in_flight("t", "g", 0) == 0
+            assert (await one.receive("t", "g")).bodies == [b"c"]
+            one.advance(30_000)
+            await copied(one, "%RETRY%g_t", 1)
+            assert (await one.receive("t", "g")).bodies == [b"c"]
+            one.node.offsets.commit("%RETRY%g_t", "g", 0, 1)
+            one.node.pop.rewind("%RETRY%g_t", "g", 0, 1)
+            assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 0
+            await one.live.server.stop(1.0)
+        async with desk(tmp_path) as one:
+            one.advance(120_000)
+            await one.nothing("t", "g")
 
     run(body())

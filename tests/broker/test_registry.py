@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.registry import ClientRegistry
+from cometmq.broker.registry import SENT_TOPICS_MAX, ClientRegistry
 from cometmq.front.context import RequestContext
 
 MS = 1_000_000
@@ -43,3 +43,80 @@ def test_fresh_ids_push_out_the_ones_heard_of_longest_ago() -> None:
     assert clients.get("0") is not None
     assert clients.get("1") is None
     assert clients.get("2") is None
+
+
+class Stream:
+    """An open telemetry stream."""
+
+    def __init__(self) -> None:
+        self.finished = False
+
+    def send(self, message: object) -> None:
+        """Nobody listens."""
+
+
+def reachable(clients: ClientRegistry, client_id: str, *topics: str) -> Stream:
+    """A producer with a stream, and the stream."""
+    client = clients.seen(of(client_id), 0)
+    stream = Stream()
+    client.streams.append(stream)
+    clients.publishes(client, topics)
+    return stream
+
+
+def ids(clients: ClientRegistry, topic: str, now_ns: int = 0) -> list[str]:
+    return [client.client_id for client in clients.producers(topic, now_ns)]
+
+
+def test_producers_come_in_turn() -> None:
+    clients = ClientRegistry(expiry_ms=100, limit=10)
+    for client_id in "abc":
+        reachable(clients, client_id, "t")
+    assert [ids(clients, "t") for _ in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert ids(clients, "other") == []
+
+
+def test_only_producers_that_live_and_can_be_reached_are_named() -> None:
+    clients = ClientRegistry(expiry_ms=100, limit=10)
+    stream = reachable(clients, "a", "t")
+    reachable(clients, "b", "t")
+    clients.seen(of("silent"), 0)
+    clients.publishes(clients.seen(of("no stream"), 0), ["t"])
+    assert ids(clients, "t") == ["a", "b"]
+    stream.finished = True
+    assert ids(clients, "t") == ["b"]
+    clients.seen(of("a"), 150 * MS)
+    assert ids(clients, "t", 150 * MS) == [], "b is silent, a cannot be reached"
+    clients.expire(150 * MS)
+    reachable(clients, "b", "x")
+    assert ids(clients, "t") == []
+    assert ids(clients, "x") == ["b"]
+
+
+def test_topics_of_transactions_stay_when_the_settings_change() -> None:
+    clients = ClientRegistry(expiry_ms=100, limit=10)
+    reachable(clients, "a", "s")
+    client = clients.seen(of("a"), 0)
+    clients.sends(client, "t")
+    clients.sends(client, "t")
+    clients.publishes(client, ["u"])
+    assert [ids(clients, topic) for topic in "stu"] == [[], ["a"], ["a"]]
+    clients.forget("a")
+    assert [ids(clients, topic) for topic in "stu"] == [[], [], []]
+
+
+def test_topics_of_transactions_are_bounded() -> None:
+    clients = ClientRegistry(expiry_ms=100, limit=10)
+    reachable(clients, "a", "0")
+    client = clients.seen(of("a"), 0)
+    for number in range(SENT_TOPICS_MAX + 2):
+        clients.sends(client, str(number))
+    assert len(client.sent) == SENT_TOPICS_MAX
+    assert ids(clients, "0") == ["a"], "its settings name it"
+    assert ids(clients, "1") == []
+    assert ids(clients, "2") == ["a"]

@@ -55,6 +55,31 @@ def segments(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in (directory / "commitlog").iterdir())
 
 
+def test_queues_of_a_deleted_topic_go_with_its_last_message(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+            for name in ("gone", "kept", "t"):
+                one.topic(name)
+            await fill(one, 3, "gone")
+            await fill(one, 3, "kept")
+            end = one.node.store.log_end
+            one.node.meta_log.delete_topic("gone")
+            await fill(one, 60, "t")
+            await until(lambda: one.node.store.log_start > end)
+            await until(lambda: ("gone", 0) not in one.node.store.queues())
+            assert not (tmp_path / "consumequeue/gone").exists()
+            assert one.node.store.max_offset("kept", 0) == 3
+            one.topic("gone")
+            assert one.node.metadata.topics["gone"].first_offsets == {}
+            await one.sent("gone", b"new")
+            assert one.node.store.max_offset("gone", 0) == 1
+        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+            one.group("g")
+            assert (await one.receive("gone", "g")).bodies == [b"new"]
+
+    run(body())
+
+
 async def fill(one: Desk, count: int = 60, topic: str = "t") -> None:
     """About a segment for every 15 messages."""
     await one.sent(topic, *[f"{n:04d}".encode().ljust(900) for n in range(count)])
@@ -65,6 +90,7 @@ def one_segment(live: Live) -> Callable[[], bool]:
     return lambda: store.log_start == (store.log_end - 1) // SEGMENT * SEGMENT
 
 
+@pytest.mark.feature("Retention")
 def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(tmp_path: Path) -> None:
     async def body() -> None:
         chosen = tiny(settings(tmp_path), file_reserved_time=1000)
@@ -234,6 +260,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return percent
 
 
+@pytest.mark.feature("Disk full")
 def test_above_the_warning_level_sends_are_refused_and_go_on_by_themselves(
     tmp_path: Path, use: list[int]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.filters import parse_filter
+from cometmq.broker.filters import TagFilter, parse_filter
 from cometmq.broker.validation import (
     MAX_DELAY_MS,
     MIXED,
@@ -254,4 +254,5 @@ def test_durations() -> None:
 def test_tag_expressions(text: str, tags: set[bytes] | None) -> None:
     for kind in (v2.TAG, v2.FILTER_TYPE_UNSPECIFIED):
         parsed = parse_filter(v2.FilterExpression(type=kind, expression=text))
+        assert parsed is None or isinstance(parsed, TagFilter)
         assert (None if parsed is None else parsed.tags) == tags

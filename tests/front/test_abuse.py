@@ -242,6 +242,7 @@ async def test_ten_thousand_connections_opened_and_closed(bench: Any, eventually
         assert psutil.Process().num_fds() < descriptors + 50
 
 
+@pytest.mark.pitfall(6, 7)
 async def test_twenty_thousand_calls_wait_at_once(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         raws = [await RawConnection.open(b.port) for _ in range(4)]

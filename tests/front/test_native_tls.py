@@ -74,6 +74,7 @@ async def certificate(port: int) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port), timeout=10)
 
 
+@pytest.mark.pitfall(1, 2, 32)
 @native
 async def test_both_are_spoken_on_one_port(bench: Any) -> None:
     async with await bench() as b:

@@ -25,6 +25,7 @@ async def test_a_big_message_goes_through(bench: Any) -> None:
         assert await b.client.unary("Echo", request) == request
 
 
+@pytest.mark.pitfall(4)
 async def test_a_message_above_the_limit_is_refused_and_the_connection_lives(bench: Any) -> None:
     async with await bench(front_max_receive_message_size=1_000) as b:
         with pytest.raises(grpc.RpcError) as refused:
@@ -146,6 +147,7 @@ async def test_any_other_error_is_internal_logged_once_and_counted(
         assert await b.client.unary("Echo", b"still there") == b"still there"
 
 
+@pytest.mark.pitfall(12)
 async def test_an_unknown_path_is_unimplemented(bench: Any) -> None:
     async with await bench() as b:
         for path in ("/test.Conformance/Nothing", "/nobody/Echo", "/x"):

@@ -18,12 +18,20 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
     PushConsumer,
     SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
+
+SETTINGS_S = 30.0
 
 
 def shown(message: Message) -> dict[str, Any]:
@@ -39,7 +47,48 @@ def shown(message: Message) -> dict[str, Any]:
         "corrupted": message.corrupted,
         "born": message.born_timestamp,
         "handle": message.receipt_handle,
+        "group": message.message_group,
+        "lite": message.lite_topic,
+        "priority": message.priority,
+        "deliver": message.delivery_timestamp,
     }
+
+
+def expressions(topics: dict[str, Any]) -> dict[str, FilterExpression]:
+    """Tags as a text, SQL as {"sql": text}, by topic."""
+    return {
+        topic: FilterExpression(wanted["sql"], FilterType.SQL)
+        if isinstance(wanted, dict)
+        else FilterExpression(wanted)
+        for topic, wanted in topics.items()
+    }
+
+
+def subscribe_lite(consumer: Any, names: list[str]) -> None:
+    """Subscribe; the client's quota is 0 until it has its settings, for which it does not wait."""
+    until = time.monotonic() + SETTINGS_S
+    for name in names:
+        while True:
+            try:
+                consumer.subscribe_lite(name)
+                break
+            except LiteSubscriptionQuotaExceededException:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+
+class Checker(TransactionChecker):  # type: ignore[misc]
+    """Notes what it is asked about and always answers the same."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = TransactionResolution.Value(answer)
+        self.asked: list[dict[str, Any]] = []
+
+    def check(self, message: Message) -> TransactionResolution:
+        """Called by the client's thread."""
+        self.asked.append(shown(message))
+        return self.answer
 
 
 class Listener(MessageListener):  # type: ignore[misc]
@@ -69,31 +118,56 @@ class Agent:
         self.clients: dict[str, Any] = {}
         self.listeners: dict[str, Listener] = {}
         self.held: dict[str, Message] = {}
+        self.checkers: dict[str, Checker] = {}
 
-    def producer(self, name: str = "p", topics: tuple[str, ...] = ()) -> str:
-        """Start a producer."""
-        self.clients[name] = Producer(self.configuration, list(topics), **self.tls)
+    def producer(
+        self, name: str = "p", topics: tuple[str, ...] = (), checks: str = "UNSPECIFIED"
+    ) -> str:
+        """Start a producer; asked about transactions it answers `checks`."""
+        if checks == "UNSPECIFIED":
+            checks = "TRANSACTION_RESOLUTION_UNSPECIFIED"
+        self.checkers[name] = Checker(checks)
+        self.clients[name] = Producer(
+            self.configuration, list(topics), self.checkers[name], **self.tls
+        )
         self.clients[name].startup()
         return str(self.clients[name].client_id)
 
-    def simple(self, group: str, topics: dict[str, str], name: str = "c", await_s: int = 5) -> str:
-        """Start a SimpleConsumer with tag expressions by topic."""
-        wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
+    def simple(self, group: str, topics: dict[str, Any], name: str = "c", await_s: int = 5) -> str:
+        """Start a SimpleConsumer with filters by topic."""
+        wanted = expressions(topics)
         self.clients[name] = SimpleConsumer(self.configuration, group, wanted, await_s, **self.tls)
         self.clients[name].startup()
         return str(self.clients[name].client_id)
 
     def push(
-        self, group: str, topics: dict[str, str], name: str = "push", failures: int = 0
+        self, group: str, topics: dict[str, Any], name: str = "push", failures: int = 0
     ) -> str:
         """Start a PushConsumer whose listener fails the first `failures` deliveries."""
-        wanted = {topic: FilterExpression(tags) for topic, tags in topics.items()}
+        wanted = expressions(topics)
         self.listeners[name] = Listener(failures)
         self.clients[name] = PushConsumer(
             self.configuration, group, self.listeners[name], wanted, **self.tls
         )
         self.clients[name].startup()
         return str(self.clients[name].client_id)
+
+    def lite_simple(self, group: str, topic: str, lites: list[str], await_s: int = 5) -> bool:
+        """Start a LiteSimpleConsumer of some lite topics, as `c`."""
+        consumer = LiteSimpleConsumer(topic, self.configuration, group, await_s, **self.tls)
+        self.clients["c"] = consumer
+        consumer.startup()
+        subscribe_lite(consumer, lites)
+        return True
+
+    def lite_push(self, group: str, topic: str, lites: list[str], failures: int = 0) -> bool:
+        """Start a LitePushConsumer of some lite topics, as `push`."""
+        self.listeners["push"] = listener = Listener(failures)
+        consumer = LitePushConsumer(self.configuration, group, topic, listener, **self.tls)
+        self.clients["push"] = consumer
+        consumer.startup()
+        subscribe_lite(consumer, lites)
+        return True
 
     def pushed(self, name: str = "push") -> list[dict[str, Any]]:
         """What the listener saw so far."""
@@ -110,11 +184,42 @@ class Agent:
             message.keys = key
         for key, value in more.get("properties", {}).items():
             message.add_property(key, value)
+        if "group" in more:
+            message.message_group = more["group"]
+        if (
+            "deliver_s" in more
+        ):  # whole seconds since 1970, whatever the client's documentation says
+            message.delivery_timestamp = more["deliver_s"]
+        if "priority" in more:
+            message.priority = more["priority"]
+        if "lite" in more:
+            message.lite_topic = more["lite"]
         return message
 
     def send(self, name: str = "p", **fields: Any) -> str:
         """Send one message and wait; its id."""
         return str(self.clients[name].send(self.message(**fields)).message_id)
+
+    def delay(self, name: str = "p", **fields: Any) -> dict[str, str]:
+        """Send one message of a later time; its id and the handle that recalls it."""
+        receipt = self.clients[name].send(self.message(**fields))
+        return {"id": str(receipt.message_id), "handle": str(receipt.recall_handle)}
+
+    def recall(self, topic: str, handle: str, name: str = "p") -> str:
+        """Take a delayed message back; its id."""
+        return str(self.clients[name].recall_message(topic, handle))
+
+    def transact(self, end: str, name: str = "p", **fields: Any) -> str:
+        """Send a half message and `commit`, `rollback` or `leave` it; its id."""
+        transaction = self.clients[name].begin_transaction()
+        receipt = self.clients[name].send(self.message(**fields), transaction)
+        if end != "leave":
+            getattr(transaction, end)()
+        return str(receipt.message_id)
+
+    def asked(self, name: str = "p") -> list[dict[str, Any]]:
+        """What the producer was asked about."""
+        return list(self.checkers[name].asked)
 
     def send_many(self, topic: str, bodies: list[str], name: str = "p") -> list[str]:
         """Send all at once with the asynchronous call; the ids in order."""

@@ -37,7 +37,7 @@ class Wire:
     def __init__(self, endpoints: str, client_id: str = "wire@1", language: str = "PYTHON") -> None:
         self.endpoints = endpoints
         self.channel = grpc.aio.insecure_channel(target(endpoints), options=OPTIONS)
-        self.metadata = (
+        self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", language),
             ("x-mq-client-version", "5.1.2"),

@@ -1,8 +1,8 @@
 """The official Go, Java and Node.js clients of their registries, with their default settings.
 
 Java and Go speak TLS unless they are told not to: they connect because the native door speaks it on
-the same port. Each client sends, receives and acknowledges against a cluster of master and slave. Built
-once into `.cache`; what the machine lacks is a skip that says so.
+the same port. Each client sends, receives, retries, orders, delays, recalls and transacts against a cluster
+of master and slave. Built once into `.cache`; what the machine lacks is a skip that says so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from cometmq.tests.harness.cluster import Cluster
 HERE = Path(__file__).parent / "clients"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "clients"
 COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-BUILD_S, RUN_S, COUNT = 240.0, 120.0, 20
+BUILD_S, RUN_S, COUNT = 240.0, 240.0, 20
 
 pytestmark = [
     pytest.mark.timeout(500),  # the first run fetches and builds
@@ -76,31 +77,57 @@ def node() -> list[str]:
     return ["node", str(folder / "client.js")]
 
 
+def make_names(cluster: Cluster, mark: str) -> None:
+    """The topics and groups that the programs know by heart."""
+    for kind in ("normal", "fifo", "delay", "transaction"):
+        cluster.create_topic(f"{mark}-{kind}", kind=kind, queues=4)
+    cluster.create_group(f"{mark}-group")
+    cluster.create_group(f"{mark}-ordered", order=True)
+
+
+@pytest.mark.pitfall(1, 2, 54)
 @pytest.mark.parametrize("client", [go, java, node], ids=lambda client: client.__name__)
-def test_a_client_with_default_settings_sends_and_receives(
+def test_a_client_with_default_settings_does_everything(
     client: Callable[[], list[str]], shared_cluster: Cluster, tmp_path: Path
 ) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     command = client()
-    topic = shared_cluster.create_topic(f"other-{client.__name__}")
-    group = shared_cluster.create_group(f"other-{client.__name__}-group")
-    # Both nodes are tried: the one that leads, and the one that passes everything on.
-    for number, name in enumerate(("master", "slave")):
-        done = subprocess.run(
-            [*command, shared_cluster.address(name), topic, group, str(COUNT)],
-            capture_output=True,
-            text=True,
-            timeout=RUN_S,
-            env={
-                **os.environ,
-                "HOME": str(tmp_path),
-                "JAVA_TOOL_OPTIONS": f"-Duser.home={tmp_path}",
-            },
-            check=False,
-        )
-        assert done.returncode == 0, (done.stdout + done.stderr)[-2_000:]
-        seen = json.loads(done.stdout.splitlines()[-1])
-        assert sorted(seen["sent"]) == sorted(seen["got"]), f"round {number}"
-        assert sorted(seen["got"].values()) == sorted(
-            f"{client.__name__}-{n}" for n in range(COUNT)
-        )
+    language = client.__name__
+    # Both nodes are tried, at once: the one that leads, and the one that passes everything on.
+    running = [
+        start(command, shared_cluster, node, f"{language}-{node}", tmp_path / node)
+        for node in ("master", "slave")
+    ]
+    for process in running:
+        output, errors = process.communicate(timeout=RUN_S)
+        assert process.returncode == 0, (output + errors)[-2_000:]
+        expect(json.loads(output.splitlines()[-1]), language)
+
+
+def start(
+    command: list[str], cluster: Cluster, node: str, mark: str, home: Path
+) -> subprocess.Popen[str]:
+    """Run a program against one node, with topics, groups and a home directory of its own."""
+    make_names(cluster, mark)
+    home.mkdir()
+    where = {"HOME": str(home), "JAVA_TOOL_OPTIONS": f"-Duser.home={home}"}
+    return subprocess.Popen(
+        [*command, cluster.address(node), mark, str(COUNT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **where},
+    )
+
+
+def expect(seen: dict[str, Any], language: str) -> None:
+    """What every program must have seen."""
+    numbers = range(COUNT)
+    assert sorted(seen["sent"]) == sorted(seen["got"])
+    assert sorted(seen["got"].values()) == sorted(f"{language}-{n}" for n in numbers)
+    assert seen["retry"] == [1, 2]
+    assert seen["order"] == [str(n) for n in numbers]
+    assert seen["delay"]["body"] == "later", "what was recalled came"
+    assert seen["delay"]["came"] >= seen["delay"]["due"]
+    assert sorted(seen["transact"]) == ["commit", "open"]
+    assert "open" in seen["asked"]

@@ -109,6 +109,9 @@ def test_async_waits_for_pages_or_for_its_long_interval(tmp_path: Path) -> None:
     assert kit.store.flushed_offset == 0, "one page is too little"
     kit.write_many(20, 1000)
     flushed.wait(end)
+    last = kit.write(b"x" * 1000).end
+    kit.store.flush_soon()
+    flushed.wait(last)
     kit.close()
     kit = Kit(tmp_path / "b", flush_interval_commit_log=5, flush_commit_log_thorough_interval=20)
     kit.open()

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.store import dispatch as dispatch_module
 from cometmq.store import queue_building
-from cometmq.store.dispatch import UNQUEUED, parse_arrival
+from cometmq.store.dispatch import UNQUEUED, parse_arrivals
 from cometmq.store.errors import StoreError
 from cometmq.store.message_store import Arrival
 from cometmq.store.queue_building import ArrivalReader
@@ -51,8 +51,8 @@ def test_many_arrivals_are_read_as_single_ones_are(tmp_path: Path, seed: int) ->
             for r in records[first : first + count]
             if r.physical_offset + r.size <= min(up_to, segment.end)
         ]
-        parsed = [parse_arrival(segment, r.physical_offset - segment.start) for r in looked_at]
-        expected = [arrival for arrival, flag in parsed if flag & 0xC not in UNQUEUED]
+        parsed = [parse_arrivals(segment, r.physical_offset - segment.start) for r in looked_at]
+        expected = [a for found, flag in parsed if flag & 0xC not in UNQUEUED for a in found]
         end = looked_at[-1].physical_offset + looked_at[-1].size if looked_at else begin
         assert reader.read(begin, up_to, count) == (expected, end)
     kit.close()

@@ -134,7 +134,8 @@ def test_a_delivery_is_the_record_without_topic(
     data = encode(message, queue_offset, 5, store_ms)
     record = decode(data)
     delivery = decode_delivery(data)
-    for name in type(delivery).__slots__:
+    assert delivery.decoded is None  # filled by whoever looks at the properties
+    for name in set(type(delivery).__slots__) - {"decoded"}:
         assert getattr(delivery, name) == getattr(record, name), name
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.store.disk import Disk
@@ -17,6 +18,7 @@ from cometmq.store.timer_metrics import TimerMetrics
 from cometmq.store.timer_wheel import FILE_BYTES, NONE, Slot, TimerWheel
 from cometmq.tests.store.timer_kit import (
     NOW_MS,
+    QuietDisk,
 )
 
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -126,3 +128,32 @@ def test_metrics_are_counted_and_kept(tmp_path: Path) -> None:
     broken = TimerMetrics(path, Disk())
     broken.load()
     assert broken.count("T") == 0
+
+
+@settings(deadline=None)
+@given(
+    times=st.lists(st.integers(0, 60), max_size=12),
+    flushed=st.integers(0, 12),
+    begin=st.integers(0, 60),
+    length=st.integers(0, 30),
+)
+def test_what_is_due_in_a_range(times: list[int], flushed: int, begin: int, length: int) -> None:
+    """On a wheel of 40 slots, so that later times take the slots of earlier ones."""
+    with TemporaryDirectory() as folder:
+        wheel = TimerWheel(f"{folder}/timerwheel", 1000, QuietDisk(), slots=40)
+        known: dict[int, int] = {}
+        for number, time in enumerate(times):
+            if number == flushed:
+                wheel.write_out(wheel.take_changes())
+            count = wheel.slot(time * 1000).num + 1
+            wheel.put(time * 1000, 1, 1 + number, count)
+            known = {each: num for each, num in known.items() if (each - time) % 40}
+            known[time] = count
+        end = begin + length
+        inside = sorted(time for time in known if begin <= time < end)
+        assert wheel.next_used(begin * 1000, end * 1000) == 1000 * min([*inside, end])
+        bounds = [begin, begin + length // 2, end]
+        assert wheel.count(begin * 1000, [1000 * bound for bound in bounds]) == [
+            sum(num for time, num in known.items() if begin <= time < bound) for bound in bounds
+        ]
+        wheel.close()

@@ -8,13 +8,18 @@ level has passed. Then our recovery must find what Apache's broker left.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cometmq.broker.recall import Recalls
+from cometmq.front.clock import Clock
+from cometmq.proto import v2
 from cometmq.store.config import StoreConfig
 from cometmq.store.config_file import dumps, persist
 from cometmq.store.message_store import MessageStore, PutStatus
@@ -23,6 +28,8 @@ from cometmq.store.record import Message, decode, encode_properties, pack_host
 from cometmq.store.schedule import DelayOffsets
 from cometmq.store.timer_rules import DELETE_KEY, OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
 from cometmq.store.timer_store import TimerStore
+from cometmq.tests.broker.desk import desk, message, resource
+from cometmq.tests.broker.live import settings, until
 from cometmq.tests.formats.cases import dispatch_all
 from cometmq.tests.interop.apache import oracle
 
@@ -182,3 +189,57 @@ def check_what_apache_left(root: Path) -> None:
     assert offsets.offset(1, 0, 9) == 2
     timers.close()
     store.close()
+
+
+async def lead(root: Path, clock: Clock) -> None:
+    """A broker of ours delivers one message, and stops with others waiting."""
+    chosen = replace(settings(root), store=config_of(root))
+    async with desk(root, chosen, clock) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now_ms = clock.wall_ms()
+        for body, seconds in (
+            ("at-once", 0),
+            ("a", 6),
+            ("b", 7),
+            ("not-recalled", 7),
+            ("not", 3600),
+        ):
+            sent = message(TOPIC, body.encode(), body)
+            sent.system_properties.delivery_timestamp.FromMilliseconds(
+                now_ms + 300 + seconds * 1000
+            )
+            answer = await k.send(sent)
+            assert answer.status.code == v2.OK
+            if body == "not-recalled":
+                handle = answer.entries[0].recall_handle
+        request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
+        recalled = Recalls(k.node).recall(request, k.context())
+        assert isinstance(recalled, asyncio.Future)
+        assert (await recalled).status.code == v2.OK
+        await until(lambda: k.node.timers.stats.dequeued_by_topic.get(TOPIC) == 1)
+        await k.dispatched()
+
+
+async def take_back(root: Path, clock: Clock) -> list[bytes]:
+    """What the topic holds an hour later, in a broker of ours again."""
+    async with desk(root, replace(settings(root), store=config_of(root)), clock) as k:
+        await until(lambda: not k.node.timers.enqueue_lag)
+        k.advance(3_600_000)
+
+        def came() -> list[bytes]:
+            k.node.pump()
+            found = k.node.store.get(TOPIC, 0, 0, 100, 1 << 20).records
+            return [decode(record.data).body for record in found]
+
+        await until(lambda: b"not" in came())
+        return came()
+
+
+def test_apache_goes_on_where_our_broker_stopped_and_we_where_it_stopped(tmp_path: Path) -> None:
+    root, clock = tmp_path / "ours", Clock()
+    asyncio.run(lead(root, clock))
+    plan = {"consume": [{"group": "G", "topic": TOPIC, "count": 3}]}
+    said = oracle.ask(root, tmp_path / "apache", plan, SIZES)
+    assert sorted(bodies(said["consumed"][0])) == ["a", "at-once", "b"]
+    came = asyncio.run(take_back(root, clock))
+    assert set(came) == {b"a", b"at-once", b"b", b"not"}

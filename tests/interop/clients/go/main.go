@@ -1,6 +1,9 @@
-// The official Go client with its default settings: sends, receives, acknowledges; prints what it saw.
+// The official Go client with its default settings: sends, receives, retries, orders, delays, transacts;
+// prints what it saw.
 //
-//	client ENDPOINT TOPIC GROUP COUNT
+//	client ENDPOINT MARK COUNT
+//
+// Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
 
 import (
@@ -9,10 +12,18 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync"
 	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
+)
+
+var (
+	endpoint, mark = os.Args[1], os.Args[2]
+	producer       rmq.Producer
+	lock           sync.Mutex
+	asked          = []string{}
 )
 
 func check(err error) {
@@ -22,47 +33,152 @@ func check(err error) {
 	}
 }
 
-func main() {
-	endpoint, topic, group := os.Args[1], os.Args[2], os.Args[3]
-	count, err := strconv.Atoi(os.Args[4])
-	check(err)
-	config := func() *rmq.Config {
-		return &rmq.Config{
-			Endpoint:      endpoint,
-			ConsumerGroup: group,
-			Credentials:   &credentials.SessionCredentials{},
-		}
+func topic(kind string) string { return mark + "-" + kind }
+
+func config(group string) *rmq.Config {
+	return &rmq.Config{
+		Endpoint: endpoint, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{},
 	}
-	producer, err := rmq.NewProducer(config(), rmq.WithTopics(topic))
+}
+
+func message(kind, body string) *rmq.Message {
+	return &rmq.Message{Topic: topic(kind), Body: []byte(body)}
+}
+
+func send(message *rmq.Message) string {
+	receipts, err := producer.Send(context.Background(), message)
 	check(err)
-	check(producer.Start())
-	sent := []string{}
-	for number := 0; number < count; number++ {
-		message := &rmq.Message{Topic: topic, Body: []byte(fmt.Sprintf("go-%d", number))}
-		message.SetTag("go")
-		message.SetKeys(fmt.Sprintf("k%d", number))
-		receipts, err := producer.Send(context.Background(), message)
-		check(err)
-		sent = append(sent, receipts[0].MessageID)
-	}
-	consumer, err := rmq.NewSimpleConsumer(config(),
+	return receipts[0].MessageID
+}
+
+// receive until `enough` says so of a message; what came is acknowledged unless it wants to keep it.
+func receive(kind, group string, each func(rmq.SimpleConsumer, *rmq.MessageView) (keep, enough bool)) {
+	consumer, err := rmq.NewSimpleConsumer(config(topic(group)),
 		rmq.WithSimpleAwaitDuration(5*time.Second),
-		rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic: rmq.SUB_ALL}))
+		rmq.WithSimpleSubscriptionExpressions(map[string]*rmq.FilterExpression{topic(kind): rmq.SUB_ALL}))
 	check(err)
 	check(consumer.Start())
-	got := map[string]string{}
 	until := time.Now().Add(60 * time.Second)
-	for len(got) < count && time.Now().Before(until) {
+	for enough := false; !enough && time.Now().Before(until); {
 		messages, err := consumer.Receive(context.Background(), 16, 30*time.Second)
 		if err != nil {
 			continue // nothing came within the time
 		}
 		for _, message := range messages {
-			got[message.GetMessageId()] = string(message.GetBody())
-			check(consumer.Ack(context.Background(), message))
+			keep, last := each(consumer, message)
+			enough = enough || last
+			if !keep {
+				check(consumer.Ack(context.Background(), message))
+			}
 		}
 	}
 	check(consumer.GracefulStop())
-	check(producer.GracefulStop())
-	check(json.NewEncoder(os.Stdout).Encode(map[string]any{"sent": sent, "got": got}))
+}
+
+func plain(count int) ([]string, map[string]string) {
+	sent, got := []string{}, map[string]string{}
+	for number := 0; number < count; number++ {
+		one := message("normal", fmt.Sprintf("go-%d", number))
+		one.SetTag("go")
+		one.SetKeys(fmt.Sprintf("k%d", number))
+		sent = append(sent, send(one))
+	}
+	receive("normal", "group", func(_ rmq.SimpleConsumer, one *rmq.MessageView) (bool, bool) {
+		got[one.GetMessageId()] = string(one.GetBody())
+		return false, len(got) == count
+	})
+	return sent, got
+}
+
+func retry() []int {
+	attempts := []int{}
+	send(message("normal", "again"))
+	receive("normal", "group", func(consumer rmq.SimpleConsumer, one *rmq.MessageView) (bool, bool) {
+		attempts = append(attempts, int(one.GetDeliveryAttempt()))
+		if len(attempts) < 2 {
+			check(consumer.ChangeInvisibleDuration(one, time.Second))
+			return true, false
+		}
+		return false, true
+	})
+	return attempts
+}
+
+func order(count int) []string {
+	got := []string{}
+	for number := 0; number < count; number++ {
+		one := message("fifo", strconv.Itoa(number))
+		one.SetMessageGroup("group")
+		send(one)
+	}
+	receive("fifo", "ordered", func(_ rmq.SimpleConsumer, one *rmq.MessageView) (bool, bool) {
+		got = append(got, string(one.GetBody()))
+		return false, len(got) == count
+	})
+	return got
+}
+
+// What is sent for later goes first, so that everything else happens meanwhile.
+func later() time.Time {
+	due := time.Now().Add(6 * time.Second)
+	one := message("delay", "later")
+	one.SetDelayTimestamp(due)
+	send(one)
+	return due
+}
+
+func delay(due time.Time) map[string]any {
+	var came time.Time
+	body := ""
+	receive("delay", "group", func(_ rmq.SimpleConsumer, one *rmq.MessageView) (bool, bool) {
+		came, body = time.Now(), string(one.GetBody())
+		return false, true
+	})
+	return map[string]any{"due": due.UnixMilli(), "came": came.UnixMilli(), "body": body}
+}
+
+func transact() []string {
+	got := []string{}
+	for _, end := range []string{"rollback", "commit", "open"} {
+		transaction := producer.BeginTransaction()
+		_, err := producer.SendWithTransaction(context.Background(), message("transaction", end), transaction)
+		check(err)
+		switch end {
+		case "commit":
+			check(transaction.Commit())
+		case "rollback":
+			check(transaction.RollBack())
+		}
+	}
+	receive("transaction", "group", func(_ rmq.SimpleConsumer, one *rmq.MessageView) (bool, bool) {
+		got = append(got, string(one.GetBody()))
+		return false, len(got) == 2
+	})
+	return got
+}
+
+func main() {
+	count, err := strconv.Atoi(os.Args[3])
+	check(err)
+	checker := func(one *rmq.MessageView) rmq.TransactionResolution {
+		lock.Lock()
+		defer lock.Unlock()
+		asked = append(asked, string(one.GetBody()))
+		return rmq.COMMIT
+	}
+	producer, err = rmq.NewProducer(config(topic("group")),
+		rmq.WithTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction")),
+		rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: checker}))
+	check(err)
+	check(producer.Start())
+	due := later()
+	sent, got := plain(count)
+	seen := map[string]any{
+		"sent": sent, "got": got, "retry": retry(), "order": order(count), "transact": transact(),
+		"delay": delay(due),
+	}
+	lock.Lock()
+	seen["asked"] = asked
+	lock.Unlock()
+	check(json.NewEncoder(os.Stdout).Encode(seen))
 }

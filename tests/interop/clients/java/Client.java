@@ -5,62 +5,172 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
-/** The official Java client with its default settings: sends, receives, acknowledges; prints what it saw. */
+/**
+ * The official Java client with its default settings: sends, receives, retries, orders, delays, recalls,
+ * transacts; prints what it saw.
+ *
+ * <p>Client ENDPOINT MARK COUNT; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * MARK-group, MARK-ordered.
+ */
 public class Client {
+    private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    private static final List<String> ASKED = new CopyOnWriteArrayList<>();
+    private static ClientConfiguration configuration;
+    private static Producer producer;
+    private static String mark;
+
+    /** What to do with a message: keep it, or acknowledge it; and whether that is enough. */
+    private interface Each {
+        boolean enough(SimpleConsumer consumer, MessageView message) throws Exception;
+    }
+
     public static void main(String[] arguments) throws Exception {
-        String endpoint = arguments[0], topic = arguments[1], group = arguments[2];
-        int count = Integer.parseInt(arguments[3]);
-        ClientServiceProvider provider = ClientServiceProvider.loadService();
-        ClientConfiguration configuration =
-            ClientConfiguration.newBuilder().setEndpoints(endpoint).build();
-        List<String> sent = new ArrayList<>();
-        Map<String, String> got = new LinkedHashMap<>();
-        try (Producer producer =
-                provider.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic).build();
-             SimpleConsumer consumer = provider.newSimpleConsumerBuilder()
-                 .setClientConfiguration(configuration)
-                 .setConsumerGroup(group)
-                 .setAwaitDuration(Duration.ofSeconds(5))
-                 .setSubscriptionExpressions(Collections.singletonMap(topic, FilterExpression.SUB_ALL))
-                 .build()) {
-            for (int number = 0; number < count; number++) {
-                sent.add(producer.send(provider.newMessageBuilder()
-                    .setTopic(topic)
-                    .setTag("java")
-                    .setKeys("k" + number)
-                    .setBody(("java-" + number).getBytes(StandardCharsets.UTF_8))
-                    .build()).getMessageId().toString());
-            }
-            long until = System.nanoTime() + 60_000_000_000L;
-            while (got.size() < count && System.nanoTime() < until) {
-                for (MessageView message : consumer.receive(16, Duration.ofSeconds(30))) {
-                    got.put(message.getMessageId().toString(),
-                        StandardCharsets.UTF_8.decode(message.getBody()).toString());
-                    consumer.ack(message);
-                }
-            }
-        }
-        System.out.println(json(sent, got));
+        mark = arguments[1];
+        int count = Integer.parseInt(arguments[2]);
+        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        producer = PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration)
+            .setTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction"))
+            .setTransactionChecker(message -> {
+                ASKED.add(text(message));
+                return TransactionResolution.COMMIT;
+            })
+            .build();
+        long due = later();
+        String seen = plain(count) + ",\"retry\":" + retry() + ",\"order\":" + quoted(order(count))
+            + ",\"transact\":" + quoted(transact()) + ",\"delay\":" + delay(due) + ",\"asked\":" + quoted(ASKED);
+        System.out.println("{" + seen + "}");
         System.exit(0);
     }
 
-    private static String json(List<String> sent, Map<String, String> got) {
-        StringBuilder text = new StringBuilder("{\"sent\":[");
-        for (String id : sent) {
-            text.append(text.charAt(text.length() - 1) == '[' ? "" : ",").append('"').append(id).append('"');
+    private static String topic(String kind) {
+        return mark + "-" + kind;
+    }
+
+    private static String text(MessageView message) {
+        return StandardCharsets.UTF_8.decode(message.getBody()).toString();
+    }
+
+    private static MessageBuilder message(String kind, String body) {
+        return PROVIDER.newMessageBuilder().setTopic(topic(kind)).setBody(body.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static void receive(String kind, String group, Each each) throws Exception {
+        try (SimpleConsumer consumer = PROVIDER.newSimpleConsumerBuilder()
+                .setClientConfiguration(configuration)
+                .setConsumerGroup(topic(group))
+                .setAwaitDuration(Duration.ofSeconds(5))
+                .setSubscriptionExpressions(Collections.singletonMap(topic(kind), FilterExpression.SUB_ALL))
+                .build()) {
+            long until = System.nanoTime() + 60_000_000_000L;
+            boolean enough = false;
+            while (!enough && System.nanoTime() < until) {
+                for (MessageView message : consumer.receive(16, Duration.ofSeconds(30))) {
+                    enough |= each.enough(consumer, message);
+                }
+            }
         }
-        text.append("],\"got\":{");
-        for (Map.Entry<String, String> entry : got.entrySet()) {
-            text.append(text.charAt(text.length() - 1) == '{' ? "" : ",");
-            text.append('"').append(entry.getKey()).append("\":\"").append(entry.getValue()).append('"');
+    }
+
+    private static String plain(int count) throws Exception {
+        List<String> sent = new ArrayList<>();
+        Map<String, String> got = new LinkedHashMap<>();
+        for (int number = 0; number < count; number++) {
+            sent.add(producer.send(message("normal", "java-" + number).setTag("java").setKeys("k" + number).build())
+                .getMessageId().toString());
         }
-        return text.append("}}").toString();
+        receive("normal", "group", (consumer, message) -> {
+            got.put(message.getMessageId().toString(), text(message));
+            consumer.ack(message);
+            return got.size() == count;
+        });
+        String pairs = got.entrySet().stream()
+            .map(entry -> "\"" + entry.getKey() + "\":\"" + entry.getValue() + "\"")
+            .collect(Collectors.joining(","));
+        return "\"sent\":" + quoted(sent) + ",\"got\":{" + pairs + "}";
+    }
+
+    private static List<Integer> retry() throws Exception {
+        List<Integer> attempts = new ArrayList<>();
+        producer.send(message("normal", "again").build());
+        receive("normal", "group", (consumer, message) -> {
+            attempts.add(message.getDeliveryAttempt());
+            if (attempts.size() < 2) {
+                consumer.changeInvisibleDuration(message, Duration.ofSeconds(1));
+                return false;
+            }
+            consumer.ack(message);
+            return true;
+        });
+        return attempts;
+    }
+
+    private static List<String> order(int count) throws Exception {
+        List<String> got = new ArrayList<>();
+        for (int number = 0; number < count; number++) {
+            producer.send(message("fifo", "" + number).setMessageGroup("group").build());
+        }
+        receive("fifo", "ordered", (consumer, message) -> {
+            got.add(text(message));
+            consumer.ack(message);
+            return got.size() == count;
+        });
+        return got;
+    }
+
+    /** What is sent for later goes first, so that everything else happens meanwhile. */
+    private static long later() throws Exception {
+        long due = System.currentTimeMillis() + 6_000;
+        SendReceipt gone = producer.send(message("delay", "gone").setDeliveryTimestamp(due - 1_000).build());
+        producer.send(message("delay", "later").setDeliveryTimestamp(due).build());
+        producer.recallMessage(topic("delay"), gone.getRecallHandle());
+        return due;
+    }
+
+    private static String delay(long due) throws Exception {
+        StringBuilder seen = new StringBuilder();
+        receive("delay", "group", (consumer, message) -> {
+            seen.append("{\"due\":").append(due).append(",\"came\":").append(System.currentTimeMillis());
+            seen.append(",\"body\":\"").append(text(message)).append("\"}");
+            consumer.ack(message);
+            return true;
+        });
+        return seen.toString();
+    }
+
+    private static List<String> transact() throws Exception {
+        List<String> got = new ArrayList<>();
+        for (String end : new String[] {"rollback", "commit", "open"}) {
+            Transaction transaction = producer.beginTransaction();
+            producer.send(message("transaction", end).build(), transaction);
+            if (end.equals("commit")) {
+                transaction.commit();
+            } else if (end.equals("rollback")) {
+                transaction.rollback();
+            }
+        }
+        receive("transaction", "group", (consumer, message) -> {
+            got.add(text(message));
+            consumer.ack(message);
+            return got.size() == 2;
+        });
+        return got;
+    }
+
+    private static String quoted(List<String> texts) {
+        return texts.stream().map(text -> "\"" + text + "\"").collect(Collectors.joining(",", "[", "]"));
     }
 }

@@ -1,32 +1,119 @@
-// The official Node.js client with its default settings: sends, receives, acknowledges; prints what it saw.
+// The official Node.js client with its default settings: sends, receives, retries, orders, delays, recalls,
+// transacts; prints what it saw.
+//
+//   client.js ENDPOINT MARK COUNT
+//
+// Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
-async function main() {
-  const [endpoints, topic, consumerGroup, number] = process.argv.slice(2);
-  const count = Number(number);
-  const quiet = { debug() {}, info() {}, warn() {}, error() {} };
-  const producer = new Producer({ endpoints, namespace: '', logger: quiet });
-  await producer.startup();
-  const sent = [];
-  for (let n = 0; n < count; n++) {
-    const receipt = await producer.send({ topic, tag: 'node', keys: [`k${n}`], body: Buffer.from(`node-${n}`) });
-    sent.push(receipt.messageId);
-  }
+const COMMIT = 1; // TransactionResolution of the protocol; the package does not export it
+const [endpoints, mark, number] = process.argv.slice(2);
+const count = Number(number);
+const quiet = { debug() {}, info() {}, warn() {}, error() {} };
+const asked = [];
+const topic = (kind) => `${mark}-${kind}`;
+const message = (kind, body, more = {}) => ({ topic: topic(kind), body: Buffer.from(body), ...more });
+let producer;
+
+// Receive until `each` says that it is enough; what it returns for a message is `keep` or `enough`.
+async function receive(kind, group, each) {
   const consumer = new SimpleConsumer({
-    endpoints, namespace: '', consumerGroup, logger: quiet, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+    endpoints,
+    namespace: '',
+    consumerGroup: topic(group),
+    logger: quiet,
+    subscriptions: new Map().set(topic(kind), '*'),
+    awaitDuration: 5000,
   });
   await consumer.startup();
-  const got = {};
   const until = Date.now() + 60000;
-  while (Object.keys(got).length < count && Date.now() < until) {
-    for (const message of await consumer.receive(16)) {
-      got[message.messageId] = message.body.toString();
-      await consumer.ack(message);
+  let enough = false;
+  while (!enough && Date.now() < until) {
+    for (const one of await consumer.receive(16)) {
+      const said = await each(consumer, one);
+      if (said !== 'keep') await consumer.ack(one);
+      enough = enough || said === 'enough';
     }
   }
-  await producer.shutdown();
   await consumer.shutdown();
-  console.log(JSON.stringify({ sent, got }));
+}
+
+async function plain() {
+  const sent = [];
+  const got = {};
+  for (let n = 0; n < count; n++) {
+    const receipt = await producer.send(message('normal', `node-${n}`, { tag: 'node', keys: [`k${n}`] }));
+    sent.push(receipt.messageId);
+  }
+  await receive('normal', 'group', (_, one) => {
+    got[one.messageId] = one.body.toString();
+    return Object.keys(got).length === count ? 'enough' : '';
+  });
+  return { sent, got };
+}
+
+async function retry() {
+  const attempts = [];
+  await producer.send(message('normal', 'again'));
+  await receive('normal', 'group', async (consumer, one) => {
+    attempts.push(one.deliveryAttempt);
+    if (attempts.length === 2) return 'enough';
+    await consumer.changeInvisibleDuration(one, 1000);
+    return 'keep';
+  });
+  return attempts;
+}
+
+async function order() {
+  const got = [];
+  for (let n = 0; n < count; n++) await producer.send(message('fifo', `${n}`, { messageGroup: 'group' }));
+  await receive('fifo', 'ordered', (_, one) => (got.push(one.body.toString()) === count ? 'enough' : ''));
+  return got;
+}
+
+// What is sent for later goes first, so that everything else happens meanwhile.
+async function later() {
+  const due = Date.now() + 6000;
+  const gone = await producer.send(message('delay', 'gone', { deliveryTimestamp: new Date(due - 1000) }));
+  await producer.send(message('delay', 'later', { deliveryTimestamp: new Date(due) }));
+  await producer.recallMessage(topic('delay'), gone.recallHandle);
+  return due;
+}
+
+async function delay(due) {
+  let seen;
+  await receive('delay', 'group', (_, one) => {
+    seen = { due, came: Date.now(), body: one.body.toString() };
+    return 'enough';
+  });
+  return seen;
+}
+
+async function transact() {
+  const got = [];
+  for (const end of ['rollback', 'commit', 'open']) {
+    const transaction = producer.beginTransaction();
+    await producer.send(message('transaction', end), transaction);
+    if (end !== 'open') await transaction[end]();
+  }
+  await receive('transaction', 'group', (_, one) => (got.push(one.body.toString()) === 2 ? 'enough' : ''));
+  return got;
+}
+
+async function main() {
+  const checker = {
+    async check(one) {
+      asked.push(one.body.toString());
+      return COMMIT;
+    },
+  };
+  producer = new Producer({ endpoints, namespace: '', logger: quiet, checker, topic: topic('transaction') });
+  await producer.startup();
+  const due = await later();
+  const seen = { ...(await plain()), retry: await retry(), order: await order() };
+  seen.transact = await transact();
+  seen.delay = await delay(due);
+  console.log(JSON.stringify({ ...seen, asked }));
   process.exit(0);
 }
 

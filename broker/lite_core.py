@@ -1,0 +1,246 @@
+"""Who subscribes to which lite topics, and who has to look at which of them. Pure.
+
+Source: broker semantics, section 12.2; gRPC API, section 5.13. A subscription belongs to one client of
+one group. A lite topic that may have something for a group is an event of every client of the group that
+subscribes to it: whoever polls first takes the messages, the others find the queue locked or empty.
+(The reference gives an event to one client and hands it on when that one does not come; nobody waits for
+a client that does not come here.) Events are kept once each; when a client has more of them than it may,
+they are not kept, and it looks at all its lite topics in turn.
+
+Promises: a subscriber is never left without an event while its lite topic was told to be ready; in a
+group with one subscriber a lite topic there are never two, and a refresh takes nothing away from another;
+a removed subscription leaves nothing behind. Time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+Key = tuple[str, str]
+"""Group and client id."""
+
+
+@dataclass(slots=True, eq=False)
+class LiteClient:
+    """What one client of one group subscribes to."""
+
+    key: Key
+    parent: str
+    events_max: int
+    seen_ns: int
+    """When it said last what it subscribes to."""
+    wildcard: bool = False
+    """It receives every lite topic of the parent."""
+    queues: dict[str, None] = field(default_factory=dict)
+    """The light queues of its lite topics; of a wildcard client none are named."""
+    events: dict[str, None] = field(default_factory=dict)
+    """Those that may have something for it, in the order in which that became known."""
+    behind: bool = False
+    """There were more events than are kept: look at all queues."""
+    rest: list[str] = field(default_factory=list)
+    """Those of them that were not looked at yet, the next one last."""
+    turn: bool = False
+    """Events and the rest take turns."""
+
+    def wants(self, queue: str) -> bool:
+        """Whether it subscribes to the queue."""
+        return self.wildcard or queue in self.queues
+
+    def note(self, queue: str) -> None:
+        """The queue may have something."""
+        if queue in self.events:
+            return
+        if len(self.events) >= self.events_max:
+            self.behind = True
+        else:
+            self.events[queue] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """An exclusive lite topic went to another client."""
+
+    client_id: str
+    queue: str
+
+
+class LiteTable:
+    """All subscriptions of one node."""
+
+    def __init__(self, references_max: int) -> None:
+        self.references_max = references_max
+        self.references = 0
+        """Lite topics that are subscribed to, each once for every client."""
+        self._clients: dict[Key, LiteClient] = {}
+        self._by_id: dict[str, dict[Key, LiteClient]] = {}
+        self._queues: dict[str, dict[Key, LiteClient]] = {}
+        """By light queue: its subscribers, wildcard clients excepted."""
+        self._wildcards: dict[str, dict[Key, LiteClient]] = {}
+        """By parent."""
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[LiteClient]:
+        return iter(list(self._clients.values()))
+
+    def get(self, key: Key) -> LiteClient | None:
+        """The client's subscriptions, if it has any."""
+        return self._clients.get(key)
+
+    def of_client(self, client_id: str) -> list[LiteClient]:
+        """A client's subscriptions in all its groups (as a rule one)."""
+        return list(self._by_id.get(client_id, {}).values())
+
+    def open(
+        self, key: Key, parent: str, events_max: int, now_ns: int, *, wildcard: bool = False
+    ) -> LiteClient:
+        """The client, made when it is new; it was heard of now."""
+        client = self._clients.get(key)
+        if client is not None and (client.parent, client.wildcard) != (parent, wildcard):
+            self.drop(key)  # its group was bound elsewhere
+            client = None
+        if client is None:
+            client = LiteClient(key, parent, events_max, now_ns, wildcard)
+            self._clients[key] = client
+            self._by_id.setdefault(key[1], {})[key] = client
+            if wildcard:
+                self._wildcards.setdefault(parent, {})[key] = client
+        client.seen_ns = now_ns
+        client.events_max = events_max
+        return client
+
+    def has_room(self, client: LiteClient, queues: Iterable[str]) -> bool:
+        """Whether all of these can be subscribed to."""
+        fresh = sum(queue not in client.queues for queue in queues)
+        return self.references + fresh <= self.references_max
+
+    def add(
+        self, client: LiteClient, queues: Iterable[str], *, exclusive: bool = False
+    ) -> list[Eviction]:
+        """Subscribe to these as well; with `exclusive` other clients of the group lose them."""
+        evicted = []
+        for queue in queues:
+            if exclusive:
+                for other in self._others(client, queue):
+                    self._unsubscribe(other, queue)
+                    evicted.append(Eviction(other.key[1], queue))
+            self._subscribe(client, queue)
+        return evicted
+
+    def remove(self, client: LiteClient, queues: Iterable[str]) -> list[str]:
+        """Subscribe to these no more; returns those that were subscribed to."""
+        gone = [queue for queue in queues if queue in client.queues]
+        for queue in gone:
+            self._unsubscribe(client, queue)
+        return gone
+
+    def replace(
+        self, client: LiteClient, queues: Collection[str], *, exclusive: bool = False
+    ) -> list[Eviction]:
+        """Subscribe to these and nothing else: a client's refresh.
+
+        With `exclusive`, what another client has is left to it: the refresh may be older than that
+        client's subscription. The evictions are then the caller's own.
+        """
+        refused = []
+        wanted = set(queues)
+        self.remove(client, [queue for queue in client.queues if queue not in wanted])
+        for queue in queues:
+            if exclusive and queue not in client.queues and self._others(client, queue):
+                refused.append(Eviction(client.key[1], queue))
+            else:
+                self._subscribe(client, queue)
+        return refused
+
+    def drop(self, key: Key) -> bool:
+        """The client subscribes to nothing any more; whether it did."""
+        client = self._clients.pop(key, None)
+        if client is None:
+            return False
+        _discard(self._by_id, key[1], key)
+        for queue in list(client.queues):
+            self._unsubscribe(client, queue)
+        if client.wildcard:
+            _discard(self._wildcards, client.parent, key)
+        client.events.clear()
+        client.rest.clear()
+        client.behind = False
+        return True
+
+    def expire(self, cut_ns: int) -> list[Key]:
+        """Drop who has not refreshed its subscriptions since then."""
+        gone = [key for key, client in self._clients.items() if client.seen_ns < cut_ns]
+        for key in gone:
+            self.drop(key)
+        return gone
+
+    def subscribers(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
+        """Who subscribes to a queue, of one group or of all."""
+        found = [*self._queues.get(queue, {}).values(), *self._wildcards.get(parent, {}).values()]
+        return found if group is None else [c for c in found if c.key[0] == group]
+
+    def ready(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
+        """A queue may have something, for one group or for all: an event of these clients."""
+        clients = self.subscribers(queue, parent, group)
+        for client in clients:
+            client.note(queue)
+        return clients
+
+    def take(self, client: LiteClient, known: Callable[[], Iterable[str]]) -> str | None:
+        """A queue to look at next, which is then no event any more; None: there is nothing for it.
+
+        When some events were not kept, every queue of the client (of a wildcard client: `known`) is
+        looked at once, in turn with the events that come meanwhile.
+        """
+        if client.behind and not client.rest:
+            client.behind = False
+            client.rest = list(known() if client.wildcard else client.queues)[::-1]
+        client.turn = not client.turn
+        if client.turn or not client.events:
+            while client.rest:
+                queue = client.rest.pop()
+                if client.wants(queue):
+                    client.events.pop(queue, None)
+                    return queue
+        for queue in client.events:
+            del client.events[queue]
+            return queue
+        return None
+
+    def validate(self) -> None:
+        """The invariants; for tests."""
+        named = {(key, queue) for key, c in self._clients.items() for queue in c.queues}
+        listed = {(key, queue) for queue, found in self._queues.items() for key in found}
+        assert named == listed
+        assert self.references == len(named) <= self.references_max
+        assert all(self._queues.values()) and all(self._wildcards.values())
+        assert {key for keys in self._by_id.values() for key in keys} == self._clients.keys()
+        for client in self._clients.values():
+            assert len(client.events) <= client.events_max
+            assert all(client.wants(queue) for queue in client.events)
+            assert not (client.wildcard and client.queues)
+
+    def _others(self, client: LiteClient, queue: str) -> list[LiteClient]:
+        found = self._queues.get(queue, {})
+        return [c for c in found.values() if c is not client and c.key[0] == client.key[0]]
+
+    def _subscribe(self, client: LiteClient, queue: str) -> None:
+        if not client.wildcard and queue not in client.queues:
+            client.queues[queue] = None
+            self._queues.setdefault(queue, {})[client.key] = client
+            self.references += 1
+
+    def _unsubscribe(self, client: LiteClient, queue: str) -> None:
+        del client.queues[queue]
+        client.events.pop(queue, None)
+        _discard(self._queues, queue, client.key)
+        self.references -= 1
+
+
+def _discard(table: dict[str, dict[Key, LiteClient]], name: str, key: Key) -> None:
+    found = table[name]
+    del found[key]
+    if not found:
+        del table[name]

@@ -1,0 +1,40 @@
+"""Who has received from where: what a client that leaves may hold. Pure, in memory, bounded.
+
+Ids are the caller's choice, so that beyond the limit the oldest is forgotten: its messages then come back
+at the end of their time instead of a second after it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+Pair = tuple[str, str]
+"""Topic and group."""
+
+
+class Receivers:
+    """Clients, and the pairs for which they have received."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pairs: dict[str, set[Pair]] = {}
+
+    def __contains__(self, client_id: str) -> bool:
+        return client_id in self._pairs
+
+    def add(self, client_id: str, topic: str, group: str) -> None:
+        """The client asks for messages."""
+        pairs = self._pairs.get(client_id)
+        if pairs is None:
+            if len(self._pairs) >= self._limit:
+                self._pairs.pop(next(iter(self._pairs)))
+            pairs = self._pairs[client_id] = set()
+        pairs.add((topic, group))
+
+    def take(self, client_ids: Collection[str]) -> set[Pair]:
+        """Forget clients; returns where they may hold messages."""
+        return {pair for client_id in client_ids for pair in self._pairs.pop(client_id, ())}
+
+    def clear(self) -> None:
+        """Forget everybody."""
+        self._pairs.clear()

@@ -1,0 +1,57 @@
+"""When which group has something due: one heap for all of them. Pure.
+
+A group asks for the earliest time only; a later one is asked for when that has come. Promises: a group
+is given out at its earliest time or later, once; the heap is bounded by twice the groups that ask.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from .subscription import Subscription
+
+_SLACK = 64
+
+
+class DueTimes:
+    """The groups, by the next time at which something of theirs may become visible."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Subscription]] = []
+        self._count = 0
+        self._limit = _SLACK
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def ask(self, sub: Subscription, due_ms: int) -> bool:
+        """Look at the group at `due_ms`; returns whether that is now the earliest of all."""
+        if sub.due_ms and sub.due_ms <= due_ms:
+            return False
+        sub.due_ms = due_ms
+        self._count += 1
+        heapq.heappush(self._heap, (due_ms, self._count, sub))
+        if len(self._heap) >= self._limit:
+            self._heap = [entry for entry in self._heap if entry[2].due_ms == entry[0]]
+            heapq.heapify(self._heap)
+            self._limit = _SLACK + 2 * len(self._heap)
+        return self._heap[0][2] is sub
+
+    def take(self, now_ms: int) -> Subscription | None:
+        """The next group whose time has come."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            due_ms, _, sub = heapq.heappop(self._heap)
+            if sub.due_ms == due_ms:
+                sub.due_ms = 0
+                return sub
+        return None
+
+    def next_ms(self) -> int | None:
+        """The earliest time."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Nobody asks any more."""
+        for _, _, sub in self._heap:
+            sub.due_ms = 0
+        self._heap.clear()

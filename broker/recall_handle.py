@@ -1,0 +1,49 @@
+"""The recall handle: what a producer keeps to take a delayed message back. Pure codec.
+
+    urlsafe base64, padded, of   v1 <topic> <broker name> <time, ms> <message id>
+
+with single spaces and the slot's time (TIMER_OUT_MS) + 1 ms (gRPC API, section 6.3; broker semantics,
+section 6.3). Opaque to clients; any broker reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+_VERSION = "v1"
+_FIELDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """One delayed message."""
+
+    topic: str
+    broker: str
+    recall_ms: int
+    """The slot's time plus one: a record that is due then lies in the same slot."""
+    message_id: str
+
+    def encode(self) -> str:
+        """As clients get it."""
+        text = f"{_VERSION} {self.topic} {self.broker} {self.recall_ms} {self.message_id}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def decode_recall_handle(text: str) -> RecallHandle | None:
+    """The handle, or None for anything that is none."""
+    try:
+        plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        return None
+    fields = plain.split(" ", _FIELDS - 1)
+    if len(fields) != _FIELDS or fields[0] != _VERSION:
+        return None
+    _, topic, broker, time, message_id = fields
+    if not (topic and broker and message_id and time.isascii() and time.isdecimal()):
+        return None
+    if len(time) > len(str(1 << 63)):
+        return None
+    return RecallHandle(topic, broker, int(time), message_id)

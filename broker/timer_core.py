@@ -1,0 +1,294 @@
+"""Which timers are due: the slots that are open, what waits in them, and how far all of it is. Pure.
+
+Apache reads a slot when its second is over and delivers everything in it then. Here a slot is opened
+one second before it begins, and each of its messages is due at its own time within it; whoever takes
+over finds the same files, because the read time moves only when a slot is done (store format, section
+11.4; broker semantics, sections 6.2 and 6.3).
+
+    future     open, being read     open, read          done                 safe
+    wheel      `arriving`           heap, by due time   all settled, its     read time moves on disk
+                                                        second is over
+
+Promises: nothing is taken before its time; a cancellation wins over everything in its slot that was not
+taken yet, in whichever order both came; a message that comes late, for a slot that is open or past,
+is delivered too; `progress` never passes a message that is not delivered, nor a delivery that the disk
+does not have. Derived data: it is made again from the timer files, at worst with repetitions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+WAITING_MAX = 200_000
+"""Messages of open slots in memory (about 400 bytes each) above which no further slot is opened: only
+after a long stop, or under a load that is late anyway. One slot is always taken whole."""
+DIRECT_MAX = 10_000
+"""Messages without a unit (`Timed.number`) above which no more are enqueued for now."""
+
+
+Entry = tuple[int, int, int, int, str, str, bool, int]
+"""A message in memory: the fields of `Timed`, in a plain tuple of plain values, which the garbage
+collector leaves alone; a hundred thousand objects would hold up the loop at every full collection."""
+
+
+@dataclass(slots=True)
+class Timed:
+    """One message that waits in memory."""
+
+    due_ms: int
+    place: int
+    """Physical offset of its record in the timer topic."""
+    slot_ms: int
+    enqueued_ms: int
+    key: str
+    """Its UNIQ_KEY, by which it can be recalled."""
+    topic: str
+    """Where it shall go."""
+    rolled: bool = False
+    """Not due at all: back to the timer topic with it."""
+    number: int = -1
+    """Its offset in the timer topic if it has no unit, because it was due before it could be put into the
+    wheel: until it is delivered and safe, enqueueing would begin at it after a crash."""
+
+    def entry(self) -> Entry:
+        """As it waits; entries order by time, then by place."""
+        return (
+            self.due_ms,
+            self.place,
+            self.slot_ms,
+            self.enqueued_ms,
+            self.key,
+            self.topic,
+            self.rolled,
+            self.number,
+        )
+
+
+@dataclass(slots=True)
+class OpenSlot:
+    """One second that is open."""
+
+    read: bool = False
+    waiting: int = 0
+    end: int = 0
+    """End of its newest delivery in the log."""
+    arriving: list[Entry] = field(default_factory=list)
+    cancelled: set[str] = field(default_factory=set)
+    keys: set[str] | None = None
+    """Of what waits; made when the first recall asks."""
+
+
+class TimerCore:
+    """Driven by events; times in wall milliseconds."""
+
+    def __init__(self, read_ms: int, queue_offset: int, precision_ms: int = 1000) -> None:
+        self.precision_ms = precision_ms
+        self.read_ms = read_ms - read_ms % precision_ms
+        """Every slot before it is done."""
+        self.open_ms = self.read_ms
+        """Every slot before it is open or done."""
+        self.queue_offset = queue_offset
+        """Enqueueing the timer topic goes on here."""
+        self.changes = 0
+        """Moves with everything that a flush should make durable."""
+        self._slots: dict[int, OpenSlot] = {}
+        self._heap: list[Entry] = []
+        self._waiting = 0
+        self._finished: deque[tuple[int, int]] = deque()  # slot, end of its deliveries in the log
+        self._directs: deque[int] = deque()
+        self._direct_ends: dict[int, int] = {}
+        """Of messages without a unit: the log must be flushed up to here; -1: not delivered yet."""
+        self._held: list[tuple[int, int]] = []  # slot and number of recalls without a unit
+        self._late_cancelled: dict[int, set[str]] = {}
+        """Recalls for slots that are done, while messages without a unit wait: they may be of those."""
+
+    # -- opening slots ------------------------------------------------------------------------
+
+    def floor(self, now_ms: int) -> int:
+        """The slot that `now_ms` lies in."""
+        return now_ms - now_ms % self.precision_ms
+
+    def horizon_ms(self, now_ms: int) -> int:
+        """Slots before it should be open: all that begin within a second."""
+        return self.floor(now_ms) + 2 * self.precision_ms
+
+    def may_open(self, now_ms: int) -> bool:
+        """Whether the slot at `open_ms` should be opened now."""
+        return self.open_ms < self.horizon_ms(now_ms) and self._waiting < WAITING_MAX
+
+    def pass_to(self, slot_ms: int) -> None:
+        """The slots from `open_ms` up to this one are empty."""
+        for passed, slot in self._slots.items():
+            slot.read = slot.read or passed < slot_ms
+        self.open_ms = max(self.open_ms, slot_ms)
+
+    def begin(self) -> int:
+        """Open the slot at `open_ms`; returns its time. What comes from now on comes by `add`."""
+        slot_ms = self.open_ms
+        self._slots.setdefault(slot_ms, OpenSlot())
+        self.open_ms = slot_ms + self.precision_ms
+        return slot_ms
+
+    def opened(self, slot_ms: int) -> None:
+        """All of it was read, cancellations too: its messages may go out."""
+        slot = self._slots[slot_ms]
+        slot.read = True
+        self._heap += slot.arriving
+        slot.arriving = []
+        heapify(self._heap)
+
+    def is_open(self, slot_ms: int) -> bool:
+        """Whether a message of this slot must be added here, because nobody will read it any more."""
+        return slot_ms < self.open_ms
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def add(self, timed: Timed) -> None:
+        """A message of a slot that is open: read out of it, or too late to be read."""
+        slot = self._slots.get(timed.slot_ms)
+        if slot is None:
+            slot = self._slots[timed.slot_ms] = OpenSlot(read=True)
+        slot.waiting += 1
+        self._waiting += 1
+        if slot.read:
+            heappush(self._heap, timed.entry())
+            if slot.keys is not None:
+                slot.keys.add(timed.key)
+        else:
+            slot.arriving.append(timed.entry())
+
+    def add_direct(self, timed: Timed) -> None:
+        """A message without a unit: the queue offset waits for it."""
+        self._directs.append(timed.number)
+        self._direct_ends[timed.number] = -1
+        heappush(self._heap, timed.entry())
+        self._waiting += 1
+        self.changes += 1
+
+    @property
+    def crowded(self) -> bool:
+        """Too many messages wait that have no unit: enqueue no more for now."""
+        return len(self._directs) >= DIRECT_MAX
+
+    def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
+        """A cancellation (TIMER_DEL_UNIQKEY) for a slot that is open, or will be soon enough to keep it
+        here; for one that is done, nothing. With `number`, its offset in the timer topic, it has no
+        unit: until its slot is safe, enqueueing would begin at it after a crash."""
+        if slot_ms < self.read_ms:
+            if self._directs:
+                self._late_cancelled.setdefault(slot_ms, set()).add(key)
+            return
+        slot = self._slots.get(slot_ms)
+        if slot is None:
+            slot = self._slots[slot_ms] = OpenSlot(read=slot_ms < self.open_ms)
+        slot.cancelled.add(key)
+        if number >= 0:
+            self._held.append((slot_ms, number))
+        self.changes += 1
+
+    def waits(self, slot_ms: int, key: str) -> bool | None:
+        """Whether a message with this key waits in the slot; None: the slot is not read yet."""
+        if slot_ms >= self.open_ms:
+            return None
+        slot = self._slots.get(slot_ms)
+        if slot is None:
+            return False
+        if not slot.read:
+            return None
+        if slot.keys is None:
+            slot.keys = {entry[4] for entry in self._heap if entry[2] == slot_ms}
+        return key in slot.keys and not _names(slot.cancelled, key, "")
+
+    # -- delivery -----------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When the next message is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now_ms: int, limit: int) -> tuple[list[Timed], list[Timed]]:
+        """Up to `limit` messages whose time has come, oldest first; and those among them that were
+        cancelled, which are settled. The others must come back: `settled` or `give_back`."""
+        due: list[Timed] = []
+        dropped: list[Timed] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms and len(due) + len(dropped) < limit:
+            timed = Timed(*heappop(heap))
+            slot = self._slots.get(timed.slot_ms)
+            keys = self._late_cancelled.get(timed.slot_ms) if slot is None else slot.cancelled
+            gone = keys and _names(keys, timed.key, timed.topic)
+            (dropped if gone and not timed.rolled else due).append(timed)
+        for timed in dropped:
+            self.settled(timed, 0)
+        return due, dropped
+
+    def settled(self, timed: Timed, end: int) -> None:
+        """It is done with: delivered, its copy ends at `end` of the log; or dropped, 0."""
+        self._waiting -= 1
+        self.changes += 1
+        slot = self._slots.get(timed.slot_ms)
+        if slot is not None and slot.keys is not None:
+            slot.keys.discard(timed.key)
+        if timed.number >= 0:
+            self._direct_ends[timed.number] = end
+        elif slot is not None:
+            slot.waiting -= 1
+            slot.end = max(slot.end, end)
+
+    def give_back(self, messages: list[Timed]) -> None:
+        """They could not be delivered now."""
+        for timed in messages:
+            heappush(self._heap, timed.entry())
+
+    # -- progress -----------------------------------------------------------------------------
+
+    def advance(self, now_ms: int, *, last: bool = False) -> None:
+        """Let go of the slots that are done: read, empty, and over, so that nothing comes for them.
+
+        With `last` nothing comes for the present second either: the broker stops.
+        """
+        over = self.floor(now_ms) + (self.precision_ms if last else 0)
+        while self.read_ms < min(over, self.open_ms):
+            slot = self._slots.get(self.read_ms)
+            if slot is not None:
+                if not slot.read or slot.waiting:
+                    return
+                del self._slots[self.read_ms]
+                self.changes += 1
+                if slot.end:
+                    self._finished.append((self.read_ms, slot.end))
+                self.read_ms += self.precision_ms
+                continue
+            following = min(self._slots, default=self.open_ms)
+            self.read_ms = min(following, over, self.open_ms)
+
+    def progress(self, flushed: int) -> tuple[int, int]:
+        """The read time and the queue offset that hold when the log is on the disk up to `flushed`."""
+        finished, directs = self._finished, self._directs
+        while finished and finished[0][1] <= flushed:
+            finished.popleft()
+        while directs and 0 <= self._direct_ends[directs[0]] <= flushed:
+            del self._direct_ends[directs.popleft()]
+        if not directs:
+            self._late_cancelled.clear()
+        read_ms = finished[0][0] if finished else self.read_ms
+        self._held = [held for held in self._held if held[0] >= read_ms]
+        first = directs[0] if directs else self.queue_offset
+        return read_ms, min([first, *(number for _, number in self._held)])
+
+    def overdue(self, now_ms: int) -> int:
+        """Messages whose time has come and that were not taken yet."""
+        if not self._heap or self._heap[0][0] > now_ms:
+            return 0
+        return sum(entry[0] <= now_ms for entry in self._heap)
+
+    @property
+    def waiting(self) -> int:
+        """Messages in memory."""
+        return self._waiting
+
+
+def _names(keys: set[str], key: str, topic: str) -> bool:
+    """Whether the cancellations name the message; Apache before 5.5 put the topic in front."""
+    return key in keys or f"{topic}+{key}" in keys

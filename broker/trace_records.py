@@ -1,0 +1,126 @@
+"""Message trace: what happened to a message, as RocketMQ's tools read it from RMQ_SYS_TRACE_TOPIC.
+
+A trace message's body is a row of records, each ended by 0x02, its fields separated by 0x01; its KEYS are
+the ids and keys of the messages that it tells about, so that it can be found by them (broker semantics,
+section 9.3):
+
+    Pub         Pub, time, region, group, topic, id, tags, keys, store host, body bytes, cost, type,
+                offset id, success, client host
+    SubBefore   SubBefore, time, region, group, request id, id, retries, keys
+    SubAfter    SubAfter, request id, id, cost, success, keys, context code, time, group
+
+Promises: pure; a batch is bounded in records and bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+RECORDS_MAX = 100
+"""Records of one trace message: RocketMQ's own batch."""
+BYTES_MAX = 100_000
+KEYS_BYTES_MAX = 16_384
+"""All keys must fit the properties of one message."""
+NORMAL, HALF, _COMMIT, DELAY, ORDER = range(5)
+"""Ordinals of message types in Pub records."""
+_CONSUMED = 0
+"""Context code of a message that was consumed."""
+
+
+def _row(*fields: object) -> str:
+    return "\x01".join(str(each) for each in fields) + "\x02"
+
+
+@dataclass(slots=True)
+class Published:
+    """What a Pub record says; `kind` is one of the ordinals."""
+
+    time_ms: int
+    region: str
+    topic: str
+    message_id: str
+    tags: str
+    keys: str
+    store_host: str
+    body_bytes: int
+    kind: int
+    offset_id: str
+    client_host: str
+
+    def encode(self) -> str:
+        """The record. The producer group is the topic, because the protocol has no other."""
+        head = ("Pub", self.time_ms, self.region, self.topic, self.topic, self.message_id)
+        rest = (self.tags, self.keys, self.store_host, self.body_bytes, 0, self.kind)
+        return _row(*head, *rest, self.offset_id, "true", self.client_host)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What a SubBefore record says."""
+
+    time_ms: int
+    region: str
+    group: str
+    request_id: str
+    message_id: str
+    retries: int
+    keys: str
+
+    def encode(self) -> str:
+        """The record."""
+        return _row(
+            *("SubBefore", self.time_ms, self.region, self.group, self.request_id),
+            *(self.message_id, self.retries, self.keys),
+        )
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What a SubAfter record says: acknowledged."""
+
+    time_ms: int
+    group: str
+    request_id: str
+    message_id: str
+    cost_ms: int
+
+    def encode(self) -> str:
+        """The record."""
+        head = ("SubAfter", self.request_id, self.message_id, self.cost_ms, "true", "")
+        return _row(*head, _CONSUMED, self.time_ms, self.group)
+
+
+@dataclass(slots=True)
+class TraceBatch:
+    """Records that will be one trace message."""
+
+    rows: list[str] = field(default_factory=list)
+    keys: dict[str, None] = field(default_factory=dict)
+    """In the order in which they came, once each."""
+    size: int = 0
+    keys_size: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it must be written before more comes."""
+        return (
+            len(self.rows) >= RECORDS_MAX
+            or self.size >= BYTES_MAX
+            or self.keys_size >= KEYS_BYTES_MAX
+        )
+
+    def add(self, row: str, keys: Iterable[str]) -> None:
+        """One record, and what it shall be found by; more keys than there is room for are left out."""
+        self.rows.append(row)
+        self.size += len(row)
+        for key in keys:
+            size = len(key.encode()) + 1
+            if key and key not in self.keys and self.keys_size + size <= KEYS_BYTES_MAX:
+                self.keys[key] = None
+                self.keys_size += size
+
+    def body(self) -> bytes:
+        """The body of the trace message."""
+        return "".join(self.rows).encode()

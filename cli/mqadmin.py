@@ -1,0 +1,235 @@
+"""RocketMQ's `mqadmin` commands for topics, groups and offsets, by their names and their options.
+
+They are hidden aliases of the commands with nouns and verbs: hands and scripts that know `updateTopic`
+go on working. `-n`, `-c` and `-b` name a nameserver, a cluster or a broker there; here any node answers
+for the cluster, named by `--endpoint` (or COMETMQ_ENDPOINT), so they are taken and not used (broker
+semantics, section 11.4).
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from . import group as groups
+from . import offset as offsets
+from . import topic as topics
+from .confirm import plan_options
+from .errors import CliError, Exit
+from .options import endpoint_option
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BOOL = click.BOOL
+_DEFAULT_QUEUES = 8
+_NOW = {"now", "-1", "currenttimemillis"}
+
+
+def _common(command: F) -> F:
+    """Where to, and the options of mqadmin that say it in other words."""
+    for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
+        command = click.option(letter, name, expose_value=False, hidden=True)(command)
+    # Without `-o`, which says other things there.
+    forms = click.Choice(["table", "json"])
+    return endpoint_option(click.option("--output", type=forms, default="table")(command))
+
+
+def _topic(command: F) -> F:
+    return click.option("-t", "--topic", "name", required=True, help="Topic.")(command)
+
+
+def _group(command: F) -> F:
+    return click.option("-g", "--groupName", "name", required=True, help="Consumer group.")(command)
+
+
+def _split(attributes: str) -> list[str]:
+    """`+a=b,-c` as a list."""
+    return [part.strip() for part in attributes.split(",") if part.strip()]
+
+
+def _call(command: click.Command, **values: Any) -> Any:
+    """Run the command that this is an alias of, with what is not named at its defaults."""
+    return click.get_current_context().invoke(command, **values)
+
+
+@click.command("updateTopic")
+@_topic
+@click.option("-r", "--readQueueNums", "read", type=click.IntRange(1, 1024), help="Read queues.")
+@click.option("-w", "--writeQueueNums", "write", type=click.IntRange(1, 1024), help="Write queues.")
+@click.option("-p", "--perm", type=click.Choice(["0", "2", "4", "6"]), help="2 W, 4 R, 6 RW.")
+@click.option("-a", "--attributes", default="", help="+a=b,+c=d,-e")
+@click.option("-o", "--order", expose_value=False, hidden=True)
+@click.option("-u", "--unit", expose_value=False, hidden=True)
+@click.option("-s", "--hasUnitSub", expose_value=False, hidden=True)
+@_common
+def update_topic(
+    name: str,
+    read: int | None,
+    write: int | None,
+    *,
+    perm: str | None,
+    attributes: str,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Create or change a topic: `topic create`."""
+    _call(
+        topics.create,
+        name=name,
+        read_queues=read,
+        write_queues=write,
+        perm=int(perm) if perm else None,
+        attributes=_split(attributes),
+        endpoint=endpoint,
+        output=output,
+    )
+
+
+@click.command("updateTopicPerm")
+@_topic
+@click.option("-p", "--perm", type=click.Choice(["2", "4", "6"]), required=True)
+@_common
+def update_topic_perm(name: str, perm: str, endpoint: str, output: str) -> None:
+    """Change a topic's permission: `topic alter --perm`."""
+    _call(topics.alter, name=name, perm=int(perm), endpoint=endpoint, output=output)
+
+
+@click.command("deleteTopic")
+@_topic
+@click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
+@plan_options
+@_common
+def delete_topic(**values: Any) -> None:
+    """Delete a topic: `topic delete`."""
+    _call(topics.delete, **values)
+
+
+@click.command("topicList")
+@_common
+def topic_list(endpoint: str, output: str) -> None:
+    """List topics: `topic list`."""
+    _call(topics.list_topics, endpoint=endpoint, output=output)
+
+
+@click.command("topicStatus")
+@_topic
+@_common
+def topic_status(name: str, endpoint: str, output: str) -> None:
+    """Offsets of a topic's queues: `topic describe`."""
+    _call(topics.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("updateSubGroup")
+@_group
+@click.option("-s", "--consumeEnable", "consume_enable", type=_BOOL)
+@click.option("-o", "--consumeMessageOrderly", "order", type=_BOOL)
+@click.option("-r", "--retryMaxTimes", "retries", type=click.IntRange(0, 999))
+@click.option("--attributes", default="", help="+a=b,+c=d,-e")
+@click.option("-q", "--retryQueueNums", expose_value=False, hidden=True)
+@click.option("-m", "--consumeFromMinEnable", expose_value=False, hidden=True)
+@click.option("-d", "--consumeBroadcastEnable", expose_value=False, hidden=True)
+@click.option("-i", "--brokerId", expose_value=False, hidden=True)
+@click.option("-w", "--whichBrokerWhenConsumeSlowly", expose_value=False, hidden=True)
+@click.option("-a", "--notifyConsumerIdsChanged", expose_value=False, hidden=True)
+@_common
+def update_sub_group(
+    name: str,
+    consume_enable: bool | None,
+    order: bool | None,
+    retries: int | None,
+    *,
+    attributes: str,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Create or change a group: `group create`. Retries do not count the first delivery."""
+    _call(
+        groups.create,
+        name=name,
+        order=order,
+        consume_enable=consume_enable,
+        max_attempts=None if retries is None else retries + 1,
+        attributes=_split(attributes),
+        endpoint=endpoint,
+        output=output,
+    )
+
+
+@click.command("deleteSubGroup")
+@_group
+@click.option(
+    "-r",
+    "--removeOffset",
+    "remove_offset",
+    type=_BOOL,
+    default=False,
+    help="Its offsets, too (default: false).",
+)
+@click.option("--accept-loss", is_flag=True, help="With retries and dead letters.")
+@plan_options
+@_common
+def delete_sub_group(remove_offset: bool, **values: Any) -> None:
+    """Delete a group: `group delete`."""
+    _call(groups.delete, keep_offsets=not remove_offset, **values)
+
+
+@click.command("getConsumerConfig")
+@_group
+@_common
+def get_consumer_config(name: str, endpoint: str, output: str) -> None:
+    """Settings of a group: `group describe`."""
+    _call(groups.describe, name=name, endpoint=endpoint, output=output)
+
+
+@click.command("consumerProgress")
+@click.option("-g", "--groupName", "group", default="", help="Consumer group (default: all).")
+@click.option("-t", "--topicName", "topic", default="", help="Only this topic.")
+@click.option("-s", "--showClientIP", expose_value=False, hidden=True)
+@_common
+def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> None:
+    """Offsets and lag: `offset show`, or `group list`."""
+    if group:
+        _call(offsets.show, group=group, topic=topic, endpoint=endpoint, output=output)
+    else:
+        _call(groups.list_groups, endpoint=endpoint, output=output)
+
+
+@click.command("resetOffsetByTime")
+@click.option("-g", "--group", required=True, help="Consumer group.")
+@click.option("-t", "--topic", required=True, help="Topic.")
+@click.option("-s", "--timestamp", required=True, help="now, EPOCH_MS or yyyy-MM-dd#HH:mm:ss:SSS.")
+@click.option("-q", "--queue", type=click.IntRange(0), help="Only this queue.")
+@click.option("-o", "--offset", "place", type=click.IntRange(0), help="This offset instead.")
+@click.option("-f", "--force", expose_value=False, hidden=True)
+@plan_options
+@_common
+def reset_offset_by_time(timestamp: str, place: int | None, **values: Any) -> None:
+    """Reset a group's offsets on a topic: `offset reset`."""
+    when = "" if place is not None else _time(timestamp)
+    _call(offsets.reset, when=when, place=place, **values)
+
+
+@click.command("skipAccumulatedMessage")
+@click.option("-g", "--group", required=True, help="Consumer group.")
+@click.option("-t", "--topic", required=True, help="Topic.")
+@click.option("-f", "--force", expose_value=False, hidden=True)
+@plan_options
+@_common
+def skip_accumulated_message(**values: Any) -> None:
+    """Go on at the newest message: `offset reset GROUP TOPIC latest`."""
+    _call(offsets.reset, when="latest", **values)
+
+
+def _time(text: str) -> str:
+    """mqadmin's forms of a time as `offset reset` takes them. Raises CliError."""
+    if text.lower() in _NOW:
+        return "latest"
+    if text.isdigit():
+        return text
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%d#%H:%M:%S:%f").astimezone()
+    except ValueError:
+        raise CliError(
+            f"'{text}' is not now, EPOCH_MS or yyyy-MM-dd#HH:mm:ss:SSS.", Exit.USAGE
+        ) from None
+    return str(round(moment.timestamp() * 1000))

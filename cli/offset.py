@@ -1,0 +1,121 @@
+"""`cometmq offset`: show and reset the consumer offsets of a group."""
+
+import re
+
+import click
+
+from ..proto import paths, v1
+from .confirm import go_on, plan_options
+from .connection import Connection
+from .errors import CliError, Exit
+from .group import queue_row
+from .options import endpoint_option, output_option
+from .output import show_rows
+
+_EDGES = {
+    "earliest": v1.ResetOffsetsRequest.EARLIEST,
+    "latest": v1.ResetOffsetsRequest.LATEST,
+}
+_TIME = re.compile(r"-1|[0-9]{1,18}")
+
+
+@click.group()
+def offset() -> None:
+    """Show and reset the consumer offsets of a group."""
+
+
+@offset.command()
+@click.argument("group")
+@click.argument("topic", default="")
+@endpoint_option
+@output_option
+def show(group: str, topic: str, endpoint: str, output: str) -> None:
+    """Show the offsets of GROUP, on TOPIC or on every topic that it consumes."""
+    request = v1.DescribeGroupRequest(name=group, topic=topic)
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
+    rows = [queue_row(queue) for queue in answer.queues]
+    where = f"{topic} " if topic else ""
+    show_rows(rows, output, empty=f"Group {group} has consumed nothing {where}yet.")
+
+
+@offset.command(context_settings={"ignore_unknown_options": True})  # -1 is a time, not an option
+@click.argument("group")
+@click.argument("topic")
+@click.argument("when", metavar="EPOCH_MS|earliest|latest|-1", default="")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue (default: all).")
+@click.option("--offset", "place", type=click.IntRange(0), help="This offset, instead of a time.")
+@click.option(
+    "--skip-retries", is_flag=True, help="What waits in the retry topics counts as consumed, too."
+)
+@plan_options
+@endpoint_option
+@output_option
+def reset(
+    *,
+    group: str,
+    topic: str,
+    when: str,
+    queue: int | None,
+    place: int | None,
+    skip_retries: bool,
+    dry_run: bool,
+    yes: bool,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Set GROUP on TOPIC to the first message stored at EPOCH_MS or later.
+
+    EPOCH_MS is milliseconds since 1970; -1 and latest mean the end, earliest the first message. What
+    is in flight counts no more.
+    """
+    request = position(when, place)
+    request.group, request.topic = group, topic
+    request.skip_retries = skip_retries
+    if queue is not None:
+        request.queue_id = queue
+    reset_offsets(request, endpoint, output, dry_run=dry_run, yes=yes)
+
+
+def position(when: str, place: int | None) -> v1.ResetOffsetsRequest:
+    """The request for a time, an edge or an offset. Raises CliError."""
+    if bool(when) == (place is not None):
+        raise CliError("Say where to: EPOCH_MS, earliest, latest, or --offset N.", Exit.USAGE)
+    if place is not None:
+        return v1.ResetOffsetsRequest(offset=place)
+    if when in _EDGES:
+        return v1.ResetOffsetsRequest(edge=_EDGES[when])
+    if _TIME.fullmatch(when):
+        return v1.ResetOffsetsRequest(timestamp_ms=int(when))
+    raise CliError(f"'{when}' is not EPOCH_MS, earliest, latest or -1.", Exit.USAGE)
+
+
+def reset_offsets(
+    request: v1.ResetOffsetsRequest, endpoint: str, output: str, *, dry_run: bool, yes: bool
+) -> None:
+    """Plan, ask, act."""
+    question = f"Set group {request.group} on topic {request.topic} to these offsets?"
+    with Connection(endpoint) as connection:
+        request.dry_run = True
+        plan = connection.call(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
+        rows = [_row(change) for change in plan.changes]
+        if not go_on({}, question, output, rows=rows, dry_run=dry_run, yes=yes):
+            return
+        request.dry_run = False
+        connection.call(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
+    if output == "table":
+        click.echo(f"Group {request.group} is reset on topic {request.topic}.")
+
+
+def _row(change: v1.OffsetChange) -> dict[str, object]:
+    return {
+        "topic": change.topic,
+        "broker": change.broker,
+        "queue": change.queue_id,
+        "before": change.before if change.before >= 0 else "none",
+        "after": change.after,
+        "min_offset": change.min_offset,
+        "max_offset": change.max_offset,
+        "to_consume": change.max_offset - change.after,
+        "in_flight_dropped": change.in_flight,
+    }

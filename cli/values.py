@@ -1,0 +1,64 @@
+"""Values that commands take in words: types of topics, permissions, durations. Pure but for click."""
+
+import re
+
+import click
+
+from ..proto import v2
+
+MIXED = -1
+#: `--type` of a topic.
+TOPIC_TYPES = {
+    "normal": int(v2.NORMAL),
+    "fifo": int(v2.FIFO),
+    "delay": int(v2.DELAY),
+    "transaction": int(v2.TRANSACTION),
+    "mixed": MIXED,
+    "priority": int(v2.PRIORITY),
+    "lite": int(v2.LITE),
+}
+TOPIC_TYPE_NAMES = {number: name for name, number in TOPIC_TYPES.items()}
+
+#: `--perm` of a topic.
+PERMISSION_METAVAR = "none|read|write|rw"
+PERMISSIONS = {"none": 0, "write": 2, "read": 4, "rw": 6}
+_PERMISSION_NAMES = {0: "none", 2: "write", 4: "read", 6: "read, write"}
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
+_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|)")
+
+
+def permission_name(perm: int) -> str:
+    """The words for a permission."""
+    return _PERMISSION_NAMES[perm & 6]
+
+
+def duration_text(ms: int) -> str:
+    """The shortest exact text: `5s`, `1500ms`, `2h`."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _UNITS_MS[unit] == 0:
+            return f"{ms // _UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def permission(text: str) -> int:
+    """A `--perm`: `none`, `read`, `write`, `rw`, or RocketMQ's number."""
+    word = text.lower()
+    if word in PERMISSIONS:
+        return PERMISSIONS[word]
+    if word in {str(number) for number in PERMISSIONS.values()}:
+        return int(word)
+    raise click.BadParameter(f"'{text}' is none of {', '.join(PERMISSIONS)}, 0, 2, 4, 6.")
+
+
+def duration_ms(text: str) -> int:
+    """A number with a unit: `500ms`, `5s`, `1m`, `2h`; without one, milliseconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise click.BadParameter(f"'{text}' is not a duration: write 500ms, 5s, 1m or 2h.")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def durations_ms(text: str) -> list[int]:
+    """Several of them, separated by commas."""
+    return [duration_ms(part) for part in text.split(",")]

@@ -1,0 +1,128 @@
+"""Client-side batches: messages that are sent at about the same time share a request.
+
+A batch of a topic goes out when it is full (messages or bytes) or when its first message has waited
+for the linger time. Promises: order within a topic is the order of `add`; a bounded number of requests
+is under way, beyond which `add` waits; `flush` returns when everything that was added is answered.
+Only plain messages are batched: Apache's broker places a batch without looking at message groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import CometError
+
+if TYPE_CHECKING:
+    from .message import Receipt
+    from .outgoing import Outgoing
+    from .sending import Result
+
+BATCH_BYTES_MAX = 1 << 20
+"""Bodies in one request: brokers take 4 MiB, and a small request is answered sooner."""
+
+Send = Callable[[list["Outgoing"]], Awaitable[list["Result"]]]
+
+
+@dataclass(slots=True)
+class _Batch:
+    messages: list[Outgoing] = field(default_factory=list)
+    answers: list[asyncio.Future[Receipt]] = field(default_factory=list)
+    size: int = 0
+    timer: asyncio.TimerHandle | None = None
+
+
+class Batcher:
+    """Of one producer."""
+
+    def __init__(self, send: Send, batch_size: int, linger_s: float, requests_max: int) -> None:
+        self._send = send
+        self._batch_size = batch_size
+        self._linger_s = linger_s
+        self._room = asyncio.Semaphore(requests_max)
+        self._open: dict[str, _Batch] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def add(self, message: Outgoing) -> asyncio.Future[Receipt]:
+        """Put a message into its topic's batch; the future has its receipt or its error."""
+        if self._room.locked():
+            async with self._room:
+                pass  # a request has ended: there is room for another batch
+        loop = asyncio.get_running_loop()
+        size = len(message.proto.body)
+        batch = self._open.get(message.topic)
+        if batch is not None and batch.size + size > BATCH_BYTES_MAX:
+            self._dispatch(message.topic)
+            batch = None
+        if batch is None:
+            batch = self._open[message.topic] = _Batch()
+            batch.timer = loop.call_later(self._linger_s, self._dispatch, message.topic)
+        answer: asyncio.Future[Receipt] = loop.create_future()
+        batch.messages.append(message)
+        batch.answers.append(answer)
+        batch.size += size
+        if len(batch.messages) >= self._batch_size:
+            self._dispatch(message.topic)
+        return answer
+
+    async def send_all(self, messages: list[Outgoing]) -> list[Result]:
+        """Send messages of one topic now, in full batches; a result for each, in order."""
+        chunks = list(_chunks(messages, self._batch_size))
+        found = await asyncio.gather(*(self._send_chunk(chunk) for chunk in chunks))
+        return [result for results in found for result in results]
+
+    async def flush(self) -> None:
+        """Send what waits, and wait for every answer."""
+        for topic in list(self._open):
+            self._dispatch(topic)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _dispatch(self, topic: str) -> None:
+        batch = self._open.pop(topic, None)
+        if batch is None:
+            return
+        if batch.timer is not None:
+            batch.timer.cancel()
+        task = asyncio.create_task(self._deliver(batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_chunk(self, messages: list[Outgoing]) -> list[Result]:
+        async with self._room:
+            try:
+                return await self._send(messages)
+            except CometError as error:
+                return [error for _ in messages]
+
+    async def _deliver(self, batch: _Batch) -> None:
+        try:
+            results = await self._send_chunk(batch.messages)
+        except BaseException:
+            for answer in batch.answers:
+                answer.cancel()
+            raise
+        for answer, result in zip(batch.answers, results, strict=True):
+            if answer.done():
+                continue
+            if isinstance(result, CometError):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+
+def _chunks(messages: list[Outgoing], count_max: int) -> Iterator[list[Outgoing]]:
+    """Runs of messages, bounded in number and bytes; at least one message each."""
+    chunk: list[Outgoing] = []
+    size = 0
+    for message in messages:
+        length = len(message.proto.body)
+        if chunk and (len(chunk) >= count_max or size + length > BATCH_BYTES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(message)
+        size += length
+    if chunk:
+        yield chunk

@@ -1,0 +1,162 @@
+"""What every consumer says to a broker about messages: receive, acknowledge, hide, give up.
+
+Promises: each function makes one request of the protocol, repeated where repeating is harmless; an
+acknowledgement goes where the message came from, and to the access point when that is gone, which
+forwards it (gRPC API, sections 5.6-5.9). What the server says about single messages is said of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..proto import paths, v2
+from ..proto.errors import is_retriable
+from .errors import RequestRefused, refused
+from .message import Message, read_message
+from .retrying import Again
+
+if TYPE_CHECKING:
+    from .addresses import Target
+    from .filters import Filter
+    from .routes import Queue
+    from .session import Session
+
+ANSWER_MARGIN_S = 3.0
+"""Beyond the polling time: what the answer has to come in."""
+_EMPTY = frozenset((v2.MESSAGE_NOT_FOUND,))
+Refusals = list[tuple[Message, RequestRefused]]
+
+
+async def receive(
+    session: Session,
+    queue: Queue,
+    wanted: Filter,
+    *,
+    count: int,
+    wait_s: float,
+    invisible_s: float | None,
+    attempt_id: str = "",
+) -> list[Message]:
+    """One long poll; without `invisible_s` the broker keeps the messages hidden while we live.
+
+    Raises Again (try elsewhere, or later) or RequestRefused.
+    """
+    request = v2.ReceiveMessageRequest(
+        group=session.resource(session.group),
+        message_queue=queue.proto,
+        filter_expression=wanted.proto(),
+        batch_size=count,
+        auto_renew=invisible_s is None,
+    )
+    request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
+    if invisible_s is not None:
+        request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
+    if attempt_id:
+        request.attempt_id = attempt_id
+    answers = await session.stream(
+        queue.target,
+        paths.RECEIVE_MESSAGE,
+        request,
+        v2.ReceiveMessageResponse,
+        wait_s + ANSWER_MARGIN_S,
+    )
+    found, status = [], None
+    for answer in answers:
+        kind = answer.WhichOneof("content")
+        if kind == "message":
+            found.append(read_message(answer.message, queue.broker, queue.target))
+        elif kind == "status":
+            status = answer.status
+    session.statistics.received += len(found)
+    if not found and status is not None and status.code not in (v2.OK, *_EMPTY):
+        error = refused(status.code, status.message)
+        if is_retriable(status.code):
+            raise Again(error, maybe_done=False)
+        raise error
+    return found
+
+
+async def acknowledge(session: Session, messages: Iterable[Message]) -> Refusals:
+    """Be done with messages, one request for each topic and endpoint; those that were refused."""
+    together: dict[tuple[Target | None, str], list[Message]] = defaultdict(list)
+    for message in messages:
+        together[message.source, message.topic].append(message)
+    refusals: Refusals = []
+    for (target, topic), some in together.items():
+        refusals += await _acknowledge(session, target, topic, some)
+    session.statistics.refused_acks += len(refusals)
+    return refusals
+
+
+async def _acknowledge(
+    session: Session, target: Target | None, topic: str, messages: list[Message]
+) -> Refusals:
+    request = v2.AckMessageRequest(
+        group=session.resource(session.group), topic=session.resource(topic)
+    )
+    for message in messages:
+        request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
+    try:
+        answer = await session.ask_until_done(
+            target, paths.ACK_MESSAGE, request, v2.AckMessageResponse, (v2.MULTIPLE_RESULTS,)
+        )
+    except RequestRefused as error:
+        return [(message, error) for message in messages]
+    session.statistics.acknowledged += len(messages)
+    if answer.status.code == v2.OK:
+        return []
+    return [
+        (message, refused(entry.status.code, entry.status.message))
+        for message, entry in zip(messages, answer.entries, strict=False)
+        if entry.status.code != v2.OK
+    ]
+
+
+async def change_invisible(session: Session, message: Message, invisible_s: float) -> None:
+    """Hide a message for so long from now; its handle is renewed."""
+    request = v2.ChangeInvisibleDurationRequest(
+        group=session.resource(session.group),
+        topic=session.resource(message.topic),
+        receipt_handle=message.receipt_handle,
+        message_id=message.message_id,
+    )
+    request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
+    answer = await session.ask_until_done(
+        message.source,
+        paths.CHANGE_INVISIBLE_DURATION,
+        request,
+        v2.ChangeInvisibleDurationResponse,
+    )
+    message.receipt_handle = answer.receipt_handle or message.receipt_handle
+
+
+async def give_up(session: Session, message: Message, attempts_max: int) -> None:
+    """Move a message to the group's dead letters."""
+    request = v2.ForwardMessageToDeadLetterQueueRequest(
+        group=session.resource(session.group),
+        topic=session.resource(message.topic),
+        receipt_handle=message.receipt_handle,
+        message_id=message.message_id,
+        delivery_attempt=message.attempt,
+        max_delivery_attempts=attempts_max,
+    )
+    await session.ask_until_done(
+        message.source,
+        paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
+        request,
+        v2.ForwardMessageToDeadLetterQueueResponse,
+    )
+
+
+def describe(
+    session: Session, settings: v2.Settings, subscriptions: dict[str, Filter], wait_s: float | None
+) -> None:
+    """What a consumer says about itself."""
+    mine = settings.subscription
+    mine.group.CopyFrom(session.resource(session.group))
+    for topic, wanted in subscriptions.items():
+        mine.subscriptions.add(topic=session.resource(topic), expression=wanted.proto())
+    if wait_s is not None:
+        mine.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))

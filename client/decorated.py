@@ -1,0 +1,79 @@
+"""`@consumer(...)`: a function becomes a push consumer.
+
+    @cometmq.consumer("127.0.0.1:8081", group="billing", topics="orders")
+    async def handle(message): ...
+
+    handle.run()                          # until SIGINT or SIGTERM
+    async with handle.open(): ...         # or within a program of one's own
+
+The function stays callable, which is what its unit tests need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar, Unpack
+
+from .filters import Topics
+from .push_consumer import CONCURRENCY, Handler, PushConsumer
+from .session import Options
+
+F = TypeVar("F", bound=Handler)
+
+
+class HandlerConsumer(Generic[F]):
+    """A handler and where its messages come from."""
+
+    def __init__(self, handler: F, make: Callable[[], PushConsumer]) -> None:
+        self.handler = handler
+        self._make = make
+        update_wrapper(self, handler)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The function itself."""
+        return self.handler(*arguments, **named)
+
+    def open(self) -> PushConsumer:
+        """A consumer that calls the function: use it with `async with`."""
+        return self._make()
+
+    def run(self) -> None:
+        """Consume until SIGINT or SIGTERM; running handlers are finished."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopped.set)
+        async with self._make():
+            await stopped.wait()
+
+
+def consumer(
+    endpoints: str,
+    *,
+    group: str,
+    topics: Topics,
+    concurrency: int = CONCURRENCY,
+    **options: Unpack[Options],
+) -> Callable[[F], HandlerConsumer[F]]:
+    """Decorate the handler of a push consumer: returning acknowledges, raising tries again."""
+
+    def decorate(handler: F) -> HandlerConsumer[F]:
+        def make() -> PushConsumer:
+            return PushConsumer(
+                endpoints,
+                handler,
+                group=group,
+                topics=topics,
+                concurrency=concurrency,
+                **options,
+            )
+
+        return HandlerConsumer(handler, make)
+
+    return decorate

@@ -1,0 +1,184 @@
+"""Sends messages that become visible only when the sender says so.
+
+    async with TransactionProducer("127.0.0.1:8081", topics=["orders"], checker=is_paid) as producer:
+        async with producer.transaction("orders", b"...") as transaction:
+            await database.commit()          # leaving normally commits, an exception rolls back
+
+Promises: a half message is invisible until its commit; a process that dies leaves it to the broker,
+which asks any producer of the topic (`checker`) and acts on the answer; a commit whose answer was lost
+is repeated, which the broker takes once (gRPC API, sections 5.10 and 10.4).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from ..proto import paths, v2
+from .message import Message, Receipt, read_message
+from .producer import Extras, Producer, _one
+from .routes import queue_of_group
+
+if TYPE_CHECKING:
+    from .addresses import Target
+    from .connection import Connection
+    from .interceptors import Interceptor
+    from .session import Options
+
+log = logging.getLogger(__name__)
+
+
+class Resolution(Enum):
+    """What becomes of a half message."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+    """Ask again later."""
+
+
+Checker = Callable[[Message], "Resolution | Awaitable[Resolution]"]
+_ON_THE_WIRE = {
+    Resolution.COMMIT: v2.COMMIT,
+    Resolution.ROLLBACK: v2.ROLLBACK,
+    Resolution.UNKNOWN: v2.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
+
+
+class Transaction:
+    """One half message, until it is committed or rolled back."""
+
+    def __init__(self, producer: TransactionProducer, receipt: Receipt, target: Target) -> None:
+        self.receipt = receipt
+        self._producer = producer
+        self._target = target
+        self._ended = False
+
+    async def commit(self) -> None:
+        """Make the message visible. Raises OutcomeUnknown, ConnectionFailed, RequestRefused."""
+        await self._end(Resolution.COMMIT)
+
+    async def rollback(self) -> None:
+        """Drop the message."""
+        await self._end(Resolution.ROLLBACK)
+
+    async def _end(self, resolution: Resolution) -> None:
+        if self._ended:
+            raise ValueError("the transaction has ended already")
+        receipt = self.receipt
+        await self._producer.end(
+            self._target, receipt.topic, receipt.message_id, receipt.transaction_id, resolution
+        )
+        self._ended = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _: object, __: TracebackType | None
+    ) -> None:
+        if not self._ended:
+            await self._end(Resolution.COMMIT if kind is None else Resolution.ROLLBACK)
+
+
+class _Beginning:
+    """What `transaction` returns: awaited, or used as a context, it begins the transaction."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Transaction]]) -> None:
+        self._begin = begin
+        self._transaction: Transaction | None = None
+
+    def __await__(self) -> Generator[Any, None, Transaction]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Transaction:
+        self._transaction = await self._begin()
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._transaction is not None
+        await self._transaction.__aexit__(kind, error, trace)
+
+
+class TransactionProducer(Producer):
+    """A producer that declares its topics, so that it can be asked about them."""
+
+    def __init__(
+        self,
+        endpoints: str,
+        *,
+        topics: Sequence[str],
+        checker: Checker,
+        interceptors: Sequence[Interceptor] = (),
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(endpoints, topics=topics, interceptors=interceptors, **options)
+        self._checker = checker
+        self._session.on_orphan = self._check
+
+    def transaction(self, topic: str, body: bytes, **extras: Unpack[Extras]) -> _Beginning:
+        """Begin with a half message."""
+
+        async def begin() -> Transaction:
+            message = self._message(topic, body, "", extras, transactional=True)
+            receipt = _one(await self._send([message], None))
+            return Transaction(self, receipt, await self._target(topic, receipt))
+
+        return _Beginning(begin)
+
+    async def end(
+        self,
+        target: Target | None,
+        topic: str,
+        message_id: str,
+        transaction_id: str,
+        resolution: Resolution,
+        *,
+        asked: bool = False,
+    ) -> None:
+        """Tell the broker; repeated until it is answered."""
+        request = v2.EndTransactionRequest(
+            topic=self._session.resource(topic),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            resolution=_ON_THE_WIRE[resolution],
+            source=v2.SOURCE_SERVER_CHECK if asked else v2.SOURCE_CLIENT,
+        )
+        await self._session.ask_until_done(
+            target, paths.END_TRANSACTION, request, v2.EndTransactionResponse
+        )
+
+    async def _target(self, topic: str, receipt: Receipt) -> Target:
+        """The endpoints that took the half message: only they can end it with Apache's proxy."""
+        route = await self._session.route(topic)
+        for queue in route.writable:
+            if queue.broker == receipt.broker:
+                return queue.target
+        fallback = queue_of_group(route.writable, "")
+        return self._session.access_point if fallback is None else fallback.target
+
+    async def _check(
+        self, connection: Connection, command: v2.RecoverOrphanedTransactionCommand
+    ) -> None:
+        message = read_message(command.message, source=connection.target)
+        answer = self._checker(message)
+        resolution = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(resolution, Resolution):
+            raise TypeError(f"the checker returned {resolution!r}, not a Resolution")
+        await self.end(
+            connection.target,
+            message.topic,
+            message.message_id,
+            command.transaction_id,
+            resolution,
+            asked=True,
+        )

@@ -1,0 +1,133 @@
+"""What a message in flight costs in memory: the pop state of one group, and the journal beside it.
+
+`python -m cometmq.tests.bench.pop_memory [--messages N] [--batch N]` gives messages out in batches,
+as a consumer gets them, and prints the bytes that each keeps for as long as it is in flight. The bound
+is 500 a message, for batches of 32 with the journal's part. Then every second one is acknowledged, and the
+rest expires.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cometmq.broker.delivery import Claim, Terms
+from cometmq.broker.pop import PopGroup
+from cometmq.broker.pop_journal import PopJournal
+
+from .rows import Row, show
+
+BOUND_BYTES = 500
+BATCH = 32
+HIDDEN_MS = 60_000
+START_MS = 1_800_000_000_000
+QUEUES = 8
+
+
+def fill(core: PopGroup, messages: int, batch: int, tell: Callable[..., Any] | None) -> None:
+    """Give out so many messages over the group's queues."""
+    now_ms = START_MS
+    while messages > 0:
+        for queue_id in range(QUEUES):
+            queue = core.queues[0, queue_id]
+            first = queue.next_read
+            offsets = tuple(range(first, first + batch))
+            now_ms += 1
+            terms = Terms(now_ms, HIDDEN_MS, "client@1@2@3")
+            core.deliver(queue, offsets, first + batch, terms)
+            if tell is not None:
+                tell(queue, offsets, terms)
+            messages -= batch
+
+
+def grown(work: Callable[[], object]) -> int:
+    """Bytes that are still there when it is done."""
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    kept = work()
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del kept
+    return after - before
+
+
+def made(messages: int) -> PopGroup:
+    """A group with queues at their beginning."""
+    core = PopGroup("topic", "group", messages, START_MS)
+    for queue_id in range(QUEUES):
+        core.add_queue((0, queue_id), 0)
+    return core
+
+
+def with_journal(messages: int, batch: int) -> object:
+    """The same, with a journal that has not written anything yet: all that it can hold."""
+    core = made(messages)
+    journal = PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=messages)
+
+    def tell(queue: Any, offsets: tuple[int, ...], terms: Terms) -> None:
+        book = journal.book(queue.topic, core.group, queue.queue_id)
+        journal.delivered(book, offsets, terms.now_ms, terms.invisible_ms, 0)
+
+    fill(core, messages, batch, tell)
+    return core, journal
+
+
+def alone(messages: int, batch: int) -> PopGroup:
+    """The pop state alone."""
+    core = made(messages)
+    fill(core, messages, batch, None)
+    return core
+
+
+def measure(messages: int, batch: int) -> list[Row]:
+    """All rows for one size of batches."""
+    rows = []
+    for name, work in (("pop state", alone), ("with its journal", with_journal)):
+        # A message received alone has a checkpoint to itself: docs/performance.md says what it takes.
+        asked = work is alone or batch == BATCH
+        size = grown(partial(work, messages, batch)) / messages
+        rows.append(
+            Row(
+                f"{name}, batches of {batch}",
+                size,
+                "B/message",
+                target=f"under {BOUND_BYTES}" if asked else "",
+                met=size < BOUND_BYTES if asked else None,
+            )
+        )
+    core = alone(messages, batch)
+    begin = time.perf_counter()
+    for queue_id in range(QUEUES):
+        queue = core.queues[0, queue_id]
+        for offset in range(0, queue.next_read, 2):
+            core.ack(Claim((0, queue_id), offset, queue.unacked[offset].pop_ms, 1 << 60), START_MS)
+    acked = time.perf_counter() - begin
+    begin = time.perf_counter()
+    core.expire(1 << 60, lambda client_id: False)
+    expired = time.perf_counter() - begin
+    rows += [
+        Row(f"acknowledge, batches of {batch}", acked / messages * 2e6, "us/message"),
+        Row(f"expire, batches of {batch}", expired / messages * 2e6, "us/message"),
+    ]
+    return rows
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--batch", type=int, default=0, help="messages of a batch; 0: 32 and 1")
+    chosen = parser.parse_args()
+    batches = [chosen.batch] if chosen.batch else [BATCH, 1]
+    show([row for batch in batches for row in measure(chosen.messages, batch)])
+
+
+if __name__ == "__main__":
+    main()

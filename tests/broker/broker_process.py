@@ -1,0 +1,70 @@
+"""A broker in a process of its own, to be killed: `python -m cometmq.tests.broker.broker_process ORDER`.
+
+ORDER is JSON: `directory` and the broker's settings. It prints its clients' address and runs until its
+standard input is closed. `BrokerProcess` is the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from cometmq.tests.broker.live import running, settings
+from cometmq.tests.harness.wire import Wire
+
+START_S = 60.0
+
+
+class BrokerProcess:
+    """Started in the `async with`; killed or stopped at its end at the latest."""
+
+    def __init__(self, directory: Path, **broker: Any) -> None:
+        self._order = json.dumps({"directory": str(directory), **broker})
+        self.address = ""
+
+    async def __aenter__(self) -> Self:
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "cometmq.tests.broker.broker_process",
+            self._order,
+            cwd="/",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), START_S)
+        self.address = line.decode().strip()
+        assert self.address, "the broker did not start"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            assert await self.process.wait() == 0
+
+    async def kill(self) -> None:
+        """As a crash would end it; its page cache stays."""
+        self.process.kill()
+        await self.process.wait()
+
+    def client(self, client_id: str = "wire@1") -> Wire:
+        """A connection to it."""
+        return Wire(self.address, client_id)
+
+
+async def main() -> None:
+    """The process."""
+    order = json.loads(sys.argv[1])
+    directory = Path(order.pop("directory"))
+    async with running(settings(directory, **order)) as live:
+        print(live.bound.client, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,296 @@
+"""A log, a consumer and a clock for the journal's core: everything that a crash may cut, in memory.
+
+`SimLog` holds the timer topic and the revive topic as one log of records, with the queues over it.
+`World` is a broker of one group around a `PopJournal`: it gives messages out, takes acknowledgements,
+writes what the journal wants, lets timers surface, and saves offsets. `recovered` is what a restart on a
+prefix of that log makes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cometmq.broker.pop_checkpoint import Batch, Checkpoint
+from cometmq.broker.pop_journal import PopJournal
+from cometmq.broker.pop_recovery import ReviveReader
+from cometmq.broker.revive_codec import (
+    CheckpointRecord,
+    ReviveWriter,
+    decode,
+    revive_topic,
+)
+from cometmq.store.properties import decode_properties, tags_code
+from cometmq.store.record import Message, encode
+from cometmq.store.results import GetResult, GetStatus, StoredRecord
+from cometmq.store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
+
+TOPIC = revive_topic("c")
+QUEUES = 2
+REVIVE_QUEUES = 3
+HOST = bytes(8)
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class SimLog:
+    """Records in the order in which they were appended."""
+
+    messages: list[tuple[Message, int]] = field(default_factory=list)
+    """With the store time."""
+    queues: dict[Place, list[StoredRecord]] = field(default_factory=dict)
+
+    def append(self, message: Message, now_ms: int) -> int:
+        """Returns the queue offset."""
+        queue = self.queues.setdefault((message.topic, message.queue_id), [])
+        place, offset = len(self.messages), len(queue)
+        self.messages.append((message, now_ms))
+        data = encode(message, offset, place, now_ms)
+        queue.append(
+            StoredRecord(offset, place, data, tags_code(message.topic, message.properties, now_ms))
+        )
+        return offset
+
+    def prefix(self, length: int) -> SimLog:
+        """The log as a crash leaves it."""
+        log = SimLog()
+        for message, now_ms in self.messages[:length]:
+            log.append(message, now_ms)
+        return log
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None = None,
+        *,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """As the store does it, a few at a time."""
+        queue = self.queues.get((topic, queue_id), [])
+        looked = queue[offset : offset + min(max_count, 3)]
+        found = [one for one in looked if tag_codes is None or one.tags_code in tag_codes]
+        status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, offset + len(looked), 0, len(queue), found)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Nothing is ever deleted."""
+        return 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The end of a queue."""
+        return len(self.queues.get((topic, queue_id), []))
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
+        """The first one stored at the time or later."""
+        queue = self.queues.get((topic, queue_id), [])
+        times = [self.messages[one.physical_offset][1] for one in queue]
+        return next((n for n, time in enumerate(times) if time >= timestamp_ms), len(queue))
+
+
+@dataclass(slots=True)
+class Out:
+    """A message that somebody has."""
+
+    pop_ms: int
+    visible_ms: int
+    stored: bool = False
+    suspended: bool = False
+    written_at: int = 1 << 60
+    """The length of the log with its newest checkpoint."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """Offsets as they were written, and the length of the log then."""
+
+    length: int = 0
+    committed: list[int] = field(default_factory=lambda: [0] * QUEUES)
+    marks: dict[Place, int] = field(default_factory=dict)
+
+
+def new_core() -> PopJournal:
+    """With the default times."""
+    return PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=5)
+
+
+@dataclass(slots=True)
+class World:
+    """One group on a topic of two queues."""
+
+    log: SimLog = field(default_factory=SimLog)
+    core: PopJournal = field(default_factory=new_core)
+    now_ms: int = 1_700_000_000_000
+    out: list[dict[int, Out]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
+    done: list[dict[int, int]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
+    """With the length of the log that tells it, if any does."""
+    next_read: list[int] = field(default_factory=lambda: [0] * QUEUES)
+    committed: list[int] = field(default_factory=lambda: [0] * QUEUES)
+    saved: Saved = field(default_factory=Saved)
+    writer: ReviveWriter = field(default_factory=lambda: ReviveWriter("b", TOPIC, 1_000))
+    reader: ReviveReader = field(init=False)
+    newest: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
+    """The last checkpoint of what is done."""
+    surfaced: int = 0
+    waiting: list[tuple[int, Message]] = field(default_factory=list)
+    """Timers: when, and what."""
+    pops: int = 0
+
+    def __post_init__(self) -> None:
+        self.reader = self.read(self.log, self.core, self.saved.marks)
+
+    def read(self, log: SimLog, core: PopJournal, marks: dict[Place, int]) -> ReviveReader:
+        """A reader that begins where the marks say."""
+        reader = ReviveReader(log, core, TOPIC, lambda topic, queue: marks.get((topic, queue)))
+        reader.watch(range(REVIVE_QUEUES))
+        return reader
+
+    # What a consumer does.
+
+    def pop(self, queue: int, gaps: list[int], invisible_ms: int) -> None:
+        """Give out new messages; what lies in the gaps is filtered out."""
+        offset = self.next_read[queue]
+        offsets = []
+        for gap in gaps:
+            for skipped in range(offset, offset + gap):
+                self.done[queue][skipped] = 1 << 60
+            offset += gap
+            offsets.append(offset)
+            offset += 1
+        self.next_read[queue] = offset
+        self.pops += 1
+        for each in offsets:
+            self.out[queue][each] = Out(self.now_ms, self.now_ms + invisible_ms)
+        book = self.core.book("t", "g", queue)
+        revive_queue = self.pops % REVIVE_QUEUES
+        self.core.delivered(book, offsets, self.now_ms, invisible_ms, revive_queue)
+        self.settle(queue)
+
+    def ack(self, queue: int, offset: int) -> None:
+        """A message is done."""
+        del self.out[queue][offset]
+        self.done[queue][offset] = 1 << 60
+        book = self.core.book("t", "g", queue)
+        self.newest[queue, offset] = book.open[offset]
+        self.core.settled(book, offset)
+        self.settle(queue)
+
+    def change(self, queue: int, offset: int, invisible_ms: int, suspended: bool) -> None:
+        """A message is hidden anew."""
+        old = self.out[queue][offset]
+        pop_ms = max(self.now_ms, old.pop_ms + 1)
+        visible_ms = self.now_ms + invisible_ms
+        # Hidden for less than nothing it would be early: see PopJournal.changed.
+        visible_ms = max(visible_ms, pop_ms)
+        self.out[queue][offset] = Out(pop_ms, visible_ms, old.stored, suspended)
+        book = self.core.book("t", "g", queue)
+        self.core.changed(book, offset, pop_ms, visible_ms - pop_ms, suspended)
+
+    def settle(self, queue: int) -> None:
+        """The consumer offset passes what is done, and what the log has."""
+        offset = self.committed[queue]
+        while offset < self.next_read[queue]:
+            out = self.out[queue].get(offset)
+            if out is not None and not out.stored:
+                break
+            offset += 1
+        self.committed[queue] = offset
+
+    # What the broker does.
+
+    def write(self, limit: int, refuse_after: int | None = None, everything: bool = False) -> None:
+        """A flush of the journal; the log may take a part and then no more."""
+        batch = self.core.take(self.now_ms, limit, everything)
+        room = [1 << 30 if refuse_after is None else refuse_after]
+        batch.hurried = self._checkpoints(batch.hurried, room)
+        if not batch.hurried:
+            batch.checkpoints = self._checkpoints(batch.checkpoints, room)
+        if not batch.hurried and not batch.checkpoints:
+            batch.acks = self._acks(batch, room)
+        self.core.put_back(batch)
+
+    def _checkpoints(self, checkpoints: list[Checkpoint], room: list[int]) -> list[Checkpoint]:
+        place = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        refused = []
+        for one in checkpoints:
+            if not room[0]:
+                refused.append(one)
+                continue
+            room[0] -= 1
+            message = self.writer.checkpoint(one.record(), one.revive_queue, self.now_ms)
+            offset = self._append(message)
+            direct = message.topic != TIMER_TOPIC
+            place = place if direct else offset
+            self.core.checkpoint_written(one, place, direct)
+            queue = one.book.queue_id
+            for each in one.chosen(one.open):
+                out = self.out[queue][each]
+                out.stored, out.written_at = True, len(self.log.messages)
+            self.settle(queue)
+        return refused
+
+    def _acks(self, batch: Batch, room: list[int]) -> list[Checkpoint]:
+        refused = []
+        for one in batch.acks:
+            if not room[0]:
+                refused.append(one)
+                continue
+            room[0] -= 1
+            offsets = one.chosen(one.acks)
+            visible_ms = one.visible_ms
+            self._append(
+                self.writer.ack(one.key, offsets, visible_ms, one.revive_queue, self.now_ms)
+            )
+            self.core.acks_written(one)
+            done = self.done[one.book.queue_id]
+            for each in offsets:
+                if self.newest.get((one.book.queue_id, each)) is one:
+                    done[each] = min(done[each], len(self.log.messages))
+        return refused
+
+    def _append(self, message: Message) -> int:
+        message.born_host = message.store_host = HOST
+        if message.topic == TIMER_TOPIC:
+            due_ms = int(decode_properties(message.properties)["TIMER_DELIVER_MS"])
+            self.waiting.append((due_ms, message))
+        return self.log.append(message, self.now_ms)
+
+    def surface(self) -> None:
+        """Timers whose time has come go to the revive topic, if they are wanted there."""
+        due = sorted((one for one in self.waiting if one[0] <= self.now_ms), key=lambda one: one[0])
+        self.waiting = [one for one in self.waiting if one[0] > self.now_ms]
+        for _, message in due:
+            record = decode(message.body)
+            assert record is not None
+            if self.core.wants(record):
+                queue_id = int(decode_properties(message.properties)["REAL_QID"])
+                copy = Message(
+                    TOPIC, queue_id, message.body, message.properties, 0, 0, 0, HOST, HOST
+                )
+                self.log.append(copy, self.now_ms)
+                self.surfaced += isinstance(record, CheckpointRecord)
+
+    def watch(self) -> None:
+        """The copies are looked at."""
+        self.reader.watch(range(REVIVE_QUEUES))
+        self.reader.follow_copies(1_000)
+
+    def save(self) -> None:
+        """The consumer offsets and the bookmarks of one moment."""
+        places = self.reader.revive_places()
+        marks = {(TOPIC, n): self.core.revive_mark(n, place) for n, place in places.items()}
+        end = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        marks[TIMER_TOPIC, TIMER_QUEUE] = self.core.timer_mark(end)
+        self.saved = Saved(len(self.log.messages), list(self.committed), marks)
+
+    def recovered(self, length: int, marks: dict[Place, int]) -> PopJournal:
+        """What a restart reads from the first records of the log."""
+        core = new_core()
+        reader = self.read(self.log.prefix(length), core, marks)
+        while reader.step(2):
+            core.validate()
+        core.validate()
+        return core

@@ -1,0 +1,193 @@
+"""The window of sent message ids: a model of it, and what a producer that repeats itself sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cometmq.broker.dedup import Claim, SendWindow
+from cometmq.proto import v2
+from cometmq.store.results import AppendResult, PutStatus
+from cometmq.tests.broker.desk import desk, message, run
+from cometmq.tests.broker.live import settings
+
+WINDOW_MS, LIMIT = 100, 4
+
+
+class Window(RuleBasedStateMachine):
+    """The window beside a list of what was sent, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = SendWindow(WINDOW_MS, LIMIT)
+        self.known: deque[tuple[int, bytes, int]] = deque()
+        self.now_ms = 1_000
+        self.stored = 0
+
+    @rule(ms=st.integers(0, 60))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms += ms
+
+    @rule(
+        requests=st.lists(
+            st.lists(st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"]), min_size=1, max_size=3),
+            min_size=1,
+            max_size=2,
+        ),
+        outcome=st.sampled_from(["stored", "refused", "lost"]),
+    )
+    def a_turn(self, requests: list[list[bytes]], outcome: str) -> None:
+        while self.known and self.known[0][0] <= self.now_ms - WINDOW_MS:
+            self.known.popleft()
+        claims = [self.window.claim("t", ids, [None] * len(ids), self.now_ms) for ids in requests]
+        new: dict[bytes, int] = {}
+        offsets = {message_id: offset for _, message_id, offset in self.known}
+        for ids, claim in zip(requests, claims, strict=True):
+            fresh = []
+            for index, message_id in enumerate(ids):
+                if message_id not in offsets and message_id not in new:
+                    new[message_id] = self.stored + len(new)
+                    fresh.append(index)
+            assert claim.fresh == fresh
+            assert claim.repeats == len(ids) - len(fresh)
+        if outcome == "lost":
+            for claim in claims:
+                self.window.forget(claim)
+            return
+        self._settle(requests, claims, {**offsets, **new}, outcome == "stored")
+        if outcome == "stored":
+            self.stored += len(new)
+            self.known.extend((self.now_ms, message_id, new[message_id]) for message_id in new)
+            while len(self.known) > LIMIT:
+                self.known.popleft()
+
+    def _settle(
+        self, requests: list[list[bytes]], claims: list[Claim], at: dict[bytes, int], ok: bool
+    ) -> None:
+        status = PutStatus.PUT_OK if ok else PutStatus.MESSAGE_ILLEGAL
+        for ids, claim in zip(requests, claims, strict=True):
+            results = [AppendResult(status, 0, 0, at[ids[index]], 0) for index in claim.fresh]
+            self.window.settle(claim, results)
+            for message_id, sent in zip(ids, claim.sent, strict=True):
+                assert sent.result is not None
+                assert sent.result.queue_offset == at[message_id]
+
+    @invariant()
+    def it_is_bounded(self) -> None:
+        assert len(self.window) <= LIMIT
+
+
+TestWindow = Window.TestCase
+
+
+def test_another_topic_is_another_message() -> None:
+    window = SendWindow(WINDOW_MS, LIMIT)
+    assert window.claim("t", [b"a"], [None], 0).fresh == [0]
+    assert window.claim("u", [b"a"], [None], 0).fresh == [0]
+
+
+def test_a_repeated_message_is_answered_as_the_first_time(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(
+            tmp_path, message_deduplication_enable=True, message_deduplication_window_ms=10_000
+        ) as one:
+            one.topic("t", queues=4)
+            first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+            again = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+            assert again == first
+            assert again.status.code == v2.OK
+            mixed = await one.send(message("t", b"3", "C"), message("t", b"1", "A"))
+            assert [entry.message_id for entry in mixed.entries] == ["C", "A"]
+            assert mixed.entries[1] == first.entries[0]
+            answers = await asyncio.gather(*(one.send(message("t", b"4", "D")) for _ in range(3)))
+            assert answers[0] == answers[1] == answers[2]
+            await one.dispatched()
+            assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 4
+            assert one.node.counters.repeated == 5
+            assert one.node.counters.sent["t", v2.NORMAL].messages == 4
+            one.advance(10_000)
+            await one.send(message("t", b"1", "A"))
+            await one.dispatched()
+            assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 5
+
+    run(body())
+
+
+def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path, message_deduplication_enable=True)
+        chosen = replace(chosen, store=replace(chosen.store, flush_disk_type="SYNC_FLUSH"))
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            answers = await asyncio.gather(
+                *(one.send(message("t", b"x", f"ID-{n % 3}")) for n in range(9))
+            )
+            assert {answer.status.code for answer in answers} == {v2.OK}
+            assert one.node.store.flushed_offset == one.node.store.log_end
+            assert [answer.entries[0].offset for answer in answers] == [0, 1, 2] * 3
+
+    run(body())
+
+
+def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path, message_deduplication_enable=True)
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            one.topic("u")
+            await one.sent("u", b"other topic")
+            first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+            await one.dispatched()
+        async with desk(tmp_path, chosen) as one:
+            again = await one.send(message("t", b"2", "B"), message("t", b"3", "C"))
+            assert again.entries[0] == first.entries[1]
+            assert again.entries[1].offset == 2
+            assert (await one.send(message("u", b"x", "A"))).entries[0].offset == 1
+            # Longer ago than the window: stored again.
+            one.advance(60_000)
+            assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 3
+        async with desk(tmp_path, settings(tmp_path)) as one:
+            assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 4
+
+    run(body())
+
+
+def test_a_new_leader_knows_what_the_log_knows(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, message_deduplication_enable=True) as one:
+            one.topic("t")
+            first = await one.send(message("t", b"1", "A"))
+            await one.dispatched()
+            one.node.sender.lead()
+            assert await one.send(message("t", b"1", "A")) == first
+            assert (await one.send(message("t", b"2", "B"))).entries[0].offset == 1
+
+    run(body())
+
+
+def test_a_message_that_was_refused_may_be_sent_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, message_deduplication_enable=True) as one:
+            one.topic("t")
+            huge = "i" * 33_000
+            for _ in range(2):
+                answer = await one.send(message("t", message_id=huge))
+                assert answer.status.code == v2.MESSAGE_PROPERTIES_TOO_LARGE
+            assert one.node.counters.repeated == 0
+
+    run(body())
+
+
+def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            for n in range(2):
+                assert (await one.send(message("t", b"x", "A"))).entries[0].offset == n
+
+    run(body())

@@ -1,0 +1,136 @@
+"""Flow control of sends: who is refused when, and the cause that the answer names."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cometmq.proto import v2
+from cometmq.tests.broker.desk import Desk, desk, message, run
+from cometmq.tests.broker.live import settings
+
+LIMIT_MS = 150
+STALL_S = 0.2
+"""The loop stands still for longer than the limit: the stall itself is what is tested."""
+
+
+async def codes(one: Desk, count: int) -> Counter[tuple[int, str]]:
+    """Code and guard of sends at once."""
+    answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(count)))
+    return Counter(
+        (answer.status.code, answer.status.message.partition("]")[0]) for answer in answers
+    )
+
+
+def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, wait_time_mills_in_send_queue=LIMIT_MS) as one:
+            one.topic("t")
+            waiting = asyncio.ensure_future(codes(one, 3))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(STALL_S)  # noqa: ASYNC251
+            found = await waiting
+            assert found[v2.TOO_MANY_REQUESTS, "[TIMEOUT_CLEAN_QUEUE"] == 3
+            assert await codes(one, 3) == {(v2.OK, "OK"): 3}
+
+    run(body())
+
+
+def test_fast_failure_can_be_switched_off(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(
+            tmp_path, broker_fast_failure_enable=False, wait_time_mills_in_send_queue=LIMIT_MS
+        ) as one:
+            one.topic("t")
+            waiting = asyncio.ensure_future(codes(one, 3))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(STALL_S)  # noqa: ASYNC251
+            assert await waiting == {(v2.OK, "OK"): 3}
+
+    run(body())
+
+
+def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, send_thread_pool_queue_capacity=8) as one:
+            one.topic("t")
+            found = await codes(one, 12)
+            assert found == {(v2.OK, "OK"): 8, (v2.TOO_MANY_REQUESTS, "[REJECTREQUEST"): 4}
+
+    run(body())
+
+
+def test_a_hung_write_refuses_what_piled_up_behind_it_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path)
+        slow = replace(chosen.store, os_page_cache_busy_time_out_mills=LIMIT_MS)
+        async with desk(tmp_path, replace(chosen, store=slow)) as one:
+            one.topic("t")
+            store = one.node.store
+            real = store.append_many
+
+            def hung(messages: Any) -> Any:
+                time.sleep(STALL_S)
+                return real(messages)
+
+            store.append_many = hung  # type: ignore[method-assign]
+            assert await codes(one, 1) == {(v2.OK, "OK"): 1}
+            store.append_many = real  # type: ignore[method-assign]
+            found = await codes(one, 2)
+            assert found == {(v2.TOO_MANY_REQUESTS, "[PCBUSY_CLEAN_QUEUE"): 2}
+            assert await codes(one, 2) == {(v2.OK, "OK"): 2}
+
+    run(body())
+
+
+def test_a_pool_without_a_free_buffer_refuses_for_a_moment(tmp_path: Path) -> None:
+    async def body() -> None:
+        chosen = settings(tmp_path)
+        pooled = replace(
+            chosen.store,
+            transient_store_pool_enable=True,
+            transient_store_pool_size=1,
+            fast_fail_if_no_buffer_in_store_pool=True,
+            mapped_file_size_commit_log=64 << 10,
+            commit_interval_commit_log=60_000,
+        )
+        async with desk(tmp_path, replace(chosen, store=pooled)) as one:
+            one.topic("t")
+            for n in range(12):
+                answer = await one.send(message("t", bytes(16 << 10), f"ID-{n}"))
+                if answer.status.code != v2.OK:
+                    break
+            assert answer.status.code == v2.TOO_MANY_REQUESTS, answer
+            assert answer.status.message.startswith("[REJECTREQUEST] No buffer"), answer
+
+    run(body())
+
+
+def test_too_many_held_pulls_are_refused_with_the_cause(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, pop_polling_size=1) as one:
+            one.topic("t")
+            request = v2.PullMessageRequest(
+                group=v2.Resource(name="g"),
+                message_queue=v2.MessageQueue(topic=v2.Resource(name="t"), id=0),
+                offset=0,
+                batch_size=1,
+            )
+            held = one.pulls.pull_message(request, one.context())
+            assert isinstance(held, asyncio.Future)
+            try:
+                one.pulls.pull_message(request, one.context())
+            except Exception as error:
+                assert str(error).startswith("TOO_MANY_REQUESTS"), error
+                assert "[POLLING_FULL]" in str(error)
+            else:
+                raise AssertionError("a second pull was held")
+            held.cancel()
+
+    run(body())

@@ -1,0 +1,180 @@
+"""Offsets that moved since the table was written: whole frames count, young ones, that the log bears out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker import offset_recent
+from cometmq.broker.offset_recent import RecentOffsets
+from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.proto import v1, v2
+from cometmq.tests.broker.broker_process import BrokerProcess
+from cometmq.tests.broker.desk import run
+from cometmq.tests.broker.live import create_topic, until
+from cometmq.tests.broker.test_pop_restart import nothing, numbers, some
+from cometmq.tests.harness.wire import normal_message
+
+
+@dataclass(slots=True)
+class SafeLog:
+    """A log that is on the disk at once."""
+
+    log_end: int = 100
+    writable: bool = True
+    paused: bool = False
+    asked: int = 0
+    broken: bool = False
+
+    @property
+    def flushed_offset(self) -> int:
+        """All of it, once it was asked for."""
+        return self.log_end if self.asked and not self.broken else 0
+
+    def flush_soon(self) -> None:
+        """Asked for."""
+        self.asked += 1
+
+
+def made(directory: Path, log: SafeLog, wall_ms: int = 1_000) -> ConsumerOffsets:
+    """A table with both files below the directory, read."""
+    (directory / "config").mkdir(exist_ok=True)
+    offsets = ConsumerOffsets(directory / "config" / "consumerOffset.json", lambda: wall_ms, 50)
+    offsets.log = log
+    offsets.recent = RecentOffsets(directory / "ha" / "offsets-recent")
+    offsets.load()
+    offsets.load_recent()
+    return offsets
+
+
+def payload(offset: int, log_end: int = 0) -> bytes:
+    """One position."""
+    offsets = v1.Offsets(log_end=log_end)
+    offsets.entries.add(topic="t", group="g", offset=offset)
+    return offsets.SerializeToString()
+
+
+def found(file: RecentOffsets, since_ms: int = 0, log_end: int = 1 << 40) -> list[int]:
+    """The offsets of the frames that count."""
+    frames = file.read(Path("/nowhere"), since_ms, log_end)
+    return [entry.offset for frame in frames for entry in frame.entries]
+
+
+def test_frames_that_are_old_or_ahead_of_the_log_do_not_count(tmp_path: Path) -> None:
+    file = RecentOffsets(tmp_path / "ha" / "recent")
+    file.begin(payload(1), 10)
+    file.append(payload(2, log_end=50), 20)
+    file.append(payload(3, log_end=60), 30)
+    assert found(file) == [1, 2, 3]
+    assert found(file, since_ms=20) == [2, 3]
+    assert found(file, log_end=55) == [1, 2]
+
+
+@given(cut=st.integers(1, 200), flip=st.integers(0, 7))
+def test_a_torn_or_damaged_end_is_left_out(tmp_path_factory: object, cut: int, flip: int) -> None:
+    path = tmp_path_factory.mktemp("recent") / "recent"  # type: ignore[attr-defined]
+    file = RecentOffsets(path)
+    file.begin(payload(1), 10)
+    whole = path.stat().st_size
+    file.append(payload(2), 20)
+    data = bytearray(path.read_bytes())
+    at = min(whole + cut % (len(data) - whole), len(data) - 1)
+    data[at] ^= 1 << flip
+    path.write_bytes(data[: len(data) if cut % 2 else at])
+    assert found(file) == [1]
+
+
+def test_what_a_table_covers_is_cut_off(tmp_path: Path) -> None:
+    file = RecentOffsets(tmp_path / "recent")
+    file.append(payload(1), 10)
+    file.cover()
+    file.append(payload(2), 20)
+    file.covered()
+    assert found(file) == [2]
+    file.covered()
+    assert found(file) == [2]
+
+
+def test_the_file_is_bounded(tmp_path: Path) -> None:
+    file = RecentOffsets(tmp_path / "recent")
+    big = payload(1) * (offset_recent.SIZE_MAX // len(payload(1)) // 3)
+    for _ in range(5):
+        file.append(big, 10)
+    assert (tmp_path / "recent").stat().st_size <= offset_recent.SIZE_MAX
+
+
+def test_a_table_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
+    file = RecentOffsets(tmp_path / "recent")
+    file.append(payload(1), 10)
+    table = tmp_path / "table"
+    table.touch()
+    os.utime(table, ns=(0, (tmp_path / "recent").stat().st_mtime_ns + 1))
+    assert list(file.read(table, 0, 1 << 40)) == []
+
+
+def test_progress_rewinds_and_deletions_survive_the_process(tmp_path: Path) -> None:
+    async def body() -> None:
+        log = SafeLog()
+        offsets = made(tmp_path, log)
+        offsets.commit("t", "g", 0, 5)
+        offsets.commit("t", "g", 1, 50)
+        offsets.commit("gone", "g", 0, 5)
+        offsets.start()
+        offsets.commit("t", "g", 0, 7)
+        table = tmp_path / "config" / "consumerOffset.json"
+        await until(table.exists)
+        recent = tmp_path / "ha" / "offsets-recent"
+        await until(lambda: recent.stat().st_size == 0)
+        assert log.asked
+        offsets._saver.changed = lambda: None  # type: ignore[method-assign]  # no table any more
+        offsets.commit("t", "g", 0, 9)
+        offsets.commit("t", "g", 1, 20)
+        offsets.forget_topic("gone")
+        await until(lambda: recent.stat().st_size > 0)
+        # The process dies here: nothing is closed.
+        again = made(tmp_path, log)
+        assert sorted(again) == [("t", "g", 0, 9), ("t", "g", 1, 20)]
+        shorter = made(tmp_path, SafeLog(log_end=99))
+        assert sorted(shorter) == [("gone", "g", 0, 5), ("t", "g", 0, 7), ("t", "g", 1, 50)]
+
+    asyncio.run(body())
+
+
+def test_a_table_is_not_written_before_the_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        log = SafeLog(writable=False, broken=True)
+        offsets = made(tmp_path, log)
+        offsets.start()
+        offsets.commit("t", "g", 0, 7)
+        await offsets.close()
+        assert not (tmp_path / "config" / "consumerOffset.json").exists()
+
+    asyncio.run(body())
+
+
+def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
+    async def body() -> None:
+        slow = {"flush_consumer_offset_interval": 3_600_000}
+        async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in range(4)])
+            got = await some(wire, 4)
+            recent = tmp_path / "ha" / "offsets-recent"
+            await until(lambda: recent.stat().st_size)
+            before = recent.stat().st_size
+            assert (await wire.ack("t", "g", got)).status.code == v2.OK
+            await until(lambda: recent.stat().st_size > before)
+            await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in (4, 5)])
+            await broker.kill()
+        async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
+            again = await some(wire, 2)
+            assert numbers(again) == [4, 5]
+            await wire.ack("t", "g", again)
+            await nothing(wire)
+
+    run(body())

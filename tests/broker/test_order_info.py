@@ -1,0 +1,133 @@
+"""`consumerOrderInfo.json`: Apache's form, and FIFO groups that go on after a restart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.order_info import batch_of, batch_to_json, batches_of
+from cometmq.broker.pop_fifo import Batch
+from cometmq.proto import v2
+from cometmq.store.config_file import dumps, loads
+from cometmq.tests.broker.desk import desk, run
+from cometmq.tests.formats.cases import unpack
+
+FILE = "consumerOrderInfo.json"
+
+
+def test_what_apache_wrote_is_read_and_written_the_same(tmp_path: Path) -> None:
+    text = (unpack("grpc", tmp_path) / "config" / FILE).read_text()
+    content = loads(text)
+    batches = batches_of(content)
+    batch = batches["acc-fifo-939010ccace6@acc-gid-4236912eeb65"][2]
+    assert batch.offsets == [46, 47, 48, 49] and batch.acked == set(batch.offsets)
+    assert batch.attempt_id == "56453df1-246e-432e-84ca-023ecc37be10"
+    again = {
+        name: {queue_id: batch_to_json(one) for queue_id, one in queues.items()}
+        for name, queues in batches.items()
+    }
+    assert dumps({**content, "table": again}) == text
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> Batch:
+    offsets = sorted(draw(st.sets(st.integers(0, 1 << 40), min_size=1, max_size=32)))
+    some = st.sets(st.sampled_from(offsets))
+    pop_ms = draw(st.integers(1, 1 << 41))
+    visible = {offset: pop_ms + offset % 7 for offset in draw(some)}
+    attempts = {offset: draw(st.integers(1, 20)) for offset in offsets}
+    attempt_id = draw(st.sampled_from(["", "one", "zwei"]))
+    # fmt: off
+    return Batch(
+        pop_ms, pop_ms + draw(st.integers(0, 1 << 32)), attempt_id, offsets, offsets[-1] + 1,
+        attempts, "", pop_ms, draw(some), visible,
+    )
+    # fmt: on
+
+
+@given(_batches())
+def test_a_batch_survives_the_file(batch: Batch) -> None:
+    text = dumps({"table": {"t@g": {3: batch_to_json(batch)}}})
+    assert batches_of(loads(text)) == {"t@g": {3: batch}}
+
+
+@pytest.mark.parametrize("bean", [{"o": [3, 0]}, {"o": [-1]}, {"o": [1, 5, 2]}, {"o": ["x"]}])
+def test_offsets_that_make_no_sense_are_refused(bean: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"offsets|invalid"):
+        batch_of(bean)
+
+
+def test_an_entry_without_messages_is_none() -> None:
+    assert batch_of({"popTime": 1, "i": 2}) is None
+
+
+def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t", message_type=v2.FIFO)
+            one.group("g", orderly=True)
+            await one.sent("t", b"a", b"b", b"c", message_group="k")
+            await one.receive("t", "g", batch=3)
+            one.advance(30_000)
+            first = await one.receive("t", "g", batch=3, attempt_id="x")
+            assert first.attempts == [2, 2, 2]
+            one.ack("t", "g", first.handles[1])
+            now_ms = one.node.clock.wall_ms()
+            await one.live.server.stop(1.0)
+        written = loads((tmp_path / "config" / FILE).read_text())
+        assert written["table"]["t@g"][0]["cm"] == 2
+        assert json.dumps(written["table"]["t@g"][0]["oc"]) == '{"0": 1, "1": 1, "2": 1}'
+        async with desk(tmp_path) as one:
+            one.advance(now_ms - one.node.clock.wall_ms())
+            await one.nothing("t", "g")
+            # Its handles work; a repeated request gets the same batch.
+            assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
+            assert one.node.offsets.get("t", "g", 0) == 2
+            again = await one.receive("t", "g", attempt_id="x")
+            assert (again.bodies, again.attempts) == ([b"c"], [2])
+            one.advance(30_000)
+            third = await one.receive("t", "g")
+            assert (third.bodies, third.attempts) == ([b"c"], [3])
+
+    run(body())
+
+
+def test_a_batch_that_the_log_does_not_hold_locks_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        config = tmp_path / "config"
+        config.mkdir()
+        now_ms = 1 << 41
+        batch = {"cm": 0, "i": 60_000, "l": now_ms, "o": [5, 1], "oc": {}, "popTime": now_ms}
+        idle = {**batch, "o": [0], "l": 1, "popTime": 1}
+        table = {"t@g": {0: batch}, "t@old": {0: idle}, "gone@g": {0: {**batch, "o": [0]}}}
+        (config / FILE).write_text(dumps({"table": table}))
+        async with desk(tmp_path) as one:
+            one.topic("t", message_type=v2.FIFO)
+            for group in ("g", "old"):
+                one.group(group, orderly=True)
+            await one.sent("t", b"a", message_group="k")
+            for group in ("g", "old"):
+                got = await one.receive("t", group)
+                assert (got.bodies, got.attempts) == ([b"a"], [1])
+
+    run(body())
+
+
+def test_a_reset_clears_the_lock(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t", message_type=v2.FIFO)
+            one.group("g", orderly=True)
+            await one.sent("t", b"a", b"b", message_group="k")
+            await one.receive("t", "g", batch=1)
+            poll = one.start_receive("t", "g")
+            one.node.offsets.commit("t", "g", 0, 0)
+            one.node.pop.rewind("t", "g", 0, 0)
+            await poll
+            assert one.node.pop.in_flight("t", "g", 0) == 2
+
+    run(body())

@@ -1,0 +1,24 @@
+"""Who has received from where."""
+
+from __future__ import annotations
+
+from cometmq.broker.pop_clients import Receivers
+
+
+def test_a_client_that_leaves_is_known_by_what_it_received() -> None:
+    receivers = Receivers(10)
+    for topic in ("t", "u", "t"):
+        receivers.add("c", topic, "g")
+    receivers.add("d", "t", "g")
+    assert "c" in receivers
+    assert receivers.take({"c", "nobody"}) == {("t", "g"), ("u", "g")}
+    assert "c" not in receivers and "d" in receivers
+    receivers.clear()
+    assert "d" not in receivers
+
+
+def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
+    receivers = Receivers(2)
+    for client in ("a", "b", "c"):
+        receivers.add(client, "t", "g")
+    assert [client in receivers for client in ("a", "b", "c")] == [False, True, True]

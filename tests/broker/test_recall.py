@@ -1,0 +1,221 @@
+"""Recalls: what they answer, what they store, and that they win until the message's own time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cometmq.broker.recall import Recalls
+from cometmq.broker.recall_handle import RecallHandle, decode_recall_handle
+from cometmq.front.clock import Clock
+from cometmq.proto import v2
+from cometmq.proto.errors import WireError
+from cometmq.store.record import decode
+from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.tests.broker.desk import Desk, desk, message, resource, run
+from cometmq.tests.broker.live import until
+from cometmq.tests.broker.timing import with_store
+
+TOPIC, GROUP = "Later", "g"
+HOUR = 3_600_000
+NAME = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path) -> Iterator[None]:
+    yield
+    shutil.rmtree(tmp_path)
+
+
+@settings(deadline=None)
+@given(NAME, NAME, st.integers(0, 1 << 62), st.text(min_size=1, max_size=40))
+def test_a_handle_is_read_back(topic: str, broker: str, time: int, message_id: str) -> None:
+    handle = RecallHandle(topic, broker, time, message_id)
+    assert decode_recall_handle(handle.encode()) == handle
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(max_size=60), st.binary(max_size=60).map(base64.urlsafe_b64encode)))
+def test_anything_else_is_no_handle(text: str | bytes) -> None:
+    found = decode_recall_handle(text if isinstance(text, str) else text.decode())
+    assert found is None or found.encode()
+
+
+def test_the_handle_of_a_store_written_by_apache() -> None:
+    text = base64.urlsafe_b64encode(b"v1 T broker-a 1795255731001 0102FC").decode()
+    assert decode_recall_handle(text) == RecallHandle("T", "broker-a", 1795255731001, "0102FC")
+
+
+async def send(k: Desk, body: bytes, due_ms: int, message_id: str) -> str:
+    """Send a delayed message; its recall handle."""
+    sent = message(TOPIC, body, message_id)
+    sent.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
+    answer = await k.send(sent)
+    assert answer.status.code == v2.OK, answer
+    await k.dispatched()
+    return answer.entries[0].recall_handle
+
+
+async def recall(k: Desk, handle: str, topic: str = TOPIC) -> v2.RecallMessageResponse:
+    request = v2.RecallMessageRequest(topic=resource(topic), recall_handle=handle)
+    try:
+        answer = Recalls(k.node).recall(request, k.context())
+        return await answer if isinstance(answer, asyncio.Future) else answer
+    except WireError as error:
+        return v2.RecallMessageResponse(status=error.status())
+
+
+async def bodies(k: Desk, count: int) -> list[bytes]:
+    await until(lambda: sum(k.node.timers.stats.dequeued_by_topic.values()) >= count)
+    return (await k.receive(TOPIC, GROUP, k.context(remaining_ms=300))).bodies
+
+
+def test_a_recalled_message_never_arrives_and_its_neighbour_does(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = k.node.clock.wall_ms() + HOUR
+            handle = await send(k, b"recalled", due, "M1")
+            await send(k, b"kept", due, "M2")
+            answer = await recall(k, handle)
+            assert (answer.status.code, answer.message_id) == (v2.OK, "M1")
+            assert (await recall(k, handle)).status.code == v2.OK
+            k.advance(HOUR)
+            assert await bodies(k, 2) == [b"kept"]
+            assert (await recall(k, handle)).status.code == v2.MESSAGE_NOT_FOUND
+
+    run(test())
+
+
+def test_the_record_is_apaches(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
+            await recall(k, await send(k, b"x", due, "M1"))
+            await k.dispatched()
+            _, stored = k.node.store.get(TIMER_TOPIC, 0, 0, 9, 1 << 20).records
+            record = decode(stored.data)
+            assert record.body == b"0"
+            pairs = [part.split("\x01") for part in record.properties.decode().split("\x02")[:-1]]
+            assert " ".join(name for name, _ in pairs) == (
+                "TIMER_DEL_UNIQKEY REAL_TOPIC BORN_TIMESTAMP TRACE_CONTEXT TIMER_DELIVER_MS "
+                "UNIQ_KEY TAGS TIMER_OUT_MS REAL_QID"
+            )
+            found = dict(pairs)
+            assert found["TIMER_DEL_UNIQKEY"] == found["UNIQ_KEY"] == "M1"
+            assert found["TAGS"] == "_RECALL_TAG_"
+            assert found["TIMER_OUT_MS"] == str(due - 1000)
+            assert found["TIMER_DELIVER_MS"] == str(due - 999)
+            assert (found["REAL_TOPIC"], found["REAL_QID"]) == (TOPIC, "0")
+
+    run(test())
+
+
+def test_the_old_form_of_the_key_works_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path, append_topic_for_timer_delete_key=True) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = k.node.clock.wall_ms() + HOUR
+            await recall(k, await send(k, b"x", due, "M1"))
+            await send(k, b"kept", due, "M2")
+            k.advance(HOUR)
+            assert await bodies(k, 2) == [b"kept"]
+
+    run(test())
+
+
+def test_a_slot_that_has_begun_can_be_recalled_from_up_to_the_messages_own_time(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        async with desk(tmp_path) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            clock = k.node.clock
+            due = (clock.wall_ms() + HOUR) // 1000 * 1000
+            early = await send(k, b"early", due - 900, "M1")
+            late = await send(k, b"late", due, "M2")
+            clock.set_wall_ms(due - 500)
+            k.advance(0)
+            await until(lambda: k.node.timers.stats.dequeued_by_topic)
+            clock.set_wall_ms(due - 500)
+            assert (await recall(k, early)).status.code == v2.MESSAGE_NOT_FOUND
+            assert (await recall(k, late)).status.code == v2.OK
+            k.advance(HOUR)
+            assert await bodies(k, 2) == [b"early"]
+
+    run(test())
+
+
+def test_a_recall_survives_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = Clock()
+        async with desk(tmp_path, clock=clock) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = clock.wall_ms() + HOUR
+            await recall(k, await send(k, b"recalled", due, "M1"))
+            await send(k, b"kept", due, "M2")
+        clock.advance_wall_ms(2 * HOUR)
+        async with desk(tmp_path, clock=clock) as k:
+            assert await bodies(k, 2) == [b"kept"]
+
+    run(test())
+
+
+def test_a_recall_waits_for_the_disk_where_sends_do(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path, with_store(tmp_path, flush_disk_type="SYNC_FLUSH")) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = k.node.clock.wall_ms() + HOUR
+            handle = await send(k, b"recalled", due, "M1")
+            await send(k, b"kept", due, "M2")
+            before = k.node.store.log_end
+            assert (await recall(k, handle)).status.code == v2.OK
+            assert k.node.store.flushed_offset > before
+            k.advance(HOUR)
+            assert await bodies(k, 2) == [b"kept"]
+
+    run(test())
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            k.topic("Normal")
+            soon = k.node.clock.wall_ms() + HOUR
+            name = k.node.config.broker_name
+            good = RecallHandle(TOPIC, name, soon, "M").encode()
+            for handle, topic, code in (
+                ("nonsense", TOPIC, v2.BAD_REQUEST),
+                ("", TOPIC, v2.BAD_REQUEST),
+                (RecallHandle("Other", name, soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
+                (RecallHandle(TOPIC, "other", soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
+                (RecallHandle(TOPIC, name, soon + 10**12, "M").encode(), TOPIC, v2.BAD_REQUEST),
+                (RecallHandle(TOPIC, name, soon - 2 * HOUR, "M").encode(), TOPIC, 40401),
+                (good, "Normal", v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+                (good, "Nowhere", v2.TOPIC_NOT_FOUND),
+                (good, "a.b", v2.ILLEGAL_TOPIC),
+                (good, TIMER_TOPIC, v2.ILLEGAL_TOPIC),
+                (good, TOPIC, v2.OK),  # nobody sent it: the reference says OK as well
+            ):
+                assert (await recall(k, handle, topic)).status.code == code, (handle, topic)
+
+    run(test())
+
+
+def test_recalls_can_be_switched_off(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with desk(tmp_path, recall_message_enable=False) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
+            assert (await recall(k, handle)).status.code == v2.FORBIDDEN
+
+    run(test())

@@ -1,0 +1,394 @@
+"""The table of open transactions: rules one by one, and a state machine against a log of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cometmq.broker.transaction_core import (
+    OUTCOMES_MAX,
+    CheckRules,
+    Half,
+    Outcome,
+    Step,
+    TransactionTable,
+)
+
+TIMEOUT_MS, CHECK_MAX, RETENTION_MS = 6_000, 3, 3_600_000
+START_MS = 1_000_000
+
+
+def table() -> TransactionTable:
+    return TransactionTable(CheckRules(TIMEOUT_MS, CHECK_MAX, RETENTION_MS))
+
+
+def half(
+    offset: int,
+    key: str = "K",
+    *,
+    checks: int = 0,
+    since_ms: int = START_MS,
+    immunity_ms: int | None = None,
+    origin: int | None = None,
+) -> Half:
+    return Half(
+        offset,
+        offset * 1000,
+        100,
+        offset if origin is None else origin,
+        "t",
+        0,
+        key,
+        since_ms,
+        checks,
+        immunity_ms,
+    )
+
+
+def round_of(made: TransactionTable, now_ms: int) -> list[tuple[int, Step]]:
+    """What a round would do; nothing of it is done."""
+    made.begin_round()
+    steps = []
+    while (decided := made.decide(now_ms)) is not None:
+        steps.append((decided[0].offset, decided[1]))
+    return steps
+
+
+def test_a_half_message_is_open_until_its_op_record_is_in_the_log() -> None:
+    made = table()
+    made.half(half(0, "A"))
+    made.half(half(1, "B"))
+    assert made.waiting() == {"t": 2}
+    assert made.bookmarks() == (0, 0)
+    found = made.find(0, "A")
+    assert found is not None
+    made.end(found, Outcome.COMMITTED)
+    assert made.waiting() == {"t": 1}
+    assert made.outcome_of(0) is Outcome.COMMITTED
+    assert made.bookmarks() == (0, 0), "its op record is not in the log yet"
+    batch = made.take_batch(4096)
+    assert batch == [0]
+    made.op_written(batch)
+    assert made.find(0, "A") is None
+    assert made.bookmarks() == (1, 0)
+    made.op(0, [0])
+    assert made.bookmarks() == (1, 1)
+    assert made.waiting() == {"t": 1}
+
+
+def test_an_op_record_that_comes_before_its_half_message_counts() -> None:
+    made = table()
+    made.op(0, [0, 2])
+    for offset in range(3):
+        made.half(half(offset, f"K{offset}"))
+    assert [one.offset for one in made] == [1]
+    assert made.bookmarks() == (1, 0)
+
+
+def test_op_batches_keep_to_their_size_and_their_order() -> None:
+    made = table()
+    for offset in range(12):
+        made.half(half(offset, str(offset)))
+    for offset in (3, 1, 11, 10):
+        found = made.find(offset, str(offset))
+        assert found is not None
+        made.end(found, Outcome.ROLLED_BACK)
+    assert made.buffer_bytes == len("3,1,11,10,")
+    assert made.take_batch(4) == [3, 1]
+    made.op_written([3, 1])
+    assert made.take_batch(1) == [11], "one at least"
+    assert made.buffer_bytes == len("11,10,")
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "immunity_ms", "step"),
+    [
+        (TIMEOUT_MS - 1, None, None),
+        (TIMEOUT_MS, None, Step.ASK),
+        (-1, None, Step.ASK),
+        (1_999, 2_000, Step.DEFER),
+        (2_000, 2_000, Step.ASK),
+        (60_000, 3_600_000, Step.DEFER),
+        (RETENTION_MS + 1, None, Step.GIVE_UP),
+    ],
+)
+def test_age_and_immunity_decide(age_ms: int, immunity_ms: int | None, step: Step | None) -> None:
+    made = table()
+    made.half(half(0, immunity_ms=immunity_ms))
+    assert round_of(made, START_MS + age_ms) == ([(0, step)] if step else [])
+
+
+def test_a_half_message_is_given_up_after_so_many_questions() -> None:
+    made = table()
+    made.half(half(0))
+    now_ms = START_MS + TIMEOUT_MS
+    for check in range(CHECK_MAX):
+        assert round_of(made, now_ms) == [(check, Step.ASK)]
+        (one,) = made
+        made.moved(one, check + 1, 7, 100, asked=True)
+        made.half(half(check + 1, checks=check + 1))
+    assert round_of(made, now_ms) == [(CHECK_MAX, Step.GIVE_UP)]
+
+
+def test_copies_that_wait_for_immunity_are_no_questions() -> None:
+    made = table()
+    made.half(half(0, immunity_ms=60_000))
+    for copy in range(1, 20):
+        assert round_of(made, START_MS + 100) == [(copy - 1, Step.DEFER)]
+        (one,) = made
+        made.moved(one, copy, 7, 100, asked=False)
+    assert made.find(0, "K") is one
+    assert one.checks == 0
+
+
+def test_who_is_ended_in_the_middle_of_a_round_is_not_asked() -> None:
+    made = table()
+    for offset in range(3):
+        made.half(half(offset, str(offset)))
+    assert made.begin_round() == 3
+    now_ms = START_MS + TIMEOUT_MS
+    first = made.decide(now_ms)
+    assert first is not None
+    made.moved(first[0], 3, 7, 100, asked=True)
+    second = made.find(1, "1")
+    assert second is not None
+    made.end(second, Outcome.COMMITTED)
+    third = made.decide(now_ms)
+    assert third is not None
+    assert third[0].offset == 2
+    assert made.decide(now_ms) is None, "the copy is the next round's"
+
+
+def test_a_restart_knows_a_copy_as_the_successor_of_its_original() -> None:
+    made = table()
+    made.half(half(0, "A"))
+    made.half(half(1, "A"))  # the client sent it twice
+    made.half(half(2, "A", checks=1))
+    assert sorted((one.offset, one.origin) for one in made) == [(1, 1), (2, 0)]
+    found = made.find(0, "A")
+    assert found is not None
+    assert (found.offset, found.earlier) == (2, (0,))
+
+
+def test_a_restart_finds_a_copy_whose_original_is_gone_by_the_message_id() -> None:
+    made = table()
+    made.first_half = 40
+    made.half(half(40, "A", checks=2))
+    made.half(half(41, "B"))
+    found = made.find(7, "A")
+    assert found is not None
+    assert found.offset == 40
+    assert made.find(7, "B") is None, "B begins at 41: no other id means it"
+    assert made.find(-1, "B") is not None, "a bare message id does"
+    assert made.find(50, "A") is None, "an id from behind the copy is of another message"
+
+
+def test_an_immune_copy_names_its_original() -> None:
+    made = table()
+    made.first_half = 9
+    made.half(half(9, "A", immunity_ms=60_000, origin=3), copy_of=3)
+    found = made.find(3, "A")
+    assert found is not None
+    assert found.offset == 9
+    other = table()
+    other.op(0, [3])
+    other.first_half = 3
+    other.op(1, [3])
+    other.half(half(9, "A", origin=3), copy_of=3)
+    assert len(other) == 0, "an end of the original is an end of the copy"
+
+
+def test_remembered_outcomes_are_bounded() -> None:
+    made = table()
+    for offset in range(OUTCOMES_MAX + 5):
+        one = half(offset, str(offset))
+        made.half(one)
+        made.end(one, Outcome.COMMITTED)
+        made.op_written(made.take_batch(100))
+    assert made.outcome_of(4) is None
+    assert made.outcome_of(5) is Outcome.COMMITTED
+    assert len(made) == 0
+
+
+@dataclass
+class Told:
+    """What the model knows of a transaction."""
+
+    key: str
+    since_ms: int
+    immunity_ms: int | None
+    newest: int
+    """Half offset of the newest copy."""
+    asked: int = 0
+    outcome: Outcome = Outcome.OPEN
+    in_op: bool = False
+
+
+@dataclass
+class Line:
+    """A record of the half queue."""
+
+    key: str
+    checks: int
+    copy_of: int
+    since_ms: int
+    immunity_ms: int | None
+
+
+@dataclass
+class Disk:
+    """What a crash leaves."""
+
+    halves: list[Line] = field(default_factory=list)
+    ops: list[list[int]] = field(default_factory=list)
+    marks: tuple[int, int] = (0, 0)
+
+
+class Transactions(RuleBasedStateMachine):
+    """Sends, words, op records, rounds, lost answers and crashes in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = START_MS
+        self.disk = Disk()
+        self.table = table()
+        self.told: dict[str, Told] = {}
+
+    # The log.
+
+    @rule(immunity_s=st.one_of(st.none(), st.integers(0, 20)))
+    def send(self, immunity_s: int | None) -> None:
+        key = f"K{len(self.told)}"
+        immunity_ms = None if immunity_s is None else immunity_s * 1000
+        offset = len(self.disk.halves)
+        self.disk.halves.append(Line(key, 0, -1, self.now_ms, immunity_ms))
+        self.told[key] = Told(key, self.now_ms, immunity_ms, offset)
+
+    @rule(count=st.integers(1, 4))
+    def read_halves(self, count: int) -> None:
+        for offset in range(self.table.first_half, len(self.disk.halves))[:count]:
+            line = self.disk.halves[offset]
+            one = half(
+                offset,
+                line.key,
+                checks=line.checks,
+                since_ms=line.since_ms,
+                immunity_ms=line.immunity_ms,
+                origin=line.copy_of if line.copy_of >= 0 else None,
+            )
+            self.table.half(one, line.copy_of)
+
+    @rule(count=st.integers(1, 2))
+    def read_ops(self, count: int) -> None:
+        for offset in range(self.table.first_op, len(self.disk.ops))[:count]:
+            self.table.op(offset, self.disk.ops[offset])
+
+    @rule(ms=st.integers(0, 20_000))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms += ms
+
+    # Producers.
+
+    @precondition(lambda self: self.told)
+    @rule(data=st.data(), outcome=st.sampled_from([Outcome.COMMITTED, Outcome.ROLLED_BACK]))
+    def word(self, data: st.DataObject, outcome: Outcome) -> None:
+        told = self.told[data.draw(st.sampled_from(sorted(self.told)))]
+        found = self.table.find(-1, told.key)
+        if found is None or found.outcome is not Outcome.OPEN:
+            return
+        assert told.outcome is Outcome.OPEN, "what has ended is found no more, or as ended"
+        self.table.end(found, outcome)
+        told.outcome = outcome
+
+    # The leader's own records.
+
+    @rule(max_bytes=st.integers(1, 20))
+    def write_ops(self, max_bytes: int) -> None:
+        batch = self.table.take_batch(max_bytes)
+        if batch:
+            self.disk.ops.append(list(batch))
+            self.table.op_written(batch)
+            for told in self.told.values():
+                told.in_op |= told.newest in batch
+
+    @rule(at_most=st.integers(0, 5))
+    def round(self, at_most: int) -> None:
+        self.table.begin_round()
+        for _ in range(at_most):
+            decided = self.table.decide(self.now_ms)
+            if decided is None:
+                return
+            self._do(*decided)
+
+    def _do(self, one: Half, step: Step) -> None:
+        told = self.told[one.key]
+        assert told.outcome is Outcome.OPEN, "who told his outcome is not asked"
+        assert told.newest == one.offset
+        age = self.now_ms - told.since_ms
+        if step is Step.GIVE_UP:
+            assert told.asked >= CHECK_MAX
+            self.table.end(one, Outcome.GIVEN_UP)
+            told.outcome = Outcome.GIVEN_UP
+            return
+        line = self.disk.halves[one.offset]
+        offset = len(self.disk.halves)
+        if step is Step.ASK:
+            wait = TIMEOUT_MS if told.immunity_ms is None else told.immunity_ms
+            assert age >= wait, "never before its time"
+            assert told.asked < CHECK_MAX
+            told.asked += 1
+            copy = Line(line.key, told.asked, line.copy_of, line.since_ms, line.immunity_ms)
+        else:
+            copy = Line(line.key, line.checks, one.origin, line.since_ms, line.immunity_ms)
+        self.disk.halves.append(copy)
+        self.table.moved(one, offset, offset * 1000, 100, asked=step is Step.ASK)
+        told.newest = offset
+
+    # Restarts.
+
+    @rule()
+    def save(self) -> None:
+        half_mark, op_mark = self.table.bookmarks()
+        assert half_mark >= self.disk.marks[0]
+        assert op_mark >= self.disk.marks[1]
+        self.disk.marks = (half_mark, op_mark)
+
+    @rule()
+    def crash(self) -> None:
+        """Words without an op record are forgotten (a commit is found in the log, elsewhere)."""
+        self.table = table()
+        self.table.first_half, self.table.first_op = self.disk.marks
+        while self.table.first_op < len(self.disk.ops):
+            self.read_ops(1)
+        while self.table.first_half < len(self.disk.halves):
+            self.read_halves(1)
+        for told in self.told.values():
+            if not told.in_op:
+                told.outcome = Outcome.OPEN
+        open_now = sorted(one.key for one in self.table)
+        assert open_now == sorted(told.key for told in self.told.values() if not told.in_op)
+
+    @invariant()
+    def what_is_open_is_at_its_newest_copy(self) -> None:
+        for one in self.table:
+            told = self.told[one.key]
+            assert one.offset == told.newest
+            assert one.outcome is told.outcome
+            assert one.checks == told.asked
+            assert not told.in_op
+
+    @invariant()
+    def nothing_open_is_left_behind(self) -> None:
+        mark, op_mark = self.table.bookmarks()
+        for told in self.told.values():
+            assert told.in_op or told.newest >= mark
+        for op_offset, halves in enumerate(self.disk.ops):
+            assert op_offset >= op_mark or all(offset < mark for offset in halves)
+
+
+Transactions.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestTransactions = Transactions.TestCase

@@ -1,0 +1,191 @@
+"""The records of transactions against those that Apache's broker wrote, byte for byte; and the ids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.transaction_records import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    PARKED_TOPIC,
+    HalfFacts,
+    TransactionId,
+    checked_copy,
+    committed,
+    facts_of,
+    half_message,
+    immune_copy,
+    op_body,
+    op_message,
+    op_offsets,
+    parked,
+    parse_id,
+)
+from cometmq.store.properties import decode_properties, encode_properties
+from cometmq.store.record import Message, Record, encode
+from cometmq.tests.formats.cases import records_of, unpack
+
+CASES = ["transaction", "grpc"]
+CHECKS = "TRANSACTION_CHECK_TIMES"
+
+
+def same(message: Message, record: Record, data: bytes) -> None:
+    """The message would be stored as the record is."""
+    place = (record.queue_offset, record.physical_offset, record.store_timestamp_ms)
+    assert encode(message, *place) == data
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_half_messages_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+    count = 0
+    for record, data in records_of(unpack(case, tmp_path)):
+        sent = decode_properties(record.properties)
+        if record.topic == HALF_TOPIC and CHECKS not in sent:
+            for name in ("REAL_TOPIC", "REAL_QID", "__transactionId__"):
+                del sent[name]
+            facts = facts_of(record.properties)
+            message = replace(
+                record_as_message(record), topic=facts.topic, queue_id=facts.queue_id, sys_flag=4
+            )
+            same(half_message(message, sent), record, data)
+            count += 1
+    assert count >= 12
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_commits_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+    halves: dict[int, Record] = {}
+    count = 0
+    for record, data in records_of(unpack(case, tmp_path)):
+        if record.topic == HALF_TOPIC:
+            halves[record.physical_offset] = record
+        elif record.sys_flag & 0xC == 0x8:
+            half = halves[record.prepared_transaction_offset]
+            same(committed(half, record.queue_id, record.store_host), record, data)
+            count += 1
+    assert count >= 10
+
+
+def test_copies_for_checks_are_those_that_apache_stores(tmp_path: Path) -> None:
+    newest: dict[str, Record] = {}
+    count = 0
+    for record, data in records_of(unpack("transaction", tmp_path)):
+        if record.topic != HALF_TOPIC:
+            continue
+        facts = facts_of(record.properties)
+        before = newest.get(facts.key)
+        if before is not None:
+            same(checked_copy(before, facts.checks, record.store_host), record, data)
+            count += 1
+        newest[facts.key] = record
+    assert count == 270
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_op_records_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+    count = 0
+    for record, data in records_of(unpack(case, tmp_path)):
+        if record.topic == OP_TOPIC:
+            offsets = op_offsets(record.body)
+            message = op_message(offsets, record.born_timestamp_ms, record.store_host)
+            same(message, record, data)
+            count += 1
+    assert count >= 1
+
+
+def record_as_message(record: Record) -> Message:
+    """What was appended."""
+    return Message(
+        record.topic,
+        record.queue_id,
+        record.body,
+        record.properties,
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+    )
+
+
+def a_half(**properties: str) -> Record:
+    """A half message with more properties."""
+    everything = {
+        "UNIQ_KEY": "K",
+        "TRAN_MSG": "true",
+        "REAL_TOPIC": "t",
+        "REAL_QID": "3",
+        **properties,
+    }
+    return Record(HALF_TOPIC, 0, b"body", encode_properties(everything), physical_offset=77)
+
+
+def test_what_a_half_message_says() -> None:
+    assert facts_of(a_half().properties) == HalfFacts("t", 3, "K", 0, None, -1)
+    told = a_half(
+        TRANSACTION_CHECK_TIMES="4",
+        CHECK_IMMUNITY_TIME_IN_SECONDS="60",
+        TRAN_PREPARED_QUEUE_OFFSET="9",
+    )
+    assert facts_of(told.properties) == HalfFacts("t", 3, "K", 4, 60_000, 9)
+    nonsense = a_half(TRANSACTION_CHECK_TIMES="x", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
+    assert facts_of(nonsense.properties) == HalfFacts("t", 3, "K", 0, None, -1)
+
+
+def test_copies_say_why_they_were_made_and_lose_nothing() -> None:
+    half = a_half(empty="", user="a\u00e4")
+    asked = checked_copy(half, 3, bytes(8))
+    assert facts_of(asked.properties).checks == 3
+    again = checked_copy(replace(half, properties=asked.properties), 4, bytes(8))
+    assert facts_of(again.properties).checks == 4
+    immune = immune_copy(half, 12, bytes(8))
+    assert facts_of(immune.properties).copy_of == 12
+    laid_aside = parked(half, bytes(8))
+    assert laid_aside.topic == PARKED_TOPIC
+    for copy in (asked, again, immune, laid_aside):
+        assert b"empty\x01\x02" in copy.properties
+        assert "user\x01a\u00e4\x02".encode() in copy.properties
+        assert copy.body == half.body
+        assert not copy.sys_flag & 0xC
+
+
+def test_a_commit_names_its_half_message_and_drops_the_way_there() -> None:
+    half = a_half(empty="", XREAL_TOPIC="stays")
+    message = committed(half, 2, bytes(8))
+    assert (message.topic, message.queue_id, message.prepared_transaction_offset) == ("t", 2, 77)
+    assert message.sys_flag == 0x8
+    assert message.properties == (
+        b"UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02empty\x01\x02XREAL_TOPIC\x01stays\x02"
+    )
+
+
+@given(st.lists(st.integers(0, 1 << 60)))
+def test_op_bodies_are_read_back(offsets: list[int]) -> None:
+    assert op_offsets(op_body(offsets)) == offsets
+
+
+def test_an_op_body_with_nonsense_in_it_is_read_as_far_as_it_goes() -> None:
+    assert op_offsets(b"12,,x,15,-3, 7,") == [12, 15, 7]
+
+
+BROKERS = st.text(st.sampled_from("abz019_-%|"), min_size=1, max_size=20)
+
+
+@given(BROKERS, st.integers(0, 1 << 60), st.text(min_size=1).filter(lambda key: key.isprintable()))
+def test_ids_lead_to_the_broker_and_the_half_message(broker: str, offset: int, key: str) -> None:
+    ident = TransactionId(broker, offset, key)
+    assert parse_id(str(ident)) == ident
+
+
+@pytest.mark.parametrize(
+    "text", ["01FD", "a:b:c", "broker:12", "broker:12:", ":1:k", "b:-1:k", "b:\u00b2:k"]
+)
+def test_what_is_no_id_of_ours_is_a_message_id(text: str) -> None:
+    assert parse_id(text) == TransactionId("", -1, text)

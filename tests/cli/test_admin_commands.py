@@ -1,0 +1,235 @@
+"""Topics, groups and offsets as an operator types them, against a real broker in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cometmq.tests.harness.cluster import Cluster, cometmq_command, temporary
+
+TYPES = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")
+
+
+class Shell:
+    """One broker, and commands typed at it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._endpoint = cluster.node("single").ports["client"]
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """What a command prints, on both streams; its exit code must be `code`."""
+        arguments = (*words, "--endpoint", f"127.0.0.1:{self._endpoint}")
+        done = self._cluster.run(*arguments, check=False)
+        text = done.stdout + done.stderr
+        assert done.returncode == code, text
+        assert "Traceback" not in text
+        return text
+
+    def typed(self, answer: str, *words: str, code: int = 0) -> str:
+        """The same at a terminal, where `answer` is typed."""
+        ours, theirs = pty.openpty()
+        try:
+            os.write(ours, answer.encode())
+            done = subprocess.run(
+                [*cometmq_command(), *words, "--endpoint", f"127.0.0.1:{self._endpoint}"],
+                stdin=theirs,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def help(self) -> str:
+        """What `cometmq --help` prints."""
+        return self._cluster.run("--help").stdout
+
+    def json(self, *words: str) -> Any:
+        """The document that a command prints."""
+        return json.loads(self(*words, "-o", "json"))
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[Shell]:
+    with temporary("--single") as cluster:
+        yield Shell(cluster)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_topics_of_every_type(shell: Shell, kind: str) -> None:
+    told = shell("topic", "create", f"type-{kind}", "--type", kind, "--queues", "3")
+    assert told == f"Topic type-{kind} is created: {kind}, 3 queues.\n"
+    found = shell.json("topic", "describe", f"type-{kind}")
+    assert (found["type"], len(found["queues"])) == (kind, 3)
+    assert found["attributes"] == {"message.type": kind.upper()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("normal", ()),
+        ("fifo", ("--group", "a")),
+        ("delay", ("--delay", "1")),
+        ("priority", ("--priority", "2")),
+        ("lite", ("--lite-topic", "chat")),
+        ("mixed", ("--group", "a")),
+    ],
+)
+def test_every_type_can_be_sent(shell: Shell, kind: str, options: tuple[str, ...]) -> None:
+    shell("topic", "create", f"send-{kind}", "--type", kind, "--queues", "3")
+    sent = shell.json("message", "send", f"send-{kind}", "body", *options)
+    assert (sent["sent"], sent["failed"]) == (1, 0)
+    if kind not in ("normal", "mixed"):
+        needed = shell("message", "send", f"send-{kind}", "body", code=2)
+        assert f"needs {options[0]}" in needed
+
+
+def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
+    made = shell(
+        "topic", "create", "life", "--type", "lite", "--attribute", "+lite.topic.expiration=60"
+    )
+    assert made == "Topic life is created: lite, 8 queues.\n"
+    assert "was there already; it is lite, 8 queues." in shell("topic", "create", "life")
+    looked = shell("topic", "alter", "life", "--perm", "read", "--dry-run")
+    assert looked == "Topic life would be lite, 8 queues, permission: read.\n"
+    altered = shell(
+        *("topic", "alter", "life", "--write-queues", "2", "--perm", "none"),
+        *("--attribute", "-lite.topic.expiration"),
+    )
+    assert "it is now lite, 2 queues to write, 8 to read, permission: none." in altered
+    listed = {row["topic"]: row for row in shell.json("topic", "list")}
+    assert (listed["life"]["write_queues"], listed["life"]["permission"]) == (2, "none")
+    assert "--write-queues" in shell(
+        *("topic", "alter", "life", "--queues", "9", "--write-queues", "9"), code=2
+    )
+    assert "BAD_REQUEST" in shell("topic", "alter", "life", "--attribute", "+odd=1", code=1)
+    assert "TOPIC_NOT_FOUND" in shell("topic", "alter", "unknown", "--perm", "rw", code=4)
+    assert "ILLEGAL_TOPIC" in shell("topic", "create", "rmq_sys_mine", code=1)
+    assert "Topic life is deleted." in shell("topic", "delete", "life")
+    assert "TOPIC_NOT_FOUND" in shell("topic", "describe", "life", code=4)
+    assert "TOPIC_NOT_FOUND" in shell("topic", "delete", "life", code=4)
+
+
+def test_a_topic_with_messages_goes_when_the_loss_is_accepted(shell: Shell) -> None:
+    shell("topic", "create", "full", "--queues", "1")
+    shell("message", "send", "full", "body", "--count", "3")
+    plan = shell("topic", "delete", "full", "--dry-run")
+    assert "messages                  3" in plan
+    assert shell.json("topic", "delete", "full", "--dry-run")["messages"] == 3
+    assert "--accept-loss" in shell("topic", "delete", "full", code=1)
+    assert "Topic full is deleted." in shell("topic", "delete", "full", "--accept-loss")
+    shell("topic", "create", "full", "--queues", "1")
+    (queue,) = shell.json("topic", "describe", "full")["queues"]
+    assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (3, 3, 0)
+
+
+def test_a_group_from_its_creation_to_its_end(shell: Shell) -> None:
+    made = shell("group", "create", "crew", "--order", "true", "--max-attempts", "3")
+    assert made == "Group crew is created: in order, 3 attempts.\n"
+    again = shell.json("group", "create", "crew")
+    assert (again["order"], again["max_attempts"], again["created"]) == (True, 3, False)
+    curve = ("--retry-policy", "exponential", "--retry-initial", "2s", "--retry-max", "1m")
+    assert "would be: concurrently" in shell(
+        "group", "alter", "crew", "--order", "false", *curve, "--dry-run"
+    )
+    shell("group", "alter", "crew", "--order", "false", *curve, "--retry-multiplier", "3")
+    found = shell.json("group", "describe", "crew")
+    assert (found["order"], found["retry_policy"]) == (False, "exponential: 2s x3 up to 1m")
+    shell("group", "alter", "crew", "--retry-policy", "customized", "--retry-delays", "1s,500ms,2h")
+    assert "customized: 1s, 500ms, 2h" in shell("group", "describe", "crew")
+    shell("group", "alter", "crew", "--retry-policy", "customized")
+    assert "the broker's table" in shell("group", "describe", "crew")
+    off = shell(
+        *("group", "alter", "crew", "--consume-enable", "false"),
+        *("--attribute", "+priority.factor=30"),
+    )
+    assert "consumption is off" in off
+    assert shell.json("group", "describe", "crew")["attributes"] == {"priority.factor": "30"}
+    assert {"lag", "in_flight", "retries", "dead_letters"} <= shell.json("group", "list")[0].keys()
+    assert "need --retry-policy" in shell("group", "create", "x", "--retry-max", "1s", code=2)
+    assert "needs --retry-policy" in shell("group", "create", "x", "--retry-delays", "1s", code=2)
+    assert "not a duration" in shell("group", "create", "x", *curve, "--retry-max", "soon", code=2)
+    assert "CONSUMER_GROUP_NOT_FOUND" in shell("group", "alter", "x", "--order", "true", code=4)
+    assert "Group crew is deleted." in shell("group", "delete", "crew")
+    assert "CONSUMER_GROUP_NOT_FOUND" in shell("group", "describe", "crew", code=4)
+
+
+def test_offsets_are_shown_and_reset(shell: Shell) -> None:
+    shell("topic", "create", "replay", "--queues", "1")
+    shell("group", "create", "readers")
+    shell("message", "send", "replay", "old", "--count", "2")
+    time.sleep(0.01)  # so that a time lies between the two sends
+    between_ms = time.time_ns() // 1_000_000
+    time.sleep(0.01)
+    shell("message", "send", "replay", "new", "--count", "2")
+    assert "has consumed nothing yet" in shell("offset", "show", "readers")
+    for where, after in (
+        (str(between_ms), 2),
+        ("0", 0),
+        ("earliest", 0),
+        ("latest", 4),
+        ("-1", 4),
+    ):
+        plan = shell.json("offset", "reset", "readers", "replay", where, "--dry-run")
+        assert [row["after"] for row in plan["changes"]] == [after], where
+        assert "Group readers is reset" in shell("offset", "reset", "readers", "replay", where)
+        (row,) = shell.json("offset", "show", "readers", "replay")
+        assert (row["consumer_offset"], row["lag"]) == (after, 4 - after)
+    shell("offset", "reset", "readers", "replay", "--offset", "3", "--queue", "0")
+    assert shell.json("group", "describe", "readers")["lag"] == 1
+    assert "ILLEGAL_OFFSET" in shell(
+        "offset", "reset", "readers", "replay", "--offset", "9", code=1
+    )
+    assert "is not EPOCH_MS" in shell("offset", "reset", "readers", "replay", "noon", code=2)
+    assert "Say where to" in shell("offset", "reset", "readers", "replay", code=2)
+    assert "TOPIC_NOT_FOUND" in shell("offset", "reset", "readers", "unknown", "0", code=4)
+    assert "CONSUMER_GROUP_NOT_FOUND" in shell("offset", "reset", "nobody", "replay", "0", code=4)
+
+
+def test_names_of_mqadmin_work_and_are_not_listed(shell: Shell) -> None:
+    where = ("-n", "127.0.0.1:9876", "-c", "DefaultCluster")
+    made = shell(
+        "updateTopic", *where, "-t", "mq", "-r", "4", "-w", "4", "-a", "+message.type=FIFO"
+    )
+    assert made == "Topic mq is created: fifo, 4 queues.\n"
+    assert "permission: read" in shell("updateTopicPerm", *where, "-t", "mq", "-p", "4")
+    assert "mq" in shell("topicList", *where)
+    assert "min offset" in shell("topicStatus", *where, "-t", "mq")
+    group = shell("updateSubGroup", *where, "-g", "mqg", "-o", "true", "-r", "3", "-s", "true")
+    assert group == "Group mqg is created: in order, 4 attempts.\n"
+    assert "max attempts    4" in shell("getConsumerConfig", *where, "-g", "mqg")
+    assert "mqg" in shell("consumerProgress", *where)
+    assert "consumed nothing" in shell("consumerProgress", *where, "-g", "mqg", "-t", "mq")
+    reset = ("resetOffsetByTime", *where, "-g", "mqg", "-t", "mq", "-s")
+    for moment in ("now", "-1", "0", "2026-01-01#00:00:00:000"):
+        assert "is reset" in shell(*reset, moment)
+    assert "is not now" in shell(*reset, "noon", code=2)
+    assert "is reset" in shell("skipAccumulatedMessage", *where, "-g", "mqg", "-t", "mq")
+    assert "is deleted" in shell("deleteSubGroup", *where, "-g", "mqg", "-r", "true")
+    assert "is deleted" in shell("deleteTopic", *where, "-t", "mq")
+    assert "updateTopic" not in shell.help()
+
+
+def test_on_a_terminal_it_asks(shell: Shell) -> None:
+    shell("topic", "create", "precious")
+    assert "Delete topic precious? [y/N]" in shell.typed(
+        "n\n", "topic", "delete", "precious", code=130
+    )
+    assert shell.json("topic", "describe", "precious")["type"] == "normal"
+    shell("group", "create", "precious")
+    asked = shell.typed("y\n", "offset", "reset", "precious", "precious", "latest")
+    assert "to these offsets? [y/N]" in asked
+    shell("group", "delete", "precious", "--yes")
+    assert "is deleted" in shell.typed("y\n", "topic", "delete", "precious")

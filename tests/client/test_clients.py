@@ -1,0 +1,346 @@
+"""The clients against a real cluster of master and slave."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, timedelta
+from typing import Any
+
+import pytest
+
+import cometmq
+from cometmq.client.errors import BadRequest, Closed, NotFound
+from cometmq.tests.harness.cluster import Cluster
+
+from .conftest import Make
+
+WAIT_S = 60.0
+
+
+async def receive_all(consumer: cometmq.SimpleConsumer, count: int) -> list[cometmq.Message]:
+    """Receive and acknowledge until `count` came."""
+    found: list[cometmq.Message] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            some = await consumer.receive(wait=5)
+            assert await consumer.ack_all(some) == []
+            found += some
+    return found
+
+
+async def test_a_message_comes_back_as_it_was_sent(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    async with cometmq.Producer(shared_cluster.endpoints) as producer:
+        receipt = await producer.send(
+            topic, "grüße".encode(), tag="red", keys=["k1", "k2"], properties={"größe": "42"}
+        )
+    async with cometmq.SimpleConsumer(
+        shared_cluster.endpoints, group=group, topics=topic
+    ) as consumer:
+        (got,) = await consumer.receive()
+        await consumer.ack(got)
+        assert got.body.decode() == "grüße"
+        assert (got.tag, got.keys, got.properties) == ("red", ("k1", "k2"), {"größe": "42"})
+        assert (got.message_id, got.topic) == (receipt.message_id, topic)
+        assert (got.attempt, got.type, got.corrupted) == (1, "normal", False)
+        assert got.offset == receipt.offset
+        assert got.born_at is not None
+        assert got.stored_at is not None
+        assert await consumer.receive(wait=1) == []
+
+
+async def test_many_are_sent_together_and_each_has_its_receipt(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    bodies = [f"body-{number}".encode() for number in range(500)]
+    async with (
+        cometmq.Producer(shared_cluster.endpoints) as producer,
+        cometmq.SimpleConsumer(shared_cluster.endpoints, group=group, topics=topic) as consumer,
+    ):
+        receipts = await producer.send_many(topic, bodies)
+        assert all(isinstance(receipt, cometmq.Receipt) for receipt in receipts)
+        assert producer.statistics.sent == len(bodies)
+        got = await receive_all(consumer, len(bodies))
+        assert {one.message_id: one.body for one in got} == {
+            receipt.message_id: body  # type: ignore[union-attr]
+            for receipt, body in zip(receipts, bodies, strict=True)
+        }
+
+
+async def test_lingering_sends_share_requests(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic = new_topic(queues=4)
+    async with cometmq.Producer(shared_cluster.endpoints, linger=0.05) as producer:
+        receipts = await asyncio.gather(*(producer.send(topic, b"x") for _ in range(64)))
+        assert producer.statistics.send_requests == 2
+    assert len({receipt.message_id for receipt in receipts}) == 64
+
+
+async def test_an_unknown_topic_is_named(shared_cluster: Cluster) -> None:
+    async with cometmq.Producer(shared_cluster.endpoints) as producer:
+        with pytest.raises(NotFound, match="TOPIC_NOT_FOUND"):
+            await producer.send("sdk-nobody-made-it", b"x")
+    with pytest.raises(NotFound):
+        async with cometmq.SimpleConsumer(
+            shared_cluster.endpoints, group="g", topics="sdk-nobody-made-it"
+        ):
+            pass
+
+
+async def test_a_closed_client_says_so(shared_cluster: Cluster, new_topic: Make) -> None:
+    producer = cometmq.Producer(shared_cluster.endpoints)
+    with pytest.raises(Closed):
+        await producer.send("t", b"x")
+    async with producer:
+        pass
+    with pytest.raises(Closed):
+        await producer.send("t", b"x")
+
+
+async def test_nobody_there_is_said_before_the_deadline() -> None:
+    with pytest.raises(cometmq.ConnectionFailed, match=r"127\.0\.0\.1:9"):
+        async with cometmq.SimpleConsumer(
+            "127.0.0.1:9", group="g", topics="t", timeout=1, request_timeout=0.5
+        ):
+            pass
+
+
+async def test_what_is_given_back_comes_again(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    async with (
+        cometmq.Producer(shared_cluster.endpoints) as producer,
+        cometmq.SimpleConsumer(shared_cluster.endpoints, group=group, topics=topic) as consumer,
+    ):
+        await producer.send(topic, b"again")
+        (first,) = await consumer.receive()
+        await consumer.nack(first)
+        (second,) = await consumer.receive()
+        assert (second.message_id, second.attempt) == (first.message_id, 2)
+        await consumer.change_invisible(second, 20)
+        await consumer.ack(second)
+
+
+async def test_a_dead_handle_is_refused_by_name(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    async with cometmq.SimpleConsumer(
+        shared_cluster.endpoints, group=group, topics=topic
+    ) as consumer:
+        message = cometmq.Message(topic, b"", "id", receipt_handle="nonsense")
+        with pytest.raises(BadRequest, match="INVALID_RECEIPT_HANDLE"):
+            await consumer.ack(message)
+        ((refused, error),) = await consumer.ack_all([message])
+        assert refused is message
+        assert error.code_name == "INVALID_RECEIPT_HANDLE"
+
+
+async def test_a_handler_that_raises_gets_the_message_again(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    seen: list[tuple[bytes, int]] = []
+    done = asyncio.Event()
+
+    async def handle(message: cometmq.Message) -> None:
+        seen.append((message.body, message.attempt))
+        if message.body == b"bad" and message.attempt == 1:
+            raise RuntimeError("not yet")
+        if len(seen) == 4:
+            done.set()
+
+    async with (
+        cometmq.Producer(shared_cluster.endpoints) as producer,
+        cometmq.PushConsumer(
+            shared_cluster.endpoints, handle, group=group, topics=topic, concurrency=2
+        ) as consumer,
+    ):
+        for body in (b"good", b"bad", b"fine"):
+            await producer.send(topic, body)
+        async with asyncio.timeout(WAIT_S):
+            await done.wait()
+    assert sorted(seen) == [(b"bad", 1), (b"bad", 2), (b"fine", 1), (b"good", 1)]
+    assert consumer.statistics.handler_failures == 1
+    assert consumer.statistics.acknowledged == 3
+
+
+async def test_groups_in_order_are_handled_in_order(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(kind="fifo"), new_group(order=True)
+    seen: dict[str, list[str]] = {"a": [], "b": []}
+    done = asyncio.Event()
+    failed: set[str] = set()
+
+    async def handle(message: cometmq.Message) -> None:
+        text = message.body.decode()
+        if text == "3" and message.group not in failed:
+            failed.add(message.group)
+            raise RuntimeError("once")
+        seen[message.group].append(text)
+        if all(len(texts) == 6 for texts in seen.values()):
+            done.set()
+
+    async with (
+        cometmq.Producer(shared_cluster.endpoints) as producer,
+        cometmq.PushConsumer(shared_cluster.endpoints, handle, group=group, topics=topic),
+    ):
+        # Called at once, not one after the other: the order of the calls counts.
+        await asyncio.gather(
+            *(
+                producer.send(topic, str(number).encode(), group=name)
+                for number in range(6)
+                for name in seen
+            )
+        )
+        async with asyncio.timeout(WAIT_S):
+            await done.wait()
+    assert seen == {"a": list("012345"), "b": list("012345")}
+
+
+async def test_queues_are_read_from_anywhere(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(queues=2), new_group()
+    bodies = {f"{number}".encode() for number in range(40)}
+    async with cometmq.Producer(shared_cluster.endpoints) as producer:
+        for body in sorted(bodies):
+            await producer.send(topic, body)
+    async with cometmq.PullConsumer(
+        shared_cluster.endpoints, group=group, topics=topic
+    ) as consumer:
+        assert len(consumer.queues) == 2
+        got = [await consumer.poll(wait=WAIT_S) for _ in bodies]
+        assert {one.body for one in got if one} == bodies
+        assert await consumer.poll(wait=0.2) is None
+        await consumer.commit()
+        await consumer.seek(topic, cometmq.BEGINNING)
+        again = [await consumer.poll(wait=WAIT_S) for _ in bodies]
+        assert {one.body for one in again if one} == bodies
+    async with cometmq.PullConsumer(
+        shared_cluster.endpoints, group=group, topics=topic
+    ) as consumer:
+        for queue in consumer.queues:
+            assert await consumer.position(queue) == await consumer.end(queue) > 0
+        await consumer.seek(topic, timedelta_ago(hours=1))
+        first = consumer.queues[0]
+        assert await consumer.position(first) == 0
+
+
+def timedelta_ago(**span: float) -> Any:
+    """A moment before now."""
+    from datetime import datetime
+
+    return datetime.now(UTC) - timedelta(**span)
+
+
+def test_scripts_block(shared_cluster: Cluster, new_topic: Make, new_group: Make) -> None:
+    topic, group = new_topic(), new_group()
+    with (
+        cometmq.sync.Producer(shared_cluster.endpoints) as producer,
+        cometmq.sync.SimpleConsumer(
+            shared_cluster.endpoints, group=group, topics=topic
+        ) as consumer,
+    ):
+        receipt = producer.send(topic, b"one", tag="t")
+        assert len(producer.send_many(topic, [b"two", b"three"])) == 2
+        found: list[cometmq.Message] = []
+        while len(found) < 3:
+            some = consumer.receive(wait=5)
+            assert consumer.ack_all(some) == []
+            found += some
+        assert receipt.message_id in {one.message_id for one in found}
+    with pytest.raises(Closed):
+        producer.send(topic, b"x")
+
+
+def test_blocking_handlers_run_in_threads(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    both = threading.Barrier(2, timeout=WAIT_S)
+    done = threading.Semaphore(0)
+
+    def handle(message: cometmq.Message) -> None:
+        both.wait()  # two handlers at once, or never
+        done.release()
+
+    with (
+        cometmq.sync.Producer(shared_cluster.endpoints) as producer,
+        cometmq.sync.PushConsumer(
+            shared_cluster.endpoints, handle, group=group, topics=topic, concurrency=2
+        ),
+    ):
+        producer.send_many(topic, [b"a", b"b"])
+        for _ in range(2):
+            assert done.acquire(timeout=WAIT_S)
+
+
+async def test_a_decorated_function_stays_a_function(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    @cometmq.consumer(shared_cluster.endpoints, group=group, topics={topic: "red"})
+    async def handle(message: cometmq.Message) -> None:
+        """Docs stay."""
+        await got.put(message.body)
+
+    await handle(cometmq.Message(topic, b"direct", "id"))
+    assert got.get_nowait() == b"direct"
+    assert handle.__doc__ == "Docs stay."
+    async with handle.open(), cometmq.Producer(shared_cluster.endpoints) as producer:
+        await producer.send(topic, b"blue", tag="blue")
+        await producer.send(topic, b"red", tag="red")
+        async with asyncio.timeout(WAIT_S):
+            assert await got.get() == b"red"
+
+
+async def test_no_task_is_left_behind(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
+    topic, group = new_topic(), new_group()
+    before = asyncio.all_tasks()
+    for _ in range(3):
+        async with (
+            cometmq.Producer(shared_cluster.endpoints) as producer,
+            cometmq.SimpleConsumer(shared_cluster.endpoints, group=group, topics=topic),
+            cometmq.PullConsumer(shared_cluster.endpoints, group=group, topics=topic) as pull,
+        ):
+            await producer.send(topic, b"x")
+            await pull.poll(wait=1)
+    # gRPC's own tasks of cancelled calls end a moment after their channel.
+    if left := asyncio.all_tasks() - before:
+        _, late = await asyncio.wait(left, timeout=WAIT_S)
+        assert not late
+
+
+async def test_the_master_dies_and_comes_back_and_nobody_notices(new_cluster: Any) -> None:
+    cluster = new_cluster()
+    topic, group = cluster.create_topic("sdk-death"), cluster.create_group("sdk-death")
+    async with (
+        cometmq.Producer(cluster.endpoints, timeout=WAIT_S) as producer,
+        cometmq.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer,
+    ):
+        await producer.send(topic, b"before")
+        await asyncio.to_thread(cluster.kill9, "master")
+        sending = asyncio.create_task(producer.send(topic, b"during"))
+        got = await receive_all(consumer, 1)
+        await asyncio.to_thread(cluster.restart, "master")
+        await asyncio.wait_for(sending, WAIT_S)
+        await producer.send(topic, b"after")
+        seen = {one.body for one in got}
+        async with asyncio.timeout(WAIT_S):
+            while len(seen) < 3:
+                some = await consumer.receive(wait=5)
+                await consumer.ack_all(some)
+                seen |= {one.body for one in some}
+    assert seen == {b"before", b"during", b"after"}

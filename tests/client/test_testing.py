@@ -1,0 +1,170 @@
+"""The test kit: the broker of one's own, its clock and its faults, and the pytest plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib.metadata import entry_points
+
+import pytest
+
+import cometmq
+from cometmq.client.errors import TooManyRequests
+from cometmq.client.testing import BrokerFailed, TestBroker, duration_ms
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TestBroker]:
+    with TestBroker() as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("500ms", 500),
+        ("1h30m", 5_400_000),
+        ("1.5s", 1_500),
+        (2, 2_000),
+        (0.5, 500),
+        (timedelta(minutes=1), 60_000),
+        ("1d 2h", 93_600_000),
+    ],
+)
+def test_durations_are_read(text: str | float | timedelta, wanted: int) -> None:
+    assert duration_ms(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        duration_ms(text)
+
+
+def test_the_clock_brings_back_what_was_hidden(broker: TestBroker) -> None:
+    topic, group = broker.create_topic("clock"), broker.create_group("clock")
+    with (
+        cometmq.sync.Producer(broker.endpoints) as producer,
+        cometmq.sync.SimpleConsumer(broker.endpoints, group=group, topics=topic) as consumer,
+    ):
+        producer.send(topic, b"x")
+        (first,) = consumer.receive(invisible_for=3_600)
+        before = broker.clock.now()
+        assert broker.clock.advance("2h") - before >= timedelta(hours=2)
+        (second,) = consumer.receive(wait=20)
+        assert (second.message_id, second.attempt) == (first.message_id, 2)
+        consumer.ack(second)
+
+
+def test_all_attempts_and_the_dead_letter_in_a_moment(broker: TestBroker) -> None:
+    topic, group = broker.create_topic("poison"), broker.create_group("poison", max_attempts=4)
+    with (
+        cometmq.sync.Producer(broker.endpoints) as producer,
+        cometmq.sync.SimpleConsumer(broker.endpoints, group=group, topics=topic) as consumer,
+    ):
+        producer.send(topic, b"poison")
+        attempts = []
+        for _ in range(4):
+            (message,) = consumer.receive(invisible_for=30, wait=20)
+            attempts.append(message.attempt)
+            broker.clock.advance("40s")
+        assert attempts == [1, 2, 3, 4]
+        assert consumer.receive(wait=1) == []
+    with cometmq.sync.SimpleConsumer(
+        broker.endpoints, group=broker.create_group("coroner"), topics=f"%DLQ%{group}"
+    ) as coroner:
+        (dead,) = coroner.receive(wait=20)
+        assert dead.body == b"poison"
+        assert dead.dead_letter_of == topic
+
+
+def test_a_fault_is_met_and_gone(broker: TestBroker) -> None:
+    topic = broker.create_topic("faults")
+    with cometmq.sync.Producer(broker.endpoints, timeout=0.3) as producer:
+        with (
+            broker.inject(code="TOO_MANY_REQUESTS", rpc="SendMessage"),
+            pytest.raises(TooManyRequests, match="injected"),
+        ):
+            producer.send(topic, b"x")
+        assert producer.statistics.send_retries > 0
+        producer.send(topic, b"x")
+
+
+def test_a_fault_that_passes_is_not_noticed(broker: TestBroker) -> None:
+    topic = broker.create_topic("passing")
+    with (
+        cometmq.sync.Producer(broker.endpoints) as producer,
+        broker.inject(code="HA_NOT_AVAILABLE", rpc="SendMessage", times=2),
+    ):
+        producer.send(topic, b"x")
+        assert producer.statistics.send_retries == 2
+        assert producer.statistics.route_refreshes >= 2, "it asked who leads"
+
+
+def test_a_lost_answer_is_an_unknown_outcome(broker: TestBroker) -> None:
+    topic = broker.create_topic("lost")
+    with (
+        cometmq.sync.Producer(broker.endpoints, timeout=0.5, request_timeout=0.4) as producer,
+        broker.inject(lose_answer=True, rpc="SendMessage"),
+        pytest.raises(cometmq.OutcomeUnknown) as unknown,
+    ):
+        producer.send(topic, b"x", message_id="mine")
+    assert unknown.value.message_id == "mine"
+
+
+def test_an_unfinished_fault_is_a_mistake(broker: TestBroker) -> None:
+    with pytest.raises(ValueError, match="say what to do"), broker.inject(rpc="SendMessage"):
+        pass
+
+
+def test_a_kill_is_survived() -> None:
+    with TestBroker() as broker:
+        topic, group = broker.create_topic("kill"), broker.create_group("kill")
+        with (
+            cometmq.sync.Producer(broker.endpoints, timeout=60) as producer,
+            cometmq.sync.SimpleConsumer(broker.endpoints, group=group, topics=topic) as consumer,
+        ):
+            producer.send(topic, b"before")
+            broker.kill()
+            broker.restart()
+            producer.send(topic, b"after")
+            bodies: set[bytes] = set()
+            while len(bodies) < 2:
+                some = consumer.receive(wait=20)
+                consumer.ack_all(some)
+                bodies |= {message.body for message in some}
+        assert bodies == {b"before", b"after"}
+
+
+def test_a_broker_that_cannot_start_says_why() -> None:
+    with (
+        pytest.raises(BrokerFailed, match="flushDiskType"),
+        TestBroker(settings={"flushDiskType": "NEVER"}),
+    ):
+        pass
+
+
+def test_the_plugin_gives_a_broker_and_a_topic(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\ncometmq_settings =\n    maxMessageSize=2048\n")
+    pytester.makepyfile(
+        """
+        import cometmq
+        import pytest
+
+        def test_sends(cometmq_broker, cometmq_topic):
+            with cometmq.sync.Producer(cometmq_broker.endpoints) as producer:
+                assert producer.send(cometmq_topic, b"x").topic == cometmq_topic
+                with pytest.raises((cometmq.CometError, ValueError)):
+                    producer.send(cometmq_topic, b"x" * 4096)
+
+        def test_another_topic(cometmq_topic):
+            assert cometmq_topic.startswith("test-")
+        """
+    )
+    installed = {point.name for point in entry_points(group="pytest11")}
+    # Where the package was installed before it had the plugin, say its name.
+    named = () if "cometmq" in installed else ("-p", "cometmq.client.pytest_plugin")
+    result = pytester.runpytest_subprocess(*named, "-q")
+    result.assert_outcomes(passed=2)

@@ -1,0 +1,32 @@
+"""Records as other programs wrote them: what Apache's clients and brokers leave in a log, put into ours."""
+
+from __future__ import annotations
+
+from cometmq.broker.node import Node
+from cometmq.store.message_store import PutStatus
+from cometmq.store.record import Message, encode_properties, pack_host
+
+
+def append(
+    node: Node,
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    *,
+    queue_id: int = 0,
+    sys_flag: int = 0,
+) -> None:
+    """Append one record; readers see it at once."""
+    host = pack_host("127.0.0.1", 1)
+    message = Message(
+        topic,
+        queue_id,
+        body,
+        encode_properties(properties),
+        sys_flag=sys_flag,
+        born_timestamp_ms=node.clock.wall_ms(),
+        born_host=host,
+        store_host=host,
+    )
+    (result,) = node.sender.append_internal([message])
+    assert result.status is PutStatus.PUT_OK

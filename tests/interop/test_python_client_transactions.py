@@ -1,0 +1,103 @@
+"""The official Python client, unmodified: commit, rollback, and a check that another producer answers.
+
+Master and slave with short check times; a client's stream may lie at either of them (client wire,
+section 3; gRPC API, sections 5.10 and 8.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cometmq.tests.harness.cluster import Cluster, wait_until
+from cometmq.tests.harness.official import Official
+
+Start = Callable[[str], Official]
+SHORT = {
+    "COMETMQ_TRANSACTION_TIME_OUT": "500",
+    "COMETMQ_TRANSACTION_CHECK_INTERVAL": "1000",
+    "COMETMQ_TRANSACTION_OP_BATCH_INTERVAL": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A cluster that asks after a second."""
+    made = Cluster(tmp_path_factory.mktemp("transactions") / "data", env=SHORT)
+    try:
+        yield made.start().wait_in_sync()
+    finally:
+        made.stop()
+
+
+def received(client: Official, count: int) -> list[dict[str, Any]]:
+    """So many messages, acknowledged."""
+    found: list[dict[str, Any]] = []
+
+    def enough() -> bool:
+        some = client.call("receive")
+        client.call("ack", ids=[one["id"] for one in some])
+        found.extend(some)
+        return len(found) >= count
+
+    wait_until(f"{count} messages", enough)
+    return found
+
+
+def consumer_of(official: Start, cluster: Cluster, topic: str) -> Official:
+    """A simple consumer of the topic."""
+    client = official(cluster.endpoints)
+    client.call("simple", group=cluster.create_group(f"of-{topic}"), topics={topic: "*"}, await_s=2)
+    return client
+
+
+def test_commit_and_rollback(cluster: Cluster, official: Start) -> None:
+    topic = cluster.create_topic("ends", kind="transaction", queues=2)
+    client = official(cluster.endpoints)
+    client.call("producer", topics=[topic], checks="ROLLBACK")
+    client.call("transact", end="rollback", topic=topic, body="dropped")
+    kept = client.call(
+        "transact", end="commit", topic=topic, body="kept", tag="a", properties={"k": "v"}
+    )
+    (message,) = received(consumer_of(official, cluster, topic), 1)
+    assert (message["id"], message["body"], message["tag"]) == (kept, "kept", "a")
+    assert message["properties"] == {"k": "v"}
+    assert not message["corrupted"]
+    assert not client.call("asked"), "what has ended is not asked about"
+
+
+@pytest.mark.parametrize("side", ["master", "slave"])
+def test_a_check_is_answered_by_another_producer_through_either_node(
+    cluster: Cluster, official: Start, side: str
+) -> None:
+    topic = cluster.create_topic(f"orphans-{side}", kind="transaction", queues=2)
+    first = official(cluster.endpoints)
+    first.call("producer", topics=[topic])
+    orphan = first.call("transact", end="leave", topic=topic, body="orphan", tag="t", keys=["k"])
+    first.close()  # its process is gone
+    second = official(cluster.address(side))
+    second.call("producer", topics=[topic], checks="COMMIT")
+    (message,) = received(consumer_of(official, cluster, topic), 1)
+    assert (message["id"], message["body"]) == (orphan, "orphan")
+    asked = second.call("asked")
+    assert {(one["id"], one["body"], one["tag"]) for one in asked} == {(orphan, "orphan", "t")}
+    assert asked[0]["keys"] == ["k"]
+    assert not asked[0]["corrupted"]
+
+
+def test_a_kill_of_the_master_in_the_middle(new_cluster: Any, official: Start) -> None:
+    cluster = new_cluster(env=SHORT).wait_in_sync()
+    topic = cluster.create_topic("through", kind="transaction", queues=2)
+    client = official(cluster.endpoints)
+    client.call("producer", topics=[topic], checks="COMMIT")
+    committed = client.call("transact", end="commit", topic=topic, body="committed")
+    left = client.call("transact", end="leave", topic=topic, body="left")
+    cluster.kill9("master")
+    cluster.restart("master")
+    # The client notices a lost stream at its next settings only, minutes later; another one is asked.
+    other = official(cluster.endpoints)
+    other.call("producer", topics=[topic], checks="COMMIT")
+    found = received(consumer_of(official, cluster, topic), 2)
+    assert sorted(one["id"] for one in found) == sorted([committed, left])
