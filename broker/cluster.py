@@ -29,7 +29,7 @@ from ..proto import paths, v1
 
 if TYPE_CHECKING:
     from .cluster_view import ClusterView
-    from .metadata import Metadata
+    from .metadata.tables import Metadata
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..proto import paths, v2
 from ..proto.errors import WireError
-from .handles import decode_handle
-from .recall_handle import decode_recall_handle
-from .transaction_records import parse_id
+from .delay.recall_handle import decode_recall_handle
+from .pop.handles import decode_handle
+from .transactions.records import parse_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..proto.errors import WireError
-from .journal import Journal, NullJournal
-from .meta_log import META_TOPIC
+from .journal.face import Journal, NullJournal
+from .metadata.log import META_TOPIC
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..ha.engine import Replication
     from ..store.message_store import MessageStore
+    from .clients.registry import ClientRegistry
+    from .clients.telemetry_forward import TelemetryForward
     from .cluster_view import ClusterView
     from .config import BrokerConfig
-    from .counters import Counters
+    from .delay.timer_service import TimerService
     from .durability import DurabilityGate
-    from .lite_service import LiteService
-    from .meta_log import MetaLog
-    from .metadata import Group, Metadata
+    from .lite.service import LiteService
+    from .metadata.log import MetaLog
+    from .metadata.tables import Group, Metadata
+    from .metrics.counters import Counters
     from .offsets import ConsumerOffsets
-    from .receive import PopService
-    from .registry import ClientRegistry
-    from .send import Sender
+    from .pop.receive import PopService
+    from .sending.sender import Sender
     from .store_keeper import StoreKeeper
-    from .telemetry_forward import TelemetryForward
-    from .timer_service import TimerService
-    from .trace_service import TraceService
-    from .transactions import Transactions
+    from .trace.service import TraceService
+    from .transactions.service import Transactions
 
 # One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
 _DISPATCH_RECORDS = 2_000

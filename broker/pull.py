@@ -22,8 +22,8 @@ from ..store.results import GetStatus
 from .broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
 from .convert import message_item, topic_field
 from .filters import Filter, parse_filter
-from .pop_request import known_group, readable_topic
-from .pop_turn import ANSWER_BYTES_MAX, matches
+from .pop.request import known_group, readable_topic
+from .pop.turn import ANSWER_BYTES_MAX, matches
 from .validation import (
     MAX_BATCH,
     check_group,
@@ -37,7 +37,7 @@ from .wire import STATUS_OK, field, status, varint
 if TYPE_CHECKING:
     from ..front.context import RequestContext
     from ..store.results import GetResult
-    from .metadata import Group
+    from .metadata.tables import Group
     from .node import Node
 
 _READS_MAX = 16

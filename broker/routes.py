@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ..proto import v2
 from ..proto.errors import WireError
+from .admin.auto_topics import topic_or_new
 from .advertise import Advertiser, Caller
-from .auto_topics import topic_or_new
-from .metadata import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
+from .metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
 from .validation import MIXED, check_group, check_topic, require_client_id
 
 if TYPE_CHECKING:

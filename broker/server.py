@@ -28,42 +28,43 @@ from ..store.config import StoreConfig
 from ..store.disk import Disk
 from ..store.message_store import MessageStore
 from ..store.record import pack_host
-from . import removal, services
-from .ack import AckService
-from .admin import Admin
+from . import services
+from .admin import removal
+from .admin.message_queries import MessageQueries
+from .admin.service import Admin
+from .clients.registry import ClientRegistry
+from .clients.relay import Relay
+from .clients.sessions import Sessions
+from .clients.telemetry_forward import open_telemetry_forward
 from .cluster import Registrar
 from .cluster_view import ClusterView
 from .config import BrokerConfig
-from .counters import Counters
-from .delay_levels import open_delay_levels
+from .delay.levels import open_delay_levels
+from .delay.timer_service import open_timers
 from .durability import DurabilityGate
-from .journal_service import open_journal
-from .lite_service import LiteService
+from .journal.service import open_journal
+from .lite.service import LiteService
 from .locate import Locator
 from .membership import client_of_leader, join, own_view
-from .message_queries import MessageQueries
-from .meta_files import MetaFiles
-from .meta_log import MetaLog
-from .metadata import Metadata
-from .metrics import Metrics
-from .metrics_http import MetricsServer
+from .metadata.files import MetaFiles
+from .metadata.log import MetaLog
+from .metadata.tables import Metadata
+from .metrics.counters import Counters
+from .metrics.http import MetricsServer
+from .metrics.scrape import Metrics
 from .node import Node
 from .offset_recent import RecentOffsets
 from .offsets import ConsumerOffsets
+from .pop.ack import AckService
+from .pop.receive import PopService
 from .pull import PullService
-from .receive import PopService
-from .registry import ClientRegistry
-from .relay import Relay
 from .routes import Routes
-from .send import Sender
-from .sessions import Sessions
+from .sending.sender import Sender
 from .settings import check_settings, entries
 from .store_keeper import StoreKeeper
-from .telemetry_forward import open_telemetry_forward
 from .test_service import TestService
-from .timer_service import open_timers
-from .trace_service import open_trace
-from .transactions import open_transactions
+from .trace.service import open_trace
+from .transactions.service import open_transactions
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 from ..front.service import Kind, Method, status_failure
 from ..proto import paths, v1, v2
 from ..proto.errors import WireError
-from .recall import Recalls
-from .telemetry import TelemetrySession
+from .clients.telemetry import TelemetrySession
+from .delay.recall import Recalls
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
     from ..front.service import Outbound
-    from .ack import AckService
-    from .admin import Admin
-    from .message_queries import MessageQueries
+    from .admin.message_queries import MessageQueries
+    from .admin.service import Admin
+    from .clients.sessions import Sessions
     from .node import Node
+    from .pop.ack import AckService
     from .pull import PullService
     from .routes import Routes
-    from .sessions import Sessions
     from .store_keeper import StoreKeeper
     from .test_service import TestService
 

@@ -15,7 +15,7 @@ from ..store.stats import collect
 if TYPE_CHECKING:
     from ..ha.members import MemberStatus
     from .cluster_view import MemberView
-    from .metadata import Topic
+    from .metadata.tables import Topic
     from .node import Node
 
 

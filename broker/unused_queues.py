@@ -1,6 +1,6 @@
 """Queues of topics that are gone: their files go when retention has taken the last of their messages.
 
-Until then they say where a topic of the same name begins (`removal.py`). Promises: a part of the work at
+Until then they say where a topic of the same name begins (`admin/removal.py`). Promises: a part of the work at
 each call, only after the log's start has moved; nothing of a topic that there is, of the broker's own or of
 light queues is touched (broker semantics, section 8.7). A removal that fails is tried again after the
 next move of the log's start.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .metadata import is_system_topic
+from .metadata.tables import is_system_topic
 
 if TYPE_CHECKING:
     from .node import Node

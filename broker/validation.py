@@ -2,7 +2,7 @@
 
 Source: gRPC API, sections 4.1-4.4 (names, message properties), 5.6, 5.8 (filters, durations), 7.2
 (polling time) and 10.2 (message types). Promises: pure functions; a bad request raises `WireError`
-and nothing was done. The common message does not come here: `send_plain.py` sees at a glance that it
+and nothing was done. The common message does not come here: `sending/plain.py` sees at a glance that it
 would pass.
 """
 

@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from cometmq.broker.ack import AckService
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.metadata import Topic
+from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.node import Node
+from cometmq.broker.pop.ack import AckService
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext

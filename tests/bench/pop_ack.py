@@ -17,12 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from cometmq.broker.ack import AckService
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.journal import NullJournal
-from cometmq.broker.journal_service import JournalService
-from cometmq.broker.metadata import Topic
+from cometmq.broker.journal.face import NullJournal
+from cometmq.broker.journal.service import JournalService
+from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.node import Node
+from cometmq.broker.pop.ack import AckService
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from cometmq.broker.delivery import Claim, Terms
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_journal import PopJournal
+from cometmq.broker.journal.core import PopJournal
+from cometmq.broker.pop.delivery import Claim, Terms
+from cometmq.broker.pop.group import PopGroup
 
 from .rows import Row, show
 

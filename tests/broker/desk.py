@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.ack import AckService
-from cometmq.broker.metadata import Group, Topic
+from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.broker.node import Node
+from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pull import PullService
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext

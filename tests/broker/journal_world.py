@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cometmq.broker.pop_checkpoint import Batch, Checkpoint
-from cometmq.broker.pop_journal import PopJournal
-from cometmq.broker.pop_recovery import ReviveReader
-from cometmq.broker.revive_codec import (
-    CheckpointRecord,
-    ReviveWriter,
-    decode,
-    revive_topic,
-)
+from cometmq.broker.journal.checkpoint import Batch, Checkpoint
+from cometmq.broker.journal.core import PopJournal
+from cometmq.broker.journal.recovery import ReviveReader
+from cometmq.broker.journal.revive_codec import CheckpointRecord, ReviveWriter, decode, revive_topic
 from cometmq.store.properties import decode_properties, tags_code
 from cometmq.store.record import Message, encode
 from cometmq.store.results import GetResult, GetStatus, StoredRecord

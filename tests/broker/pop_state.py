@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cometmq.broker.delivery import Claim
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_queue import PopQueue
+from cometmq.broker.pop.delivery import Claim
+from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.queue import PopQueue
 
 START_MS = 1_000_000
 HIDDEN_MS = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.metadata import DEFAULT_BACKOFF_MS, is_system_topic
+from cometmq.broker.metadata.tables import DEFAULT_BACKOFF_MS, is_system_topic
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import create_group, running, settings, until

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.meta_log import META_TOPIC
+from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.store.config_file import dumps, loads
 from cometmq.store.config_files import FILES, problems
 from cometmq.tests.broker.live import Settings, create_topic, running, settings, until

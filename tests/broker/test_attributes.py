@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.attributes import GROUP_RULES, TOPIC_RULES, changed
+from cometmq.broker.admin.attributes import GROUP_RULES, TOPIC_RULES, changed
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 

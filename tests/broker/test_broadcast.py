@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.broker.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
-from cometmq.broker.metadata import Group
+from cometmq.broker.metadata.tables import Group
 from cometmq.broker.pull import PullService
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

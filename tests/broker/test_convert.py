@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.convert import Receipt, message_item, properties_of, topic_field
-from cometmq.broker.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.broker.inflate import inflated
+from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.broker.stored_properties import encode_sent, in_bucket_order
 from cometmq.broker.validation import FORBIDDEN_PROPERTIES, check_message
 from cometmq.broker.wire import field, timestamp, varint

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.broker.dedup import Claim, SendWindow
+from cometmq.broker.sending.dedup import Claim, SendWindow
 from cometmq.proto import v2
 from cometmq.store.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import desk, message, run

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from cometmq.broker.delay_core import DelayCore
+from cometmq.broker.delay.level_core import DelayCore
 
 DELAYS = (1, 5)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.delayed import delayed_message
+from cometmq.broker.delay.delayed import delayed_message
 from cometmq.front.clock import Clock
 from cometmq.store.config_file import loads
 from cometmq.store.properties import SCHEDULE_TOPIC

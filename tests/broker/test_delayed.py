@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.delayed import MADE_BUCKETS, delayed_message
-from cometmq.broker.metadata import Topic
+from cometmq.broker.delay.delayed import MADE_BUCKETS, delayed_message
+from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.stored_properties import in_bucket_order
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.lite_core import Eviction, LiteTable
+from cometmq.broker.lite.core import Eviction, LiteTable
 
 QUEUES = [f"q{n}" for n in range(6)]
 GROUPS = ["g", "h"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cometmq.broker.lite_names import queue_of
-from cometmq.broker.lite_service import PROTECTED_MS, REFRESH_MAX_NS
+from cometmq.broker.lite.names import queue_of
+from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, held, lite

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import lite_subscribe
-from cometmq.broker.metadata import Group
-from cometmq.broker.telemetry import TelemetrySession
+from cometmq.broker.clients.telemetry import TelemetrySession
+from cometmq.broker.lite import subscribe as lite_subscribe
+from cometmq.broker.metadata.tables import Group
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import message, run
 from cometmq.tests.broker.lite_desk import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.meta_log import META_TOPIC
+from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.proto import paths, v1, v2
 from cometmq.store.record import decode
 from cometmq.tests.broker.live import (

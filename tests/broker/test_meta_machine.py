@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cometmq.broker.meta_log import MetaLog
-from cometmq.broker.metadata import Group, Metadata, Topic
+from cometmq.broker.metadata.log import MetaLog
+from cometmq.broker.metadata.tables import Group, Metadata, Topic
 from cometmq.store.config import StoreConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.store.record import Message

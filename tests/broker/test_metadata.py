@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.meta_codec import (
+from cometmq.broker.metadata.codec import (
     Assembly,
     group_message,
     group_of,
@@ -16,7 +16,7 @@ from cometmq.broker.meta_codec import (
     topic_message,
     topic_of,
 )
-from cometmq.broker.metadata import (
+from cometmq.broker.metadata.tables import (
     DEFAULT_BACKOFF_MS,
     Group,
     Metadata,

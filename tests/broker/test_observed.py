@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cometmq.broker.metrics_http import MetricsServer
+from cometmq.broker.metrics.http import MetricsServer
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import (

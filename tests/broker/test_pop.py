@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.broker.delivery import (
+from cometmq.broker.pop.delivery import (
     RENEW_MAX_MS,
     RENEW_SLICE_MS,
     Delivery,
@@ -12,8 +12,8 @@ from cometmq.broker.delivery import (
     Terms,
     renewal_ms,
 )
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_queue import PopQueue
+from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.queue import PopQueue
 from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, claim, everybody, group, nobody
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.pop_attempts import CLIENTS_MAX, OF_CLIENT_MAX, Attempts
+from cometmq.broker.pop.attempts import CLIENTS_MAX, OF_CLIENT_MAX, Attempts
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import desk, parse_received, run
 

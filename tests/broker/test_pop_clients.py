@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.pop_clients import Receivers
+from cometmq.broker.pop.clients import Receivers
 
 
 def test_a_client_that_leaves_is_known_by_what_it_received() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.ack import AckService
-from cometmq.broker.delivery import Claim, Outcome, Terms
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_fifo import OrderedGroup
-from cometmq.broker.pop_handover import dump_core, load_queue, read_file, write_file
+from cometmq.broker.pop.ack import AckService
+from cometmq.broker.pop.delivery import Claim, Outcome, Terms
+from cometmq.broker.pop.fifo import OrderedGroup
+from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.handover import dump_core, load_queue, read_file, write_file
 from cometmq.broker.pull import PullService
 from cometmq.proto import v1
 from cometmq.tests.broker.desk import Desk, desk, run

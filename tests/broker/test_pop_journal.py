@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cometmq.broker.pop_journal import PopJournal
+from cometmq.broker.journal.core import PopJournal
 from cometmq.tests.broker.journal_world import QUEUES, World, new_core
 
 INVISIBLE = st.sampled_from([0, 1, 900, 3_500, 10_000, 60_000])

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.delivery import Claim, Delivery, Outcome, Terms
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_queue import PopQueue
+from cometmq.broker.pop.delivery import Claim, Delivery, Outcome, Terms
+from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.queue import PopQueue
 from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, nobody
 
 

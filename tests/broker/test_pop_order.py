@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.pop import PopGroup
-from cometmq.broker.pop_due import DueTimes
-from cometmq.broker.pop_order import (
-    by_priority,
-    falls_in,
-    in_turn,
-    priority_factor,
-    with_retries,
-)
-from cometmq.broker.subscription import Subscription
+from cometmq.broker.pop.due import DueTimes
+from cometmq.broker.pop.group import PopGroup
+from cometmq.broker.pop.order import by_priority, falls_in, in_turn, priority_factor, with_retries
+from cometmq.broker.pop.subscription import Subscription
 
 
 @pytest.mark.parametrize("percent", [0, 1, 20, 33, 50, 99, 100])

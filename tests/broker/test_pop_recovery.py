@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.offsets import ConsumerOffsets
-from cometmq.broker.pop_journal import PopJournal
-from cometmq.broker.pop_recovery import ReviveReader
-from cometmq.broker.revive_codec import (
+from cometmq.broker.journal.core import PopJournal
+from cometmq.broker.journal.recovery import ReviveReader
+from cometmq.broker.journal.revive_codec import (
     REVIVE_GROUP,
     AckRecord,
     BatchKey,
     CheckpointRecord,
     revive_topic,
 )
+from cometmq.broker.offsets import ConsumerOffsets
 from cometmq.tests.broker.journal_world import REVIVE_QUEUES, TOPIC, World, new_core
 from cometmq.tests.formats.cases import new_store, unpack
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.journal_service import JournalService
-from cometmq.broker.journal_writer import FLUSH_S
+from cometmq.broker.journal.revive_codec import REVIVE_GROUP
+from cometmq.broker.journal.service import JournalService
+from cometmq.broker.journal.writer import FLUSH_S
 from cometmq.broker.node import Node
-from cometmq.broker.revive_codec import REVIVE_GROUP
 from cometmq.proto import paths, v1, v2
 from cometmq.store.timer_rules import TIMER_TOPIC
 from cometmq.tests.broker.broker_process import BrokerProcess

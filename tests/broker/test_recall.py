@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.recall import Recalls
-from cometmq.broker.recall_handle import RecallHandle, decode_recall_handle
+from cometmq.broker.delay.recall import Recalls
+from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

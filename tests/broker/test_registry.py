@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.registry import SENT_TOPICS_MAX, ClientRegistry
+from cometmq.broker.clients.registry import SENT_TOPICS_MAX, ClientRegistry
 from cometmq.front.context import RequestContext
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.metadata import Topic
+from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v1, v2

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.metrics import Metrics
+from cometmq.broker.metrics.scrape import Metrics
 from cometmq.proto import paths, v1, v2
 from cometmq.store.disk import Disk, Space
 from cometmq.tests.broker.desk import Desk, desk, message

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.revive_codec import (
+from cometmq.broker.journal.revive_codec import (
     ACK_TAG,
     BATCH_MAX,
     CK_TAG,

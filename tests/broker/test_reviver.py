@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cometmq.broker.metadata import Group, Topic
-from cometmq.broker.reviver import SLICE
+from cometmq.broker.metadata.tables import Group, Topic
+from cometmq.broker.pop.reviver import SLICE
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.properties import decode_properties

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import pytest
 
-from cometmq.broker.metadata import Topic
-from cometmq.broker.send import GATHER_LONG_S, GATHER_S, next_gather_s
-from cometmq.broker.send_plain import fifo_queue
+from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.sending.plain import fifo_queue
+from cometmq.broker.sending.sender import GATHER_LONG_S, GATHER_S, next_gather_s
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.convert import SYS_COMPRESSED
-from cometmq.broker.metadata import PERM_READ, Topic
-from cometmq.broker.send_plain import Origin, fifo_queue, lane_of, prepare_plain
+from cometmq.broker.metadata.tables import PERM_READ, Topic
+from cometmq.broker.sending.plain import Origin, fifo_queue, lane_of, prepare_plain
 from cometmq.broker.stored_properties import encode_sent
 from cometmq.broker.validation import MIXED, check_message_type, check_messages
 from cometmq.proto import v2

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.send_answer import Special
-from cometmq.broker.send_typed import SpecialType
+from cometmq.broker.sending.answer import Special
+from cometmq.broker.sending.typed import SpecialType
 from cometmq.broker.validation import MIXED, Draft
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.broker.meta_log import META_TOPIC
+from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.front.errors import PortInUseError
 from cometmq.front.grpcio_door import GrpcioDoor
 from cometmq.proto import paths, v1, v2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cometmq.broker.cluster_view import GroupView
-from cometmq.broker.metadata import Topic
+from cometmq.broker.metadata.tables import Topic
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import Live, nameserver, running, settings, until

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.timer_core import DIRECT_MAX, Timed, TimerCore
+from cometmq.broker.delay.timer_core import DIRECT_MAX, Timed, TimerCore
 
 START = 1_700_000_000_000
 SECOND = 1000

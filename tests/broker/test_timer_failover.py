@@ -6,8 +6,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from cometmq.broker.delayed import delayed_message
-from cometmq.broker.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
+from cometmq.broker.delay.delayed import delayed_message
+from cometmq.broker.metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.store.properties import SCHEDULE_TOPIC

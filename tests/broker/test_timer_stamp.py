@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq.broker.delay.timer_stamp import DEQUEUED, ENQUEUED, ROLLED, number, stamped
 from cometmq.broker.stored_properties import in_bucket_order
-from cometmq.broker.timer_stamp import DEQUEUED, ENQUEUED, ROLLED, number, stamped
 from cometmq.store.properties import decode_properties, encode_properties
 from cometmq.store.record import Record, decode
 from cometmq.store.timer_rules import TIMER_TOPIC

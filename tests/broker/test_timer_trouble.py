@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.metadata import Topic
+from cometmq.broker.metadata.tables import Topic
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.store.errors import OffsetOutOfRangeError

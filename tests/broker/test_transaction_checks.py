@@ -6,8 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from cometmq.broker.metadata import Topic
-from cometmq.broker.transaction_records import GROUP, HALF_TOPIC, PARKED_TOPIC
+from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.transactions.records import GROUP, HALF_TOPIC, PARKED_TOPIC
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import running, settings, until

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cometmq.broker.transaction_core import (
+from cometmq.broker.transactions.core import (
     OUTCOMES_MAX,
     CheckRules,
     Half,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.transaction_records import (
+from cometmq.broker.transactions.records import (
     HALF_TOPIC,
     OP_TOPIC,
     PARKED_TOPIC,

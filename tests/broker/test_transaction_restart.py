@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cometmq.broker.transaction_records import HALF_TOPIC
+from cometmq.broker.transactions.records import HALF_TOPIC
 from cometmq.proto import paths, v1, v2
 from cometmq.store.record import decode
 from cometmq.tests.broker.broker_process import BrokerProcess

@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.metadata import Topic
-from cometmq.broker.transaction_records import (
-    GROUP,
-    HALF_TOPIC,
-    OP_TOPIC,
-)
+from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.transactions.records import GROUP, HALF_TOPIC, OP_TOPIC
 from cometmq.front.context import RequestContext
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
@@ -275,7 +271,7 @@ def test_ends_that_the_log_does_not_take_are_written_later(
             assert one.node.transactions.table.buffer == [0]
             assert await told(one, "t", ids[1]) == v2.HA_NOT_AVAILABLE, "a commit is a write"
             assert await told(one, "t", ids[1], v2.ROLLBACK) == v2.OK, "this waits in memory"
-            monkeypatch.setattr("cometmq.broker.transaction_ops.BUFFER_MAX", 2)
+            monkeypatch.setattr("cometmq.broker.transactions.ops.BUFFER_MAX", 2)
             assert await told(one, "t", ids[2], v2.ROLLBACK) == v2.INTERNAL_SERVER_ERROR
             monkeypatch.undo()
             one.node.transactions.ops.flush()
@@ -341,7 +337,7 @@ def test_the_waiting_room_of_a_start_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
-        monkeypatch.setattr("cometmq.broker.transactions._WAITING_MAX", 1)
+        monkeypatch.setattr("cometmq.broker.transactions.service._WAITING_MAX", 1)
         async with desk(tmp_path) as one:
             one.topic("t", message_type=v2.TRANSACTION)
             first, second = await prepared(one, "t", "A", "B")

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc.aio
 
-from cometmq.broker.registry import Client
-from cometmq.broker.transaction_records import OP_TOPIC, op_offsets
+from cometmq.broker.clients.registry import Client
+from cometmq.broker.transactions.records import OP_TOPIC, op_offsets
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.errors import WireError
 from cometmq.store.record import Record, decode

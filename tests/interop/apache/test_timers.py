@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.recall import Recalls
+from cometmq.broker.delay.recall import Recalls
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.store.config import StoreConfig

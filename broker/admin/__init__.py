@@ -1,0 +1,1 @@
+"""Administration: topics, groups, offsets, the cluster and messages by key."""

@@ -1,0 +1,200 @@
+"""`cometmq.v1.Admin`, consumer groups: create, alter, delete, list, describe.
+
+Promises: what is not said stays as it is; creating again with the same settings changes nothing;
+system groups are refused (broker semantics, sections 8.2 and 8.5). A deletion takes the group's
+retry and dead-letter topics along and, unless they shall stay, its offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ...proto import v1, v2
+from ...proto.errors import WireError
+from ..metadata.changes import check_writable, count_creation, when_durable
+from ..metadata.codec import group_message, retry_policy
+from ..metadata.tables import Group, is_system_group
+from ..validation import MAX_INVISIBLE_MS, check_group
+from .attributes import GROUP_RULES, changed
+from .progress import all_progress, clients_of, group_progress, group_queues
+from .removal import offer_again, topics_of_group
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+    from ..node import Node
+
+ATTEMPTS_MAX = 1_000
+_RETRY_QUEUES_MAX = 1_024
+_DELAYS_MAX = 100
+_MULTIPLIER_MAX = 100
+_NS_PER_MS = 1_000_000
+
+
+class GroupAdmin:
+    """Handlers of the service that are about consumer groups."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def create(
+        self, request: v1.CreateGroupRequest, ctx: RequestContext
+    ) -> asyncio.Future[v1.CreateGroupResponse] | v1.CreateGroupResponse:
+        """Create a group, or alter it to what the request says."""
+        check_group(request.name)
+        metadata = self._node.metadata
+        known = metadata.group(request.name)
+        if known is None and request.must_exist:
+            raise _unknown(request.name)
+        group = _wanted(request, known)
+        is_new, differs = known is None, group != known
+        answer = v1.CreateGroupResponse(
+            code=v2.OK,
+            message="OK",
+            group=group_message(group),
+            created=is_new,
+            altered=differs and not is_new,
+        )
+        if not differs:
+            return answer
+        metadata.check_room_for_group(group.name)
+        check_writable(self._node)
+        if request.dry_run:
+            return answer
+        node, begin_ns = self._node, self._node.clock.steady_ns()
+        future = when_durable(node, node.meta_log.write_group(group), answer)
+        if is_new:
+            count_creation(node, "consumer_group", False, begin_ns, future)
+        return future
+
+    def delete(
+        self, request: v1.DeleteGroupRequest, ctx: RequestContext
+    ) -> asyncio.Future[v1.DeleteGroupResponse] | v1.DeleteGroupResponse:
+        """Delete a group with what hangs on it; its own record is the last, so that a deletion that
+        is cut off can be asked for again."""
+        check_group(request.name)
+        node = self._node
+        group = node.metadata.group(request.name)
+        if group is None:
+            raise _unknown(request.name)
+        rows = group_queues(node, request.name, "")
+        topics = topics_of_group(node.metadata, request.name)
+        progress = group_progress(node, request.name, rows, len(clients_of(node, request.name)))
+        answer = v1.DeleteGroupResponse(
+            code=v2.OK,
+            message="OK",
+            topics=topics,
+            messages=progress.retries + progress.dead_letters,
+            offsets=[] if request.keep_offsets else sorted({row.topic for row in rows}),
+            in_flight=sum(row.in_flight for row in rows),
+            clients=progress.clients,
+        )
+        if request.dry_run:
+            return answer
+        if answer.messages and not request.accept_loss:
+            raise WireError(
+                v2.FORBIDDEN,
+                f"{answer.messages} messages of group {request.name} wait for a retry or are dead "
+                "letters: accept the loss",
+            )
+        check_writable(node)
+        if request.keep_offsets:
+            offer_again(node, group)
+        for name in topics:
+            node.meta_log.delete_topic(name)
+        end = node.meta_log.delete_group(request.name, request.keep_offsets)
+        return when_durable(node, end, answer)
+
+    def list_all(self, request: v1.ListGroupsRequest, ctx: RequestContext) -> v1.ListGroupsResponse:
+        """All consumer groups of this broker by name, and how far they are."""
+        progress = all_progress(self._node)
+        groups = [
+            group
+            for group in sorted(self._node.metadata.groups.values(), key=lambda group: group.name)
+            if request.include_system or not is_system_group(group.name)
+        ]
+        return v1.ListGroupsResponse(
+            code=v2.OK,
+            message="OK",
+            groups=[group_message(group) for group in groups],
+            progress=[progress[group.name] for group in groups],
+        )
+
+    def describe(
+        self, request: v1.DescribeGroupRequest, ctx: RequestContext
+    ) -> v1.DescribeGroupResponse:
+        """One group: its lag, what is in flight, and its clients."""
+        group = self._node.metadata.group(request.name)
+        if group is None:
+            raise _unknown(request.name)
+        queues = group_queues(self._node, group.name, request.topic)
+        now_ns = self._node.clock.steady_ns()
+        clients = [
+            v1.GroupClient(
+                client_id=client.client_id,
+                language=client.language,
+                version=client.version,
+                peer=client.peer,
+                last_seen_ms_ago=(now_ns - client.last_seen_ns) // _NS_PER_MS,
+            )
+            for client in clients_of(self._node, group.name)
+        ]
+        progress = group_progress(self._node, group.name, queues, len(clients))
+        return v1.DescribeGroupResponse(
+            code=v2.OK,
+            message="OK",
+            group=group_message(group),
+            queues=queues,
+            lag=progress.lag,
+            in_flight=progress.in_flight,
+            clients=clients,
+            progress=progress,
+        )
+
+
+def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:
+    """What the group shall be."""
+    if not 0 <= request.max_attempts <= ATTEMPTS_MAX:
+        raise _bad(f"max_attempts must be 1 to {ATTEMPTS_MAX}")
+    if not 0 <= request.retry_queues <= _RETRY_QUEUES_MAX:
+        raise _bad(f"retry_queues must be 1 to {_RETRY_QUEUES_MAX}")
+    base = known or Group(request.name)
+    extra = dict(base.extra)
+    if request.HasField("retry"):
+        _check_retry(request.retry)
+        extra.pop("groupRetryPolicy", None)
+        policy = retry_policy(request.retry)
+        if policy:
+            extra["groupRetryPolicy"] = policy
+    return Group(
+        base.name,
+        request.orderly if request.HasField("orderly") else base.orderly,
+        request.max_attempts or base.max_attempts,
+        request.consume_enable if request.HasField("consume_enable") else base.consume_enable,
+        request.retry_queues or base.retry_queues,
+        changed(GROUP_RULES, base.attributes, request.attributes, new=known is None),
+        extra,
+    )
+
+
+def _check_retry(retry: v1.GroupRetry) -> None:
+    if len(retry.delays_ms) > _DELAYS_MAX:
+        raise _bad(f"a retry policy has at most {_DELAYS_MAX} delays")
+    times = [*retry.delays_ms, *((retry.initial_ms, retry.max_ms) if retry.initial_ms else ())]
+    if any(not 0 < ms <= MAX_INVISIBLE_MS for ms in times):
+        # A push consumer asks for the delay by ChangeInvisibleDuration, which goes no further.
+        raise _bad(f"the delays of a retry policy are 1 to {MAX_INVISIBLE_MS} ms")
+    if retry.initial_ms > retry.max_ms:
+        raise _bad("the first delay of an exponential retry policy is above its longest")
+    if retry.initial_ms and not (
+        1 <= retry.multiplier <= _MULTIPLIER_MAX and retry.multiplier == int(retry.multiplier)
+    ):
+        raise _bad(f"the multiplier of a retry policy is a whole number, 1 to {_MULTIPLIER_MAX}")
+
+
+def _unknown(name: str) -> WireError:
+    return WireError(v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {name} does not exist")
+
+
+def _bad(sentence: str) -> WireError:
+    return WireError(v2.BAD_REQUEST, sentence)

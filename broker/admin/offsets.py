@@ -1,0 +1,118 @@
+"""`cometmq.v1.Admin`, consumer offsets: set a group to a time, an offset or an end of a topic.
+
+Promises: the answer says for each queue where the group was and where it is now, and with `dry_run`
+where it would be; the next receive starts there; what was in flight counts no more, a locked FIFO queue
+is free, and the journal knows (broker semantics, section 2.5). Retry topics are left alone unless what
+waits in them shall be skipped, too: a reset loses no message that nobody named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ...proto import v1, v2
+from ...proto.errors import WireError
+from ..metadata.tables import Topic
+from ..pop.retry import queue_topics
+from ..validation import check_group, check_topic
+from .progress import NOT_CONSUMED, queue_row
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+    from ..node import Node
+
+_LATEST_TIME = -1
+"""As a time: the end, as in Apache's tools."""
+
+
+class OffsetAdmin:
+    """Handler of the service that is about offsets."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def reset(
+        self, request: v1.ResetOffsetsRequest, ctx: RequestContext
+    ) -> v1.ResetOffsetsResponse:
+        """Set the offsets of a group on a topic."""
+        check_topic(request.topic)
+        check_group(request.group)
+        node = self._node
+        topic, group = node.metadata.topic(request.topic), node.metadata.group(request.group)
+        if topic is None:
+            raise WireError(v2.TOPIC_NOT_FOUND, f"topic {request.topic} does not exist")
+        if group is None:
+            raise WireError(
+                v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {request.group} does not exist"
+            )
+        node.catch_up()
+        changes = [*self._changes(request, topic), *self._skipped_retries(request)]
+        if not request.dry_run:
+            if not node.is_leader:
+                raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
+            for change in changes:
+                node.offsets.commit(change.topic, group.name, change.queue_id, change.after)
+                node.pop.rewind(change.topic, group.name, change.queue_id, change.after)
+        return v1.ResetOffsetsResponse(code=v2.OK, message="OK", changes=changes)
+
+    def _changes(self, request: v1.ResetOffsetsRequest, topic: Topic) -> Iterator[v1.OffsetChange]:
+        queue_ids = range(topic.read_queues)
+        if request.HasField("queue_id"):
+            if request.queue_id not in queue_ids:
+                raise _bad(f"topic {topic.name} has no queue {request.queue_id}")
+            queue_ids = range(request.queue_id, request.queue_id + 1)
+        for queue_id in queue_ids:
+            yield self._change(request.group, topic.name, queue_id, self._target(request, queue_id))
+
+    def _target(self, request: v1.ResetOffsetsRequest, queue_id: int) -> int:
+        store, topic = self._node.store, request.topic
+        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        position = request.WhichOneof("position")
+        if position == "offset":
+            if not first <= request.offset <= end:
+                raise WireError(
+                    v2.ILLEGAL_OFFSET,
+                    f"queue {queue_id} of {topic} holds offsets {first} to {end}, "
+                    f"not {request.offset}",
+                )
+            return request.offset
+        if position == "timestamp_ms":
+            if request.timestamp_ms < _LATEST_TIME:
+                raise _bad(f"{request.timestamp_ms} is not a time")
+            if request.timestamp_ms != _LATEST_TIME:
+                return store.offset_by_time(topic, queue_id, request.timestamp_ms)
+            return end
+        if request.edge == v1.ResetOffsetsRequest.EARLIEST:
+            return first
+        if request.edge == v1.ResetOffsetsRequest.LATEST:
+            return end
+        raise _bad("say where to: a time, an offset, earliest or latest")
+
+    def _skipped_retries(self, request: v1.ResetOffsetsRequest) -> Iterator[v1.OffsetChange]:
+        if not request.skip_retries:
+            return
+        for name in queue_topics(request.topic, request.group)[1:]:
+            known = self._node.metadata.topic(name)
+            for queue_id in range(known.read_queues if known is not None else 0):
+                end = self._node.store.max_offset(name, queue_id)
+                yield self._change(request.group, name, queue_id, end)
+
+    def _change(self, group: str, topic: str, queue_id: int, after: int) -> v1.OffsetChange:
+        before = self._node.offsets.get(topic, group, queue_id)
+        before = NOT_CONSUMED if before is None else before
+        row = queue_row(self._node, topic, group, queue_id, before)
+        return v1.OffsetChange(
+            topic=topic,
+            queue_id=queue_id,
+            before=before,
+            after=after,
+            min_offset=row.min_offset,
+            max_offset=row.max_offset,
+            in_flight=row.in_flight,
+            broker=row.broker,
+        )
+
+
+def _bad(sentence: str) -> WireError:
+    return WireError(v2.BAD_REQUEST, sentence)

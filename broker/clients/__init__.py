@@ -1,0 +1,1 @@
+"""Who is connected: registrations, telemetry streams, heartbeats, and what followers pass on."""

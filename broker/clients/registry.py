@@ -1,0 +1,168 @@
+"""Clients by client id: when each was last heard of, its settings and its open telemetry streams.
+
+Promises: a client is known by its id and never by its connection (one connection may carry every
+client of a process); the end of a telemetry stream is not the end of the client; a client without
+settings is fine (gRPC API, sections 2.1, 5.3, 7.5 and pitfalls 21 and 22). Who produces to a topic is
+known from the settings and, for those who only add topics later, from the first transaction that they
+send (pitfall 40). State is in memory and derived: losing it costs nothing but the next heartbeat.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+    from ...proto import v2
+
+_NS_PER_MS = 1_000_000
+SENT_TOPICS_MAX = 1_000
+"""Topics of one client that are known from its transactions alone: it names them itself in minutes."""
+
+
+class CommandStream(Protocol):
+    """What the registry needs of an open telemetry stream: somewhere to send commands."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing reaches the client through it any more."""
+
+    def send(self, message: object) -> None:
+        """Queue one command for the client."""
+
+
+@dataclass(slots=True)
+class Client:
+    """One producer or consumer object of some process."""
+
+    client_id: str
+    language: str
+    version: str
+    peer: str
+    last_seen_ns: int
+    client_type: int = 0
+    group: str = ""
+    settings: v2.Settings | None = None
+    topics: frozenset[str] = frozenset()
+    """That it said it produces to."""
+    sent: dict[str, None] = field(default_factory=dict)
+    """That it sent transactions to."""
+    streams: list[CommandStream] = field(default_factory=list)
+
+
+class ClientRegistry:
+    """Every client that this node heard of within the expiry time."""
+
+    def __init__(self, expiry_ms: int, limit: int) -> None:
+        self._expiry_ns = expiry_ms * _NS_PER_MS
+        self._limit = limit
+        self._clients: dict[str, Client] = {}
+        self._producers: dict[str, dict[str, Client]] = {}
+        self._turns: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._clients.values()))
+
+    def seen(self, ctx: RequestContext, now_ns: int) -> Client:
+        """Note that a client spoke; it is registered if it was unknown."""
+        client = self._clients.get(ctx.client_id)
+        if client is None:
+            return self._register(ctx, now_ns)
+        client.last_seen_ns = now_ns
+        return client
+
+    def get(self, client_id: str) -> Client | None:
+        """The client, alive or about to expire."""
+        return self._clients.get(client_id)
+
+    def alive(self, client_id: str, now_ns: int) -> bool:
+        """Whether the client was heard of within the expiry time."""
+        client = self._clients.get(client_id)
+        return client is not None and now_ns - client.last_seen_ns <= self._expiry_ns
+
+    def settings(self, client_id: str) -> v2.Settings | None:
+        """The settings that the client sent last, if it ever did."""
+        client = self._clients.get(client_id)
+        return client.settings if client is not None else None
+
+    def forget(self, client_id: str) -> Client | None:
+        """The client said good-bye (or expired)."""
+        client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._unlist(client, (*client.topics, *client.sent))
+        return client
+
+    def publishes(self, client: Client, topics: Iterable[str]) -> None:
+        """The client's settings name what it produces to."""
+        self._unlist(client, client.topics)
+        client.topics = frozenset(topics)
+        for topic in (*client.topics, *client.sent):
+            self._producers.setdefault(topic, {})[client.client_id] = client
+
+    def sends(self, client: Client, topic: str) -> None:
+        """The client sends a transaction: it can be asked about it, whatever its settings say."""
+        if topic in client.sent:
+            return
+        client.sent[topic] = None
+        if len(client.sent) > SENT_TOPICS_MAX:
+            oldest = next(iter(client.sent))
+            del client.sent[oldest]
+            if oldest not in client.topics:
+                self._unlist(client, (oldest,))
+        self._producers.setdefault(topic, {})[client.client_id] = client
+
+    def producers(self, topic: str, now_ns: int) -> list[Client]:
+        """Those that live, can be reached here and produce to the topic; each call begins with the
+        next one of them."""
+        found = [
+            client
+            for client in self._producers.get(topic, {}).values()
+            if now_ns - client.last_seen_ns <= self._expiry_ns
+            and any(not stream.finished for stream in client.streams)
+        ]
+        if len(found) > 1:
+            first = self._turns[topic] % len(found)
+            self._turns[topic] += 1
+            found = found[first:] + found[:first]
+        return found
+
+    def expire(self, now_ns: int) -> list[str]:
+        """Forget who was not heard of for too long; the ids are returned."""
+        cut = now_ns - self._expiry_ns
+        gone = [c.client_id for c in self._clients.values() if c.last_seen_ns < cut]
+        for client_id in gone:
+            self.forget(client_id)
+        return gone
+
+    def _register(self, ctx: RequestContext, now_ns: int) -> Client:
+        if len(self._clients) >= self._limit:
+            self._drop_oldest()
+        client = Client(ctx.client_id, ctx.language, ctx.client_version, ctx.peer, now_ns)
+        self._clients[ctx.client_id] = client
+        return client
+
+    def _drop_oldest(self) -> None:
+        """Ids are the caller's choice: a loop of fresh ids must not fill the memory.
+
+        A sixteenth goes at once, so that the scan is paid once for many registrations.
+        """
+        count = max(1, self._limit // 16)
+        oldest = heapq.nsmallest(count, self._clients.values(), key=lambda c: c.last_seen_ns)
+        for client in oldest:
+            self.forget(client.client_id)
+
+    def _unlist(self, client: Client, topics: Iterable[str]) -> None:
+        for topic in topics:
+            listed = self._producers.get(topic)
+            if listed is not None:
+                listed.pop(client.client_id, None)
+                if not listed:
+                    del self._producers[topic]
+                    del self._turns[topic]

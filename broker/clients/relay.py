@@ -1,0 +1,73 @@
+"""Heartbeats and good-byes that a follower has taken, passed on to the leader behind the client's back.
+
+The client was answered already: nothing here is waited for, and what cannot be delivered is dropped,
+because the next heartbeat comes in seconds. Bounded in calls under way. Calls carry the client's own
+metadata and the mark that keeps them from making a second hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from ...front.context import FORWARDED
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 3.0
+# Clients beat every 10 s: this many under way means that the leader does not answer.
+_UNDER_WAY_MAX = 1_000
+_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2000), ("grpc.enable_retries", 0))
+
+
+class Relay:
+    """One channel to whoever is the leader."""
+
+    def __init__(self, leader: Callable[[], str | None]) -> None:
+        """`leader` gives the leader's clients' address, or None while nobody knows it."""
+        self._leader = leader
+        self._target = ""
+        self._channel: grpc.aio.Channel | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failing = False
+
+    def send(self, path: str, request: bytes, ctx: RequestContext) -> None:
+        """Pass a request on, if there is somewhere to pass it to."""
+        target = self._leader()
+        if target is None or len(self._tasks) >= _UNDER_WAY_MAX:
+            return
+        task = asyncio.get_running_loop().create_task(self._send(target, path, request, ctx))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Drop what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _send(self, target: str, path: str, request: bytes, ctx: RequestContext) -> None:
+        if target != self._target:
+            old, self._target = self._channel, target
+            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            if old is not None:
+                await old.close()
+        assert self._channel is not None
+        metadata = (*(pair for pair in ctx.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
+        try:
+            await self._channel.unary_unary(path)(request, metadata=metadata, timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if not self._failing:
+                log.info("relay.failed target=%s code=%s", target, error.code().name)
+            self._failing = True
+        else:
+            self._failing = False

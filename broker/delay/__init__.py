@@ -1,0 +1,1 @@
+"""Messages that come later: the 18 levels, arbitrary times through the timer wheel, recall."""

@@ -1,0 +1,196 @@
+"""How timers come into memory and into the wheel: slots that open, and messages that arrive.
+
+`read` walks the chain of a slot whose second is near and looks at each of its records, for the time
+and the key; `enqueue` follows the timer topic, puts a unit for each message into the wheel, and tells the
+core of those whose slot is open already or past (broker semantics, section 6.2). Both stop when their time
+is over and go on in the next turn. Promises: in the order of the topic; a message that has a unit is not
+put twice; what fails (full disk) is tried again from the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ...store.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.properties import property_value
+from ...store.record import decode_delivery
+from ...store.results import GetStatus
+from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC, place
+from ...store.timer_store import DUE, KNOWN, TimerStore
+from .timer_core import Timed, TimerCore
+from .timer_stamp import DUE_BEFORE_ENQUEUED, number
+
+if TYPE_CHECKING:
+    from ...store.results import StoredRecord
+    from ...store.timer_unit import TimerUnit
+    from ..node import Node
+    from .timer_stats import TimerStats
+
+_RECORDS = 64
+_BYTES = 1 << 20
+_NOTHING = frozenset(
+    (
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.OFFSET_OVERFLOW_ONE,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+    )
+)
+
+
+class TimerIntake:
+    """Feeds a core from the files and the timer topic of a node."""
+
+    def __init__(self, node: Node, timers: TimerStore, core: TimerCore, stats: TimerStats) -> None:
+        self._node = node
+        self._config = node.store.config
+        self._timers = timers
+        self._core = core
+        self._stats = stats
+        self._reading: Iterator[TimerUnit] | None = None
+        self._reading_slot = 0
+        self._cancellations: list[TimerUnit] = []
+        self.delivered_before = (0, 0)
+        """Queue offset and time: another leader has delivered what lies before both."""
+
+    # -- reading slots ------------------------------------------------------------------------
+
+    def read(self, stop_ns: int) -> bool:
+        """Open the slots whose second is near; True: there is more."""
+        clock, core, timers = self._node.clock, self._core, self._timers
+        while self._reading is not None or core.may_open(clock.wall_ms()):
+            if self._reading is None:
+                now_ms = clock.wall_ms()
+                horizon_ms = core.horizon_ms(now_ms)
+                core.pass_to(timers.wheel.next_used(core.open_ms, horizon_ms))
+                if not core.may_open(now_ms):
+                    return False
+                self._reading_slot = core.begin()
+                self._reading = timers.units(self._reading_slot)
+            for unit in self._reading:
+                if unit.cancels and not unit.rolled:
+                    self._cancellations.append(unit)
+                else:
+                    self._open_unit(unit)
+                if clock.steady_ns() >= stop_ns:
+                    return True
+            self._read_to_the_end(timers)
+        return False
+
+    def _read_to_the_end(self, timers: TimerStore) -> None:
+        slot_ms, self._reading = self._reading_slot, None
+        for key in timers.cancelled_keys(self._cancellations):
+            self._core.cancel(slot_ms, key)
+        self._cancellations = []
+        self._core.opened(slot_ms)
+
+    def _open_unit(self, unit: TimerUnit) -> None:
+        try:
+            data = self._node.store.record_at(unit.physical_offset)
+            properties = decode_delivery(data).properties
+        except (OffsetOutOfRangeError, RecordFormatError):
+            self._stats.gone += 1  # retention took it
+            return
+        self._core.add(self._timed(properties, self._reading_slot, unit))
+
+    def _timed(self, properties: bytes, slot_ms: int, unit: TimerUnit) -> Timed:
+        return Timed(
+            _due_ms(properties, slot_ms, self._core.precision_ms) if not unit.rolled else slot_ms,
+            unit.physical_offset,
+            slot_ms,
+            unit.write_ms,
+            _text(property_value(properties, b"UNIQ_KEY")),
+            _name(property_value(properties, b"REAL_TOPIC")),
+            unit.rolled,
+        )
+
+    # -- enqueueing ---------------------------------------------------------------------------
+
+    def enqueue(self, stop_ns: int) -> bool:
+        """Put what has come into the wheel; True: there is more."""
+        node, core = self._node, self._core
+        while not core.crowded:
+            found = node.store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
+            if found.status in _NOTHING:
+                return False
+            for stored in found.records:
+                core.queue_offset = stored.queue_offset
+                self._put(stored)
+                core.queue_offset = stored.queue_offset + 1
+            core.queue_offset = max(core.queue_offset, found.next_offset)
+            if node.clock.steady_ns() >= stop_ns:
+                return True
+        return False
+
+    def _put(self, stored: StoredRecord) -> None:
+        """One message of the timer topic. Raises StoreError or OSError: once more, later."""
+        core, timers = self._core, self._timers
+        properties = decode_delivery(stored.data).properties
+        topic = _name(property_value(properties, b"REAL_TOPIC"))
+        out_ms = number(property_value(properties, b"TIMER_OUT_MS"))
+        if not topic or out_ms < 0:
+            self._stats.gone += 1  # no timer message, whoever wrote it
+            return
+        if stored.queue_offset < self.delivered_before[0] and out_ms < self.delivered_before[1]:
+            return
+        now_ms = self._node.clock.wall_ms()
+        write_ms = max(core.floor(now_ms), core.read_ms)
+        cancelled = _text(property_value(properties, b"TIMER_DEL_UNIQKEY"))
+        done = timers.put(
+            out_ms,
+            write_ms,
+            stored.physical_offset,
+            len(stored.data),
+            real_topic=topic,
+            cancels=bool(cancelled),
+        )
+        if done == KNOWN:
+            return
+        core.changes += 1
+        self._stats.enqueued(topic, max(out_ms - now_ms, 0))
+        if done == DUE:
+            if cancelled:
+                core.cancel(out_ms, cancelled, stored.queue_offset)
+            else:
+                self._put_direct(properties, out_ms, stored)
+            return
+        where = place(out_ms, write_ms, self._config)
+        assert where is not None
+        if not cancelled:
+            timers.metrics.add(topic, 1, now_ms)
+        if core.is_open(where.slot_ms):
+            unit = timers.log.read(done)
+            if cancelled and not where.rolled:
+                core.cancel(where.slot_ms, cancelled)
+            else:
+                core.add(self._timed(properties, where.slot_ms, unit))
+
+    def _put_direct(self, properties: bytes, out_ms: int, stored: StoredRecord) -> None:
+        """Its slot is over, or was when it came: it goes out at its time, without the wheel."""
+        timed = Timed(
+            _due_ms(properties, out_ms, self._core.precision_ms),
+            stored.physical_offset,
+            out_ms,
+            DUE_BEFORE_ENQUEUED,
+            _text(property_value(properties, b"UNIQ_KEY")),
+            _name(property_value(properties, b"REAL_TOPIC")),
+            number=stored.queue_offset,
+        )
+        self._core.add_direct(timed)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+_name = lru_cache(maxsize=4096)(_text)
+"""Topics: the same few, again and again."""
+
+
+def _due_ms(properties: bytes, slot_ms: int, precision_ms: int) -> int:
+    """When exactly: TIMER_DELIVER_MS, within its slot; the slot's end where only a delay was given."""
+    end_ms = slot_ms + precision_ms
+    deliver_ms = number(property_value(properties, b"TIMER_DELIVER_MS"))
+    return deliver_ms if slot_ms < deliver_ms <= end_ms else end_ms

@@ -1,0 +1,222 @@
+"""Pop state as the log tells it: what is open, what was acknowledged, and what is finished. Pure.
+
+The same tables serve a leader, which fills them with what it writes (`core.py`), a broker after
+its restart, and a follower that reads along (`read_checkpoint`, `read_ack`, in the order of the log). The
+`mark`s say from where on the log would have to be read again: the first checkpoint in the timer topic
+that is not finished, and in each queue of the revive topic the first copy of one. Both are saved as
+consumer offsets at one moment, so the mark of the timers also waits for a copy that is not passed.
+
+Bounds: checkpoints are as many as batches in flight, finished ones that wait behind an open one at most
+as many again, and acknowledged offsets `CONSUMED_MAX` of a queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from .checkpoint import Book, Checkpoint
+from .revive_codec import AckRecord, BatchKey, CheckpointRecord
+
+CONSUMED_MAX = 100_000
+"""Acknowledged offsets of one queue that are remembered from the log; more are delivered again."""
+_SWEEP_SLACK = 4_096
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What is in flight of all groups without order, and what of it the log has."""
+
+    books: dict[tuple[str, str], dict[int, Book]] = field(default_factory=dict)
+    """By topic and group, then by queue id."""
+    open_count: int = 0
+    """Messages in flight."""
+    consuming: dict[int, Book] = field(default_factory=dict)
+    """The books with acknowledged offsets from the log, by their id in memory."""
+    _written: deque[Checkpoint] = field(default_factory=deque)
+    """In the order of their places; some finished."""
+    _written_limit: int = _SWEEP_SLACK
+    _to_ack: deque[Checkpoint] = field(default_factory=deque)
+    _keys: dict[BatchKey, Checkpoint] = field(default_factory=dict)
+    """What was read from the log, and what has surfaced."""
+    _copies: dict[int, deque[tuple[int, Checkpoint]]] = field(default_factory=dict)
+    """By queue of the revive topic: what has surfaced and may not be forgotten."""
+
+    def book(self, topic: str, group: str, queue_id: int) -> Book:
+        """The book of a queue, begun when there is none."""
+        books = self.books.get((topic, group))
+        if books is None:
+            books = self.books[topic, group] = {}
+        book = books.get(queue_id)
+        if book is None:
+            book = books[queue_id] = Book(topic, group, queue_id)
+        return book
+
+    def books_of(self, topic: str, group: str) -> Iterable[Book]:
+        """Those of a group on a topic."""
+        return self.books.get((topic, group), {}).values()
+
+    def all_books(self) -> Iterator[Book]:
+        """Every one."""
+        for books in self.books.values():
+            yield from books.values()
+
+    def _note_written(self, checkpoint: Checkpoint) -> None:
+        written = self._written
+        written.append(checkpoint)
+        if len(written) > self._written_limit:
+            # One batch that stays open long keeps the finished ones behind it. Sweeping when they
+            # have doubled bounds them by what is open, at a constant cost for each.
+            self._written = deque(one for one in written if not one.finished)
+            self._written_limit = _SWEEP_SLACK + 2 * len(self._written)
+
+    # What the log says: after a restart, and on a follower.
+
+    def read_checkpoint(
+        self, record: CheckpointRecord, revive_queue: int, place: int, stored_ms: int
+    ) -> None:
+        """A checkpoint, in the order of the log; `place` as in `Checkpoint`."""
+        key = record.key
+        known = self._keys.get(key)
+        if known is not None:
+            return  # a copy of what is known
+        book = self.book(key.topic, key.group, key.queue_id)
+        offsets = [key.start + distance for distance in record.distances]
+        for at, offset in enumerate(offsets):
+            if record.acked >> at & 1 and offset not in book.open:
+                self._consume(book, offset, stored_ms)
+        opened = ((1 << len(offsets)) - 1) & ~record.acked
+        if not opened:
+            return
+        checkpoint = Checkpoint(
+            book,
+            key.start,
+            key.pop_ms,
+            record.invisible_ms,
+            offsets,
+            opened,
+            revive_queue,
+            record.suspended,
+            place,
+        )
+        for offset in checkpoint.chosen(opened):
+            old = book.open.get(offset)
+            if old is None:
+                self.open_count += 1
+            else:
+                # Given out anew: the ack of the old one follows, or the log ends before it.
+                old.open &= ~old.bit(offset)
+                old.acks |= old.bit(offset)
+            book.consumed.pop(offset, None)
+            book.open[offset] = checkpoint
+        self._keys[key] = checkpoint
+        self._note_written(checkpoint)
+
+    def read_ack(self, record: AckRecord, stored_ms: int) -> None:
+        """Acks, in the order of the log; those of an unknown checkpoint are of a finished one."""
+        checkpoint = self._keys.get(record.key)
+        if checkpoint is None:
+            return
+        book = checkpoint.book
+        for offset in record.offsets:
+            if offset not in checkpoint.offsets:
+                continue
+            bit = checkpoint.bit(offset)
+            checkpoint.open &= ~bit
+            checkpoint.acks &= ~bit
+            if book.open.get(offset) is checkpoint:
+                del book.open[offset]
+                self.open_count -= 1
+                self._consume(book, offset, stored_ms)
+        self._drop_if_finished(record.key, checkpoint)
+
+    def read_passed(self, key: BatchKey) -> None:
+        """The reader of the revive topic, us or Apache's broker, is done with the checkpoint."""
+        checkpoint = self._keys.get(key)
+        if checkpoint is None:
+            return
+        for offset in checkpoint.chosen(checkpoint.open):
+            if checkpoint.book.open.get(offset) is checkpoint:
+                del checkpoint.book.open[offset]
+                self.open_count -= 1
+        checkpoint.open = checkpoint.acks = 0
+        self._drop_if_finished(key, checkpoint)
+
+    def read_everything(self) -> None:
+        """This replica leads: from here on it knows what it writes itself."""
+        self._to_ack = deque(one for one in self._keys.values() if one.acks)
+        self._keys = {one.key: one for one in self._keys.values() if one.surfaced}
+
+    def prune(self, book: Book, committed: int, rewound_ms: int = 0) -> None:
+        """Forget acknowledged offsets that the consumer offset says too, or that were acknowledged
+        before the offset was set back."""
+        book.consumed = {
+            offset: stored_ms
+            for offset, stored_ms in book.consumed.items()
+            if offset >= committed and stored_ms > rewound_ms
+        }
+        if not book.consumed:
+            self.consuming.pop(id(book), None)
+
+    def handed_over(self, book: Book) -> None:
+        """Whoever has the pop state knows now what was acknowledged."""
+        book.consumed = {}
+        self.consuming.pop(id(book), None)
+
+    def _drop_if_finished(self, key: BatchKey, checkpoint: Checkpoint) -> None:
+        if checkpoint.finished:
+            self._keys.pop(key, None)
+
+    def _consume(self, book: Book, offset: int, stored_ms: int) -> None:
+        if len(book.consumed) >= CONSUMED_MAX:
+            # The oldest: the consumer offset has passed it, or will have soon.
+            del book.consumed[next(iter(book.consumed))]
+        book.consumed[offset] = stored_ms
+        self.consuming[id(book)] = book
+
+    # What surfaced in the revive topic.
+
+    def read_copy(self, record: CheckpointRecord, offset: int, revive_queue: int) -> None:
+        """A checkpoint lies in the revive topic; called in the order of the queue's offsets."""
+        checkpoint = self._keys.get(record.key) or self._open_one(record)
+        if checkpoint is not None and not checkpoint.finished:
+            checkpoint.surfaced = True
+            self._keys[record.key] = checkpoint
+            self._copies.setdefault(revive_queue, deque()).append((offset, checkpoint))
+
+    def _open_one(self, record: CheckpointRecord) -> Checkpoint | None:
+        key = record.key
+        book = self.books.get((key.topic, key.group), {}).get(key.queue_id)
+        if book is None:
+            return None
+        for distance in record.distances:
+            found = book.open.get(key.start + distance)
+            if found is not None and found.start == key.start and found.pop_ms == key.pop_ms:
+                return found
+        return None
+
+    # How far the log need not be read again.
+
+    def timer_mark(self, end: int) -> int:
+        """The first queue offset of the timer topic, before `end`, that is not finished with."""
+        written = self._written
+        while written and written[0].finished:
+            written.popleft()
+        return min(written[0].place, end) if written else end
+
+    def revive_mark(self, revive_queue: int, end: int) -> int:
+        """The same for a queue of the revive topic, which was read up to `end`."""
+        copies = self._copies.get(revive_queue)
+        while copies and not (copies[0][1].open or copies[0][1].acks):
+            self._pass(copies.popleft()[1])
+        return copies[0][0] if copies else end
+
+    def first_due_ms(self, revive_queue: int) -> int | None:
+        """When the messages of the first copy that is not passed come back."""
+        copies = self._copies.get(revive_queue)
+        return copies[0][1].visible_ms if copies else None
+
+    def _pass(self, checkpoint: Checkpoint) -> None:
+        checkpoint.surfaced = False
+        self._keys.pop(checkpoint.key, None)

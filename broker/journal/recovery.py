@@ -1,0 +1,248 @@
+"""Reading what the log says of pop state: after a restart, and on a follower that reads along.
+
+Checkpoints and acks lie in the timer topic, among the users' timers, and what has surfaced in the
+queues of the revive topic. They are read in the order of the log, from where the consumer offsets of
+`CID_RMQ_SYS_REVIVE_GROUP` say that everything before is settled: those of the revive topic are
+Apache's own bookmarks, the one of the timer topic is ours. Without ours (Apache's broker wrote the
+directory) reading begins so long before the end that nothing older can be open, and what lies in the
+revive topic before Apache's bookmark is settled (broker semantics, sections 1.7 and 1.10).
+
+Derived state: reading it again costs time, never a message. Promise: `step` does a bounded piece.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...store.properties import property_value
+from ...store.record import Delivery as Stored
+from ...store.record import decode_delivery
+from ...store.results import GetResult, GetStatus
+from ...store.timer_rules import OUT_MS, REAL_QUEUE, TIMER_QUEUE, TIMER_TOPIC
+from .core import PopJournal
+from .revive_codec import TAG_CODES, AckRecord, CheckpointRecord, decode
+
+OPEN_MAX_MS = 13 * 3_600_000
+"""Nothing is hidden for longer than 12 hours, and an hour for what was due and not looked at."""
+_READ_RECORDS = 32
+_READ_BYTES = 1 << 20
+_LOOK_COST = 16
+"""A read that finds nothing has gone over up to 800 entries; it counts like this many records."""
+_OUT_MS = OUT_MS.encode()
+_REAL_QUEUE = REAL_QUEUE.encode()
+
+
+class Log(Protocol):
+    """What is needed of the store."""
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None = None,
+        *,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int: ...
+
+
+@dataclass(slots=True)
+class _Source:
+    """One queue that is read."""
+
+    topic: str
+    queue_id: int
+    next_offset: int = 0
+    ahead: deque[tuple[int, int, Stored]] = field(default_factory=deque)
+    """Physical offset, queue offset and record of what was read and not looked at yet."""
+
+    @property
+    def place(self) -> int:
+        """The first queue offset that was not looked at."""
+        return self.ahead[0][1] if self.ahead else self.next_offset
+
+
+class ReviveReader:
+    """Feeds a `PopJournal` from a log, a piece at a time."""
+
+    def __init__(
+        self,
+        log: Log,
+        journal: PopJournal,
+        revive_topic: str,
+        committed: Callable[[str, int], int | None],
+    ) -> None:
+        """`committed` gives the consumer offset of the revive group for a topic and queue."""
+        self._log = log
+        self._journal = journal
+        self._topic = revive_topic
+        self._committed = committed
+        self._timer = _Source(TIMER_TOPIC, TIMER_QUEUE)
+        self._revive: dict[int, _Source] = {}
+        self.newest_ms = 0
+        """When the newest record that was read was stored."""
+        self._begin_timer()
+
+    @property
+    def place(self) -> int:
+        """The first queue offset of the timer topic that was not read."""
+        return self._timer.place
+
+    def revive_places(self) -> dict[int, int]:
+        """The same of the revive topic, by queue."""
+        return {queue_id: source.place for queue_id, source in self._revive.items()}
+
+    def watch(self, queue_ids: Collection[int]) -> None:
+        """These queues of the revive topic exist."""
+        for queue_id in queue_ids:
+            if queue_id not in self._revive:
+                source = self._revive[queue_id] = _Source(self._topic, queue_id)
+                source.next_offset = self._begin_revive(queue_id)
+
+    def behind(self) -> bool:
+        """Whether there is something to read."""
+        return any(
+            source.ahead or source.next_offset < self._log.max_offset(source.topic, source.queue_id)
+            for source in (self._timer, *self._revive.values())
+        )
+
+    def follow_copies(self, limit: int) -> list[int]:
+        """On a leader, which knows what it wrote itself: see what has surfaced of it.
+
+        Returns the queue of each checkpoint that was seen.
+        """
+        seen = []
+        for queue_id, source in self._revive.items():
+            while limit > 0 and (source.ahead or self._fill(source)):
+                if not source.ahead:
+                    continue
+                _, offset, stored = source.ahead.popleft()
+                record = decode(stored.body)
+                if isinstance(record, CheckpointRecord):
+                    self._journal.read_copy(record, offset, queue_id)
+                    seen.append(queue_id)
+                limit -= 1
+        return seen
+
+    def step(self, limit: int) -> bool:
+        """Read about `limit` records; returns whether there is more."""
+        sources = [self._timer, *self._revive.values()]
+        self._skip_settled()
+        while limit > 0:
+            limit -= sum(self._fill(source) for source in sources if not source.ahead)
+            ready = [source for source in sources if source.ahead]
+            if not ready:
+                return False
+            source = min(ready, key=lambda one: one.ahead[0][0])
+            _, offset, record = source.ahead.popleft()
+            self._look(source, offset, record)
+            limit -= 1
+        return True
+
+    def _begin_timer(self) -> None:
+        log, timer = self._log, self._timer
+        first = log.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        mark = self._committed(TIMER_TOPIC, TIMER_QUEUE)
+        if mark is None:
+            newest_ms = self._newest_timer_ms()
+            if newest_ms:
+                mark = log.offset_by_time(TIMER_TOPIC, TIMER_QUEUE, newest_ms - OPEN_MAX_MS)
+        timer.next_offset = max(first, min(mark or 0, log.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
+        begin = log.get(TIMER_TOPIC, TIMER_QUEUE, timer.next_offset, 1)
+        # Nothing of what is read now surfaced before it was written.
+        self._since_ms = (
+            decode_delivery(begin.records[0].data).store_timestamp_ms if begin.records else None
+        )
+
+    def _newest_timer_ms(self) -> int:
+        end = self._log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        newest = self._log.get(TIMER_TOPIC, TIMER_QUEUE, end - 1, 1) if end else None
+        if newest is None or not newest.records:
+            return 0
+        return decode_delivery(newest.records[0].data).store_timestamp_ms
+
+    def _begin_revive(self, queue_id: int) -> int:
+        log = self._log
+        first = log.min_offset(self._topic, queue_id)
+        mark = self._committed(self._topic, queue_id)
+        if mark is None:
+            return first
+        if self._since_ms is not None:
+            mark = min(mark, log.offset_by_time(self._topic, queue_id, self._since_ms))
+        return max(first, min(mark, log.max_offset(self._topic, queue_id)))
+
+    def _skip_settled(self) -> None:
+        """A leader has moved its mark: what lies before it is settled."""
+        timer = self._timer
+        mark = min(
+            self._committed(TIMER_TOPIC, TIMER_QUEUE) or 0,
+            self._log.max_offset(TIMER_TOPIC, TIMER_QUEUE),
+        )
+        if mark > timer.place:
+            timer.ahead.clear()
+            timer.next_offset = mark
+
+    def _fill(self, source: _Source) -> int:
+        """Read on in a queue; returns what it cost."""
+        log = self._log
+        if source.next_offset >= log.max_offset(source.topic, source.queue_id):
+            return 0
+        result = log.get(
+            source.topic,
+            source.queue_id,
+            source.next_offset,
+            _READ_RECORDS,
+            _READ_BYTES,
+            tag_codes=TAG_CODES,
+        )
+        # Whatever the status: the next offset is where there may be something, never here again.
+        source.next_offset = max(result.next_offset, source.next_offset + 1)
+        if result.status is GetStatus.FOUND:
+            source.ahead.extend(
+                (found.physical_offset, found.queue_offset, decode_delivery(found.data))
+                for found in result.records
+            )
+        return _LOOK_COST
+
+    def _look(self, source: _Source, offset: int, stored: Stored) -> None:
+        self.newest_ms = max(self.newest_ms, stored.store_timestamp_ms)
+        record = decode(stored.body)
+        if record is None:
+            return
+        if source is self._timer:
+            self._look_timer(offset, stored, record)
+            return
+        journal = self._journal
+        if not isinstance(record, CheckpointRecord):
+            journal.read_ack(record, stored.store_timestamp_ms)
+            return
+        if not property_value(stored.properties, _OUT_MS):
+            # It never was in the timer topic; what is written later lies behind what we have read.
+            journal.read_checkpoint(
+                record, source.queue_id, self._timer.place, stored.store_timestamp_ms
+            )
+        journal.read_copy(record, offset, source.queue_id)
+        if offset < (self._committed(self._topic, source.queue_id) or 0):
+            journal.read_passed(record.key)
+
+    def _look_timer(
+        self, offset: int, stored: Stored, record: CheckpointRecord | AckRecord
+    ) -> None:
+        if isinstance(record, AckRecord):
+            self._journal.read_ack(record, stored.store_timestamp_ms)
+            return
+        queue = property_value(stored.properties, _REAL_QUEUE)
+        revive_queue = int(queue) if queue.isdigit() else 0
+        self._journal.read_checkpoint(record, revive_queue, offset, stored.store_timestamp_ms)

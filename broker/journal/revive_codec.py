@@ -1,0 +1,185 @@
+"""Records of the revive topic: checkpoints of popped batches, and what was acknowledged of them. Pure.
+
+    ck     a batch: which messages, since when, for how long, which of them were done when it was written
+    ack    one message of a batch is done
+    bAck   several messages of a batch are done
+
+Compact JSON, keys in alphabetical order, byte for byte what Apache 5.5 writes (broker semantics, section
+1.7; the golden case `grpc`). Each is put as a timer message for the revive topic: a checkpoint surfaces
+there a second before the end of its invisible time, its acks at that end, so that a reader of a queue of
+the topic meets the checkpoint first. What is due already lies in the revive topic at once, without the
+timer's properties (store format, section 2.12). The order of the properties is that of a Java map of 16
+buckets (2.4). Promise: what cannot be read as such a record is None, never an exception.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ...store.properties import java_hash
+from ...store.record import Message
+from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC, rounded
+
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+"""The group whose consumer offsets say what of the revive topic is settled."""
+CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+TAG_CODES = frozenset(java_hash(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG))
+BATCH_MAX = 32
+"""Messages of one checkpoint: the bits of a Java int."""
+ACK_INTERVAL_MS = 1_000
+"""So long before its acks a checkpoint surfaces."""
+
+_WORD = 1 << BATCH_MAX
+
+
+def revive_topic(cluster: str) -> str:
+    """Where checkpoints and acks surface."""
+    return f"rmq_sys_REVIVE_LOG_{cluster}"
+
+
+class BatchKey(NamedTuple):
+    """What joins a checkpoint with its acks, the broker's name aside."""
+
+    topic: str
+    """The one that was read: the retry topic for what came from there."""
+    group: str
+    queue_id: int
+    start: int
+    pop_ms: int
+
+
+@dataclass(slots=True)
+class CheckpointRecord:
+    """A `ck`."""
+
+    key: BatchKey
+    invisible_ms: int
+    distances: Sequence[int]
+    """Of the batch's messages from `key.start`; bit j belongs to the j-th."""
+    acked: int = 0
+    """Bits of what was done when it was written."""
+    suspended: bool = False
+    """The delivery is not counted as an attempt."""
+
+
+@dataclass(slots=True)
+class AckRecord:
+    """An `ack` or a `bAck`."""
+
+    key: BatchKey
+    offsets: list[int] = field(default_factory=list)
+
+
+def decode(body: bytes) -> CheckpointRecord | AckRecord | None:
+    """What a body says; None for anything else."""
+    try:
+        found = json.loads(body)
+        key = BatchKey(
+            _text(found["t"]),
+            _text(found["c"]),
+            _number(found["q"]),
+            _number(found["so"]),
+            _number(found["pt"]),
+        )
+        if "it" in found:
+            return _checkpoint(key, found)
+        listed = found.get("aol")
+        offsets = [found["ao"]] if listed is None else listed
+        return AckRecord(key, [_number(offset) for offset in offsets])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _checkpoint(key: BatchKey, found: dict[str, Any]) -> CheckpointRecord:
+    listed = found.get("d")
+    # Without the distances the messages lie one behind the other.
+    distances = range(_number(found["n"])) if listed is None else [_number(d) for d in listed]
+    if len(distances) > BATCH_MAX:
+        raise ValueError("more messages than bits")
+    acked = _number(found.get("bm", 0)) % _WORD
+    return CheckpointRecord(
+        key, _number(found["it"]), distances, acked, found.get("sp", False) is True
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("not a number")
+    return value
+
+
+class ReviveWriter:
+    """Makes the records of one broker."""
+
+    def __init__(self, broker: str, topic: str, precision_ms: int) -> None:
+        self._broker = broker
+        self._quoted_broker = json.dumps(broker)
+        self._topic = topic
+        self._precision_ms = precision_ms
+        self.host = b""
+        """Born host and store host, packed."""
+
+    def checkpoint(self, record: CheckpointRecord, revive_queue: int, now_ms: int) -> Message:
+        """The record of a batch."""
+        key = record.key
+        visible_ms = key.pop_ms + record.invisible_ms
+        # A Java int: the last of 32 bits is its sign.
+        acked = record.acked - _WORD if record.acked >> (BATCH_MAX - 1) else record.acked
+        distances = ",".join(map(str, record.distances))
+        body = (
+            f'{{"bm":{acked},"bn":{self._quoted_broker},"c":{json.dumps(key.group)},'
+            f'"d":[{distances}],"it":{record.invisible_ms},"n":{len(record.distances)},'
+            f'"pt":{key.pop_ms},"q":{key.queue_id},"reviveTime":{visible_ms},"ro":0,'
+            f'"so":{key.start},"sp":{"true" if record.suspended else "false"},'
+            f'"t":{json.dumps(key.topic)}}}'
+        )
+        unique = f"{self._unique(key, key.start)}@{self._broker}@{CK_TAG}"
+        times = visible_ms - ACK_INTERVAL_MS, now_ms
+        return self._message(body, CK_TAG, unique, revive_queue=revive_queue, times=times)
+
+    def ack(
+        self, key: BatchKey, offsets: Sequence[int], visible_ms: int, revive_queue: int, now_ms: int
+    ) -> Message:
+        """The record of what is done of a batch, one message or several."""
+        rest = (
+            f'"bn":{self._quoted_broker},"c":{json.dumps(key.group)},"pt":{key.pop_ms},'
+            f'"q":{key.queue_id},"so":{key.start},"t":{json.dumps(key.topic)}}}'
+        )
+        if len(offsets) == 1:
+            body = f'{{"ao":{offsets[0]},{rest}'
+            unique, tag = f"{self._unique(key, offsets[0])}@{self._broker}@{ACK_TAG}", ACK_TAG
+        else:
+            body = f'{{"ao":0,"aol":[{",".join(map(str, offsets))}],{rest}'
+            listed = ", ".join(map(str, offsets))
+            unique, tag = f"{self._unique(key, f'[{listed}]')}@{BATCH_ACK_TAG}", BATCH_ACK_TAG
+        times = visible_ms, now_ms
+        return self._message(body, tag, unique, revive_queue=revive_queue, times=times)
+
+    def _unique(self, key: BatchKey, which: int | str) -> str:
+        return f"{key.topic}@{key.queue_id}@{which}@{key.group}@{key.pop_ms}"
+
+    def _message(
+        self, body: str, tag: str, unique: str, *, revive_queue: int, times: tuple[int, int]
+    ) -> Message:
+        deliver_ms, now_ms = times
+        own = f"TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique}\x02TAGS\x01{tag}\x02"
+        topic, queue_id = self._topic, revive_queue
+        if deliver_ms > now_ms:
+            out_ms = rounded(deliver_ms, self._precision_ms)
+            own = (
+                f"REAL_TOPIC\x01{topic}\x02{own}"
+                f"TIMER_OUT_MS\x01{out_ms}\x02REAL_QID\x01{revive_queue}\x02"
+            )
+            topic, queue_id = TIMER_TOPIC, TIMER_QUEUE
+        return Message(
+            topic, queue_id, body.encode(), own.encode(), 0, 0, now_ms, self.host, self.host
+        )

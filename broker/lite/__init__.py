@@ -1,0 +1,1 @@
+"""Lite topics: many small ordered topics within one, received by subscription."""

@@ -1,0 +1,181 @@
+"""Acknowledgements, changes of the invisible time and dead letters of lite topics.
+
+Source: gRPC API, sections 5.7-5.9 and 5.13. A request names the parent topic; which lite topic a message
+is of stands in the entry, or else in the record that the handle points to. Codes are those of ordinary
+messages (`pop/ack.py`): what is of no use any more is INVALID_RECEIPT_HANDLE and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...proto import v2
+from ...proto.errors import WireError
+from ...store.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.properties import property_value
+from ...store.record import decode_delivery
+from ..metadata.changes import when_durable
+from ..pop.ack import ACK_ENTRIES_MAX
+from ..pop.dead_letter import Origin, move
+from ..pop.delivery import Claim, Outcome
+from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
+from ..validation import check_group, check_invisible, check_topic, duration_ms, require_client_id
+from .names import PROPERTY, queue_of
+from .receive import QUEUE
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ...front.context import RequestContext
+    from ..node import Node
+    from .receive import LiteReceive
+
+    Request = (
+        v2.AckMessageRequest
+        | v2.ChangeInvisibleDurationRequest
+        | v2.ForwardMessageToDeadLetterQueueRequest
+    )
+
+_INVALID = (v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
+_EXPIRED = (v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
+_OK = (v2.OK, "OK")
+
+
+class LiteAcks:
+    """What consumers say about messages of lite topics."""
+
+    def __init__(self, node: Node, receive: LiteReceive) -> None:
+        self._node = node
+        self._receive = receive
+
+    def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> v2.AckMessageResponse:
+        """AckMessage. Raises WireError."""
+        self._check(request, ctx)
+        if not request.entries:
+            raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
+        if len(request.entries) > ACK_ENTRIES_MAX:
+            raise WireError(v2.BAD_REQUEST, f"over {ACK_ENTRIES_MAX} entries in one request")
+        answer = v2.AckMessageResponse()
+        touched: dict[str, None] = {}
+        results = set()
+        for entry in request.entries:
+            result = self._ack_one(request, entry, touched)
+            results.add(result)
+            answer.entries.add(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=v2.Status(code=v2.Code.ValueType(result[0]), message=result[1]),
+            )
+        for queue in touched:
+            self._receive.settle(request.group.name, queue)
+        code, text = results.pop()
+        if results:
+            code, text = v2.MULTIPLE_RESULTS, "the entries' results differ"
+        answer.status.code = v2.Code.ValueType(code)
+        answer.status.message = text
+        return answer
+
+    def change_invisible(
+        self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
+    ) -> v2.ChangeInvisibleDurationResponse:
+        """ChangeInvisibleDuration; the answer always holds a handle that can be used."""
+        text = request.receipt_handle
+        try:
+            self._check(request, ctx)
+            invisible_ms = duration_ms(request.invisible_duration)
+            check_invisible(invisible_ms, 0)
+            handle, queue = self._usable(request, text, request.lite_topic)
+            core, _ = self._receive.state(request.group.name, queue)
+            now_ms = self._node.clock.wall_ms()
+            outcome, delivery = core.change(
+                _claim(handle), now_ms, invisible_ms, count=not request.suspend
+            )
+            if outcome is Outcome.STALE:
+                raise WireError(*_EXPIRED)
+        except WireError as error:
+            return v2.ChangeInvisibleDurationResponse(status=error.status(), receipt_handle=text)
+        if delivery is not None:
+            handle.pop_ms = delivery.pop_ms
+            handle.invisible_ms = delivery.visible_ms - delivery.pop_ms
+            text = encode_handle(handle)
+        self._receive.settle(request.group.name, queue)
+        return v2.ChangeInvisibleDurationResponse(
+            status=v2.Status(code=v2.OK, message="OK"), receipt_handle=text
+        )
+
+    def forward_to_dead_letter_queue(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, ctx: RequestContext
+    ) -> (
+        v2.ForwardMessageToDeadLetterQueueResponse
+        | asyncio.Future[v2.ForwardMessageToDeadLetterQueueResponse]
+    ):
+        """ForwardMessageToDeadLetterQueue: copy, then acknowledge. Raises WireError."""
+        self._check(request, ctx)
+        handle, queue = self._usable(request, request.receipt_handle, request.lite_topic)
+        node, group = self._node, request.group.name
+        core, _ = self._receive.state(group, queue)
+        claim, now_ms = _claim(handle), node.clock.wall_ms()
+        outcome = core.judge(claim, now_ms)
+        if outcome is Outcome.STALE:
+            raise WireError(*_EXPIRED)
+        answer = v2.ForwardMessageToDeadLetterQueueResponse(
+            status=v2.Status(code=v2.OK, message="OK")
+        )
+        if outcome is not Outcome.DONE:
+            self._receive.settle(group, queue)
+            return answer
+        records = node.store.get(queue, 0, handle.offset, 1).records
+        if not records or records[0].queue_offset != handle.offset:
+            raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
+        origin = Origin(request.topic.name, queue, group)
+        end = move(node, origin, records[0], max(1, request.delivery_attempt))
+        core.ack(claim, now_ms)
+        self._receive.settle(group, queue)
+        return answer if node.durability.immediate else when_durable(node, end, answer)
+
+    def _check(self, request: Request, ctx: RequestContext) -> None:
+        require_client_id(ctx)
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+
+    def _ack_one(
+        self, request: v2.AckMessageRequest, entry: v2.AckMessageEntry, touched: dict[str, None]
+    ) -> tuple[int, str]:
+        try:
+            handle, queue = self._usable(request, entry.receipt_handle, entry.lite_topic)
+        except WireError as error:
+            return error.code, error.message
+        core, _ = self._receive.state(request.group.name, queue)
+        touched[queue] = None
+        outcome = core.ack(_claim(handle), self._node.clock.wall_ms())
+        if outcome is Outcome.STALE:
+            return _EXPIRED
+        if outcome is Outcome.DONE:
+            self._node.counters.acked += 1
+        return _OK
+
+    def _usable(self, request: Request, text: str, lite: str) -> tuple[ReceiptHandle, str]:
+        """The handle, and the light queue that its message is in. Raises WireError."""
+        node = self._node
+        handle = decode_handle(text)
+        if handle is None or handle.broker != node.config.broker_name or handle.key != QUEUE:
+            raise WireError(*_INVALID)
+        lite = lite or self._lite_of(handle)
+        queue = queue_of(request.topic.name, lite)
+        # A follower may not have the message yet that the leader gave out.
+        if not lite or (node.is_leader and handle.offset >= node.store.next_offset(queue, 0)):
+            raise WireError(*_INVALID)
+        return handle, queue
+
+    def _lite_of(self, handle: ReceiptHandle) -> str:
+        """The lite topic of the record that the handle points to; "" for none."""
+        try:
+            data = self._node.store.record_at(handle.physical_offset)
+        except (OffsetOutOfRangeError, RecordFormatError):
+            return ""
+        properties = decode_delivery(data).properties
+        return property_value(properties, PROPERTY.encode()).decode("utf-8", "replace")
+
+
+def _claim(handle: ReceiptHandle) -> Claim:
+    return Claim(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)

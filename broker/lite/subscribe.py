@@ -1,0 +1,254 @@
+"""SyncLiteSubscription: which lite topics a client of a group receives, and where it begins.
+
+Source: gRPC API, section 5.13; broker semantics, section 12.2. Checks come in the order of the
+specification; what is refused changes nothing. A group that sees a lite topic for the first time begins
+at its end, fixed when it subscribes, so that what is sent afterwards is delivered however late the
+first poll comes; OffsetOption of a partial subscription says otherwise. Subscriptions are in memory:
+clients refresh them every 30 seconds, and those not refreshed for a minute are dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...front.service import OutboundFull
+from ...proto import v2
+from ...proto.errors import WireError
+from ..pop.request import known_group, readable_topic
+from ..validation import check_group, check_topic, lite_topic_problem, require_client_id
+from .core import Eviction, LiteClient, LiteTable
+from .names import (
+    bound_topic,
+    events_max,
+    is_exclusive,
+    is_parent,
+    is_wildcard,
+    parse_queue,
+    queue_of,
+    quota,
+    resets_on_takeover,
+    resets_on_unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+    from ..metadata.tables import Group
+    from ..node import Node
+    from .receive import LiteReceive
+
+log = logging.getLogger(__name__)
+
+CALLS_A_SECOND = 5_000
+"""As the reference: subscriptions are cheap, storms of them are not."""
+_SECOND_NS = 1_000_000_000
+_PARTIAL = (v2.PARTIAL_ADD, v2.PARTIAL_REMOVE)
+
+
+class LiteSubscribe:
+    """The handler, for one node."""
+
+    def __init__(self, node: Node, table: LiteTable, receive: LiteReceive) -> None:
+        self._node = node
+        self._table = table
+        self._receive = receive
+        self._second = 0
+        self._calls = 0
+
+    def sync(
+        self, request: v2.SyncLiteSubscriptionRequest, ctx: RequestContext
+    ) -> v2.SyncLiteSubscriptionResponse:
+        """Handler of SyncLiteSubscription. Raises WireError."""
+        require_client_id(ctx)
+        node = self._node
+        now_ns = node.clock.steady_ns()
+        node.clients.seen(ctx, now_ns)
+        self._limit(now_ns)
+        group = self._group(request)
+        parent, action, key = request.topic.name, request.action, (group.name, ctx.client_id)
+        wildcard = is_wildcard(group)
+        if wildcard and action in _PARTIAL:
+            raise WireError(
+                v2.BAD_REQUEST, f"group {group.name} receives every lite topic: it names none"
+            )
+        if action == v2.COMPLETE_REMOVE:
+            self._leave(key, group)
+        elif action == v2.PARTIAL_REMOVE:
+            self._remove(key, parent, request.lite_topic_set, group, now_ns)
+        else:
+            queues = [] if wildcard else self._queues(request)
+            self._check_room(key, queues, group, complete=action == v2.COMPLETE_ADD)
+            self._add(request, key, queues, group, now_ns)
+        return v2.SyncLiteSubscriptionResponse(status=v2.Status(code=v2.OK, message="OK"))
+
+    def dropped(self, queues: Iterable[str], group: str) -> None:
+        """Nobody of the group may subscribe to these any more: their locks may go on in peace."""
+        known = self._node.metadata.group(group)
+        if known is not None and resets_on_unsubscribe(known):
+            for queue in queues:
+                if not self._table.subscribers(queue, _parent_of(queue), group):
+                    self._receive.forget_queue(queue, group)
+                    self._node.offsets.forget(queue, group)
+
+    # Checks.
+
+    def _limit(self, now_ns: int) -> None:
+        second = now_ns // _SECOND_NS
+        if second != self._second:
+            self._second, self._calls = second, 0
+        self._calls += 1
+        if self._calls > CALLS_A_SECOND:
+            raise WireError(v2.TOO_MANY_REQUESTS, "too many subscriptions of lite topics")
+
+    def _group(self, request: v2.SyncLiteSubscriptionRequest) -> Group:
+        parent = request.topic.name
+        check_topic(parent)
+        check_group(request.group.name)
+        if request.action == v2.PARTIAL_ADD:
+            for name in request.lite_topic_set:
+                problem = lite_topic_problem(name)
+                if problem:
+                    raise WireError(v2.ILLEGAL_LITE_TOPIC, problem)
+        topic = readable_topic(self._node, parent)
+        group = known_group(self._node, request.group.name)
+        if not is_parent(topic):
+            raise WireError(v2.BAD_REQUEST, f"topic {parent} has no lite topics")
+        bound = bound_topic(group)
+        if bound != parent:
+            raise WireError(
+                v2.BAD_REQUEST, f"group {group.name} is bound to topic {bound or '(none)'}"
+            )
+        return group
+
+    def _queues(self, request: v2.SyncLiteSubscriptionRequest) -> list[str]:
+        """The light queues that are named. Names that cannot be are left out, where the protocol does
+        not check them."""
+        names = dict.fromkeys(request.lite_topic_set)
+        return [queue_of(request.topic.name, n) for n in names if not lite_topic_problem(n)]
+
+    def _check_room(
+        self, key: tuple[str, str], queues: list[str], group: Group, *, complete: bool
+    ) -> None:
+        client = self._table.get(key)
+        known = set() if client is None else set(client.queues)
+        after = set(queues) if complete else known | set(queues)
+        room = self._table.references_max - self._table.references + len(known)
+        if len(after) > quota(group):
+            raise WireError(
+                v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                f"a client of group {group.name} may subscribe to {quota(group)} lite topics",
+            )
+        full = client is None and len(self._table) >= self._node.config.max_clients
+        if full or len(after) > max(room, len(known)):
+            raise WireError(
+                v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                "there are too many subscriptions of lite topics: maxLiteSubscriptionCount",
+            )
+
+    # Changes.
+
+    def _add(
+        self,
+        request: v2.SyncLiteSubscriptionRequest,
+        key: tuple[str, str],
+        queues: list[str],
+        group: Group,
+        now_ns: int,
+    ) -> None:
+        table, parent = self._table, request.topic.name
+        wildcard, exclusive = is_wildcard(group), is_exclusive(group)
+        fresh_client = table.get(key) is None
+        client = table.open(key, parent, events_max(group), now_ns, wildcard=wildcard)
+        fresh = [queue for queue in queues if queue not in client.queues]
+        if request.action == v2.COMPLETE_ADD:
+            before = list(client.queues)
+            evicted = table.replace(client, queues, exclusive=exclusive)
+            self.dropped([queue for queue in before if queue not in client.queues], group.name)
+        else:
+            evicted = table.add(client, queues, exclusive=exclusive)
+            if resets_on_takeover(group):
+                for one in evicted:
+                    self._restart(one.queue, group.name, self._end(one.queue))
+            if request.HasField("offset_option"):
+                self._apply(request.offset_option, queues, group.name)
+        if not client.queues and not wildcard:
+            table.drop(key)  # an empty refresh: ids are the caller's choice, and cost nothing so
+        self._tell(evicted)
+        if wildcard and fresh_client:
+            fresh = self._lite_queues(parent)
+        self._begin(client, fresh if request.action == v2.COMPLETE_ADD else queues or fresh)
+
+    def _begin(self, client: LiteClient, queues: list[str]) -> None:
+        """The client may have something to look at in these."""
+        node, group = self._node, client.key[0]
+        for queue in queues:
+            if not client.wants(queue):
+                continue  # an exclusive lite topic of another client
+            position = node.offsets.position(queue, group, 0)
+            if position is None:
+                node.offsets.commit(queue, group, 0, self._end(queue))
+            elif position.offset < self._end(queue):
+                client.note(queue)
+        self._receive.wake([client])
+
+    def _remove(
+        self, key: tuple[str, str], parent: str, names: Iterable[str], group: Group, now_ns: int
+    ) -> None:
+        client = self._table.get(key)
+        if client is not None:
+            client.seen_ns = now_ns
+            gone = self._table.remove(client, [queue_of(parent, name) for name in names])
+            self.dropped(gone, group.name)
+
+    def _leave(self, key: tuple[str, str], group: Group) -> None:
+        client = self._table.get(key)
+        queues = [] if client is None else list(client.queues)
+        self._table.drop(key)
+        self.dropped(queues, group.name)
+
+    def _apply(self, option: v2.OffsetOption, queues: list[str], group: str) -> None:
+        """Where the group goes on. A timestamp, and LAST, change nothing."""
+        kind = option.WhichOneof("offset_type")
+        for queue in queues:
+            first, end = self._node.store.min_offset(queue, 0), self._end(queue)
+            position = self._node.offsets.position(queue, group, 0)
+            if kind == "policy" and option.policy == v2.OffsetOption.MIN:
+                self._restart(queue, group, first)
+            elif kind == "policy" and option.policy == v2.OffsetOption.MAX:
+                self._restart(queue, group, end)
+            elif kind == "offset":
+                self._restart(queue, group, min(max(option.offset, first), end))
+            elif kind == "tail_n" and position is not None:
+                self._restart(queue, group, max(first, position.offset - max(option.tail_n, 0)))
+
+    def _restart(self, queue: str, group: str, offset: int) -> None:
+        """The group goes on at `offset`; what is out is forgotten, and with it the lock."""
+        self._receive.forget_queue(queue, group)
+        self._node.offsets.commit(queue, group, 0, offset)
+
+    def _end(self, queue: str) -> int:
+        return self._node.store.next_offset(queue, 0)
+
+    def _lite_queues(self, parent: str) -> list[str]:
+        return [q for q in self._node.store.light_queues() if _parent_of(q) == parent]
+
+    def _tell(self, evicted: list[Eviction]) -> None:
+        """Let clients know which lite topics went to another one."""
+        for one in evicted:
+            client = self._node.clients.get(one.client_id)
+            _, lite = parse_queue(one.queue) or ("", "")
+            command = v2.TelemetryCommand(
+                notify_unsubscribe_lite_command=v2.NotifyUnsubscribeLiteCommand(lite_topic=lite)
+            )
+            for stream in client.streams if client is not None else ():
+                if not stream.finished:
+                    try:
+                        stream.send(command)
+                    except OutboundFull:
+                        # It does not read: its next refresh is refused, and it is told again.
+                        log.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
+
+
+def _parent_of(queue: str) -> str:
+    return (parse_queue(queue) or ("", ""))[0]

@@ -1,0 +1,1 @@
+"""Topics and groups: tables, their records in the log, their files."""

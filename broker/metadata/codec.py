@@ -1,0 +1,169 @@
+"""Topics and groups as the bodies of log records, and the splitting of a snapshot into parts.
+
+Pure. Promises: what is decoded equals what was encoded; a snapshot's parts are each at most
+`part_bytes` and belong to one version; a snapshot counts only when all of its parts stand together
+(design, section 8.3; HA, rule R11). Fields of Apache's JSON files that only Apache interprets do not
+travel in records: they stay in the files of the directory that they came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ...proto import v1, v2
+from .tables import Group, Topic, type_attribute
+
+# A record body of this size is far below every limit of the log, and a snapshot of ten thousand
+# topics needs about six of them.
+PART_BYTES = 256 * 1024
+
+
+def topic_message(topic: Topic) -> v1.TopicConfig:
+    """The record form of a topic."""
+    return v1.TopicConfig(
+        name=topic.name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        perm=topic.perm,
+        message_type=topic.message_type,
+        attributes=topic.attributes,
+        first_offsets=topic.first_offsets,
+    )
+
+
+def topic_of(message: v1.TopicConfig) -> Topic:
+    """The topic of a record."""
+    return Topic(
+        message.name,
+        message.read_queues,
+        message.write_queues,
+        message.perm,
+        message.message_type,
+        dict(message.attributes) or _attributes(message.message_type),
+        first_offsets=dict(message.first_offsets),
+    )
+
+
+def _attributes(message_type: int) -> dict[str, str]:
+    # A topic of Apache's without attributes is a NORMAL one, and stays without.
+    return {} if message_type == v2.NORMAL else type_attribute(message_type)
+
+
+def group_message(group: Group) -> v1.GroupConfig:
+    """The record form of a group."""
+    return v1.GroupConfig(
+        name=group.name,
+        orderly=group.orderly,
+        max_attempts=group.max_attempts,
+        consume_enable=group.consume_enable,
+        consume_from_min=bool(group.extra.get("consumeFromMinEnable", True)),
+        retry_queues=group.retry_queues,
+        retry=_retry_message(group),
+        attributes=group.attributes,
+    )
+
+
+def group_of(message: v1.GroupConfig) -> Group:
+    """The group of a record."""
+    extra: dict[str, object] = {}
+    if not message.consume_from_min:
+        extra["consumeFromMinEnable"] = False
+    policy = retry_policy(message.retry)
+    if policy:
+        extra["groupRetryPolicy"] = policy
+    return Group(
+        message.name,
+        message.orderly,
+        message.max_attempts,
+        message.consume_enable,
+        message.retry_queues,
+        dict(message.attributes),
+        extra,
+    )
+
+
+def _retry_message(group: Group) -> v1.GroupRetry:
+    policy = group.extra.get("groupRetryPolicy") or {}
+    if policy.get("type") == "EXPONENTIAL":
+        exponential = policy.get("exponentialRetryPolicy") or {}
+        return v1.GroupRetry(
+            initial_ms=int(exponential.get("initial", 5_000)),
+            max_ms=int(exponential.get("max", 7_200_000)),
+            multiplier=float(exponential.get("multiplier", 2)),
+        )
+    custom = policy.get("customizedRetryPolicy") or {}
+    return v1.GroupRetry(delays_ms=[int(ms) for ms in custom.get("next") or ()])
+
+
+def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
+    """The field `groupRetryPolicy` of Apache's bean; empty: the broker's own table."""
+    if retry.delays_ms:
+        return {"customizedRetryPolicy": {"next": list(retry.delays_ms)}, "type": "CUSTOMIZED"}
+    if retry.initial_ms:
+        exponential = {
+            "initial": retry.initial_ms,
+            "max": retry.max_ms,
+            "multiplier": int(retry.multiplier),
+        }
+        return {"exponentialRetryPolicy": exponential, "type": "EXPONENTIAL"}
+    return {}
+
+
+def snapshot_parts(
+    version: int, topics: Iterable[Topic], groups: Iterable[Group], part_bytes: int = PART_BYTES
+) -> list[v1.MetaSnapshot]:
+    """Everything at a version, in as many parts as it needs; at least one."""
+    parts = [v1.MetaSnapshot(version=version)]
+    size = 0
+    for item in _messages(topics, groups):
+        item_size = item.ByteSize()
+        if size and size + item_size > part_bytes:
+            parts.append(v1.MetaSnapshot(version=version))
+            size = 0
+        size += item_size
+        if isinstance(item, v1.TopicConfig):
+            parts[-1].topics.append(item)
+        else:
+            parts[-1].groups.append(item)
+    for index, part in enumerate(parts):
+        part.part_index = index
+        part.part_count = len(parts)
+    return parts
+
+
+def _messages(
+    topics: Iterable[Topic], groups: Iterable[Group]
+) -> Iterator[v1.TopicConfig | v1.GroupConfig]:
+    yield from (topic_message(topic) for topic in topics)
+    yield from (group_message(group) for group in groups)
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Collects the parts of a snapshot; a part out of turn drops what was there."""
+
+    parts: list[v1.MetaSnapshot] = field(default_factory=list)
+
+    def add(self, part: v1.MetaSnapshot) -> list[v1.MetaSnapshot] | None:
+        """All parts, once the last one has come."""
+        if part.part_index == 0:
+            self.parts = []
+        elif not self._continues(part):
+            self.parts = []
+            return None
+        self.parts.append(part)
+        if len(self.parts) < part.part_count:
+            return None
+        parts, self.parts = self.parts, []
+        return parts
+
+    def _continues(self, part: v1.MetaSnapshot) -> bool:
+        if not self.parts:
+            return False
+        first = self.parts[0]
+        return (part.part_index, part.part_count, part.version) == (
+            len(self.parts),
+            first.part_count,
+            first.version,
+        )

@@ -1,0 +1,321 @@
+"""Topics and groups in the commit log: their only truth.
+
+Every change is an ordinary record of topic `rmq_sys_COMETMQ_META`, queue 0 (tag META), and every
+segment begins with a snapshot (tag SNAPSHOT), so that any segment's start is a place to begin from
+(design, section 8.3; HA, rule R11). Promises: a change is in the log before it is in the tables; the
+state after a start is the newest whole snapshot and every change behind it; a follower applies what
+arrives and never writes. Because records lie in order, a message of a new topic is durable only if
+the topic is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ...proto import v1, v2
+from ...proto.errors import WireError
+from ...store.record import (
+    BLANK,
+    HOST_V4_BYTES,
+    MAGIC_BLANK,
+    Message,
+    Record,
+    decode,
+    encode_properties,
+)
+from ...store.results import PutStatus
+from .codec import (
+    PART_BYTES,
+    Assembly,
+    group_message,
+    group_of,
+    snapshot_parts,
+    topic_message,
+    topic_of,
+)
+from .tables import Group, Metadata, Topic, is_system_topic
+
+if TYPE_CHECKING:
+    from ...store.message_store import MessageStore
+    from ...store.results import Arrival
+
+log = logging.getLogger(__name__)
+
+META_TOPIC = "rmq_sys_COMETMQ_META"
+META_QUEUE = 0
+_TAG = "TAGS"
+_TAG_META = "META"
+_TAG_SNAPSHOT = "SNAPSHOT"
+# Records read at once while the newest snapshot is looked for, from the end backwards.
+_READ_RECORDS = 64
+_READ_BYTES = 1 << 20
+# Ids under which a topic that was deleted may have had queues.
+_QUEUE_IDS = range(1_024)
+
+
+def _nothing(_name: str) -> None:
+    """Until somebody wants to know."""
+
+
+def _nothing_kept(_name: str, _keep_offsets: bool) -> None:
+    """The same for groups."""
+
+
+class MetaLog:
+    """Writes changes (on the leader), applies records, and makes the snapshots of new segments."""
+
+    def __init__(self, metadata: Metadata, store: MessageStore, wall_ms: Callable[[], int]) -> None:
+        self.version = 0
+        """Number of the newest change in the tables."""
+        self._metadata = metadata
+        self._store = store
+        self.host = bytes(HOST_V4_BYTES)
+        """Born and store host of the records; the server sets it once it knows its port."""
+        self.on_topic_removed: Callable[[str], None] = _nothing
+        self.on_group_removed: Callable[[str, bool], None] = _nothing_kept
+        """Name, and whether its offsets stay. Called on every replica, where it comes in the log."""
+        self._wall_ms = wall_ms
+        self._assembly = Assembly()
+        segment = store.config.mapped_file_size_commit_log
+        # Segments of a few KiB are a test's; there a part must leave room for others.
+        self._part_bytes = min(PART_BYTES, segment // 4)
+        self._snapshot_limit = segment // 2
+
+    # Writing: on the leader only.
+
+    def write_topic(self, topic: Topic) -> int:
+        """Append and apply a topic's creation or change; returns the log offset behind it.
+
+        A new topic begins behind the messages of a deleted one of its name.
+        """
+        if self._metadata.topic(topic.name) is None and not is_system_topic(topic.name):
+            topic.first_offsets = self._ends(topic.name)
+        return self._write_topic(topic)
+
+    def _write_topic(self, topic: Topic) -> int:
+        end = self._write(v1.MetaChange(topic_upsert=topic_message(topic)))
+        self._metadata.put_topic(topic)
+        self._hide_old(topic)
+        return end
+
+    def write_group(self, group: Group) -> int:
+        """Append and apply a group's creation or change; returns the log offset behind it."""
+        end = self._write(v1.MetaChange(group_upsert=group_message(group)))
+        self._metadata.put_group(group)
+        return end
+
+    def delete_topic(self, name: str) -> int:
+        """Append and apply a topic's end; returns the log offset behind it."""
+        end = self._write(v1.MetaChange(topic_delete=name))
+        self._remove_topic(name)
+        return end
+
+    def delete_group(self, name: str, keep_offsets: bool) -> int:
+        """Append and apply a group's end; returns the log offset behind it."""
+        end = self._write(v1.MetaChange(group_delete=name, keep_offsets=keep_offsets))
+        self._remove_group(name, keep_offsets)
+        return end
+
+    def _remove_topic(self, name: str) -> None:
+        self._metadata.remove_topic(name)
+        self.on_topic_removed(name)
+
+    def _remove_group(self, name: str, keep_offsets: bool) -> None:
+        self._metadata.remove_group(name)
+        self.on_group_removed(name, keep_offsets)
+
+    def _ends(self, name: str) -> dict[int, int]:
+        """The next offsets of the queues that there are under a name."""
+        ends = self._store.next_offsets(name, _QUEUE_IDS)
+        return {queue_id: end for queue_id, end in ends.items() if end}
+
+    def _hide_old(self, topic: Topic) -> None:
+        """Let nobody read what a deleted topic of the name left.
+
+        The queues may not reach so far yet: then it is done again where the record comes.
+        """
+        for queue_id, end in topic.first_offsets.items():
+            self._store.hide_below(topic.name, queue_id, end)
+
+    def _write(self, change: v1.MetaChange) -> int:
+        change.version = self.version + 1
+        (result,) = self._store.append_many([self._message(_TAG_META, change.SerializeToString())])
+        if result.status is not PutStatus.PUT_OK:
+            reason = self._store.refusal or result.status.value
+            raise WireError(v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {reason}")
+        self.version = change.version
+        return result.end
+
+    def snapshot(self, _segment_offset: int = 0) -> list[Message]:
+        """Everything, as the first records of a new segment (the store's `on_new_segment`)."""
+        parts = snapshot_parts(
+            self.version,
+            self._metadata.topics.values(),
+            self._metadata.groups.values(),
+            self._part_bytes,
+        )
+        bodies = [part.SerializeToString() for part in parts]
+        if sum(map(len, bodies)) > self._snapshot_limit:
+            # Only with tiny segments; the changes themselves are all in the log.
+            log.warning("meta.snapshot_skipped bytes=%d", sum(map(len, bodies)))
+            return []
+        return [self._message(_TAG_SNAPSHOT, body) for body in bodies]
+
+    def _message(self, tag: str, body: bytes) -> Message:
+        return Message(
+            META_TOPIC,
+            META_QUEUE,
+            body,
+            encode_properties({_TAG: tag}),
+            born_timestamp_ms=self._wall_ms(),
+            born_host=self.host,
+            store_host=self.host,
+        )
+
+    # Reading.
+
+    def load(self) -> None:
+        """The state of the log as it lies there: called once, before anything else uses the tables."""
+        for record in self._from_newest_snapshot():
+            self._apply(record)
+        for record in self._undispatched():
+            self._apply(record)
+
+    def merge(
+        self,
+        topics: Iterable[Topic],
+        groups: Iterable[Group],
+        write: bool,
+        *,
+        new_topics: bool = True,
+        new_groups: bool = True,
+    ) -> None:
+        """Take what the JSON files say of things that the log does not know (Apache's directory).
+
+        Without `new_topics` or `new_groups` only fields of known ones that the log does not carry.
+        """
+        for topic in topics:
+            known = self._metadata.topic(topic.name)
+            if known is not None:
+                known.extra = topic.extra
+            elif not new_topics:
+                continue
+            elif write:
+                self._write_topic(topic)
+            else:
+                self._metadata.put_topic(topic)
+        for group in groups:
+            known_group = self._metadata.group(group.name)
+            if known_group is not None:
+                known_group.extra = {**group.extra, **known_group.extra}
+            elif not new_groups:
+                continue
+            elif write:
+                self.write_group(group)
+            else:
+                self._metadata.put_group(group)
+
+    def apply(self, arrival: Arrival) -> None:
+        """A record of the topic was dispatched. What this node wrote itself is known already."""
+        self._apply(decode(self._store.record_at(arrival.physical_offset)))
+
+    def _apply(self, record: Record) -> None:
+        tag = record.properties_dict.get(_TAG)
+        if tag == _TAG_META:
+            self._apply_change(v1.MetaChange.FromString(record.body))
+        elif tag == _TAG_SNAPSHOT:
+            parts = self._assembly.add(v1.MetaSnapshot.FromString(record.body))
+            if parts is not None:
+                self._apply_snapshot(parts)
+
+    def _apply_change(self, change: v1.MetaChange) -> None:
+        kind = change.WhichOneof("change")
+        if change.version <= self.version:
+            if kind == "topic_upsert" and change.topic_upsert.first_offsets:
+                self._hide_old(topic_of(change.topic_upsert))
+            return
+        self.version = change.version
+        if kind == "topic_upsert":
+            topic = topic_of(change.topic_upsert)
+            self._metadata.put_topic(topic)
+            self._hide_old(topic)
+        elif kind == "group_upsert":
+            self._metadata.put_group(group_of(change.group_upsert))
+        elif kind == "topic_delete":
+            self._remove_topic(change.topic_delete)
+        elif kind == "group_delete":
+            self._remove_group(change.group_delete, change.keep_offsets)
+
+    def _apply_snapshot(self, parts: list[v1.MetaSnapshot]) -> None:
+        version = parts[0].version
+        if version <= self.version:
+            return
+        self.version = version
+        self._metadata.replace(
+            {topic.name: topic_of(topic) for part in parts for topic in part.topics},
+            {group.name: group_of(group) for part in parts for group in part.groups},
+        )
+        for topic in self._metadata.topics.values():
+            self._hide_old(topic)
+
+    def _from_newest_snapshot(self) -> list[Record]:
+        """The dispatched records from the newest whole snapshot on; all of them without one."""
+        first = self._store.min_offset(META_TOPIC, META_QUEUE)
+        end = self._store.max_offset(META_TOPIC, META_QUEUE)
+        found: list[Record] = []
+        while end > first:
+            start = max(first, end - _READ_RECORDS)
+            found = [*self._read(start, end), *found]
+            begin = _newest_snapshot(found)
+            if begin is not None:
+                return found[begin:]
+            end = start
+        return found
+
+    def _read(self, start: int, end: int) -> list[Record]:
+        records: list[Record] = []
+        while start < end:
+            result = self._store.get(META_TOPIC, META_QUEUE, start, end - start, _READ_BYTES)
+            records.extend(decode(stored.data) for stored in result.records)
+            if result.next_offset <= start:
+                break
+            start = result.next_offset
+        return records
+
+    def _undispatched(self) -> Iterator[Record]:
+        """Records of the topic behind the consume queues' end: not confirmed yet, or not rebuilt."""
+        mark = META_TOPIC.encode()
+        offset = self._store.dispatched_offset
+        need = _READ_BYTES
+        while offset < self._store.log_end:
+            data = self._store.read_log(offset, need)
+            at = 0
+            need = _READ_BYTES
+            while at + BLANK.size <= len(data):
+                size, magic = BLANK.unpack_from(data, at)
+                if magic != MAGIC_BLANK:
+                    if at + size > len(data):
+                        need = max(need, size)
+                        break
+                    if data.find(mark, at, at + size) >= 0:
+                        record = decode(data[at : at + size])
+                        if record.topic == META_TOPIC:
+                            yield record
+                at += size
+            if at == 0 and need <= len(data):
+                raise ValueError(f"the log cannot be walked at offset {offset}")
+            offset += at
+
+
+def _newest_snapshot(records: list[Record]) -> int | None:
+    """Index of the first part of the newest whole snapshot."""
+    assembly = Assembly()
+    newest = None
+    for index, record in enumerate(records):
+        if record.properties_dict.get(_TAG) == _TAG_SNAPSHOT:
+            parts = assembly.add(v1.MetaSnapshot.FromString(record.body))
+            if parts is not None:
+                newest = index - len(parts) + 1
+    return newest

@@ -1,0 +1,316 @@
+"""Topics and consumer groups: the tables that every service reads, and their JSON form.
+
+Promises: a look-up is one dictionary access; fields of Apache's files that we do not interpret are
+kept and written back. The truth is the log (`log.py`); `config/topics.json` and
+`config/subscriptionGroup.json` are written after it for tools and for Apache itself (broker
+semantics, sections 8.1, 8.3 and 8.5; store format, section 12.3). Losing the tables costs a read of
+the log at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...proto import v2
+from ...proto.errors import WireError
+from ...store.config_file import ordered
+from ..validation import (
+    MIXED,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+)
+
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_DEFAULT = PERM_READ | PERM_WRITE
+
+TYPE_NAMES: Mapping[str, int] = {
+    "NORMAL": v2.NORMAL,
+    "FIFO": v2.FIFO,
+    "DELAY": v2.DELAY,
+    "TRANSACTION": v2.TRANSACTION,
+    "LITE": v2.LITE,
+    "PRIORITY": v2.PRIORITY,
+    "MIXED": MIXED,
+}
+_NAME_OF_TYPE = {number: name for name, number in TYPE_NAMES.items()}
+_TYPE_ATTRIBUTE = "message.type"
+
+_RETRY_TOPIC_PREFIX = "%RETRY%"
+_MAX_ATTEMPTS = 17
+# Fields of a group's `extra` that the records of the log carry: there absent means default.
+_RECORDED_EXTRA = frozenset({"consumeFromMinEnable", "groupRetryPolicy"})
+# Delays between the attempts of a group that does not say otherwise: 1 s 5 s 10 s 30 s 1-10 m 20 m
+# 30 m 1 h 2 h (gRPC API, section 7.6).
+DEFAULT_BACKOFF_MS: tuple[int, ...] = (
+    *(1_000, 5_000, 10_000, 30_000),
+    *(minute * 60_000 for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+
+
+def is_system_topic(name: str) -> bool:
+    """Topics that belong to the broker."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_internal_topic(name: str) -> bool:
+    """Topics that the broker makes when it needs them: never counted, listed only when asked for.
+
+    Dead-letter topics are not among them, because people read those.
+    """
+    return is_system_topic(name) or name.startswith(_RETRY_TOPIC_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """Groups that belong to the broker."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def type_name(message_type: int) -> str:
+    """The name of a topic's message type, as in the attribute `message.type`."""
+    return _NAME_OF_TYPE.get(message_type, "NORMAL")
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic; `extra` holds fields of topics.json that are only kept."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int = PERM_DEFAULT
+    message_type: int = v2.NORMAL
+    attributes: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    first_offsets: dict[int, int] = field(default_factory=dict)
+    """By queue: what lies below belongs to a topic of the same name that was deleted."""
+
+    @property
+    def readable(self) -> bool:
+        """Whether consumers may read it."""
+        return bool(self.perm & PERM_READ) and self.read_queues > 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether producers may send to it."""
+        return bool(self.perm & PERM_WRITE) and self.write_queues > 0
+
+    def inherit(self, known: Topic) -> None:
+        """Keep what the records of the log do not carry of the topic as it was before."""
+        self.extra = {**known.extra, **self.extra}
+
+
+@dataclass(slots=True)
+class Group:
+    """One consumer group; `max_attempts` is RocketMQ's `retryMaxTimes` and the first delivery."""
+
+    name: str
+    orderly: bool = False
+    max_attempts: int = _MAX_ATTEMPTS
+    consume_enable: bool = True
+    retry_queues: int = 1
+    attributes: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def backoff_ms(self) -> tuple[int, ...]:
+        """Delay before each further attempt; the last one repeats."""
+        policy = self.extra.get("groupRetryPolicy", {})
+        if policy.get("type") == "EXPONENTIAL":
+            return _exponential(policy.get("exponentialRetryPolicy") or {})
+        custom = (policy.get("customizedRetryPolicy") or {}).get("next")
+        return tuple(int(ms) for ms in custom) if custom else DEFAULT_BACKOFF_MS
+
+    def inherit(self, known: Group) -> None:
+        """Keep what the records of the log do not carry of the group as it was before."""
+        kept = {name: known.extra[name] for name in known.extra if name not in _RECORDED_EXTRA}
+        self.extra = {**kept, **self.extra}
+
+
+def _exponential(policy: Mapping[str, Any]) -> tuple[int, ...]:
+    first = int(policy.get("initial", 5_000))
+    most = int(policy.get("max", 7_200_000))
+    multiplier = max(1, int(policy.get("multiplier", 2)))
+    return tuple(min(most, first * multiplier**i) for i in range(len(DEFAULT_BACKOFF_MS)))
+
+
+class Metadata:
+    """The tables as of the end of the log on the leader, of the dispatched log on a follower."""
+
+    def __init__(self, auto_create_group: bool, max_topics: int, max_groups: int) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.version = 0
+        """Moves with every change of a topic: registrations and caches of routes compare it."""
+        self.record_group: Callable[[Group], bool] | None = None
+        """Set on the leader: writes a new group to the log; False when the log takes no writes now.
+        A follower never writes."""
+        self.on_change: Callable[[], None] | None = None
+        self._auto_create_group = auto_create_group
+        self._max_topics = max_topics
+        self._counted = 0
+        """Topics that people made, and dead-letter topics."""
+        self._max_groups = max_groups
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, if it exists."""
+        return self.topics.get(name)
+
+    def group(self, name: str) -> Group | None:
+        """The consumer group, if it exists."""
+        return self.groups.get(name)
+
+    def ensure_group(self, name: str) -> Group:
+        """The group, created with the defaults when it is new and groups may be. Raises WireError."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group
+        if not self._auto_create_group:
+            raise WireError(
+                v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group does not exist: create {name} first"
+            )
+        group = Group(name)
+        if self.record_group is not None:
+            self.check_room_for_group(name)
+            self.record_group(group)
+        return group
+
+    def check_room_for_topic(self, name: str) -> None:
+        """Refuse a new topic beyond the limit."""
+        if name in self.topics or is_internal_topic(name):
+            return
+        if self._counted >= self._max_topics:
+            raise WireError(v2.FORBIDDEN, f"there are {self._max_topics} topics: maxTopics")
+
+    def check_room_for_group(self, name: str) -> None:
+        """Refuse a new group beyond the limit."""
+        if name not in self.groups and len(self.groups) >= self._max_groups:
+            raise WireError(v2.FORBIDDEN, f"there are {self._max_groups} groups: maxGroups")
+
+    def put_topic(self, topic: Topic) -> None:
+        """Create or replace a topic."""
+        known = self.topics.get(topic.name)
+        if known is not None:
+            topic.inherit(known)
+        else:
+            self._counted += not is_internal_topic(topic.name)
+        self.topics[topic.name] = topic
+        self._changed(routes=True)
+
+    def put_group(self, group: Group) -> None:
+        """Create or replace a group."""
+        known = self.groups.get(group.name)
+        if known is not None:
+            group.inherit(known)
+        self.groups[group.name] = group
+        self._changed(routes=False)
+
+    def remove_topic(self, name: str) -> None:
+        """Forget a topic, if it is known."""
+        if self.topics.pop(name, None) is not None:
+            self._counted -= not is_internal_topic(name)
+            self._changed(routes=True)
+
+    def remove_group(self, name: str) -> None:
+        """Forget a group, if it is known."""
+        if self.groups.pop(name, None) is not None:
+            self._changed(routes=False)
+
+    def replace(self, topics: Mapping[str, Topic], groups: Mapping[str, Group]) -> None:
+        """Take over a whole state, for example of a snapshot."""
+        for name in topics.keys() & self.topics.keys():
+            topics[name].inherit(self.topics[name])
+        for name in groups.keys() & self.groups.keys():
+            groups[name].inherit(self.groups[name])
+        self.topics = dict(topics)
+        self._counted = sum(not is_internal_topic(name) for name in topics)
+        self.groups = dict(groups)
+        self._changed(routes=True)
+
+    def _changed(self, routes: bool) -> None:
+        if routes:
+            self.version += 1
+        if self.on_change is not None:
+            self.on_change()
+
+
+def topic_from_json(name: str, bean: Mapping[str, Any]) -> Topic:
+    """A topic out of `topicConfigTable`; absent fields get Apache's defaults."""
+    fields = dict(bean)
+    fields.pop("topicName", None)
+    attributes = _attributes(fields.pop("attributes", None))
+    return Topic(
+        name,
+        read_queues=int(fields.pop("readQueueNums", 16)),
+        write_queues=int(fields.pop("writeQueueNums", 16)),
+        perm=int(fields.pop("perm", PERM_DEFAULT)),
+        message_type=TYPE_NAMES.get(attributes.get(_TYPE_ATTRIBUTE, "NORMAL"), v2.NORMAL),
+        attributes=attributes,
+        extra=fields,
+    )
+
+
+def topic_to_json(topic: Topic) -> dict[str, Any]:
+    """The bean of a topic, its fields in alphabetical order."""
+    bean: dict[str, Any] = {
+        "order": False,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        **topic.extra,
+        "attributes": topic.attributes,
+        "perm": topic.perm,
+        "readQueueNums": topic.read_queues,
+        "topicName": topic.name,
+        "writeQueueNums": topic.write_queues,
+    }
+    return ordered(bean)
+
+
+def group_from_json(name: str, bean: Mapping[str, Any]) -> Group:
+    """A group out of `subscriptionGroupTable`; absent fields get Apache's defaults."""
+    fields = dict(bean)
+    fields.pop("groupName", None)
+    return Group(
+        name,
+        orderly=bool(fields.pop("consumeMessageOrderly", False)),
+        max_attempts=int(fields.pop("retryMaxTimes", _MAX_ATTEMPTS - 1)) + 1,
+        consume_enable=bool(fields.pop("consumeEnable", True)),
+        retry_queues=int(fields.pop("retryQueueNums", 1)),
+        attributes=_attributes(fields.pop("attributes", None)),
+        extra=fields,
+    )
+
+
+def group_to_json(group: Group) -> dict[str, Any]:
+    """The bean of a group, its fields in alphabetical order."""
+    bean: dict[str, Any] = {
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeTimeoutMinute": 15,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "whichBrokerWhenConsumeSlowly": 1,
+        **group.extra,
+        "attributes": group.attributes,
+        "consumeEnable": group.consume_enable,
+        "consumeMessageOrderly": group.orderly,
+        "groupName": group.name,
+        "retryMaxTimes": group.max_attempts - 1,
+        "retryQueueNums": group.retry_queues,
+    }
+    return ordered(bean)
+
+
+def _attributes(bean: Mapping[str, Any] | None) -> dict[str, str]:
+    # Commands write `+key`; files should not, some do.
+    return {key.removeprefix("+"): str(value) for key, value in (bean or {}).items()}
+
+
+def type_attribute(message_type: int) -> dict[str, str]:
+    """The attributes of a new topic of this type."""
+    return {_TYPE_ATTRIBUTE: type_name(message_type)}

@@ -1,0 +1,192 @@
+"""The store's part of a scrape: sizes, distance behind, rates, put latency, the disk and retention.
+
+Names are RocketMQ 5's where it has them (broker semantics, section 11.3); `cometmq_...` are ours.
+Read from the store's statistics on the event loop; nothing is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+from ...store.stats import StoreStats, collect
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from ..node import Node
+
+_STORAGE = ("storage_type", "storage_medium")
+_PLACE = ("local", "disk")
+_US_PER_S = 1_000_000
+_PRESSURES = ("none", "any_hour", "forced", "stop")
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+class Family(Protocol):
+    """Makes a family with the labels that every metric has."""
+
+    def __call__(
+        self, name: str, text: str, samples: Samples, labels: tuple[str, ...] = ()
+    ) -> Metric: ...
+
+
+def store_families(
+    node: Node, gauge: Family, counter: Family, common: dict[str, str]
+) -> list[Metric]:
+    """Everything about the store of this replica."""
+    stats = collect(node.store)
+    return [
+        *_standard(node, stats, gauge),
+        gauge(
+            "cometmq_log_offset",
+            "Positions in the log.",
+            [
+                (("start",), stats.log_start),
+                (("end",), stats.log_end),
+                (("flushed",), node.store.flushed_offset),
+                (("confirm",), node.replication.confirm),
+                (("dispatched",), node.store.dispatched_offset),
+                (("archived",), stats.archive_watermark),
+            ],
+            ("position",),
+        ),
+        gauge("cometmq_store_segments", "Files of the log.", [((), stats.segments)]),
+        gauge("cometmq_store_queues", "Consume queues.", [((), stats.queues)]),
+        gauge(
+            "cometmq_index_behind_bytes",
+            "Bytes that are in the queues and not in the index yet.",
+            [((), stats.index_behind)],
+        ),
+        counter(
+            "cometmq_disk_calls",
+            "System calls that write or flush files.",
+            [((name,), number) for name, number in sorted(node.store.disk.counts.items())],
+            ("call",),
+        ),
+        *_traffic(stats, gauge, counter),
+        _put_latency(stats, common),
+        *_room(node, stats, gauge),
+    ]
+
+
+def _standard(node: Node, stats: StoreStats, gauge: Family) -> list[Metric]:
+    families = [
+        gauge(
+            "rocketmq_storage_size",
+            "Bytes of the log.",
+            [(_PLACE, stats.log_end - stats.log_start)],
+            _STORAGE,
+        ),
+        gauge(
+            "rocketmq_storage_flush_behind_bytes",
+            "Bytes that are not on the disk yet.",
+            [(_PLACE, stats.flush_behind)],
+            _STORAGE,
+        ),
+        gauge(
+            "rocketmq_storage_dispatch_behind_bytes",
+            "Bytes that are not in the consume queues yet.",
+            [(_PLACE, stats.dispatch_behind)],
+            _STORAGE,
+        ),
+    ]
+    reserved_ms = _reserve_time_ms(node)
+    if reserved_ms is not None:
+        families.append(
+            gauge(
+                "rocketmq_storage_message_reserve_time",
+                "Milliseconds since the oldest message was stored.",
+                [(_PLACE, reserved_ms)],
+                _STORAGE,
+            )
+        )
+    return families
+
+
+def _reserve_time_ms(node: Node) -> int | None:
+    stored_ms = node.store.oldest_store_ms()
+    return None if stored_ms is None else max(node.clock.wall_ms() - stored_ms, 0)
+
+
+def _traffic(stats: StoreStats, gauge: Family, counter: Family) -> list[Metric]:
+    windows = [(f"{rates.window_s}s", rates) for rates in stats.rates]
+    return [
+        counter("cometmq_store_put_messages", "Records appended.", [((), stats.put_messages)]),
+        counter("cometmq_store_put_bytes", "Bytes appended.", [((), stats.put_bytes)]),
+        counter("cometmq_store_put_batches", "Appends.", [((), stats.put_batches)]),
+        counter("cometmq_store_put_refused", "Records refused.", [((), stats.put_refused)]),
+        counter("cometmq_store_get_messages", "Records read.", [((), stats.get_messages)]),
+        counter("cometmq_store_get_bytes", "Bytes read.", [((), stats.get_bytes)]),
+        counter(
+            "cometmq_store_gets",
+            "Reads of a queue.",
+            [(("found",), stats.gets - stats.get_misses), (("nothing",), stats.get_misses)],
+            ("result",),
+        ),
+        gauge(
+            "cometmq_store_put_tps",
+            "Records appended a second.",
+            [((name,), rates.put_messages) for name, rates in windows],
+            ("window",),
+        ),
+        gauge(
+            "cometmq_store_get_tps",
+            "Records read a second.",
+            [((name,), rates.get_messages) for name, rates in windows],
+            ("window",),
+        ),
+    ]
+
+
+def _put_latency(stats: StoreStats, common: dict[str, str]) -> Metric:
+    """A histogram; its sum is an estimate from the middle of the buckets."""
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(
+        "cometmq_store_put_seconds",
+        "Time inside one append, counted for each of its records.",
+        labels=tuple(common),
+    )
+    bounds = [bound for bound, _ in stats.put_latency]
+    counts = [count for _, count in stats.put_latency]
+    total = 0.0
+    lower = 0
+    for bound, count in stats.put_latency:
+        upper = stats.put_longest_us if bound is None else bound
+        total += count * (lower + max(upper, lower)) / 2 / _US_PER_S
+        lower = upper
+    buckets = [
+        ("+Inf" if bound is None else str(bound / _US_PER_S), float(count))
+        for bound, count in zip(bounds, accumulate(counts), strict=True)
+    ]
+    family.add_metric(tuple(common.values()), buckets, total)
+    return family
+
+
+def _room(node: Node, stats: StoreStats, gauge: Family) -> list[Metric]:
+    return [
+        gauge(
+            "cometmq_store_disk_use_percent",
+            "Use of the disk that retention goes by; -1: unknown.",
+            [((), stats.disk_use)],
+        ),
+        gauge(
+            "cometmq_store_disk_pressure",
+            "1 for what retention makes of it.",
+            [((name,), float(name == stats.pressure)) for name in _PRESSURES],
+            ("pressure",),
+        ),
+        gauge(
+            "cometmq_store_writable",
+            "1 while messages are taken.",
+            [((), float(not stats.refusal))],
+        ),
+        gauge(
+            "cometmq_store_paused",
+            "1 while they are not for want of room.",
+            [((), float(node.store.paused))],
+        ),
+    ]

@@ -1,0 +1,118 @@
+"""The timers' part of a scrape, under RocketMQ 5's names (broker semantics, section 11.3); `cometmq_...`
+are ours. Read from the service's own counts on the event loop; nothing is counted here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from ..delay.timer_service import TimerService
+    from .families import Families
+
+_PLACE = ("local", "disk")
+_PLACE_LABELS = ("storage_type", "storage_medium")
+BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)
+
+
+def timer_families(timers: TimerService, families: Families) -> list[Metric]:
+    """Everything about messages that wait for a time."""
+    return [*_positions(timers, families), *_by_topic(timers, families), *_ours(timers, families)]
+
+
+def _positions(timers: TimerService, families: Families) -> list[Metric]:
+    return [
+        families.gauge(name, text, [(_PLACE, number)], _PLACE_LABELS)
+        for name, text, number in (
+            (
+                "rocketmq_timer_enqueue_lag",
+                "Delayed messages that are not in the wheel yet.",
+                timers.enqueue_lag,
+            ),
+            (
+                "rocketmq_timer_enqueue_latency",
+                "Age of the first of them, ms.",
+                timers.enqueue_latency_ms,
+            ),
+            (
+                "rocketmq_timer_dequeue_lag",
+                "Delayed messages whose time has come and that are not delivered.",
+                timers.dequeue_lag,
+            ),
+            (
+                "rocketmq_timer_dequeue_latency",
+                "How late the first of them is, ms.",
+                timers.dequeue_latency_ms,
+            ),
+        )
+    ]
+
+
+def _by_topic(timers: TimerService, families: Families) -> list[Metric]:
+    stats = timers.stats
+    waiting = stats.timing.counts() if stats.timing is not None else {}
+    return [
+        families.gauge(
+            "rocketmq_timing_messages",
+            "Messages that wait for their time.",
+            [((topic, *_PLACE), number) for topic, number in waiting.items()],
+            ("topic", *_PLACE_LABELS),
+        ),
+        *(
+            families.counter(
+                name,
+                text,
+                [((topic, *_PLACE), number) for topic, number in numbers.items()],
+                ("topic", *_PLACE_LABELS),
+            )
+            for name, text, numbers in (
+                (
+                    "rocketmq_timer_enqueue",
+                    "Messages that were given to the timers.",
+                    stats.enqueued_by_topic,
+                ),
+                (
+                    "rocketmq_timer_dequeue",
+                    "Messages that the timers are done with.",
+                    stats.dequeued_by_topic,
+                ),
+            )
+        ),
+        families.gauge(
+            "rocketmq_timer_message_snapshot",
+            "Messages that are due within so many seconds.",
+            [
+                ((str(bound), *_PLACE), number)
+                for bound, number in zip(BOUNDS_S, timers.due_within(BOUNDS_S), strict=True)
+            ],
+            ("timer_bound_s", *_PLACE_LABELS),
+        ),
+        families.histogram(
+            "rocketmq_delay_message_latency",
+            "How far ahead of their time messages were sent, s.",
+            [(_PLACE, stats.delays)],
+            _PLACE_LABELS,
+        ),
+    ]
+
+
+def _ours(timers: TimerService, families: Families) -> list[Metric]:
+    stats = timers.stats
+    return [
+        families.counter(
+            "cometmq_timer_dropped",
+            "Delayed messages that could not be delivered.",
+            [
+                (("retention",), stats.gone),
+                (("no_topic",), stats.without_topic),
+                (("refused",), stats.undeliverable),
+            ],
+            ("reason",),
+        ),
+        families.one(
+            "cometmq_timer_progress_stopped",
+            "1: a flush of the timers failed; a restart repeats messages.",
+            stats.broken,
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Pop consumption: ReceiveMessage, acknowledgements, retries, dead letters, order. `receive.py` is the service."""

@@ -1,0 +1,306 @@
+"""From the store to a ReceiveMessage answer: the queues in their order, what is due again in place.
+
+Promises: filtered messages count as consumed; a message with all its attempts used goes to
+`%DLQ%<group>` instead of the client; what cannot be read is consumed only if retention has deleted it
+(gRPC API, sections 5.6 and 7; broker semantics, sections 1.4, 1.13 and 3.3). New groups begin at the
+first message that there is. What is due again comes out of the retry topic, where `reviver.py` puts it;
+only where nothing can be written it is given out again in place.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...proto import v2
+from ...store.record import decode_delivery
+from ...store.results import GetStatus
+from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
+from .fifo import OrderedGroup, OrderedQueue
+from .group import PopGroup
+from .handles import FIFO_REVIVE_QUEUE
+from .order import by_priority, falls_in, in_turn, priority_factor, with_retries
+from .queue import PopQueue
+from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
+from .reviver import last_delay_ms
+from .turn import ANSWER_BYTES_MAX, PopTurn, matches
+
+if TYPE_CHECKING:
+    from ...store.results import GetResult, StoredRecord
+    from ..node import Node
+    from .request import PopRequest
+    from .reviver import Reviver
+
+_READS_MAX = 16
+"""Reads of one queue for one request: a filter that drops everything must not hold the loop."""
+
+Core = PopGroup | OrderedGroup
+
+
+class PopReader:
+    """Serves pops of any group from one node's store."""
+
+    def __init__(self, node: Node, reviver: Reviver) -> None:
+        self._node = node
+        self._reviver = reviver
+        config = node.config
+        self._retry_kinds: tuple[tuple[int, ...], ...] = ((RETRY_V1, RETRY_V2),)
+        if config.enable_retry_topic_v2:
+            # Which form is read first alternates, so that neither starves.
+            both = config.retrieve_message_from_pop_retry_topic_v1
+            self._retry_kinds = (
+                ((RETRY_V2, RETRY_V1), (RETRY_V1, RETRY_V2)) if both else ((RETRY_V2,),)
+            )
+        self._pops = 0
+
+    def pop(self, core: Core, request: PopRequest, turn_number: int) -> PopTurn:
+        """Give out what there is, up to the batch size."""
+        self._pops += 1
+        revive_queue = self._pops % self._node.config.revive_queue_num
+        turn = PopTurn(self._node, request, self._node.clock.wall_ms(), revive_queue)
+        if isinstance(core, PopGroup):
+            if self._reviver.in_place(core):
+                core.expire(turn.now_ms, self._reviver.alive)
+                core.renewed.clear()
+                core.given_up.clear()
+                self._redeliver(core, turn)
+            for key in self._order(core, request, turn_number):
+                if turn.full:
+                    break
+                self._pop_queue(core, self.queue(core, key), turn)
+        else:
+            core.expire(turn.now_ms, self._reviver.alive, partial(last_delay_ms, request.group))
+            for key in in_turn(request.topic.read_queues, turn_number):
+                if turn.full:
+                    break
+                self.pop_ordered(core, self.ordered(core, key), turn)
+        turn.count()
+        return turn
+
+    def queue(self, core: PopGroup, key: Key) -> PopQueue:
+        """The queue's state, begun at the consumer offset when it is new."""
+        queue = core.queues.get(key)
+        if queue is None:
+            queue = core.add_queue(key, *self._begin(core.topics[key[0]], core.group, key[1]))
+        return queue
+
+    def ordered(self, core: OrderedGroup, key: Key) -> OrderedQueue:
+        """The same for a FIFO group."""
+        queue = core.queues.get(key)
+        if queue is None:
+            queue = core.add_queue(key, *self._begin(core.topic, core.group, key[1]))
+        return queue
+
+    def save(self, core: Core, key: Key) -> None:
+        """Hand the consumer offset of a queue to the table that is persisted and replicated."""
+        queue = core.queues[key]
+        topic = queue.topic if isinstance(queue, PopQueue) else core.topic
+        self._node.offsets.commit(topic, core.group, key[1], queue.committed, queue.next_read)
+
+    def _begin(self, topic: str, group: str, queue_id: int) -> tuple[int, int]:
+        """Consumer offset, and the known end of what was handed out."""
+        store = self._node.store
+        first = store.min_offset(topic, queue_id)
+        known = self._node.metadata.topic(topic)
+        if known is not None:
+            first = max(first, known.first_offsets.get(queue_id, 0))
+        position = self._node.offsets.position(topic, group, queue_id)
+        if position is None:
+            return first, 0
+        offset = max(first, position.offset)
+        if self._node.is_leader:
+            # A crash may have cut the log below the offset; new messages will have these offsets.
+            # A follower's log may still be on its way.
+            offset = min(offset, max(first, store.next_offset(topic, queue_id)))
+        return offset, position.handed_out
+
+    def _order(self, core: PopGroup, request: PopRequest, turn_number: int) -> list[Key]:
+        topic, config = request.topic, self._node.config
+        retries = self._retry_queues(core, turn_number)
+        if topic.message_type == v2.PRIORITY and falls_in(
+            turn_number, priority_factor(request.group.attributes)
+        ):
+            urgent = by_priority(topic.read_queues, config.priority_order_asc)
+            percent = config.pop_from_retry_probability_for_priority
+            return with_retries(urgent, retries, turn_number, percent)
+        main = in_turn(topic.read_queues, turn_number)
+        return with_retries(main, retries, turn_number, config.pop_from_retry_probability)
+
+    def _retry_queues(self, core: PopGroup, turn_number: int) -> list[Key]:
+        topics = self._node.metadata.topics
+        keys: list[Key] = []
+        for kind in self._retry_kinds[turn_number % len(self._retry_kinds)]:
+            topic = topics.get(core.topics[kind])
+            if topic is not None and topic.read_queues:
+                keys += [
+                    (kind, queue_id) for _, queue_id in in_turn(topic.read_queues, turn_number)
+                ]
+        return keys
+
+    # Groups without order.
+
+    def _redeliver(self, core: PopGroup, turn: PopTurn) -> None:
+        while not turn.full:
+            taken = core.take_ready()
+            if taken is None:
+                return
+            queue, delivery = taken
+            stored = self._read_one(core, queue, delivery, turn.now_ms)
+            if stored is None:
+                continue
+            record = decode_delivery(stored.data)
+            attempts = record.reconsume_times + delivery.attempts
+            used_up = attempts >= turn.request.group.max_attempts
+            if not matches(record, turn.request.tags) or (
+                used_up and turn.dead_letter(queue.topic, stored, attempts)
+            ):
+                core.drop(queue, delivery.offset)
+                self._node.journal.settled(core, queue, delivery.offset)
+                self.save(core, queue.key)
+                continue
+            pop_ms = next_pop_ms(delivery, turn.now_ms)
+            offset = delivery.offset
+            middle = turn.handle_middle(queue.key, pop_ms, turn.terms.revive_queue)
+            turn.add(
+                record, f"{offset}{middle}{offset} {stored.physical_offset}", delivery.attempts + 1
+            )
+            core.redeliver(queue, delivery, turn.terms)
+            self._node.journal.delivered(core, queue, [offset], turn.terms)
+            turn.give(queue.key, [offset], pop_ms)
+            turn.retries += 1
+
+    def _read_one(
+        self, core: PopGroup, queue: PopQueue, delivery: Delivery, now_ms: int
+    ) -> StoredRecord | None:
+        result = self._node.store.get(queue.topic, queue.queue_id, delivery.offset, 1)
+        if result.records and result.records[0].queue_offset == delivery.offset:
+            return result.records[0]
+        if delivery.offset < result.min_offset:
+            core.drop(queue, delivery.offset)
+            self._node.journal.settled(core, queue, delivery.offset)
+            self.save(core, queue.key)
+        else:
+            core.postpone(queue, delivery, now_ms + UNDELIVERED_MS)
+        return None
+
+    def _pop_queue(self, core: PopGroup, queue: PopQueue, turn: PopTurn) -> None:
+        store = self._node.store
+        reads = 0
+        while queue.next_read < store.max_offset(queue.topic, queue.queue_id):
+            count = min(turn.request.batch - len(turn.items), core.room(queue))
+            if count <= 0 or turn.full:
+                break
+            if reads == _READS_MAX:
+                turn.more = True
+                break
+            reads += 1
+            before = queue.next_read
+            result = turn.read(queue.topic, queue.queue_id, before, count)
+            found, following = _convert(core, queue, result, turn, count)
+            # One object for all who remember them.
+            offsets = tuple(found)
+            core.deliver(queue, offsets, following, turn.terms)
+            if offsets:
+                self._node.journal.delivered(core, queue, offsets, turn.terms)
+                turn.give(queue.key, offsets, turn.now_ms)
+                turn.count_repeated(offsets, queue.handed_out)
+                if queue.key[0] != NORMAL:
+                    turn.retries += len(offsets)
+            if following <= before:
+                break
+        if reads:
+            self.save(core, queue.key)
+
+    # FIFO groups.
+
+    def pop_ordered(self, core: OrderedGroup, queue: OrderedQueue, turn: PopTurn) -> None:
+        """The queue's next batch, or the same again, if it is not locked."""
+        if not core.open_for(queue, turn.now_ms, turn.request.attempt_id):
+            return
+        store = self._node.store
+        reads = 0
+        while queue.committed < store.max_offset(core.topic, queue.queue_id):
+            if reads == _READS_MAX:
+                turn.more = True
+                break
+            reads += 1
+            start = queue.committed
+            count = turn.request.batch - len(turn.items)
+            result = turn.read(core.topic, queue.queue_id, start, count)
+            pop_ms = core.pop_ms(queue, turn.now_ms)
+            offsets, following = _convert_ordered(core, queue, result, turn)
+            if following <= start and not offsets:
+                break
+            attempts = [core.attempt(queue, offset, turn.request.attempt_id) for offset in offsets]
+            turn.retries += sum(attempt > 1 for attempt in attempts)
+            fresh = [o for o, attempt in zip(offsets, attempts, strict=True) if attempt == 1]
+            turn.count_repeated(fresh, queue.handed_out)
+            core.deliver(queue, offsets, following, turn.terms)
+            if offsets:
+                turn.give(queue.key, offsets, pop_ms)
+                break
+        if reads:
+            self.save(core, queue.key)
+
+
+def _convert(
+    core: PopGroup, queue: PopQueue, result: GetResult, turn: PopTurn, count: int
+) -> tuple[list[int], int]:
+    """Put up to `count` new messages into the answer: their offsets, and where to read on."""
+    offsets: list[int] = []
+    if result.status is not GetStatus.FOUND:
+        return offsets, result.next_offset
+    request = turn.request
+    tags, most = request.tags, request.group.max_attempts
+    unacked, skips, moving = queue.unacked, queue.skips, queue.moving
+    shared = queue.key[0] == RETRY_V1
+    middle = turn.handle_middle(queue.key, turn.now_ms, turn.terms.revive_queue)
+    for stored in result.records:
+        offset = stored.queue_offset
+        if offset in unacked or offset in skips or offset in moving:
+            continue
+        record = decode_delivery(stored.data)
+        if tags is not None and not matches(record, tags):
+            continue
+        if shared and not is_of_group(record, core.group):
+            continue
+        if record.reconsume_times >= most and turn.dead_letter(
+            queue.topic, stored, record.reconsume_times
+        ):
+            continue
+        start = offsets[0] if offsets else offset
+        turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", 1)
+        offsets.append(offset)
+        if len(offsets) == count or turn.size >= ANSWER_BYTES_MAX:
+            # What follows is looked at by the next pop.
+            return offsets, offset + 1
+    return offsets, result.next_offset
+
+
+def _convert_ordered(
+    core: OrderedGroup, queue: OrderedQueue, result: GetResult, turn: PopTurn
+) -> tuple[list[int], int]:
+    """The same for the batch of a FIFO queue."""
+    offsets: list[int] = []
+    if result.status is not GetStatus.FOUND:
+        return offsets, result.next_offset
+    request = turn.request
+    pop_ms = core.pop_ms(queue, turn.now_ms)
+    middle = turn.handle_middle(queue.key, pop_ms, FIFO_REVIVE_QUEUE)
+    for stored in result.records:
+        offset = stored.queue_offset
+        if not core.wanted(queue, offset):
+            continue
+        record = decode_delivery(stored.data)
+        if not matches(record, request.tags):
+            continue
+        attempt = core.attempt(queue, offset, request.attempt_id)
+        given = record.reconsume_times + attempt - 1
+        if given >= request.group.max_attempts and turn.dead_letter(core.topic, stored, given):
+            continue
+        start = offsets[0] if offsets else offset
+        turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", attempt)
+        offsets.append(offset)
+        if turn.full:
+            return offsets, offset + 1
+    return offsets, result.next_offset

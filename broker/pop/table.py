@@ -1,0 +1,185 @@
+"""The pop states of one node: by topic and group, and by the retry topics that belong to them.
+
+Promises: a state is made when a group is first seen on a topic, and begins with what the journal (on a
+leader) or the hand-over file (on a follower) knows of it; one that holds nothing is dropped again, so
+that groups tried once cost no memory; whoever is forgotten with messages in flight is settled in the
+journal. A group that becomes ordered, or stops being it, goes on at its first message in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .delivery import Key
+from .fifo import OrderedGroup, OrderedQueue
+from .group import PopGroup
+from .handover import Handover
+from .queue import PopQueue
+from .retry import NORMAL
+from .subscription import Subscription
+
+if TYPE_CHECKING:
+    from ..metadata.tables import Group
+    from ..node import Node
+    from .order_info import OrderInfo
+    from .reader import Core, PopReader
+
+_SWEEP_EVERY = 1_024
+"""New states after which those that hold nothing are dropped."""
+
+
+class Subscriptions:
+    """Every group on every topic."""
+
+    def __init__(self, node: Node, reader: PopReader, order_info: OrderInfo) -> None:
+        self._node = node
+        self._reader = reader
+        self._order_info = order_info
+        self._topics: dict[str, dict[str, Subscription]] = {}
+        self._retries: dict[str, list[Subscription]] = {}
+        """By retry topic; under the first form of the name two groups may share one."""
+        self._made = 0
+        self.handover = Handover(node, self.__iter__)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        """All of them, as of now."""
+        return iter([sub for groups in self._topics.values() for sub in groups.values()])
+
+    def get(self, topic: str, group: str) -> Subscription | None:
+        """The state, if there is one."""
+        groups = self._topics.get(topic)
+        return groups.get(group) if groups else None
+
+    def make(self, topic: str, group: Group) -> Subscription:
+        """The state, made when there is none or the group's kind has changed."""
+        groups = self._topics.get(topic)
+        if groups is None:
+            groups = self._topics[topic] = {}
+        sub = groups.get(group.name)
+        if sub is None:
+            self._made += 1
+            if self._made % _SWEEP_EVERY == 0:
+                self._sweep()
+                groups = self._topics.setdefault(topic, {})
+            sub = groups[group.name] = Subscription(self._new_core(topic, group))
+            self._restore(sub.core)
+            if isinstance(sub.core, PopGroup):
+                self._add_retries(sub.core, sub)
+        elif isinstance(sub.core, OrderedGroup) != group.orderly:
+            self._change_kind(sub, group)
+        return sub
+
+    def of_topic(self, topic: str) -> list[Subscription]:
+        """Those that read a topic, a retry topic included."""
+        groups = self._topics.get(topic)
+        subs = list(groups.values()) if groups else []
+        return subs + self._retries.get(topic, [])
+
+    def queues_of(
+        self, topic: str, group: str, queue_id: int
+    ) -> Iterator[tuple[Subscription, PopQueue | OrderedQueue]]:
+        """The group's states of a queue: of its own topic, and where it is read as a retry topic."""
+        own = self.get(topic, group)
+        for sub in (*((own,) if own else ()), *self._retries.get(topic, ())):
+            core = sub.core
+            if core.group != group:
+                continue
+            kind = NORMAL
+            if isinstance(core, PopGroup):
+                kind = core.topics.index(topic)
+            queue = core.queues.get((kind, queue_id))
+            if queue is not None:
+                yield sub, queue
+
+    def open_queue(self, core: Core, key: Key) -> PopQueue | OrderedQueue:
+        """The state of a queue, made when there is none."""
+        if isinstance(core, PopGroup):
+            return self._reader.queue(core, key)
+        return self._reader.ordered(core, key)
+
+    def forget(self, sub: Subscription) -> None:
+        """The group or the topic is gone, and what was in flight with it."""
+        core = sub.core
+        self._settle_all(core)
+        self._drop_retries(core, sub)
+        groups = self._topics.get(core.topic)
+        if groups is not None and groups.get(core.group) is sub:
+            del groups[core.group]
+            if not groups:
+                del self._topics[core.topic]
+
+    def clear(self) -> None:
+        """Forget everything, the journal's part excepted."""
+        self._topics.clear()
+        self._retries.clear()
+
+    def _new_core(self, topic: str, group: Group) -> Core:
+        kind = OrderedGroup if group.orderly else PopGroup
+        node = self._node
+        limit = node.config.pop_inflight_message_threshold
+        return kind(topic, group.name, limit, node.clock.wall_ms())
+
+    def _restore(self, core: Core) -> None:
+        """Take over what is known of a group from before."""
+        known = self.handover.restore(core, self.open_queue)
+        if isinstance(core, OrderedGroup):
+            self._order_info.restore(core, self._reader)
+            return
+        restored = self._node.journal.restored(core)
+        for key, delivery in restored.deliveries:
+            if key in known:
+                continue  # the log does not say what this follower has seen acknowledged
+            queue = self._reader.queue(core, key)
+            end = self._node.store.next_offset(queue.topic, queue.queue_id)
+            if delivery.offset >= end and self._node.is_leader:
+                # A crash took the end of the log; a new message will have this offset.
+                self._node.journal.settled(core, queue, delivery.offset)
+            else:
+                core.restore(queue, delivery)
+        for key, offset in restored.consumed:
+            if key in known:
+                continue
+            queue = self._reader.queue(core, key)
+            if offset >= queue.next_read and offset not in queue.unacked:
+                queue.skips.add(offset)
+
+    def _change_kind(self, sub: Subscription, group: Group) -> None:
+        core = sub.core
+        self._drop_retries(core, sub)
+        if isinstance(core, PopGroup):
+            for queue in core.queues.values():
+                # The journal lets the offset pass messages in flight; without it they come again.
+                offset = min([queue.committed, *queue.unacked])
+                if offset < queue.committed:
+                    self._node.offsets.commit(queue.topic, core.group, queue.queue_id, offset)
+        self._settle_all(core)
+        sub.core = self._new_core(core.topic, group)
+        if isinstance(sub.core, PopGroup):
+            self._add_retries(sub.core, sub)
+
+    def _settle_all(self, core: Core) -> None:
+        if isinstance(core, PopGroup):
+            for queue in core.queues.values():
+                for offset in queue.unacked:
+                    self._node.journal.settled(core, queue, offset)
+
+    def _add_retries(self, core: PopGroup, sub: Subscription) -> None:
+        for name in core.topics[1:]:
+            self._retries.setdefault(name, []).append(sub)
+
+    def _drop_retries(self, core: Core, sub: Subscription) -> None:
+        if not isinstance(core, PopGroup):
+            return
+        for name in core.topics[1:]:
+            readers = self._retries.get(name, [])
+            if sub in readers:
+                readers.remove(sub)
+            if not readers:
+                self._retries.pop(name, None)
+
+    def _sweep(self) -> None:
+        """Drop the states that are as good as new."""
+        for sub in self:
+            if not sub.waiters and sub.core.idle():
+                self.forget(sub)

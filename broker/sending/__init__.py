@@ -1,0 +1,1 @@
+"""SendMessage: checks, queue choice, and one append for everything that was collected."""

@@ -1,0 +1,147 @@
+"""The answer of a SendMessage: one entry a message, or one status for all of them.
+
+Source: gRPC API, section 5.5 (entries, top status, store results) and broker semantics, section 10 (which
+guard refused). Promises: one entry a message in the order of the request when anything was stored; an
+answer that fails as a whole has no entries; a refusal under load says which guard it was, in brackets.
+The bytes are written by hand (`wire.py`), because this runs for every message sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...proto import v2
+from ...proto.errors import WireError
+from ...store.results import AppendResult, PutStatus
+from ..wire import STATUS_OK, field, receipt, status, varint
+
+if TYPE_CHECKING:
+    from ...store.message_store import MessageStore
+
+ANSWER_OK = field(b"\x0a", STATUS_OK)
+_PUT_OK = PutStatus.PUT_OK
+
+# The guards' words are the reference's: dashboards and runbooks look for them.
+QUEUE_FULL = "[REJECTREQUEST] too many sends wait: flow limit, sendThreadPoolQueueCapacity"
+BYTES_FULL = "[REJECTREQUEST] too many bytes wait for the log: flow limit"
+TOO_OLD = "[TIMEOUT_CLEAN_QUEUE] the request waited longer than waitTimeMillsInSendQueue"
+HUNG = (
+    "[PCBUSY_CLEAN_QUEUE] the page cache is busy: a write to the log took longer than "
+    "osPageCacheBusyTimeOutMills"
+)
+
+FAILURES = {
+    PutStatus.MESSAGE_ILLEGAL: (
+        v2.MESSAGE_BODY_TOO_LARGE,
+        "the message is too large for the store",
+    ),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: (
+        v2.MESSAGE_PROPERTIES_TOO_LARGE,
+        "the properties are too large for the store",
+    ),
+    PutStatus.END_OF_FILE: (v2.INTERNAL_SERVER_ERROR, "the message does not fit a log segment"),
+    PutStatus.FLUSH_DISK_TIMEOUT: (
+        v2.MASTER_PERSISTENCE_TIMEOUT,
+        "not flushed in time: the outcome is unknown",
+    ),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (
+        v2.SLAVE_PERSISTENCE_TIMEOUT,
+        "not replicated in time: the outcome is unknown",
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: (v2.TOO_MANY_REQUESTS, HUNG),
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: (
+        v2.LITE_TOPIC_QUOTA_EXCEEDED,
+        "there are too many lite topics",
+    ),
+}
+
+
+@dataclass(slots=True)
+class Special:
+    """What the receipt of one message says besides its id and its offset."""
+
+    recall_handle: str = ""
+    """Of a message that will be delivered later (gRPC API, section 6.3)."""
+    stored: Callable[[AppendResult], str] | None = None
+    """Told once where the message lies; gives the transaction id (gRPC API, section 6.4)."""
+    transaction_id: str = ""
+    """As `stored` gave it."""
+
+    def receipt(self, message_id: bytes, result: AppendResult) -> bytes:
+        """The entry of the answer."""
+        return field(
+            b"\x12",
+            b"".join(
+                (
+                    ANSWER_OK,
+                    field(b"\x12", message_id),
+                    field(b"\x1a", self.transaction_id.encode() or message_id),
+                    b"\x20" + varint(result.queue_offset),
+                    field(b"\x2a", self.recall_handle.encode()) if self.recall_handle else b"",
+                )
+            ),
+        )
+
+
+def failure(store: MessageStore, put: PutStatus) -> tuple[int, str]:
+    """Code and sentence of a message that was not stored."""
+    known = FAILURES.get(put)
+    if known is not None:
+        return known
+    if put is PutStatus.CREATE_MAPPED_FILE_FAILED and store.out_of_buffers:
+        return v2.TOO_MANY_REQUESTS, f"[REJECTREQUEST] {store.allocation_failure}"
+    # Without room, too: every official client then tries another group, which TOO_MANY_REQUESTS
+    # would not make all of them do, and says what it was told when there is none.
+    reason = store.refusal
+    if put is PutStatus.CREATE_MAPPED_FILE_FAILED:
+        reason = reason or f"the disk is full: {store.allocation_failure}"
+    return v2.INTERNAL_SERVER_ERROR, reason or "the store takes no messages"
+
+
+def failed(code: int, sentence: str) -> bytes:
+    """An answer that fails as a whole."""
+    return field(b"\x0a", status(code, sentence))
+
+
+def refused(error: WireError) -> bytes:
+    """The same, as an error says it."""
+    return failed(error.code, error.message)
+
+
+def answer_to(
+    store: MessageStore,
+    ids: Sequence[bytes],
+    results: Sequence[AppendResult],
+    specials: Sequence[Special | None] | None,
+) -> bytes:
+    """The answer to messages that were given to the log; `specials` is parallel to `ids`, or None."""
+    parts = [ANSWER_OK]
+    if specials is None:
+        for message_id, result in zip(ids, results, strict=True):
+            if result.status is not _PUT_OK:
+                break
+            parts += receipt(message_id, result.queue_offset)
+        else:
+            return b"".join(parts)
+        del parts[1:]
+    codes = set()
+    for index, (message_id, result) in enumerate(zip(ids, results, strict=True)):
+        if result.status is _PUT_OK:
+            special = specials[index] if specials is not None else None
+            if special is None:
+                parts += receipt(message_id, result.queue_offset)
+            else:
+                parts.append(special.receipt(message_id, result))
+            continue
+        code, sentence = failure(store, result.status)
+        codes.add((code, sentence))
+        entry = field(b"\x0a", status(code, sentence)) + field(b"\x12", message_id)
+        parts.append(field(b"\x12", entry))
+    if codes:
+        all_failed = all(result.status is not _PUT_OK for result in results)
+        if all_failed and len(codes) == 1:
+            return failed(*codes.pop())
+        parts[0] = field(b"\x0a", status(v2.MULTIPLE_RESULTS, "the messages' results differ"))
+    return b"".join(parts)

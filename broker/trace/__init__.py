@@ -1,0 +1,1 @@
+"""The message trace that the broker writes."""

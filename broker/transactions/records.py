@@ -1,0 +1,207 @@
+"""The records of transactions, and the id that leads to one: bytes in, bytes out, nothing kept.
+
+    RMQ_SYS_TRANS_HALF_TOPIC      half messages: prepared, not visible to any consumer; and the copies that
+                                  the checks put behind them
+    RMQ_SYS_TRANS_OP_HALF_TOPIC   op records: half queue offsets that are done with, `12,15,`
+    TRANS_CHECK_MAX_TIME_TOPIC    half messages whose outcome nobody told, after the last check
+
+Promises: the records are those that Apache writes, so that either broker can go on with the other's
+directory (store format, section 2.12; broker semantics, sections 5.1-5.3); properties that stand in a
+half message stand in what is made of it, byte for byte, empty ones included. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ...store.properties import encode_properties, property_value
+from ...store.record import Message
+from ..stored_properties import in_bucket_order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...store.record import Record
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"
+"""Under its name the progress in both queues is kept."""
+QUEUE = 0
+
+_REAL_TOPIC, _REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
+_CHECKS = "TRANSACTION_CHECK_TIMES"
+_IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+_COPY_OF = "TRAN_PREPARED_QUEUE_OFFSET"
+_KEY = "UNIQ_KEY"
+_TRANSACTION_ID = "__transactionId__"
+_TRANSACTION_BITS = 0xC
+_COMMITTED = 0x8
+_OP_TAG = "d"
+_ID_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionId:
+    """What a client holds of a transaction: any node can tell from it where the transaction lies."""
+
+    broker: str
+    """The group that stored the half message; empty in an id that is only a message id."""
+    offset: int
+    """Of the half message as it was sent, in the half queue; -1 in a bare id."""
+    key: str
+    """The client's message id."""
+
+    def __str__(self) -> str:
+        return f"{self.broker}:{self.offset}:{self.key}"
+
+
+def parse_id(text: str) -> TransactionId:
+    """Read an id; what is not of our making counts as a bare message id."""
+    parts = text.split(":", _ID_PARTS - 1)
+    if len(parts) == _ID_PARTS and parts[0] and parts[1].isdecimal() and parts[2]:
+        return TransactionId(parts[0], int(parts[1]), parts[2])
+    return TransactionId("", -1, text)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfFacts:
+    """What a record of the half queue says beyond its place."""
+
+    topic: str
+    queue_id: int
+    key: str
+    checks: int
+    """Asked so often before this copy was made."""
+    immunity_ms: int | None
+    """No question before this age; None: the broker's own time."""
+    copy_of: int
+    """Half queue offset of the message that this is a copy of, where it is told; -1."""
+
+
+def facts_of(properties: bytes) -> HalfFacts:
+    """Read the properties of a record of the half queue. Missing numbers count as zero."""
+
+    def text(name: str) -> str:
+        return property_value(properties, name.encode()).decode("utf-8", "replace")
+
+    def number(name: str, default: int) -> int:
+        value = text(name)
+        return int(value) if value.isdecimal() else default
+
+    immunity_s = number(_IMMUNITY, -1)
+    return HalfFacts(
+        text(_REAL_TOPIC),
+        number(_REAL_QUEUE, 0),
+        text(_KEY),
+        number(_CHECKS, 0),
+        immunity_s * 1000 if immunity_s >= 0 else None,
+        number(_COPY_OF, -1),
+    )
+
+
+def half_message(message: Message, properties: Mapping[str, str]) -> Message:
+    """What is stored in the place of `message`, whose `properties` say that it is transactional."""
+    everything = dict(properties)
+    everything[_TRANSACTION_ID] = properties[_KEY]
+    everything[_REAL_TOPIC] = message.topic
+    everything[_REAL_QUEUE] = str(message.queue_id)
+    return replace(
+        message,
+        topic=HALF_TOPIC,
+        queue_id=QUEUE,
+        properties=encode_properties(in_bucket_order(everything)),
+        sys_flag=message.sys_flag & ~_TRANSACTION_BITS,
+    )
+
+
+def committed(half: Record, queue_id: int, store_host: bytes) -> Message:
+    """The message that consumers see; `queue_id` is one of its topic's queues."""
+    facts = facts_of(half.properties)
+    return Message(
+        facts.topic,
+        queue_id,
+        half.body,
+        _without(half.properties, (_REAL_TOPIC, _REAL_QUEUE)),
+        half.flag,
+        half.sys_flag & ~_TRANSACTION_BITS | _COMMITTED,
+        half.born_timestamp_ms,
+        half.born_host,
+        store_host,
+        half.reconsume_times,
+        half.physical_offset,
+    )
+
+
+def checked_copy(half: Record, checks: int, store_host: bytes) -> Message:
+    """The half message again, at the end of its queue, with one check more on its account."""
+    return _copy(half, HALF_TOPIC, {_CHECKS: str(checks)}, store_host)
+
+
+def immune_copy(half: Record, origin: int, store_host: bytes) -> Message:
+    """The half message again, because it is too young to be asked about; it names the first one."""
+    return _copy(half, HALF_TOPIC, {_COPY_OF: str(origin)}, store_host)
+
+
+def parked(half: Record, store_host: bytes) -> Message:
+    """The half message as it is laid aside when nobody told its outcome."""
+    return _copy(half, PARKED_TOPIC, {}, store_host)
+
+
+def op_message(offsets: Iterable[int], now_ms: int, host: bytes) -> Message:
+    """The record that says which half messages are done with, in the order in which they were."""
+    return Message(
+        OP_TOPIC,
+        QUEUE,
+        op_body(offsets),
+        encode_properties({"WAIT": "true", "TAGS": _OP_TAG}),
+        born_timestamp_ms=now_ms,
+        born_host=host,
+        store_host=host,
+    )
+
+
+def op_body(offsets: Iterable[int]) -> bytes:
+    """Decimal numbers, each with a comma behind it."""
+    return "".join([f"{offset}," for offset in offsets]).encode()
+
+
+def op_offsets(body: bytes) -> list[int]:
+    """The numbers of an op record; what is none is passed over, as Apache does."""
+    return [int(part) for part in body.split(b",") if part.strip().isdigit()]
+
+
+def _copy(half: Record, topic: str, more: Mapping[str, str], store_host: bytes) -> Message:
+    properties = dict(_pairs(half.properties))
+    properties.update(more)
+    ordered = in_bucket_order(properties)
+    return Message(
+        topic,
+        QUEUE,
+        half.body,
+        "".join([f"{name}\x01{value}\x02" for name, value in ordered.items()]).encode(
+            "utf-8", "surrogateescape"
+        ),
+        half.flag,
+        half.sys_flag & ~_TRANSACTION_BITS,
+        half.born_timestamp_ms,
+        half.born_host,
+        store_host,
+        half.reconsume_times,
+    )
+
+
+def _pairs(properties: bytes) -> list[tuple[str, str]]:
+    """Names and values as they stand there: unlike the store's reader this keeps empty values."""
+    text = properties.decode("utf-8", "surrogateescape")
+    found = [part.partition("\x01") for part in text.split("\x02") if part]
+    return [(name, value) for name, _, value in found]
+
+
+def _without(properties: bytes, names: tuple[str, ...]) -> bytes:
+    marks = tuple(f"{name}\x01".encode() for name in names)
+    parts = [part for part in properties.split(b"\x02") if part and not part.startswith(marks)]
+    return b"".join([part + b"\x02" for part in parts])
