@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from ..proto import v2
 from ..store.properties import DELAY_LEVELS_MS, decode_properties
-from ..store.record import unpack_host
+from ..store.record import Delivery, unpack_host
 from .inflate import inflated
 from .validation import FORBIDDEN_PROPERTIES
 from .wire import SMALL, field, timestamp, varint
 
 if TYPE_CHECKING:
-    from ..store.record import Delivery
+    from ..store.record import Record
 
 SYS_COMPRESSED = 0x1
 SYS_COMPRESSION_MASK = 0x700
@@ -78,6 +78,24 @@ def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> byt
         (topic, users, b"\x1a", varint(len(system)), system, b"\x22", varint(len(body)), body)
     )
     return b"\x12" + varint(len(content)) + content
+
+
+def delivery_of(record: Record, queue_id: int) -> Delivery:
+    """What a consumer of the queue would get of a record."""
+    return Delivery(
+        record.body,
+        record.properties,
+        queue_id,
+        record.queue_offset,
+        record.flag,
+        record.sys_flag,
+        record.body_crc,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_timestamp_ms,
+        record.store_host,
+        record.reconsume_times,
+    )
 
 
 def decoded_properties(record: Delivery) -> dict[bytes, bytes]:

@@ -139,7 +139,7 @@ class DurabilityGate:
         if not self._list.waits:
             return
         for wait in self._list.advance(*self._offsets()):
-            wait.done(PutStatus.PUT_OK)
+            self._tell(wait, PutStatus.PUT_OK)
 
     def close(self) -> None:
         """Stop the timer; nothing is answered any more."""
@@ -164,5 +164,14 @@ class DurabilityGate:
         self.advance()
         now_ns = self._node.clock.steady_ns()
         for wait, status in self._list.expire(*self._offsets(), now_ns):
-            wait.done(status)
+            self._tell(wait, status)
         self._arm()
+
+    def _tell(self, wait: Wait, status: PutStatus) -> None:
+        """One that fails (a bug) must leave nobody behind it without an answer, nor stop the timer."""
+        try:
+            wait.done(status)
+        except Exception as error:
+            self._node.loop.call_exception_handler(
+                {"message": "what waited for the log failed", "exception": error}
+            )

@@ -102,6 +102,8 @@ class Saver:
         except asyncio.CancelledError:
             # The thread cannot be stopped half way: two writers must not meet on the file.
             await asyncio.wait((writing,))
+            if writing.exception() is not None:
+                self._dirty = True  # `close` tries once more
             raise
         except OSError as error:
             self._dirty = True

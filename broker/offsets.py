@@ -183,18 +183,18 @@ class ConsumerOffsets:
 
     def forget(self, topic: str, group: str) -> None:
         """The group is new to the topic."""
-        if self._table.pop((topic, group), None) is not None:
-            self._changed()
+        if (topic, group) in self._table:
+            self._forget([(topic, group)])
 
     def forget_topic(self, topic: str) -> None:
         """The topic is gone."""
-        self._forget(lambda key: key[0] == topic)
+        self._forget([key for key in self._table if key[0] == topic])
         for told in self.on_forgotten:
             told(topic, None)
 
     def forget_group(self, group: str) -> None:
         """The group is gone."""
-        self._forget(lambda key: key[1] == group)
+        self._forget([key for key in self._table if key[1] == group])
         for told in self.on_forgotten:
             told(None, group)
 
@@ -318,8 +318,7 @@ class ConsumerOffsets:
                 self.on_merged(entry.topic, entry.group, entry.queue_id, mine)
         return moved
 
-    def _forget(self, matches: Callable[[Key], bool]) -> None:
-        gone = [key for key in self._table if matches(key)]
+    def _forget(self, gone: list[Key]) -> None:
         for key in gone:
             for queue_id in self._table.pop(key):
                 if self.recent is not None:

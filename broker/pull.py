@@ -35,12 +35,16 @@ from .validation import (
 from .wire import STATUS_OK, field, status, varint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..front.context import RequestContext
     from ..store.results import GetResult
     from .metadata.tables import Group
     from .node import Node
 
 _READS_MAX = 16
+_SLICE_NS = 4_000_000
+"""Of the loop, before others get it."""
 _NS_PER_MS = 1_000_000
 _OK_ITEM = field(b"\x0a", STATUS_OK)
 _QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
@@ -73,6 +77,9 @@ class PullService:
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0
+        self._woken: dict[tuple[str, int], Iterator[tuple[int, _Waiter]]] = {}
+        """Who is still to be looked at, by the queue that has new messages."""
+        self._serving: asyncio.Handle | None = None
         self._broadcast = BroadcastOffsets()
         self._commit_timer: asyncio.TimerHandle | None = None
         node.pop.listeners.append(self.notify)
@@ -166,10 +173,36 @@ class PullService:
     def notify(self, topic: str, queue_id: int) -> None:
         """New messages can be read in a queue."""
         waiters = self._waiters.get((topic, queue_id))
-        for key, waiter in list(waiters.items()) if waiters else ():
+        if waiters:
+            # Those that were looked at for an earlier arrival, too.
+            self._woken[topic, queue_id] = iter([*waiters.items()])
+            if self._serving is None:
+                self._serving = self._node.loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Answer those who wait for what has come; there may be thousands at one queue."""
+        self._serving = None
+        clock = self._node.clock
+        stop_ns = clock.steady_ns() + _SLICE_NS
+        while self._woken:
+            queue, waiters = next(iter(self._woken.items()))
+            for key, waiter in waiters:
+                self._serve_one(key, waiter)
+                if clock.steady_ns() >= stop_ns:
+                    self._serving = self._node.loop.call_soon(self._serve)
+                    return
+            del self._woken[queue]
+
+    def _serve_one(self, key: int, waiter: _Waiter) -> None:
+        if waiter.answer.done():
+            return
+        try:
             answer = self._read(waiter.pull)
-            if answer is not None:
-                self._finish(key, waiter, answer)
+        except Exception as error:  # one call's: the door says it to the client, and logs it
+            waiter.answer.set_exception(error)
+            answer = []
+        if answer is not None:
+            self._finish(key, waiter, answer)
 
     def close(self) -> None:
         """Answer every pull that is held."""

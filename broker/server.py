@@ -339,7 +339,8 @@ class BrokerServer:
             while True:
                 await asyncio.sleep(period_s)
                 for client_id in node.clients.expire(node.clock.steady_ns()):
-                    node.pop.on_client_gone(client_id)
+                    # Not in this task: one that fails must not be the last.
+                    node.loop.call_soon(node.pop.on_client_gone, client_id)
 
         self._stack.callback(asyncio.create_task(watch()).cancel)
 

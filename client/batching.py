@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .errors import CometError
+from .errors import BadRequest, CometError, TooLarge
 
 if TYPE_CHECKING:
     from .message import Receipt
@@ -78,7 +78,7 @@ class Batcher:
         for topic in list(self._open):
             self._dispatch(topic)
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)  # which leaves them alone when the caller is cancelled
 
     def _dispatch(self, topic: str) -> None:
         batch = self._open.pop(topic, None)
@@ -94,12 +94,28 @@ class Batcher:
         async with self._room:
             try:
                 return await self._send(messages)
+            except (BadRequest, TooLarge) as error:
+                if len(messages) == 1:
+                    return [error]
             except CometError as error:
                 return [error for _ in messages]
+            # Nothing was stored because of one of them; the others are not to share its fate.
+            return [await self._send_one(message) for message in messages]
+
+    async def _send_one(self, message: Outgoing) -> Result:
+        try:
+            return (await self._send([message]))[0]
+        except CometError as error:
+            return error
 
     async def _deliver(self, batch: _Batch) -> None:
         try:
             results = await self._send_chunk(batch.messages)
+        except Exception as error:  # a broken interceptor: its message is for those who sent
+            for answer in batch.answers:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
         except BaseException:
             for answer in batch.answers:
                 answer.cancel()

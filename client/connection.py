@@ -3,26 +3,33 @@
 Promises: the telemetry stream is opened at once, again a second after it ended, and tells our settings
 first each time, as the servers want it (gRPC API, section 8); commands are handed on, at most one
 handler a command, and a slow handler does not stop the stream. Bytes in, bytes out; no retries here.
+A call that ends because its channel was closed fails as one without an answer does: only a caller that
+is cancelled itself sees CancelledError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from ..proto import paths, v2
 from .addresses import Target
 from .credentials import Caller
-from .retrying import lost
+from .errors import CometError, Forked
+from .retrying import Again, lost
 
 log = logging.getLogger(__name__)
 
 REOPEN_S = 1.0
+"""On average: clients that lost their broker together must not all come back in one moment."""
 _COMMANDS_MAX = 1_000
 """Commands under way; a server that sends more gets no answer to them, and repeats itself."""
 _OPTIONS = (
@@ -42,6 +49,21 @@ A = TypeVar("A", bound=Any)
 OnCommand = Callable[["Connection", v2.TelemetryCommand], Awaitable[None]]
 
 
+_of_grpc: list[int] = []
+"""The process that uses gRPC: its threads do not come along into a child."""
+
+
+def check_process() -> None:
+    """Raises Forked in a child of a process that has used gRPC: calls would wait there for ever."""
+    if not _of_grpc:
+        _of_grpc.append(os.getpid())
+    if _of_grpc[0] != os.getpid():
+        raise Forked(
+            "clients were used before the fork, and gRPC does not survive one: fork before the first "
+            "client is made, or start processes with 'spawn'"
+        )
+
+
 class Connection:
     """Made by the session; closed once."""
 
@@ -53,6 +75,7 @@ class Connection:
         on_command: OnCommand,
         credentials: grpc.ChannelCredentials | None,
     ) -> None:
+        check_process()
         self.target = target
         self.settled = asyncio.Event()
         """The server has answered our settings on this connection."""
@@ -71,7 +94,7 @@ class Connection:
         self._telemetry = asyncio.create_task(self._keep_telemetry())
 
     async def unary(self, path: str, request: Any, answer: type[A], timeout_s: float) -> A:
-        """One call. Raises Again when there is no answer."""
+        """One call. Raises Again when there is no answer, RequestRefused for gRPC's own refusals."""
         call = self._calls.get(path)
         if call is None:
             call = self._calls[path] = self._channel.unary_unary(path)
@@ -79,14 +102,12 @@ class Connection:
             raw = await call(
                 request.SerializeToString(), timeout=timeout_s, metadata=self._caller.metadata()
             )
-        except grpc.aio.AioRpcError as error:
-            raise lost(self.target, error.code().name, error.details() or "") from None
-        except grpc.aio.UsageError as error:  # the channel was closed under the call
-            raise lost(self.target, "CLOSED", str(error)) from None
-        return answer.FromString(raw)  # type: ignore[no-any-return]
+            return answer.FromString(raw)  # type: ignore[no-any-return]
+        except BaseException as error:
+            raise self._failure(error) from None
 
     async def stream(self, path: str, request: Any, answer: type[A], timeout_s: float) -> list[A]:
-        """One call with many answers. Raises Again when it ends before its first answer."""
+        """One call with many answers. Raises Again or RequestRefused when it ends before its first."""
         key = path + "*"
         start = self._calls.get(key)
         if start is None:
@@ -99,13 +120,12 @@ class Connection:
             )
             while (raw := await call.read()) is not grpc.aio.EOF:
                 found.append(answer.FromString(raw))
-        except grpc.aio.AioRpcError as error:
-            if not found:
-                raise lost(self.target, error.code().name, error.details() or "") from None
+        except BaseException as error:
+            failure = self._failure(error)
+            if not found or not isinstance(failure, (Again, CometError)):
+                raise failure from None
             # What came before the break was delivered to us: it is handed on.
-            log.info("client.stream_broken target=%s code=%s", self.target, error.code().name)
-        except grpc.aio.UsageError as error:
-            raise lost(self.target, "CLOSED", str(error)) from None
+            log.info("client.stream_broken target=%s error=%s", self.target, failure)
         finally:
             if call is not None:
                 call.cancel()
@@ -120,6 +140,10 @@ class Connection:
             await stream.write(command.SerializeToString())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             log.debug("client.telemetry_write_failed target=%s", self.target)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            log.debug("client.telemetry_write_failed target=%s", self.target)
 
     def reopen(self) -> None:
         """End the stream: it is opened again."""
@@ -131,8 +155,22 @@ class Connection:
         tasks = [self._telemetry, *self._commands]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._channel.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._channel.close()
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """What a failed call raises; `error` itself when it is none of the call's."""
+        if isinstance(error, grpc.aio.AioRpcError):
+            return lost(self.target, error.code().name, error.details() or "")
+        if isinstance(error, grpc.aio.UsageError):  # the channel was closed before the call
+            return lost(self.target, "CLOSED", str(error))
+        if isinstance(error, DecodeError):
+            return lost(self.target, "NONSENSE", "the answer is not of this protocol")
+        if isinstance(error, asyncio.CancelledError) and not _is_cancelled():
+            return lost(self.target, "CLOSED", "the connection was closed under the call")
+        return error
 
     async def _keep_telemetry(self) -> None:
         open_stream = self._channel.stream_stream(paths.TELEMETRY)
@@ -140,17 +178,18 @@ class Connection:
             stream = self._stream = open_stream(metadata=self._caller.metadata())
             try:
                 await self._talk(stream)
-            except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            except (grpc.aio.AioRpcError, grpc.aio.UsageError, DecodeError) as error:
                 log.debug("client.telemetry_ended target=%s error=%s", self.target, error)
+            except asyncio.InvalidStateError:  # it ended before our settings were written
+                log.debug("client.telemetry_ended target=%s", self.target)
             except asyncio.CancelledError:
                 # Our own task's end, or the call's (`reopen`, a closed connection).
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    stream.cancel()
+                if _is_cancelled():
                     raise
             finally:
                 self._stream = None
-            await asyncio.sleep(REOPEN_S)
+                stream.cancel()
+            await asyncio.sleep(REOPEN_S * random.uniform(0.5, 1.5))
 
     async def _talk(self, stream: Any) -> None:
         mine = v2.TelemetryCommand(settings=self._settings())
@@ -169,3 +208,9 @@ class Connection:
             await self._on_command(self, command)
         except Exception:
             log.exception("client.command_failed target=%s", self.target)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels the task that runs, rather than the call that it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

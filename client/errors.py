@@ -24,7 +24,7 @@ class Closed(CometError):
 
 
 class Forked(CometError):
-    """The process forked after the client was made: make a new one in the child."""
+    """The process forked after a client was used: its gRPC does not live on in the child."""
 
 
 class ConnectionFailed(CometError):

@@ -12,12 +12,20 @@ is raised to the caller, because a broken hook should be seen:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 
 class Interceptor(Protocol):
     """Everything is optional; this class exists for its name."""
+
+
+def is_coroutine(function: Callable[..., Any]) -> bool:
+    """Whether a user's function is to be awaited; also an object whose call is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def call_all(interceptors: Iterable[Interceptor], hook: str, *arguments: Any) -> None:

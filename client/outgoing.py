@@ -127,6 +127,8 @@ def _delivery_ms(at: datetime | None, after: timedelta | float | None, now_ms: i
     if at is not None and after is not None:
         raise ValueError("deliver_at and deliver_in exclude each other")
     if at is not None:
+        if not isinstance(at, datetime):
+            raise TypeError(f"deliver_at is a datetime, not {type(at).__name__}")
         if at.tzinfo is None:
             raise ValueError("deliver_at needs a time zone: datetime.now(timezone.utc) + ...")
         return int(at.timestamp() * 1000)

@@ -11,14 +11,16 @@ failure that may have stored the message is `OutcomeUnknown`, with the message i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Self, TypedDict, Unpack
 
 from ..proto import paths, v2
 from .batching import Batcher
 from .clock import wall_ms
-from .errors import CometError
+from .errors import Closed, CometError, OutcomeUnknown
 from .identity import MessageIds
 from .interceptors import Interceptor, call_all
 from .message import Receipt
@@ -26,9 +28,15 @@ from .outgoing import Outgoing, outgoing, outgoing_like
 from .sending import Result, send_together
 from .session import Options, Session, Statistics
 
+log = logging.getLogger(__name__)
+
 BATCH_SIZE = 32
 REQUESTS_MAX = 64
 """Requests of batches under way: enough for any latency, few enough to be fair to a broker."""
+
+
+_CLOSE_MORE_S = 5.0
+"""Beyond the time of one request: how long a close waits for sends."""
 
 
 class Extras(TypedDict, total=False):
@@ -67,16 +75,29 @@ class Producer:
         self._batcher = Batcher(self._send_batch, batch_size, linger, REQUESTS_MAX)
         self._turns: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._body_max = 4 << 20
+        self._closing = False
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def start(self) -> Self:
         """Connect. Raises ConnectionFailed, or NotFound for a topic that was named and is not there."""
         await self._session.start(self._topics, settle=True)
+        self._closing = False
         return self
 
     async def close(self) -> None:
-        """Send what waits, then say good-bye."""
-        await self._batcher.flush()
-        await self._session.close()
+        """Take no more, finish what was called before, then say good-bye."""
+        self._closing = True
+        try:
+            async with asyncio.timeout(self._session.timeout_s + _CLOSE_MORE_S):
+                await self._batcher.flush()
+                await self._idle.wait()
+        except TimeoutError:
+            # Sends of one group behind each other, and nobody there: they raise Closed now.
+            log.warning("producer.closed_under_sends count=%d", self._under_way)
+        finally:
+            await self._session.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -105,15 +126,16 @@ class Producer:
     ) -> Receipt:
         """Send one message; done when the broker has it.
 
-        `within`: seconds for all tries. `message_id` repeats a send whose outcome was unknown. Raises ValueError, RequestRefused,
-        ConnectionFailed, OutcomeUnknown.
+        `within`: seconds for all tries. `message_id` repeats a send whose outcome was unknown. Raises
+        ValueError, RequestRefused, ConnectionFailed, OutcomeUnknown.
         """
         message = self._message(topic, body, message_id, extras)
-        if message.group:
-            return await self._in_turn(message, within)
-        if self._linger_s and message.kind == v2.NORMAL:
-            return await (await self._batcher.add(message))
-        return _one(await self._send([message], within))
+        with self._work():
+            if message.group:
+                return await self._in_turn(message, within)
+            if self._linger_s and message.kind == v2.NORMAL:
+                return await (await self._batcher.add(message))
+            return _one(await self._send([message], within))
 
     async def send_many(
         self, topic: str, bodies: Iterable[bytes], **extras: Unpack[Extras]
@@ -126,10 +148,11 @@ class Producer:
         first = self._message(topic, body, "", extras, ready=False)
         messages = [first, *outgoing_like(first, rest, self._ids.make)]
         for message in messages:
-            self._ready(message)
-        if first.kind != v2.NORMAL:
-            return await self._one_by_one(messages)
-        return await self._batcher.send_all(messages)
+            self._fits(message)
+        with self._work():
+            if first.kind != v2.NORMAL:
+                return await self._one_by_one(messages)
+            return await self._batcher.send_all(messages)
 
     async def recall(self, receipt: Receipt) -> str:
         """Take a delayed message back before its time; its message id. Raises RequestRefused."""
@@ -148,6 +171,20 @@ class Producer:
         await self._batcher.flush()
 
     # Inside.
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        """A close waits for what is done within."""
+        if self._closing:
+            raise Closed("the producer is being closed")
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     def _message(
         self,
@@ -171,23 +208,23 @@ class Producer:
         if self._session.namespace:
             message.proto.topic.resource_namespace = self._session.namespace
         if ready:
-            self._ready(message)
+            self._fits(message)
         return message
 
-    def _ready(self, message: Outgoing) -> None:
-        """The last look at a message before it is sent."""
+    def _fits(self, message: Outgoing) -> None:
         if len(message.proto.body) > self._body_max:
             raise ValueError(f"the body is larger than the server's {self._body_max} bytes")
-        if self._interceptors:
-            call_all(self._interceptors, "sending", message.proto)
 
     async def _send(self, messages: Sequence[Outgoing], within: float | None) -> list[Result]:
         budget_s = self._session.timeout_s if within is None else within
+        if self._interceptors:
+            for message in messages:
+                call_all(self._interceptors, "sending", message.proto)
         try:
             results = await send_together(self._session, messages, budget_s)
-        except CometError as error:
+        except BaseException as error:
             for message in messages:
-                call_all(self._interceptors, "sent", message.proto, error)
+                call_all(self._interceptors, "sent", message.proto, _failure(error, message))
             raise
         if self._interceptors:
             for message, result in zip(messages, results, strict=True):
@@ -202,14 +239,21 @@ class Producer:
         key = (message.topic, message.group)
         before = self._turns.get(key)
         mine = self._turns[key] = asyncio.get_running_loop().create_future()
+
+        def done(_: object = None) -> None:
+            mine.set_result(None)
+            if self._turns.get(key) is mine:
+                del self._turns[key]
+
         try:
             if before is not None:
                 await asyncio.wait([before])
             return _one(await self._send([message], within))
         finally:
-            mine.set_result(None)
-            if self._turns.get(key) is mine:
-                del self._turns[key]
+            if before is None or before.done():
+                done()
+            else:  # cancelled while it waited: whoever is behind it waits on for the one before
+                before.add_done_callback(done)
 
     async def _one_by_one(self, messages: list[Outgoing]) -> list[Receipt | CometError]:
         found: list[Receipt | CometError] = []
@@ -237,6 +281,13 @@ class Producer:
     def _settled(self, settings: v2.Settings) -> None:
         if settings.publishing.max_body_size > 0:
             self._body_max = settings.publishing.max_body_size
+
+
+def _failure(error: BaseException, message: Outgoing) -> Exception:
+    """What an interceptor is told; a cancelled send may have been executed."""
+    if isinstance(error, Exception):
+        return error
+    return OutcomeUnknown("the send was cancelled", message.message_id)
 
 
 def _one(results: list[Result]) -> Receipt:

@@ -23,8 +23,9 @@ from typing import Final, Self, Unpack
 
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
+from .clock import steady_s
 from .consuming import ANSWER_MARGIN_S, describe
-from .errors import NotFound, refused
+from .errors import ConnectionFailed, NotFound, refused
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all
 from .message import Message, read_message
@@ -35,6 +36,10 @@ from .session import Options, Session, Statistics
 WAIT_S = 5.0
 BATCH = 32
 _PAUSE_S = 0.2
+_ROUTE_AGE_S = 2.0
+"""When a queue cannot be reached, a route older than that is asked for again."""
+_AT_ONCE_S = 0.05
+"""A long poll that brings nothing so soon did not wait: the next one is not sent at once."""
 
 
 class Position(Enum):
@@ -140,12 +145,13 @@ class PullConsumer:
         """Go on at an offset, a time, or an end, in one queue or all of the topic."""
         for key in [queue] if queue is not None else self._of(topic):
             cursor = self._cursors[key]
+            offset = await self._offset(cursor, to)
+            # From here on without a pause: no poll of another task can come in between.
             if cursor.fetching is not None:
                 cursor.fetching.cancel()
-                await asyncio.gather(cursor.fetching, return_exceptions=True)
                 cursor.fetching = None
             cursor.fetched.clear()
-            cursor.offset = cursor.next_fetch = await self._offset(cursor, to)
+            cursor.offset = cursor.next_fetch = offset
 
     async def position(self, queue: Key) -> int:
         """The offset of the next message of a queue."""
@@ -166,7 +172,8 @@ class PullConsumer:
                 offset=cursor.offset,
             )
             await self._session.ask_until_done(
-                cursor.queue.target, paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse
+                *(cursor.queue.target, paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse),
+                question=True,  # the same answer however often it is said
             )
 
     async def poll(self, *, wait: float = WAIT_S) -> Message | None:
@@ -229,17 +236,32 @@ class PullConsumer:
         return cursor.offset
 
     async def _fetch(self, cursor: _Cursor) -> None:
-        """One pull; repeated while the broker cannot be reached."""
+        """One pull; repeated while the broker cannot be reached, wherever the queue is by then."""
         try:
             while True:
+                began_s = steady_s()
                 try:
                     await self._pull(cursor)
                 except Again:
                     await asyncio.sleep(_PAUSE_S)
-                else:
-                    return
+                    await self._look_where_it_is(cursor)
+                    continue
+                if not cursor.fetched and steady_s() - began_s < _AT_ONCE_S:
+                    await asyncio.sleep(_PAUSE_S)
+                return
         finally:
             self._news.set()
+
+    async def _look_where_it_is(self, cursor: _Cursor) -> None:
+        route = await self._session.route(cursor.topic)
+        if steady_s() - route.asked_s > _ROUTE_AGE_S:
+            try:
+                route = await self._session.refresh(cursor.topic)
+            except ConnectionFailed:
+                return  # nobody knows; it may still be where it was
+        for queue in route.readable:
+            if (queue.broker, queue.queue_id) == (cursor.queue.broker, cursor.queue.queue_id):
+                cursor.queue = queue
 
     async def _pull(self, cursor: _Cursor) -> None:
         session = self._session
@@ -294,7 +316,8 @@ class PullConsumer:
             )
             try:
                 known = await session.ask_until_done(
-                    queue.target, paths.GET_OFFSET, request, v2.GetOffsetResponse
+                    *(queue.target, paths.GET_OFFSET, request, v2.GetOffsetResponse),
+                    question=True,
                 )
             except NotFound:
                 to = BEGINNING
@@ -307,7 +330,7 @@ class PullConsumer:
         else:
             wanted.query_offset_policy = v2.END if to is END else v2.BEGINNING
         answer = await session.ask_until_done(
-            queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse
+            *(queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse), question=True
         )
         return answer.offset
 

@@ -8,30 +8,34 @@
 Promises: at most `concurrency` handlers run at once; at most `cached` messages wait for one, beyond
 which nothing more is received; the broker keeps messages hidden for as long as this client lives. In a
 group that keeps order, messages of one message group are handled one after the other, a failing one is
-tried again here after its pause and given up (dead letter) after the last attempt. `close` takes no new
-messages and waits for running handlers (client wire, section 2; gRPC API, sections 7.4-7.6).
+tried again here after its pause and given up (dead letter) after the last attempt. Because the broker
+hides what we hold, it is told of every message until it has understood; a message counts as held until
+then. What an interceptor raises is a failure of that message. `close` takes no new messages, waits for
+running handlers and begins no retries (client wire, section 2; gRPC API, sections 7.4-7.6).
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextvars
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self, Unpack
 
 from ..proto import paths, v2
 from .clock import steady_s
-from .consuming import acknowledge, change_invisible, describe, give_up, receive
-from .errors import BadRequest, CometError, NotFound
+from .consuming import describe, receive
+from .errors import CometError, NotFound
 from .filters import Topics, subscriptions
-from .interceptors import Interceptor, call_all
+from .interceptors import Interceptor, call_all, is_coroutine
 from .message import Message
 from .pausing import RetryPolicy, read_policy
 from .retrying import Again
 from .routes import Queue, next_queue, read_route
 from .session import Options, Session, Statistics
+from .telling import Teller
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +47,10 @@ _POLL_S = 20.0
 _BATCH = 32
 _PAUSE_S = 1.0
 _BUSY_PAUSE_S = 0.02
+_AT_ONCE_S = 0.05
+"""A long poll that brings nothing so soon did not wait: the next one is not sent at once."""
 _CLOSE_S = 30.0
 """How long a close waits for running handlers."""
-_ACK_LINGER_S = 0.002
 
 
 class PushConsumer:
@@ -67,13 +72,15 @@ class PushConsumer:
         if concurrency < 1 or cached < 1:
             raise ValueError("concurrency and cached are at least 1")
         self._handler = handler
-        self._in_thread = not _is_coroutine(handler)
+        self._in_thread = not is_coroutine(handler)
+        self._threads: ThreadPoolExecutor | None = None
+        self._concurrency = concurrency
         self._subscriptions = subscriptions(topics)
         self._interceptors = tuple(interceptors)
         self._session = Session(endpoints, v2.PUSH_CONSUMER, self._describe, options, group)
         self._session.on_settings = self._settled
         self._policy = RetryPolicy()
-        self._fifo = False
+        self._fifo: bool | None = None
         self._poll_s = _POLL_S
         self._batch = _BATCH
         self._cached_max = cached
@@ -82,32 +89,49 @@ class PushConsumer:
         self._room.set()
         self._slots = asyncio.Semaphore(concurrency)
         self._loops: dict[tuple[str, Queue], asyncio.Task[None]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()
         self._assigning: asyncio.Task[None] | None = None
-        self._done: list[Message] = []
-        self._acking: asyncio.Task[None] | None = None
+        self._teller = Teller(self._session, self._settle)
 
     async def start(self) -> Self:
         """Connect and begin. Raises ConnectionFailed or NotFound."""
         await self._session.start(list(self._subscriptions), settle=True)
+        self._teller.closing.clear()
+        if self._in_thread:  # the loop's own pool has fewer threads than `concurrency` promises
+            self._threads = ThreadPoolExecutor(self._concurrency, "cometmq-handler")
         self._assigning = asyncio.create_task(self._keep_assigned())
         return self
 
     async def close(self) -> None:
         """Receive no more, wait for running handlers, say good-bye."""
+        self._teller.closing.set()
         loops = [*self._loops.values()]
         if self._assigning is not None:
             loops.append(self._assigning)
         for task in loops:
             task.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-        self._loops.clear()
-        if self._running:
-            _, late = await asyncio.wait(self._running, timeout=_CLOSE_S)
+        try:
+            await asyncio.gather(*loops, return_exceptions=True)
+            self._loops.clear()
+            await self._finish_running()
+        finally:
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._session.close()
+
+    async def _finish_running(self) -> None:
+        """Until nothing runs, acknowledgements that handlers leave behind included, or time is over."""
+        me = asyncio.current_task()  # a handler may close its own consumer
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                while running := self._running - {me}:
+                    await asyncio.wait(running)
+        except TimeoutError:
+            late = self._running - {me}
+            log.warning("push.closed_under_handlers count=%d", len(late))
             for task in late:
                 task.cancel()
-        await self._send_acks()
-        await self._session.close()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -135,6 +159,8 @@ class PushConsumer:
                 except (CometError, Again) as error:
                     # What was assigned before goes on.
                     log.info("push.not_assigned topic=%s error=%s", topic, error)
+                except Exception:  # a defect: assignments are not to end with it
+                    log.exception("push.not_assigned topic=%s", topic)
             await asyncio.sleep(ASSIGNMENT_S if self._loops else _PAUSE_S)
 
     async def _assigned(self, topic: str) -> set[Queue]:
@@ -166,6 +192,7 @@ class PushConsumer:
         attempt_id = uuid.uuid4().hex
         while True:
             await self._room.wait()
+            began_s = steady_s()
             try:
                 found = await receive(
                     self._session,
@@ -187,6 +214,8 @@ class PushConsumer:
             if found:
                 attempt_id = uuid.uuid4().hex
                 self._take(found)
+            elif steady_s() - began_s < _AT_ONCE_S:
+                await asyncio.sleep(_PAUSE_S)
 
     # Handling.
 
@@ -194,8 +223,6 @@ class PushConsumer:
         self._cached += len(messages)
         if self._cached >= self._cached_max:
             self._room.clear()
-        for message in messages:
-            call_all(self._interceptors, "received", message)
         if not self._fifo:
             for message in messages:
                 self._run(self._handle_one(message))
@@ -207,95 +234,95 @@ class PushConsumer:
             self._run(self._handle_in_order(chain))
 
     def _run(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+        self._keep(asyncio.ensure_future(work))
+
+    def _keep(self, task: asyncio.Future[None]) -> None:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def _settle(self) -> None:
-        self._cached -= 1
+    def _settle(self, count: int = 1) -> None:
+        self._cached -= count
         if self._cached < self._cached_max:
             self._room.set()
 
     async def _handle_one(self, message: Message) -> None:
+        held = True
         try:
             async with self._slots:
-                failure = await self._call(message)
+                failure = await self._call(message, is_new=True)
             if failure is None:
-                self._ack_soon(message)
+                held = False
+                if (acking := self._teller.ack_soon(message)) is not None:
+                    self._keep(acking)
             else:
-                await self._again_later(message)
+                pause_s = self._policy.pause_s(message.attempt)
+                await self._teller.again_later(message, pause_s)
         finally:
-            self._settle()
+            if held:
+                self._settle()
 
     async def _handle_in_order(self, chain: list[Message]) -> None:
         """Messages of one group: the next only when the one before is done for good."""
-        for message in chain:
-            try:
-                await self._handle_to_the_end(message)
-            finally:
+        left = len(chain)
+        try:
+            for message in chain:
+                if not await self._handle_to_the_end(message):
+                    return
+                left -= 1
                 self._settle()
+        finally:
+            self._settle(left)
 
-    async def _handle_to_the_end(self, message: Message) -> None:
+    async def _handle_to_the_end(self, message: Message) -> bool:
+        """Whether it is done; not when a close came first, which leaves it to the next consumer."""
+        is_new = True
         while True:
             async with self._slots:
-                failure = await self._call(message)
+                failure = await self._call(message, is_new=is_new)
             if failure is None:
-                await self._finish(acknowledge(self._session, [message]))
-                return
-            if message.attempt >= self._policy.attempts_max:
-                await self._finish(give_up(self._session, message, self._policy.attempts_max))
-                return
-            await asyncio.sleep(self._policy.pause_s(message.attempt))
+                return await self._teller.acknowledge([message])
+            most = self._policy.attempts_max
+            if message.attempt >= most:
+                return await self._teller.give_up(message, most)
+            if await self._teller.closes_within(self._policy.pause_s(message.attempt)):
+                return False
             message.attempt += 1
+            is_new = False
 
-    async def _call(self, message: Message) -> Exception | None:
-        """Run the handler: what it raised, or None."""
+    async def _call(self, message: Message, *, is_new: bool) -> Exception | None:
+        """Run the handler: what it or an interceptor raised, or None."""
         failure: Exception | None = None
-        call_all(self._interceptors, "handling", message)
         try:
-            if self._in_thread:
-                await asyncio.to_thread(self._handler, message)
-            else:
-                await self._handler(message)  # type: ignore[misc]
+            if is_new:
+                call_all(self._interceptors, "received", message)
+            call_all(self._interceptors, "handling", message)
+            await self._call_handler(message)
         except Exception as error:
             failure = error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            failure = RuntimeError("the handler was cancelled from within")
+        try:
+            call_all(self._interceptors, "handled", message, failure)
+        except Exception as error:
+            failure = failure or error
+        if failure is not None:
             self._session.statistics.handler_failures += 1
             log.warning(
                 "push.handler_failed topic=%s message=%s attempt=%d error=%r",
-                *(message.topic, message.message_id, message.attempt, error),
+                *(message.topic, message.message_id, message.attempt, failure),
             )
-        call_all(self._interceptors, "handled", message, failure)
         return failure
 
-    async def _again_later(self, message: Message) -> None:
-        pause_s = self._policy.pause_s(message.attempt)
-        await self._finish(change_invisible(self._session, message, pause_s))
-
-    async def _finish(self, saying: Awaitable[object]) -> None:
-        """Tell the broker; what it does not hear, it delivers again, as at-least-once means."""
-        try:
-            await saying
-        except BadRequest as error:
-            log.info("push.handle_expired error=%s", error)
-        except CometError as error:
-            log.warning("push.not_told error=%s", error)
-
-    def _ack_soon(self, message: Message) -> None:
-        """Acknowledgements of a moment share a request."""
-        self._done.append(message)
-        if self._acking is None or self._acking.done():
-            self._acking = asyncio.create_task(self._ack_in_a_moment())
-            self._running.add(self._acking)
-            self._acking.add_done_callback(self._running.discard)
-
-    async def _ack_in_a_moment(self) -> None:
-        await asyncio.sleep(_ACK_LINGER_S)
-        await self._send_acks()
-
-    async def _send_acks(self) -> None:
-        while self._done:
-            some, self._done = self._done[:_BATCH], self._done[_BATCH:]
-            await self._finish(acknowledge(self._session, some))
+    async def _call_handler(self, message: Message) -> None:
+        if self._threads is None:
+            await self._handler(message)  # type: ignore[misc]
+            return
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, context.run, self._handler, message)
 
     # Settings.
 
@@ -303,17 +330,12 @@ class PushConsumer:
         describe(self._session, settings, self._subscriptions, None)
 
     def _settled(self, settings: v2.Settings) -> None:
+        if not settings.HasField("subscription"):
+            return  # says nothing about consuming: what was said before stays
         mine = settings.subscription
         self._policy = read_policy(settings.backoff_policy)
-        if not self._loops:
+        if self._fifo is None:
             self._fifo = mine.fifo  # clients decide once, at the start
-        self._batch = mine.receive_batch_size or _BATCH
+        self._batch = mine.receive_batch_size if mine.receive_batch_size > 0 else _BATCH
         poll_s = mine.long_polling_timeout.ToMilliseconds() / 1000
         self._poll_s = poll_s if poll_s >= 1.0 else _POLL_S
-
-
-def _is_coroutine(handler: Handler) -> bool:
-    """Also an object whose call is a coroutine function."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        type(handler).__call__
-    )

@@ -39,6 +39,8 @@ class Route:
     readable: tuple[Queue, ...] = ()
     writable: tuple[Queue, ...] = ()
     turn: int = 0
+    asked_s: float = 0.0
+    """When its question was asked."""
 
     def targets(self) -> set[Target]:
         """Everything that this topic needs a connection to."""

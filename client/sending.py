@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..proto import paths, v2
 from ..proto.errors import CODES, is_retriable
 from .clock import steady_s
-from .errors import CometError, NotFound, refused
+from .errors import CometError, ConnectionFailed, NotFound, OutcomeUnknown, refused
 from .message import Receipt
 from .retrying import Again, until_done
 from .routes import Queue, next_queue, queue_of_group
@@ -35,34 +35,47 @@ async def send_together(
 ) -> list[Result]:
     """Send messages of one topic in one request. Raises when the request failed as a whole."""
     first = messages[0]
-    await session.route(first.topic)
+    began_s = steady_s()
+    await _known(session, first.topic, timeout_s)
     request = v2.SendMessageRequest(messages=[message.proto for message in messages])
-    tries = 0
+    tries, unsure = 0, False
 
-    async def once() -> list[Result]:
-        nonlocal tries
+    async def once(left_s: float) -> list[Result]:
+        nonlocal tries, unsure
         tries += 1
         if tries > 1:
             session.statistics.send_retries += 1
+        try_s = steady_s()
         queue = await _queue(session, first)
         for message in request.messages:
             message.system_properties.queue_id = queue.queue_id
         session.statistics.send_requests += 1
-        answer = await session.ask(
-            queue.target, paths.SEND_MESSAGE, request, v2.SendMessageResponse
-        )
+        try:
+            answer = await session.ask(
+                queue.target, paths.SEND_MESSAGE, request, v2.SendMessageResponse, left_s
+            )
+        except Again as error:
+            unsure = unsure or error.maybe_done
+            if tries > 1:  # it may be gone for good, and its successor somewhere else
+                await _ask_route_again(session, first.topic, try_s, left_s)
+            raise
         code = answer.status.code
         if code in (v2.OK, v2.MULTIPLE_RESULTS):
-            return _results(messages, answer, queue)
-        error = refused(code, answer.status.message)
+            return _results(messages, answer, queue, unsure)
+        if code == v2.CODE_UNSPECIFIED:
+            said = f"{queue.target} answered a send without saying what became of it"
+            raise OutcomeUnknown(said, first.message_id)
+        refusal = refused(code, answer.status.message)
         if code in _ROUTE_AGAIN:
-            await _ask_route_again(session, first.topic)
+            await _ask_route_again(session, first.topic, try_s, left_s)
         if is_retriable(code):
-            raise Again(error, maybe_done=CODES[code].outcome_unknown)
-        raise error
+            unsure = unsure or CODES[code].outcome_unknown
+            raise Again(refusal, maybe_done=CODES[code].outcome_unknown)
+        raise refusal
 
     try:
-        results = await until_done(once, timeout_s, first.message_id)
+        left_s = max(timeout_s - (steady_s() - began_s), 0.0)
+        results = await until_done(once, left_s, first.message_id)
     except CometError:
         session.statistics.send_failures += len(messages)
         raise
@@ -81,9 +94,22 @@ async def _queue(session: Session, message: Outgoing) -> Queue:
     return queue
 
 
-async def _ask_route_again(session: Session, topic: str) -> None:
+async def _known(session: Session, topic: str, timeout_s: float) -> None:
+    """Have a route; without one nothing was sent."""
     try:
-        await asyncio.wait_for(session.refresh(topic), session.request_timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await session.route(topic)
+    except TimeoutError:
+        raise ConnectionFailed(f"no route of topic {topic} came in time") from None
+
+
+async def _ask_route_again(session: Session, topic: str, since_s: float, left_s: float) -> None:
+    """Once for all the sends that failed together: not when it was asked for since this try began."""
+    if (await session.route(topic)).asked_s > since_s:
+        return
+    try:
+        patience_s = min(session.request_timeout_s, left_s)
+        await asyncio.wait_for(session.refresh(topic), patience_s)
     except NotFound:
         raise
     except (CometError, TimeoutError) as error:
@@ -92,12 +118,14 @@ async def _ask_route_again(session: Session, topic: str) -> None:
 
 
 def _results(
-    messages: Sequence[Outgoing], answer: v2.SendMessageResponse, queue: Queue
+    messages: Sequence[Outgoing], answer: v2.SendMessageResponse, queue: Queue, unsure: bool
 ) -> list[Result]:
+    """`unsure`: a try before this one may have stored the messages."""
     entries = answer.entries
     if len(entries) == len(messages):
         return [
-            _result(message, entry, queue) for message, entry in zip(messages, entries, strict=True)
+            _result(message, entry, queue, unsure)
+            for message, entry in zip(messages, entries, strict=True)
         ]
     if len(entries) == 1 and entries[0].status.code in (v2.OK, v2.CODE_UNSPECIFIED):
         # Apache's proxy answers once for all messages of a request.
@@ -106,14 +134,17 @@ def _results(
             Receipt(message.message_id, message.topic, queue.broker, first + step)
             for step, message in enumerate(messages)
         ]
-    error = refused(v2.INTERNAL_ERROR, f"{len(entries)} results came for {len(messages)} messages")
-    return [error for _ in messages]
+    said = f"{len(entries)} results came for {len(messages)} messages"
+    return [OutcomeUnknown(said, message.message_id) for message in messages]
 
 
-def _result(message: Outgoing, entry: v2.SendResultEntry, queue: Queue) -> Result:
+def _result(message: Outgoing, entry: v2.SendResultEntry, queue: Queue, unsure: bool) -> Result:
     code = entry.status.code
     if code not in (v2.OK, v2.CODE_UNSPECIFIED):
-        return refused(code, entry.status.message)
+        error = refused(code, entry.status.message)
+        if unsure or (code in CODES and CODES[code].outcome_unknown):
+            return OutcomeUnknown(f"it may have been stored: {error}", message.message_id)
+        return error
     return Receipt(
         entry.message_id or message.message_id,
         message.topic,

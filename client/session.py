@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import platform
 import socket
@@ -25,7 +26,7 @@ from .addresses import Target, parse_endpoints
 from .clock import steady_s
 from .connection import Connection
 from .credentials import Caller, Credentials
-from .errors import Closed, CometError, Forked, refused
+from .errors import Closed, CometError, ConnectionFailed, Forked, NotFound, refused
 from .identity import client_id
 from .retrying import Again, until_done
 from .routes import Isolation, Route, read_route
@@ -71,6 +72,14 @@ class Statistics:
     route_refreshes: int = 0
 
 
+@dataclass(slots=True)
+class Tries:
+    """What a caller may want to know of a repeated call."""
+
+    maybe_done: bool = False
+    """A try before the last one ended without an answer: it may have been executed."""
+
+
 class Session:
     """One client's life on the wire."""
 
@@ -106,15 +115,19 @@ class Session:
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = os.getpid()
         self._open = False
+        self._refusal: CometError | None = None
 
     # Life.
 
     async def start(self, topics: list[str], *, settle: bool) -> None:
         """Ask for the topics' routes; with `settle`, wait for the server's settings.
 
-        Raises ConnectionFailed, RequestRefused (an unknown topic).
+        Raises ConnectionFailed, RequestRefused (an unknown topic), RuntimeError (a second start).
         """
+        if self._open:
+            raise RuntimeError("the client was started already")
         self._open = True
+        self._refusal = None
         try:
             connection = self._connect(self.access_point)
             for topic in topics:
@@ -124,7 +137,8 @@ class Session:
                     await connection.settled.wait()
         except TimeoutError:
             await self.close()
-            raise CometError(f"{self.access_point} did not answer our settings in time") from None
+            said_nothing = f"{self.access_point} did not answer our settings in time"
+            raise self._refusal or ConnectionFailed(said_nothing) from None
         except BaseException:
             await self.close()
             raise
@@ -142,8 +156,14 @@ class Session:
         tasks = [*self._tasks, *self._asking.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connections, self._connections = list(self._connections.values()), {}
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._say_good_bye()
+        finally:
+            connections, self._connections = list(self._connections.values()), {}
+            await asyncio.gather(*(each.close() for each in connections))
+
+    async def _say_good_bye(self) -> None:
         request = v2.NotifyClientTerminationRequest(group=self.resource(self.group))
         await asyncio.gather(
             *(
@@ -153,17 +173,16 @@ class Session:
                     v2.NotifyClientTerminationResponse,
                     GOOD_BYE_S,
                 )
-                for connection in connections
+                for connection in list(self._connections.values())
                 if connection.settled.is_set()
             ),
             return_exceptions=True,  # whoever is not there need not be told
         )
-        await asyncio.gather(*(connection.close() for connection in connections))
 
     def check(self) -> None:
         """Raises Closed or Forked when this client cannot be used."""
         if self._pid != os.getpid():
-            raise Forked("this client was made before a fork: make a new one in this process")
+            raise Forked("this client belongs to the process that made it, before a fork")
         if not self._open:
             raise Closed("the client is not open: use it within `async with`")
 
@@ -173,10 +192,13 @@ class Session:
         """A topic or group as it is sent."""
         return v2.Resource(resource_namespace=self.namespace, name=name)
 
-    async def ask(self, target: Target, path: str, request: Any, answer: type[A]) -> A:
+    async def ask(
+        self, target: Target, path: str, request: Any, answer: type[A], left_s: float = math.inf
+    ) -> A:
         """One try of one unary call; a failed endpoint is avoided from then on. Raises Again."""
+        try_s = min(self.request_timeout_s, left_s)
         try:
-            return await self._connect(target).unary(path, request, answer, self.request_timeout_s)
+            return await self._connect(target).unary(path, request, answer, try_s)
         except Again:
             self.isolation.fail(target, steady_s())
             raise
@@ -198,29 +220,34 @@ class Session:
         request: Any,
         answer: type[A],
         fine: tuple[int, ...] = (),
+        *,
+        tries: Tries | None = None,
+        question: bool = False,
     ) -> A:
         """A call that may be repeated without harm, anywhere: first at `target`, then at the access
-        point. Codes of `fine` are the caller's business, as OK is. Raises ConnectionFailed,
-        OutcomeUnknown, RequestRefused."""
+        point. Codes of `fine` are the caller's business, as OK is. A `question` changes nothing, so
+        its outcome is never unknown. Raises ConnectionFailed, OutcomeUnknown, RequestRefused."""
         self.check()
         where = target or self.access_point
 
-        async def once() -> A:
+        async def once(left_s: float) -> A:
             nonlocal where
             try:
-                found = await self.ask(where, path, request, answer)
-            except Again:
+                found = await self.ask(where, path, request, answer, left_s)
+            except Again as error:
                 where = self.access_point
+                if tries is not None and error.maybe_done:
+                    tries.maybe_done = True
                 raise
             status = found.status
             if status.code != v2.OK and status.code not in fine:
-                error = refused(status.code, status.message)
+                refusal = refused(status.code, status.message)
                 if is_retriable(status.code):
-                    raise Again(error, maybe_done=False)
-                raise error
+                    raise Again(refusal, maybe_done=False)
+                raise refusal
             return found
 
-        return await until_done(once, self.timeout_s)
+        return await until_done(once, self.timeout_s, harmless=question)
 
     # Routes.
 
@@ -235,19 +262,29 @@ class Session:
         task = self._asking.get(topic)
         if task is None:
             task = self._asking[topic] = asyncio.create_task(self._ask_route(topic))
-            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+            task.add_done_callback(lambda done: self._asked(topic, done))
         return await asyncio.shield(task)
+
+    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
+        if self._asking.get(topic) is task:
+            del self._asking[topic]
+        if not task.cancelled():
+            task.exception()  # those who asked may all have been cancelled
 
     async def _ask_route(self, topic: str) -> Route:
         request = v2.QueryRouteRequest(
             topic=self.resource(topic), endpoints=self.access_point.proto()
         )
-        answer = await self.ask_until_done(None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
+        asked_s = steady_s()
+        answer = await self.ask_until_done(
+            None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse, question=True
+        )
         known = self._routes.get(topic)
         turn = known.turn if known is not None else int.from_bytes(os.urandom(2), "big")
         route = read_route(topic, answer.message_queues, turn)
         if not route.readable and not route.writable:
             raise refused(v2.TOPIC_NOT_FOUND, f"topic {topic} has no queues")
+        route.asked_s = asked_s
         self._routes[topic] = route
         self.statistics.route_refreshes += 1
         for target in route.targets():
@@ -302,6 +339,7 @@ class Session:
             refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not offered by this client")
             await connection.tell(v2.TelemetryCommand(status=refusal))
         elif command.status.code not in (v2.OK, v2.CODE_UNSPECIFIED):
+            self._refusal = refused(command.status.code, command.status.message)
             log.warning("client.refused_by_server %s %s", connection.target, command.status)
 
     async def _every(self, period_s: float, job: Callable[[], Any]) -> None:
@@ -311,6 +349,8 @@ class Session:
                 await job()
             except CometError as error:
                 log.warning("client.%s_failed error=%s", job.__name__.strip("_"), error)
+            except Exception:  # a defect: the next round is not to be lost with this one
+                log.exception("client.%s_failed", job.__name__.strip("_"))
 
     async def _beat(self) -> None:
         request = v2.HeartbeatRequest(client_type=self.client_type)
@@ -322,7 +362,7 @@ class Session:
                 await connection.unary(
                     paths.HEARTBEAT, request, v2.HeartbeatResponse, self.request_timeout_s
                 )
-            except Again as error:
+            except (Again, CometError) as error:
                 log.info("client.heartbeat_failed target=%s error=%s", connection.target, error)
             else:
                 self.isolation.recover(connection.target)
@@ -333,6 +373,8 @@ class Session:
         for topic in self.topics:
             try:
                 await self.refresh(topic)
+            except NotFound:
+                self._routes.pop(topic, None)  # deleted; who still wants it asks, and is told
             except CometError as error:
                 # The known route stays in use; the next round asks again.
                 log.info("client.route_not_refreshed topic=%s error=%s", topic, error)
@@ -341,7 +383,9 @@ class Session:
     async def _drop_unused(self) -> None:
         used = {self.access_point}.union(*(route.targets() for route in self._routes.values()))
         for target in [target for target in self._connections if target not in used]:
-            await self._connections.pop(target).close()
+            await self._connections[target].close()  # while it is here, our own close finds it
+            self._connections.pop(target, None)
+            self.isolation.recover(target)
 
     async def _resync(self) -> None:
         await self.resync()

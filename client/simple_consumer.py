@@ -4,8 +4,8 @@
         for message in await consumer.receive():
             await consumer.ack(message)
 
-Promises: `receive` returns as soon as there is a message, and an empty list only when the waiting time
-is over; a broker that cannot be reached is waited out within it. What is not acknowledged within its
+Promises: `receive` returns as soon as there is a message (of several topics each is asked in turn), and
+an empty list only when the waiting time is over; brokers hold a poll for 5 s at least; a broker that cannot be reached is waited out within it. What is not acknowledged within its
 invisible time is delivered again, its `attempt` counted (gRPC API, section 7).
 """
 
@@ -30,6 +30,8 @@ WAIT_S = 20.0
 INVISIBLE_S = 30.0
 _PAUSE_S = 0.1
 _BATCH_MAX = 32
+_SLICE_S = 1.0
+"""How long one of several topics is waited for while the others may have messages."""
 
 
 class SimpleConsumer:
@@ -91,12 +93,18 @@ class SimpleConsumer:
         end_s = steady_s() + wait_s
         while True:
             topic, queue = await self._next()
+            wanted = self._subscriptions.get(topic)
+            if wanted is None:  # unsubscribed while its route was asked for
+                continue
             left_s = end_s - steady_s()
+            if len(self._subscriptions) > 1:
+                left_s = min(left_s, _SLICE_S)
+            asked_s = steady_s()
             try:
                 found = await receive(
                     self._session,
                     queue,
-                    self._subscriptions[topic],
+                    wanted,
                     count=max_messages,
                     wait_s=max(left_s, 0.0),
                     invisible_s=invisible_for,
@@ -108,7 +116,11 @@ class SimpleConsumer:
                 continue
             for message in found:
                 call_all(self._interceptors, "received", message)
-            return found
+            now_s = steady_s()
+            if found or now_s + _PAUSE_S >= end_s:
+                return found
+            if now_s - asked_s < _PAUSE_S:  # it did not wait: do not ask it in a busy loop
+                await asyncio.sleep(_PAUSE_S)
 
     async def ack(self, message: Message) -> None:
         """Be done with a message. Raises BadRequest when its time was over."""
@@ -121,7 +133,7 @@ class SimpleConsumer:
 
     async def nack(self, message: Message, delay: float = 0.0) -> None:
         """Give a message back: it is delivered again after `delay` seconds."""
-        await change_invisible(self._session, message, delay)
+        await change_invisible(self._session, message, delay, give_back=True)
 
     async def change_invisible(self, message: Message, seconds: float) -> None:
         """Keep a message hidden for so long from now."""
@@ -129,13 +141,13 @@ class SimpleConsumer:
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
         """Receive from another topic, too, or with another filter."""
-        self._subscriptions[topic] = wanted if isinstance(wanted, Filter) else Filter(wanted)
         await self._session.route(topic)
+        self._subscriptions[topic] = wanted if isinstance(wanted, Filter) else Filter(wanted)
         await self._session.resync()
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more from a topic. Raises ValueError for the last one."""
-        if len(self._subscriptions) == 1:
+        if list(self._subscriptions) == [topic]:
             raise ValueError("a consumer needs at least one topic")
         self._subscriptions.pop(topic, None)
         await self._session.resync()

@@ -5,7 +5,8 @@
 
 Every blocking method waits for the asynchronous one on an event loop in one thread of the process, which
 all blocking clients share; nothing is implemented twice. Safe to use from several threads. A handler
-of a blocking PushConsumer runs in a thread of its own pool, so it may block, too.
+of a blocking PushConsumer runs in a thread of its own pool, so it may block, too; only a coroutine on
+that loop may not wait for a blocking client, and is told so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
@@ -52,18 +53,40 @@ C = TypeVar("C", bound=Client)
 
 
 class _Loop:
-    """One event loop in a daemon thread, for as long as the process lives."""
+    """One event loop in a daemon thread, for as long as some client is open.
+
+    Not longer: gRPC serves all loops of a process from one place, and one that idles would take wake-ups
+    away from the others.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.users = 0
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, name="cometmq-sync", daemon=True).start()
+        self._ended = asyncio.Event()
+        self.thread = threading.Thread(target=self._run, name="cometmq-sync", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._ended.wait())
+
+    def end(self) -> None:
+        """Cancel what is left, and wait for the thread."""
+        self.loop.call_soon_threadsafe(self._ended.set)
+        self.thread.join()
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run it there, and wait for it here."""
         if os.getpid() != self.pid:
             work.close()
-            raise Forked("this client was made before a fork: make a new one in this process")
+            raise Forked("this client belongs to the process that made it, before a fork")
+        if threading.current_thread() is self.thread:
+            work.close()
+            raise RuntimeError(
+                "a blocking client would wait here for the very loop that it runs on: "
+                "make the handler a plain function, or use the asynchronous client"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -76,14 +99,34 @@ _lock = threading.Lock()
 _loops: dict[int, _Loop] = {}
 
 
-def _loop() -> _Loop:
-    """The process's one; a child after a fork gets its own."""
+def _forget() -> None:
+    """A thread of the parent may have held the lock at the fork: nobody would ever release it."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _enter() -> _Loop:
+    """The process's loop, with one more user; a child after a fork gets its own."""
     with _lock:
         found = _loops.get(os.getpid())
         if found is None:
-            _loops.clear()
             found = _loops[os.getpid()] = _Loop()
+        found.users += 1
         return found
+
+
+def _leave(loop: _Loop) -> None:
+    """One user less; the last one ends it. Nothing happens in a fork's child."""
+    with _lock:
+        loop.users -= 1
+        last = loop.users == 0 and loop.pid == os.getpid()
+        if last:
+            del _loops[loop.pid]
+    if last:
+        loop.end()
 
 
 class Blocking(Generic[C]):
@@ -92,8 +135,8 @@ class Blocking(Generic[C]):
     _class: Callable[..., Any]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._loop = _loop()
         self._arguments = (arguments, named)
+        self._entered: _Loop | None = None
         self._made: C | None = None
 
     @property
@@ -101,6 +144,12 @@ class Blocking(Generic[C]):
         if self._made is None:
             raise Closed("the client is not open: use it within `with`")
         return self._made
+
+    @property
+    def _loop(self) -> _Loop:
+        if self._entered is None:
+            raise Closed("the client is not open: use it within `with`")
+        return self._entered
 
     @property
     def client_id(self) -> str:
@@ -114,20 +163,34 @@ class Blocking(Generic[C]):
 
     def start(self) -> Self:
         """Connect."""
+        if self._made is not None:
+            raise RuntimeError("the client was started already")
 
         async def begin() -> C:
             arguments, named = self._arguments
             core = type(self)._class(*arguments, **named)
             return cast(C, await core.start())
 
-        self._made = self._loop.wait(begin())
+        loop = self._entered = _enter()
+        try:
+            self._made = loop.wait(begin())
+        except BaseException:
+            self._entered = None
+            _leave(loop)
+            raise
         return self
 
     def close(self) -> None:
         """Finish and say good-bye; a second call does nothing."""
         core, self._made = self._made, None
-        if core is not None:
-            self._loop.wait(core.close())
+        loop, self._entered = self._entered, None
+        if core is None or loop is None:
+            return
+        try:
+            if loop.pid == os.getpid():  # a fork's child closes nothing
+                loop.wait(core.close())
+        finally:
+            _leave(loop)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -154,7 +217,7 @@ def _blocking(
 class Producer(Blocking[_producer.Producer]):
     """`cometmq.Producer`, blocking."""
 
-    _class = _producer.Producer
+    _class: Callable[..., Any] = _producer.Producer
     send = _blocking(_producer.Producer.send)
     send_many = _blocking(_producer.Producer.send_many)
     recall = _blocking(_producer.Producer.recall)
@@ -184,17 +247,17 @@ class Transaction:
         self._loop.wait(self._core.__aexit__(kind, error, trace))
 
 
-class TransactionProducer(Blocking[_transactions.TransactionProducer]):
-    """`cometmq.TransactionProducer`, blocking; the checker may be a plain function."""
+class TransactionProducer(Producer):
+    """`cometmq.TransactionProducer`, blocking; a checker that is a plain function may block, too."""
 
     _class = _transactions.TransactionProducer
-    send = _blocking(_transactions.TransactionProducer.send)
 
     def transaction(self, topic: str, body: bytes, **extras: Any) -> Transaction:
         """Begin with a half message."""
 
         async def begin() -> _transactions.Transaction:
-            return await self._core.transaction(topic, body, **extras)
+            core = cast(_transactions.TransactionProducer, self._core)
+            return await core.transaction(topic, body, **extras)
 
         return Transaction(self._loop, self._loop.wait(begin()))
 
@@ -222,6 +285,20 @@ class PullConsumer(Blocking[_pull.PullConsumer]):
     """`cometmq.PullConsumer`, blocking."""
 
     _class = _pull.PullConsumer
+
+    @property
+    def queues(self) -> list[_pull.Key]:
+        """What is assigned: topic, broker, queue id."""
+        return self._core.queues
+
+    def assign(self, queues: Iterable[_pull.Key]) -> None:
+        """Read only these. Raises KeyError for one that is not there."""
+
+        async def work() -> None:
+            self._core.assign(queues)
+
+        self._loop.wait(work())
+
     seek = _blocking(_pull.PullConsumer.seek)
     commit = _blocking(_pull.PullConsumer.commit)
     position = _blocking(_pull.PullConsumer.position)

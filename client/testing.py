@@ -41,6 +41,8 @@ _LOOK_S = 0.02
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ANY_RPC = "*"
+# Small files: a broker allocates three segments of its log at once, and a test needs little of one.
+_SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
 
 
 class BrokerFailed(CometError):
@@ -97,7 +99,7 @@ class TestBroker:
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="cometmq-test-"))
         self.clock = VirtualClock(self)
-        self._settings = dict(settings or {})
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: grpc.Channel | None = None
         self._endpoints = ""
@@ -171,7 +173,11 @@ class TestBroker:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.close()

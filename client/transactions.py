@@ -11,6 +11,7 @@ is repeated, which the broker takes once (gRPC API, sections 5.10 and 10.4).
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
@@ -19,6 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ..proto import paths, v2
+from .errors import CometError
+from .interceptors import is_coroutine
 from .message import Message, Receipt, read_message
 from .producer import Extras, Producer, _one
 from .routes import queue_of_group
@@ -56,10 +59,14 @@ class Transaction:
         self.receipt = receipt
         self._producer = producer
         self._target = target
+        self._decided: Resolution | None = None
         self._ended = False
 
     async def commit(self) -> None:
-        """Make the message visible. Raises OutcomeUnknown, ConnectionFailed, RequestRefused."""
+        """Make the message visible. Raises OutcomeUnknown, ConnectionFailed, RequestRefused.
+
+        After a failure it may be called again; a rollback is no longer possible.
+        """
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:
@@ -67,8 +74,9 @@ class Transaction:
         await self._end(Resolution.ROLLBACK)
 
     async def _end(self, resolution: Resolution) -> None:
-        if self._ended:
+        if self._ended or self._decided not in (None, resolution):
             raise ValueError("the transaction has ended already")
+        self._decided = resolution
         receipt = self.receipt
         await self._producer.end(
             self._target, receipt.topic, receipt.message_id, receipt.transaction_id, resolution
@@ -81,8 +89,18 @@ class Transaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, _: object, __: TracebackType | None
     ) -> None:
-        if not self._ended:
-            await self._end(Resolution.COMMIT if kind is None else Resolution.ROLLBACK)
+        if self._decided is not None:
+            return  # within the block, which knows how it went
+        if kind is None:
+            await self._end(Resolution.COMMIT)
+            return
+        try:
+            await self._end(Resolution.ROLLBACK)
+        except CometError as error:
+            # What left the block is what the caller must see; the broker will ask the checker.
+            log.warning(
+                "transaction.not_rolled_back message=%s error=%s", self.receipt.message_id, error
+            )
 
 
 class _Beginning:
@@ -121,8 +139,10 @@ class TransactionProducer(Producer):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
+        """A checker that is no coroutine function runs in a thread."""
         super().__init__(endpoints, topics=topics, interceptors=interceptors, **options)
         self._checker = checker
+        self._in_thread = not is_coroutine(checker)
         self._session.on_orphan = self._check
 
     def transaction(self, topic: str, body: bytes, **extras: Unpack[Extras]) -> _Beginning:
@@ -130,8 +150,9 @@ class TransactionProducer(Producer):
 
         async def begin() -> Transaction:
             message = self._message(topic, body, "", extras, transactional=True)
-            receipt = _one(await self._send([message], None))
-            return Transaction(self, receipt, await self._target(topic, receipt))
+            with self._work():
+                receipt = _one(await self._send([message], None))
+                return Transaction(self, receipt, await self._target(topic, receipt))
 
         return _Beginning(begin)
 
@@ -170,7 +191,10 @@ class TransactionProducer(Producer):
         self, connection: Connection, command: v2.RecoverOrphanedTransactionCommand
     ) -> None:
         message = read_message(command.message, source=connection.target)
-        answer = self._checker(message)
+        if self._in_thread:
+            answer = await asyncio.to_thread(self._checker, message)
+        else:
+            answer = self._checker(message)
         resolution = await answer if inspect.isawaitable(answer) else answer
         if not isinstance(resolution, Resolution):
             raise TypeError(f"the checker returned {resolution!r}, not a Resolution")

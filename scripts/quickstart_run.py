@@ -206,7 +206,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="cometmq-quickstart-"))
-    cluster = Cluster(folder / "data")
+    cluster = Cluster(folder / "data", segment_size=None)
     started = time.monotonic()
     columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn())
     try:

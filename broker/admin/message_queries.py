@@ -13,8 +13,8 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ...store.errors import StoreError
 from ...store.message_id import OffsetId
-from ...store.record import Delivery, Record
-from ..convert import message_item, topic_field
+from ...store.record import Record
+from ..convert import delivery_of, message_item, topic_field
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -80,21 +80,8 @@ class MessageQueries:
 
 
 def _found(record: Record) -> v1.FoundMessage:
-    delivery = Delivery(
-        body=record.body,
-        properties=record.properties,
-        queue_id=record.queue_id,
-        queue_offset=record.queue_offset,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        body_crc=record.body_crc,
-        born_timestamp_ms=record.born_timestamp_ms,
-        born_host=record.born_host,
-        store_timestamp_ms=record.store_timestamp_ms,
-        store_host=record.store_host,
-        reconsume_times=record.reconsume_times,
-    )
-    item = message_item(topic_field(v2.Resource(name=record.topic)), delivery, None)
+    topic = topic_field(v2.Resource(name=record.topic))
+    item = message_item(topic, delivery_of(record, record.queue_id), None)
     return v1.FoundMessage(
         message=_content(item),
         offset_id=str(OffsetId(record.store_host, record.physical_offset)),

@@ -132,7 +132,7 @@ def recall_handle(node: Node, topic: str, deliver_ms: int, message_id: str) -> s
 
 
 class DelaySends:
-    """The owner of DELAY messages among sends (`send_typed.SpecialType`)."""
+    """The owner of DELAY messages among sends (`sending/typed.py: SpecialType`)."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -22,7 +22,7 @@ from ...store.schedule import DelayOffsets, deliver_ms, parse_levels
 from ..json_file import Saver
 from ..metadata.system_topics import PROGRESS_GROUP
 from .level_core import DelayCore
-from .timer_stamp import number, stamped
+from .timer_stamp import copy_of, own_queue
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -216,25 +216,12 @@ class DelayLevels:
     def _message(self, stored: StoredRecord) -> Message | None:
         """The message as it was sent; None: it has no place to go to."""
         record = decode_delivery(stored.data)
-        properties = record.properties
-        topic = property_value(properties, b"REAL_TOPIC").decode("utf-8", "replace")
+        topic = property_value(record.properties, b"REAL_TOPIC").decode("utf-8", "replace")
         known = self._node.metadata.topic(topic)
         if known is None or topic == _HALF_TOPIC:
             log.warning("delay.dropped topic=%s record=%d", topic, stored.physical_offset)
             return None
-        queue_id = max(number(property_value(properties, b"REAL_QID")), 0)
-        return Message(
-            topic,
-            queue_id % max(known.write_queues, 1),
-            record.body,
-            stamped(properties, (), ()),
-            record.flag,
-            record.sys_flag,
-            record.born_timestamp_ms,
-            record.born_host,
-            record.store_host,
-            record.reconsume_times,
-        )
+        return copy_of(record, topic, own_queue(record.properties, known))
 
     # -- progress -----------------------------------------------------------------------------
 

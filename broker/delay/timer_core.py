@@ -139,6 +139,14 @@ class TimerCore:
         slot.arriving = []
         heapify(self._heap)
 
+    def reopen(self, slot_ms: int) -> None:
+        """Reading the slot that was begun last has failed: it is opened once more, from its begin."""
+        slot = self._slots[slot_ms]
+        self._waiting -= len(slot.arriving)
+        slot.waiting -= len(slot.arriving)
+        slot.arriving = []
+        self.open_ms = slot_ms
+
     def is_open(self, slot_ms: int) -> bool:
         """Whether a message of this slot must be added here, because nobody will read it any more."""
         return slot_ms < self.open_ms

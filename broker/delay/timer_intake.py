@@ -69,22 +69,25 @@ class TimerIntake:
                     return False
                 self._reading_slot = core.begin()
                 self._reading = timers.units(self._reading_slot)
-            for unit in self._reading:
-                if unit.cancels and not unit.rolled:
-                    self._cancellations.append(unit)
-                else:
-                    self._open_unit(unit)
-                if clock.steady_ns() >= stop_ns:
-                    return True
-            self._read_to_the_end(timers)
+            try:
+                for unit in self._reading:
+                    if unit.cancels and not unit.rolled:
+                        self._cancellations.append(unit)
+                    else:
+                        self._open_unit(unit)
+                    if clock.steady_ns() >= stop_ns:
+                        return True
+                cancelled = timers.cancelled_keys(self._cancellations)
+            except BaseException:
+                # The rest of an iterator that raised is empty: nothing of the slot counts as read.
+                self._reading, self._cancellations = None, []
+                core.reopen(self._reading_slot)
+                raise
+            self._reading, self._cancellations = None, []
+            for key in cancelled:
+                core.cancel(self._reading_slot, key)
+            core.opened(self._reading_slot)
         return False
-
-    def _read_to_the_end(self, timers: TimerStore) -> None:
-        slot_ms, self._reading = self._reading_slot, None
-        for key in timers.cancelled_keys(self._cancellations):
-            self._core.cancel(slot_ms, key)
-        self._cancellations = []
-        self._core.opened(slot_ms)
 
     def _open_unit(self, unit: TimerUnit) -> None:
         try:
@@ -93,18 +96,22 @@ class TimerIntake:
         except (OffsetOutOfRangeError, RecordFormatError):
             self._stats.gone += 1  # retention took it
             return
-        self._core.add(self._timed(properties, self._reading_slot, unit))
+        self._add(properties, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
-    def _timed(self, properties: bytes, slot_ms: int, unit: TimerUnit) -> Timed:
-        return Timed(
-            _due_ms(properties, slot_ms, self._core.precision_ms) if not unit.rolled else slot_ms,
-            unit.physical_offset,
+    def _add(
+        self, properties: bytes, slot_ms: int, physical_offset: int, write_ms: int, rolled: bool
+    ) -> None:
+        """A message of a slot that is open."""
+        timed = Timed(
+            slot_ms if rolled else _due_ms(properties, slot_ms, self._core.precision_ms),
+            physical_offset,
             slot_ms,
-            unit.write_ms,
+            write_ms,
             _text(property_value(properties, b"UNIQ_KEY")),
             _name(property_value(properties, b"REAL_TOPIC")),
-            unit.rolled,
+            rolled,
         )
+        self._core.add(timed)
 
     # -- enqueueing ---------------------------------------------------------------------------
 
@@ -161,11 +168,10 @@ class TimerIntake:
         if not cancelled:
             timers.metrics.add(topic, 1, now_ms)
         if core.is_open(where.slot_ms):
-            unit = timers.log.read(done)
             if cancelled and not where.rolled:
                 core.cancel(where.slot_ms, cancelled)
             else:
-                core.add(self._timed(properties, where.slot_ms, unit))
+                self._add(properties, where.slot_ms, stored.physical_offset, write_ms, where.rolled)
 
     def _put_direct(self, properties: bytes, out_ms: int, stored: StoredRecord) -> None:
         """Its slot is over, or was when it came: it goes out at its time, without the wheel."""

@@ -63,7 +63,10 @@ class TimerSaver:
 
     def _turn(self) -> None:
         self.start()  # first, so that a turn that fails is not the last one
-        if self._flushing is None and not self._stats.broken:
+        if self._stats.broken:
+            # Nothing is written any more; what the core remembers until it is safe must not pile up.
+            self._core.progress(self._node.store.flushed_offset)
+        elif self._flushing is None:
             self._trim()
             if self._core.changes != self._changes:
                 self._flush()

@@ -31,8 +31,9 @@ from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from .delayed import DelaySends
 from .timer_core import Timed, TimerCore
 from .timer_intake import TimerIntake
+from .timer_repeats import TimerRepeats
 from .timer_saver import TimerSaver
-from .timer_stamp import DEQUEUED, ENQUEUED, ROLLED, number, stamped
+from .timer_stamp import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
 from .timer_stats import TimerStats
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ SLICE_NS = 2_000_000
 BATCH = 32
 """Messages delivered by one append: about half a millisecond."""
 _RETRY_NS = 500_000_000
+_VISIBLE_NS = 20_000_000
+"""With replication that waits for followers, the end of the log may take seconds to become visible."""
+_FAR_MS = 1 << 62
 _LOOK_S = 0.5
 """A wall clock that is set shows itself at the next look."""
 _NS_PER_S = 1_000_000_000
@@ -70,6 +74,7 @@ class TimerService:
         self._core = TimerCore(0, 0)
         self._intake: TimerIntake | None = None
         self._saver: TimerSaver | None = None
+        self._repeats: TimerRepeats | None = None
         self._turn_handle: asyncio.Handle | None = None
         self._running = False
         self._not_before_ns = 0
@@ -96,6 +101,7 @@ class TimerService:
         self.stats.timing = timers.metrics
         self._intake = TimerIntake(node, timers, core, self.stats)
         self._intake.delivered_before = led
+        self._repeats = TimerRepeats(node, min(read_ms, self._stored_ms(report.queue_offset)))
         # What came last before the stop may be a recall of what is due: enqueue first, then deliver.
         self._begin_at = store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         self._saver = TimerSaver(node, timers, core, self.stats)
@@ -162,7 +168,10 @@ class TimerService:
     def _look_at_topic(self) -> None:
         self._node.pump()
         if self._intake is not None:
-            self._intake.enqueue(self._node.clock.steady_ns() + SLICE_NS)
+            try:
+                self._intake.enqueue(self._node.clock.steady_ns() + SLICE_NS)
+            except (StoreError, OSError) as error:
+                self._wait_a_moment(str(error))  # a later turn tries again
 
     @property
     def enqueue_lag(self) -> int:
@@ -175,10 +184,13 @@ class TimerService:
         """How long the first message of the timer topic that was not looked at lies there."""
         if not self.enqueue_lag:
             return 0
-        node, offset = self._node, self._core.queue_offset
-        records = node.store.get(TIMER_TOPIC, TIMER_QUEUE, offset, 1, 1).records
-        stored_ms = decode_delivery(records[0].data).store_timestamp_ms if records else 0
-        return max(node.clock.wall_ms() - stored_ms, 0) if records else 0
+        now_ms = self._node.clock.wall_ms()
+        return max(now_ms - min(self._stored_ms(self._core.queue_offset), now_ms), 0)
+
+    def _stored_ms(self, queue_offset: int) -> int:
+        """When a message of the timer topic was stored; the far future if there is none."""
+        records = self._node.store.get(TIMER_TOPIC, TIMER_QUEUE, queue_offset, 1, 1).records
+        return decode_delivery(records[0].data).store_timestamp_ms if records else _FAR_MS
 
     @property
     def dequeue_lag(self) -> int:
@@ -257,11 +269,15 @@ class TimerService:
 
     def _deliver(self, stop_ns: int) -> bool:
         """Append what is due; True: there is more. Raises WireError: nothing can be appended now."""
-        clock, core = self._node.clock, self._core
+        clock, core, repeats = self._node.clock, self._core, self._repeats
         if self._config.timer_stop_dequeue:
             return False
+        assert repeats is not None
         if core.queue_offset < self._begin_at and not core.crowded:
             return True
+        if not repeats.visible:
+            self._not_before_ns = clock.steady_ns() + _VISIBLE_NS
+            return False
         while True:
             now_ms = clock.wall_ms()
             due, dropped = core.take(now_ms, BATCH)
@@ -269,8 +285,14 @@ class TimerService:
                 self._count(timed, now_ms)
             if due:
                 try:
+                    if not repeats.ready(due, stop_ns):
+                        core.give_back(due)
+                        return True
+                    for timed in repeats.taken_from(due):
+                        core.settled(timed, repeats.log_end)
+                        self._count(timed, now_ms)
                     self._append(due, now_ms)
-                except WireError:
+                except (WireError, StoreError, OSError):
                     core.give_back(due)
                     raise
             elif not dropped:
@@ -335,18 +357,7 @@ class TimerService:
             topic, queue_id = timed.topic, self._queue(timed.topic, properties)
             if queue_id < 0:
                 return None
-        return Message(
-            topic,
-            queue_id,
-            record.body,
-            stamped(properties, names, values),
-            record.flag,
-            record.sys_flag,
-            record.born_timestamp_ms,
-            record.born_host,
-            record.store_host,
-            record.reconsume_times,
-        )
+        return copy_of(record, topic, queue_id, names, values)
 
     def _queue(self, topic: str, properties: bytes) -> int:
         """Its own queue, or one that the topic still has; -1: the topic is gone."""
@@ -354,7 +365,7 @@ class TimerService:
         if known is None:
             self.stats.without_topic += 1
             return -1
-        return max(number(property_value(properties, b"REAL_QID")), 0) % max(known.write_queues, 1)
+        return own_queue(properties, known)
 
     def _record(self, physical_offset: int) -> Delivery | None:
         try:

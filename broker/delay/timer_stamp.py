@@ -1,4 +1,4 @@
-"""The properties of a message whose time has come, as Apache would store them. Pure.
+"""The copy of a message whose time has come, its properties as Apache would store them. Pure.
 
 Apache decodes the parked record into a Java map of 128 buckets, adds when the message was enqueued and
 dequeued, and writes the map again: REAL_TOPIC, REAL_QID, TIMER_OUT_MS and what was asked for stay (store
@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from ...store.properties import decode_properties, encode_properties
+from ...store.properties import decode_properties, encode_properties, property_value
+from ...store.record import Delivery, Message
 from ..stored_properties import in_bucket_order
+
+if TYPE_CHECKING:
+    from ..metadata.tables import Topic
 
 ENQUEUED = b"TIMER_ENQUEUE_MS"
 DEQUEUED = b"TIMER_DEQUEUE_MS"
@@ -20,6 +25,33 @@ ROLLED = b"TIMER_ROLL_TIMES"
 DUE_BEFORE_ENQUEUED = (1 << 63) - 1
 """TIMER_ENQUEUE_MS of a message that never was in the wheel."""
 _PAIR_END, _NAME_END = b"\x02", b"\x01"
+
+
+def copy_of(
+    record: Delivery,
+    topic: str,
+    queue_id: int,
+    names: Sequence[bytes] = (),
+    values: Sequence[bytes] = (),
+) -> Message:
+    """The message as it is delivered, with these properties added or replaced."""
+    return Message(
+        topic,
+        queue_id,
+        record.body,
+        stamped(record.properties, names, values),
+        record.flag,
+        record.sys_flag,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_host,
+        record.reconsume_times,
+    )
+
+
+def own_queue(properties: bytes, topic: Topic) -> int:
+    """The queue that the message was sent to, or one that the topic still has."""
+    return max(number(property_value(properties, b"REAL_QID")), 0) % max(topic.write_queues, 1)
 
 
 def stamped(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .checkpoint import Batch, Book, Checkpoint
-from .log import JournalState
+from .log import SWEEP_SLACK, JournalState
 from .revive_codec import BATCH_MAX, AckRecord, CheckpointRecord
 
 
@@ -34,6 +34,7 @@ class PopJournal(JournalState):
     buffer_max: int
     """Batches that may wait unwritten; beyond it the oldest are written early."""
     _buffer: deque[Checkpoint] = field(default_factory=deque)
+    _buffered_limit: int = SWEEP_SLACK
     _hurried: deque[Checkpoint] = field(default_factory=deque)
     """The newest first: what a newer one calls done may wait here, too."""
 
@@ -166,6 +167,12 @@ class PopJournal(JournalState):
         # Before their own kind, and the ones that may not wait any longer with those that never may.
         self._hurried.extendleft(reversed(batch.hurried + batch.checkpoints))
         self._to_ack.extendleft(reversed(batch.acks))
+        if self.buffered > self._buffered_limit:
+            # While the log takes nothing, what is acknowledged must not pile up behind what is not.
+            # Sweeping when they have doubled bounds them by what is open (`_note_written`).
+            self._hurried = deque(one for one in self._hurried if one.open)
+            self._buffer = deque(one for one in self._buffer if one.open)
+            self._buffered_limit = SWEEP_SLACK + 2 * self.buffered
 
     def checkpoint_written(self, checkpoint: Checkpoint, place: int, direct: bool = False) -> None:
         """It lies in the timer topic at `place`; or, `direct`, in the revive topic, and then what

@@ -41,6 +41,10 @@ class Journal(Protocol):
     def settled(self, core: PopGroup, queue: PopQueue, offset: int) -> None:
         """A delivery is done for good: acknowledged, copied, moved or not wanted any more."""
 
+    def hurry(self) -> None:
+        """What was settled has a copy in the log, which a crash must not make a second time: no
+        waiting for more."""
+
     def changed(  # noqa: PLR0917 - what happened, in one call
         self,
         core: PopGroup,
@@ -69,6 +73,9 @@ class NullJournal:
         """Nothing."""
 
     def settled(self, core: PopGroup, queue: PopQueue, offset: int) -> None:
+        """Nothing."""
+
+    def hurry(self) -> None:
         """Nothing."""
 
     def changed(  # noqa: PLR0917 - what happened, in one call

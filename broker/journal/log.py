@@ -21,7 +21,7 @@ from .revive_codec import AckRecord, BatchKey, CheckpointRecord
 
 CONSUMED_MAX = 100_000
 """Acknowledged offsets of one queue that are remembered from the log; more are delivered again."""
-_SWEEP_SLACK = 4_096
+SWEEP_SLACK = 4_096
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class JournalState:
     """The books with acknowledged offsets from the log, by their id in memory."""
     _written: deque[Checkpoint] = field(default_factory=deque)
     """In the order of their places; some finished."""
-    _written_limit: int = _SWEEP_SLACK
+    _written_limit: int = SWEEP_SLACK
     _to_ack: deque[Checkpoint] = field(default_factory=deque)
     _keys: dict[BatchKey, Checkpoint] = field(default_factory=dict)
     """What was read from the log, and what has surfaced."""
@@ -69,7 +69,7 @@ class JournalState:
             # One batch that stays open long keeps the finished ones behind it. Sweeping when they
             # have doubled bounds them by what is open, at a constant cost for each.
             self._written = deque(one for one in written if not one.finished)
-            self._written_limit = _SWEEP_SLACK + 2 * len(self._written)
+            self._written_limit = SWEEP_SLACK + 2 * len(self._written)
 
     # What the log says: after a restart, and on a follower.
 

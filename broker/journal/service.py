@@ -97,6 +97,10 @@ class JournalService:
             if self.writer.armed is None:
                 self.writer.arm()
 
+    def hurry(self) -> None:
+        """In the next turn of the loop, with all else that is waiting."""
+        self.writer.look_now()
+
     def changed(  # noqa: PLR0917 - as the protocol has it
         self,
         core: PopGroup,
@@ -207,6 +211,8 @@ class JournalService:
             self.core = self.writer.core = self._new_core()
             self._books.clear()
             self._reader = self._new_reader()
+        if self._read_handle is not None:
+            self._read_handle.cancel()
         self._read_handle = self._node.loop.call_later(FLUSH_S, self._read_along)
 
     def stop(self) -> None:
@@ -245,11 +251,12 @@ class JournalService:
     def _read_along(self) -> None:
         reader, loop = self._reader, self._node.loop
         assert reader is not None
+        # First, so that a look that fails is not the last one.
+        self._read_handle = loop.call_later(FLUSH_S, self._read_along)
         self._node.offsets.catch_up(self._node.store.log_end)
-        more = reader.behind() and reader.step(SLICE)
-        self._read_handle = (
-            loop.call_soon(self._read_along) if more else loop.call_later(FLUSH_S, self._read_along)
-        )
+        if reader.behind() and reader.step(SLICE):
+            self._read_handle.cancel()
+            self._read_handle = loop.call_soon(self._read_along)
 
     def _watch(self) -> None:
         """See what surfaced in the revive topic, and move the bookmarks."""

@@ -121,6 +121,10 @@ class LiteReceive:
         if self._cores:
             self._gone.add(key[1])
 
+    def left(self, key: ClientKey) -> None:
+        """The client subscribes to nothing any more: its last answer counts no more."""
+        self._attempts.pop(key, None)
+
     def _release_gone(self) -> None:
         gone, self._gone = self._gone, set()
         visible_ms = self._node.clock.wall_ms() + UNDELIVERED_MS
@@ -150,8 +154,9 @@ class LiteReceive:
 
     def forget_queue(self, queue: str, group: str | None = None) -> None:
         """A lite topic has ended, or begins anew for a group: nothing of it is out."""
-        for key in [k for k in self._cores if k[1] == queue and group in (None, k[0])]:
-            del self._cores[key]
+        groups = [k[0] for k in self._cores if k[1] == queue] if group is None else [group]
+        for name in groups:
+            self._cores.pop((name, queue), None)
 
     def progress(self, queue: str, group: str) -> tuple[int, int] | None:
         """How far a group has read in a lite topic, and what is out; None: nothing is."""

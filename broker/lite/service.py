@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ...proto import v2
+from ...store.errors import StoreError
 from ...store.record import decode_delivery
 from .ack import LiteAcks
 from .core import LiteTable
@@ -127,14 +128,15 @@ class LiteService:
         self._timer = self._node.loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
+        self._again(_PERIOD_S)  # first, so that a look that fails is not the last one
         cut_ns = self._node.clock.steady_ns() - REFRESH_MAX_NS
         for client in self.table:
             if client.seen_ns < cut_ns:
                 self._drop(client.key)
         self._sweep()
-        self._again(_PERIOD_S)
 
     def _stop(self) -> None:
+        self._sweeping = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -162,8 +164,11 @@ class LiteService:
         clock = self._node.clock
         now_ms, end_ns = clock.wall_ms(), clock.steady_ns() + _SLICE_NS
         for name in self._sweeping:
-            if name in self._last and self._is_over(name, now_ms):
-                self._end(name, now_ms)
+            try:
+                if name in self._last and self._is_over(name, now_ms):
+                    self._end(name, now_ms)
+            except (StoreError, OSError) as error:  # the next sweep tries again; the others end now
+                log.warning("lite.not_ended queue=%s error=%s", name, error)
             if clock.steady_ns() >= end_ns:
                 self._node.loop.call_later(_PAUSE_S, self._sweep_slice)
                 return

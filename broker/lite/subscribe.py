@@ -174,6 +174,7 @@ class LiteSubscribe:
                 self._apply(request.offset_option, queues, group.name)
         if not client.queues and not wildcard:
             table.drop(key)  # an empty refresh: ids are the caller's choice, and cost nothing so
+            self._receive.left(key)
         self._tell(evicted)
         if wildcard and fresh_client:
             fresh = self._lite_queues(parent)
@@ -205,6 +206,7 @@ class LiteSubscribe:
         client = self._table.get(key)
         queues = [] if client is None else list(client.queues)
         self._table.drop(key)
+        self._receive.left(key)
         self.dropped(queues, group.name)
 
     def _apply(self, option: v2.OffsetOption, queues: list[str], group: str) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ...store.errors import StoreError
 from ...store.record import (
     BLANK,
     HOST_V4_BYTES,
@@ -141,7 +142,13 @@ class MetaLog:
 
     def _write(self, change: v1.MetaChange) -> int:
         change.version = self.version + 1
-        (result,) = self._store.append_many([self._message(_TAG_META, change.SerializeToString())])
+        message = self._message(_TAG_META, change.SerializeToString())
+        try:
+            (result,) = self._store.append_many([message])
+        except (StoreError, OSError) as error:
+            raise WireError(
+                v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {error}"
+            ) from error
         if result.status is not PutStatus.PUT_OK:
             reason = self._store.refusal or result.status.value
             raise WireError(v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {reason}")

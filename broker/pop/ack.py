@@ -23,10 +23,13 @@ from .dead_letter import Origin, move
 from .delivery import Claim, Delivery, Key, Outcome
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
+from .queue import PopQueue
 from .request import readable_topic
 from .retry import NORMAL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...front.context import RequestContext
     from ...store.results import StoredRecord
     from ..metadata.tables import Topic
@@ -276,17 +279,12 @@ def _moved(handle: ReceiptHandle, delivery: Delivery) -> ReceiptHandle:
     return handle
 
 
-def _in_flight(core: Core) -> list[tuple[Key, int, int]]:
-    """Queue, offset and pop time of what is out, FIFO batches included."""
-    if isinstance(core, PopGroup):
-        return [
-            (queue.key, delivery.offset, delivery.pop_ms)
-            for queue in core.queues.values()
-            for delivery in queue.unacked.values()
-        ]
-    return [
-        (queue.key, offset, queue.batch.pop_ms)
-        for queue in core.queues.values()
-        if queue.batch is not None
-        for offset in queue.batch.unacked()
-    ]
+def _in_flight(core: Core) -> Iterator[tuple[Key, int, int]]:
+    """Queue, offset and pop time of what is out, FIFO batches included; there may be very many."""
+    for queue in core.queues.values():
+        if isinstance(queue, PopQueue):
+            for delivery in queue.unacked.values():
+                yield queue.key, delivery.offset, delivery.pop_ms
+        elif queue.batch is not None:
+            for offset in queue.batch.unacked():
+                yield queue.key, offset, queue.batch.pop_ms

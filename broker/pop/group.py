@@ -114,18 +114,19 @@ class PopGroup:
     def expire(self, now_ms: int, alive: Alive, limit: int = _ALL) -> bool:
         """Make ready what is due; a living owner's messages stay hidden instead.
 
-        Stops after about `limit` messages; returns whether more is due.
+        Stops when it has looked at about `limit` messages, acknowledged ones included; returns whether
+        more is due.
         """
         heap = self.heap
         while heap and heap[0][0] <= now_ms:
             if limit <= 0:
                 return True
             _, queue, offsets = heapq.heappop(heap)
+            limit -= len(offsets)
             for offset in offsets:
                 delivery = queue.unacked.get(offset)
                 if delivery is None or delivery.ready or delivery.visible_ms > now_ms:
                     continue
-                limit -= 1
                 if delivery.owner and alive(delivery.owner):
                     self._renew(queue, delivery, now_ms)
                 else:

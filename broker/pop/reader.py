@@ -22,7 +22,7 @@ from .handles import FIFO_REVIVE_QUEUE
 from .order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from .queue import PopQueue
 from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
-from .reviver import last_delay_ms
+from .reviver import LOOKED_AT, last_delay_ms
 from .turn import ANSWER_BYTES_MAX, PopTurn, matches
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PopReader:
         turn = PopTurn(self._node, request, self._node.clock.wall_ms(), revive_queue)
         if isinstance(core, PopGroup):
             if self._reviver.in_place(core):
-                core.expire(turn.now_ms, self._reviver.alive)
+                turn.more = core.expire(turn.now_ms, self._reviver.alive, LOOKED_AT)
                 core.renewed.clear()
                 core.given_up.clear()
                 self._redeliver(core, turn)
@@ -145,7 +145,11 @@ class PopReader:
             if taken is None:
                 return
             queue, delivery = taken
-            stored = self._read_one(core, queue, delivery, turn.now_ms)
+            try:
+                stored = self._read_one(core, queue, delivery, turn.now_ms)
+            except OSError:
+                core.put_back([taken])
+                raise
             if stored is None:
                 continue
             record = decode_delivery(stored.data)
@@ -157,6 +161,9 @@ class PopReader:
                 core.drop(queue, delivery.offset)
                 self._node.journal.settled(core, queue, delivery.offset)
                 self.save(core, queue.key)
+                continue
+            if used_up and turn.dead_letters_wait:
+                core.postpone(queue, delivery, turn.now_ms + UNDELIVERED_MS)
                 continue
             pop_ms = next_pop_ms(delivery, turn.now_ms)
             offset = delivery.offset

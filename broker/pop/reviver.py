@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
+from ...store.errors import StoreError
 from ...store.record import Message, decode_delivery
 from ...store.results import PutStatus, StoredRecord
 from .dead_letter import Origin, dead_letter, is_dead_letter_topic, make_topic
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 SLICE = 32
 """Messages copied at once: about two milliseconds, between which senders may get the loop."""
-_LOOKED_AT = 512
+LOOKED_AT = 512
 """Deliveries looked at in a slice; most of a batch has been acknowledged when its time comes."""
 _POLICY_AHEAD = 2
 """The server's first delay is the policy's third: 10 s (broker semantics, section 1.13)."""
@@ -90,7 +91,7 @@ class Reviver:
         if not isinstance(core, PopGroup):
             return False
         now_ms = self._node.clock.wall_ms()
-        more = core.expire(now_ms, self.alive, _LOOKED_AT)
+        more = core.expire(now_ms, self.alive, LOOKED_AT)
         self._tell_renewals(core, now_ms)
         if not core.ready or not self.writes() or now_ms < core.refused_until_ms:
             return more
@@ -131,14 +132,14 @@ class Reviver:
         copies: list[_Copy] = []
         while len(copies) < SLICE and (taken := core.take_ready()) is not None:
             queue, delivery = taken
-            stored = self._read(queue, delivery.offset)
-            if stored is None:
-                self._unreadable(core, queue, delivery, now_ms)
-                continue
             try:
+                stored = self._read(queue, delivery.offset)
+                if stored is None:
+                    self._unreadable(core, queue, delivery, now_ms)
+                    continue
                 message = self._message(core, queue, delivery, stored)
-            except WireError as error:
-                self._refused(core, [taken], now_ms, error.message)
+            except (WireError, StoreError, OSError) as error:
+                self._refused(core, [taken], now_ms, str(error))
                 break
             copies.append(_Copy(queue, delivery, message))
         return copies
@@ -216,6 +217,7 @@ class Reviver:
             core.moved(copy.queue, copy.delivery.offset)
             self._node.journal.settled(core, copy.queue, copy.delivery.offset)
             touched[id(copy.queue)] = copy.queue
+        self._node.journal.hurry()
         if sub.core is core:
             for queue in touched.values():
                 self._save(core, queue)

@@ -88,12 +88,19 @@ class PopTimer:
         clock = self._node.clock
         now_ms = clock.wall_ms()
         end_ns = clock.steady_ns() + _SLICE_NS
-        while (sub := self._due.take(now_ms)) is not None:
-            self._come_due(sub, now_ms)
-            if clock.steady_ns() >= end_ns:
-                self.look()
-                return
-        self._set()
+        try:
+            while (sub := self._due.take(now_ms)) is not None:
+                self._come_due(sub, now_ms)
+                if clock.steady_ns() >= end_ns:
+                    self.look()
+                    return
+        except BaseException:
+            # It must not be the last look: not at this group, and not at the others.
+            if sub is not None:
+                self._due.ask(sub, now_ms + WAKE_MS)
+            raise
+        finally:
+            self._set()
 
     def _come_due(self, sub: Subscription, now_ms: int) -> None:
         sub.looked_ms = now_ms

@@ -52,6 +52,8 @@ class PopTurn:
     retries: int = 0
     more: bool = False
     """There is more to look at: the read bounds ended the search, not the queues."""
+    dead_letters_wait: bool = False
+    """One was refused: what is used up stays where it is, hidden, until the log takes dead letters."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -122,13 +124,14 @@ class PopTurn:
             counters.add_received(topic, group, False, fresh, self.size)
 
     def dead_letter(self, read_from: str, stored: StoredRecord, attempts: int) -> bool:
-        """Whether a message whose attempts are used up was moved; if not, it is given out again."""
+        """Whether a message whose attempts are used up was moved; if not, see `dead_letters_wait`."""
         topic, group = self.request.topic.name, self.request.group.name
-        if is_dead_letter_topic(topic):
+        if is_dead_letter_topic(topic) or self.dead_letters_wait:
             return False
         try:
             move(self.node, Origin(topic, read_from, group), stored, attempts)
         except WireError as error:
+            self.dead_letters_wait = True
             log.warning("pop.dead_letter_refused topic=%s group=%s error=%s", topic, group, error)
             return False
         log.info(

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.record import Delivery, Record
+from ...store.record import Record
 from ...store.results import PutStatus
-from ..convert import message_item, topic_field
+from ..convert import delivery_of, message_item, topic_field
 from ..metadata.system_topics import ensure_system_topic
 from .core import Half, Step
 from .records import PARKED_TOPIC, TransactionId, checked_copy, immune_copy, parked
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 # One slice of a round: about 3 ms of the loop, and as many bytes in the log.
 _SLICE_MESSAGES = 24
 _SLICE_BYTES = 1 << 20
+# Half messages that a slice looks at: most of very many may be too young to be asked about.
+_SLICE_LOOKS = 5_000
 # Clients run the questions one after the other: 2,400 a second is what they may be given.
 _BETWEEN_SLICES_S = 0.01
 _ROUND_MAX_NS = 60_000_000_000
@@ -87,42 +89,44 @@ class CheckRounds:
 
     def _arm(self) -> None:
         self.stop()
-        delay_ms = max(0, self._next_ms - self._node.clock.wall_ms())
+        # A clock that was set back delays no round by more than an interval.
+        delay_ms = min(max(0, self._next_ms - self._node.clock.wall_ms()), self._interval_ms)
         self._timer = self._node.loop.call_later(delay_ms / 1000, self._begin)
 
     def _begin(self) -> None:
-        self.stop()
         clock = self._node.clock
         self._next_ms = clock.wall_ms() + self._interval_ms
+        self._arm()  # first, so that a round that fails is not the last one
         self._missed = self._owner.recovery is not None
         self._node.catch_up()
         self._owner.reader.read_some()
         if self._missed or not self._owner.table.begin_round():
-            self._arm()
             return
         self._round_end_ns = clock.steady_ns() + _ROUND_MAX_NS
         self._slice()
 
     def _slice(self) -> None:
-        self._timer = None
+        end_ns = self._round_end_ns
+        self._arm()  # first, as above
         steps, more = self._steps()
         taken = self._take(steps)
-        if more and taken and self._node.clock.steady_ns() < self._round_end_ns:
+        if more and taken and self._node.clock.steady_ns() < end_ns:
+            self.stop()
+            self._round_end_ns = end_ns
             self._timer = self._node.loop.call_later(_BETWEEN_SLICES_S, self._slice)
             return
         self._owner.ops.save_progress()
-        self._arm()
 
     def _steps(self) -> tuple[list[tuple[Half, Step, Record]], bool]:
         """The next few things to do, with the half messages' records; and whether there are more."""
         owner = self._owner
         now_ms = self._node.clock.wall_ms()
         steps: list[tuple[Half, Step, Record]] = []
-        size = 0
+        size, stop_at = 0, owner.table.left_in_round - _SLICE_LOOKS
         while len(steps) < _SLICE_MESSAGES and size < _SLICE_BYTES:
-            decided = owner.table.decide(now_ms)
+            decided = owner.table.decide(now_ms, owner.table.left_in_round - stop_at)
             if decided is None:
-                return steps, False
+                return steps, owner.table.left_in_round > 0
             half, step = decided
             record = owner.record(half)
             if record is None:
@@ -203,21 +207,8 @@ def _send(client: Client, command: v2.TelemetryCommand) -> bool:
 
 def recover_command(half: Half, record: Record, ident: str, client: Client) -> v2.TelemetryCommand:
     """The question, with the message as a consumer would get it."""
-    delivery = Delivery(
-        record.body,
-        record.properties,
-        half.queue_id,
-        record.queue_offset,
-        record.flag,
-        record.sys_flag,
-        record.body_crc,
-        record.born_timestamp_ms,
-        record.born_host,
-        record.store_timestamp_ms,
-        record.store_host,
-        record.reconsume_times,
-    )
-    item = message_item(topic_field(_named_as_by(client, half.topic)), delivery, None)
+    topic = topic_field(_named_as_by(client, half.topic))
+    item = message_item(topic, delivery_of(record, half.queue_id), None)
     message = v2.ReceiveMessageResponse.FromString(item).message
     if half.immunity_ms is not None:
         system = message.system_properties

@@ -28,6 +28,9 @@ within seconds, from clients whose answer was lost."""
 BUFFER_MAX = 20_000
 """Half messages that are done with and in no op record yet; beyond it the record is written at once."""
 
+_OFFSETS_SLACK = 4_096
+_ALL = 1 << 60
+
 
 class Outcome(Enum):
     """What became of a transaction."""
@@ -247,9 +250,15 @@ class TransactionTable:
         self._round = deque(self._open.values())
         return len(self._round)
 
-    def decide(self, now_ms: int) -> tuple[Half, Step] | None:
-        """The next half message of the round that something is to be done with; None: the end."""
-        while self._round:
+    @property
+    def left_in_round(self) -> int:
+        """Half messages that the round has not looked at."""
+        return len(self._round)
+
+    def decide(self, now_ms: int, looks: int = _ALL) -> tuple[Half, Step] | None:
+        """The next half message of the round that something is to be done with; None: there is none
+        among the next `looks`."""
+        for _ in range(min(looks, len(self._round))):
             half = self._round.popleft()
             if half.outcome is not Outcome.OPEN or self._open.get(half.offset) is not half:
                 continue
@@ -283,6 +292,9 @@ class TransactionTable:
     def bookmarks(self) -> tuple[int, int]:
         """Half and op offset that a restart has to read from; everything before is done with."""
         offsets = self._offsets
+        if len(offsets) > _OFFSETS_SLACK + 2 * len(self._open):
+            # Behind one that stays open long those that ended meanwhile must not pile up.
+            offsets = self._offsets = sorted(self._open)
         while offsets and offsets[0] not in self._open:
             heappop(offsets)
         half = min(offsets[0], self.first_half) if offsets else self.first_half

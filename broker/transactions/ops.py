@@ -3,7 +3,7 @@
 Promises: an end stands in the op queue `transactionOpBatchInterval` after it was told, or as soon as
 `transactionOpMsgMaxSize` bytes are together (broker semantics, section 5.2); what the log does not take
 is kept and tried again; the progress in both queues never passes what is open. Between an end and its
-op record the end lives in memory: after a crash a commit is found in the log (`transaction_recovery`),
+op record the end lives in memory: after a crash a commit is found in the log (`recovery.py`),
 and about a rollback the producer is asked again.
 """
 

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _SLICE_NS = 3_000_000
 # With replication that waits for followers, the end of the log may take seconds to become visible.
 _LOOK_AGAIN_S = 0.02
+_RETRY_S = 0.5
 _TRANSACTION_BITS, _COMMITTED = 0xC, 0x8
 
 
@@ -69,8 +70,7 @@ class Recovery:
         store = self._node.store
         while store.dispatched_offset < self.log_end:  # noqa: ASYNC110 - or until it leads no more
             await asyncio.sleep(_LOOK_AGAIN_S)
-        while self._owner.reader.read_some():  # noqa: ASYNC110 - a part a turn
-            await asyncio.sleep(0)
+        await self._read()
         try:
             found = await self._find_committed()
         except (OSError, StoreError) as error:
@@ -82,6 +82,20 @@ class Recovery:
         self.finished.set()
         log.info("transaction.recovered open=%d committed_before=%d", len(self._owner.table), found)
         self._owner.checks.table_complete()
+
+    async def _read(self) -> None:
+        """Both queues to their ends; what cannot be read now is tried again, because ends wait for it."""
+        trouble = ""
+        while True:
+            try:
+                while self._owner.reader.read_some():  # noqa: ASYNC110 - a part a turn
+                    await asyncio.sleep(0)
+                return
+            except (OSError, StoreError) as error:
+                if str(error) != trouble:  # it comes back with every try
+                    log.warning("transaction.recovery_waits error=%s", error)
+                trouble = str(error)
+            await asyncio.sleep(_RETRY_S)
 
     async def _find_committed(self) -> int:
         """Settle the half messages whose commit lies in the log; returns how many."""

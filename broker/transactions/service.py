@@ -4,11 +4,11 @@ Promises (broker semantics, sections 5.1 and 5.2; gRPC API, sections 5.10 and 6.
 by no consumer; a commit is in the log before it is answered, and as safe then as any other message; the
 same word again is answered OK and does nothing, a contrary one is refused; an id that leads to no half
 message is INVALID_TRANSACTION_ID. A commit that comes later than the message's immunity counts: the
-reference answers it OK and drops it. The table is derived: `transaction_recovery` reads it back.
+reference answers it OK and drops it. The table is derived: `recovery.py` reads it back.
 
-    transaction_core      the table, pure           transaction_ops       ends into the log
-    transaction_records   the records, pure         transaction_checks    questions
-    transaction_reader    queues into the table     transaction_stats     metrics and their file
+    core.py      the table, pure           ops.py       ends into the log
+    records.py   the records, pure         checks.py    questions
+    reader.py    queues into the table     stats.py     metrics and their file
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FILE = "transactionMetrics"
 
 
 class Transactions:
-    """The owner of TRANSACTION messages (`send_typed.SpecialType`) and of EndTransaction."""
+    """The owner of TRANSACTION messages (`sending/typed.py: SpecialType`) and of EndTransaction."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -184,8 +184,11 @@ class Transactions:
             raise WireError(
                 v2.INVALID_TRANSACTION_ID, f"the transaction belongs to broker {ident.broker}"
             )
-        half = self._find(ident)
-        if self.recovery is not None and (half is None or not half.certain):
+        if self.recovery is None:
+            return self._end(request, ident, self._find(ident))
+        # What there is to read after a start may be much: the recovery does it, a piece at a time.
+        half = self.table.find(ident.offset, ident.key)
+        if half is None or not half.certain:
             return self._end_later(request, ident)
         return self._end(request, ident, half)
 

@@ -186,3 +186,24 @@ def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
             assert one.node.store.max_offset("t", 0) == 31
 
     run(body())
+
+
+def test_one_that_failed_when_the_log_was_safe_left_all_behind_it_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        base = settings(tmp_path)
+        chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
+        async with desk(tmp_path, chosen) as one:
+            one.topic("t")
+            failures: list[object] = []
+            one.node.loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))
+
+            def fail(_: PutStatus) -> None:
+                raise ValueError("a bug")
+
+            one.node.durability.wait(one.node.store.log_end + 1, fail)
+            assert (await one.send(message("t"))).status.code == v2.OK
+            assert [str(failure) for failure in failures] == ["a bug"]
+
+    run(body())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 from pathlib import Path
+
+import pytest
 
 from cometmq.broker import json_file
 
@@ -30,3 +34,29 @@ def test_a_burst_of_changes_is_written_once(tmp_path: Path) -> None:
     rendered = asyncio.run(_save_many(path))
     assert json_file.load(path) == {"n": rendered}
     assert rendered == 2
+
+
+def test_a_write_that_failed_while_the_broker_stopped_was_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "offsets.json"
+    began, may_fail = threading.Event(), threading.Event()
+
+    def fail(*_: object) -> None:
+        began.set()
+        may_fail.wait()
+        raise OSError(errno.ENOSPC, "no room")
+
+    async def body() -> None:
+        saver = json_file.Saver(path, lambda: json_file.dumps({"n": 1}), 0.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(json_file, "persist", fail)
+            saver.changed()
+            await asyncio.to_thread(began.wait)
+        closing = asyncio.ensure_future(saver.close())
+        await asyncio.sleep(0)
+        may_fail.set()
+        await closing
+
+    asyncio.run(body())
+    assert json_file.load(path) == {"n": 1}

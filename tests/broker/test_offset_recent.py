@@ -178,3 +178,18 @@ def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
             await nothing(wire)
 
     run(body())
+
+
+def test_a_position_that_was_forgotten_came_back_after_a_kill(tmp_path: Path) -> None:
+    async def body() -> None:
+        log = SafeLog()
+        offsets = made(tmp_path, log)
+        offsets.start()
+        offsets.commit("lite", "g", 0, 7)
+        offsets._note()
+        offsets.forget("lite", "g")
+        offsets._note()
+        assert made(tmp_path, log).get("lite", "g", 0) is None
+        await offsets.close()
+
+    run(body())

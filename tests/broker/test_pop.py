@@ -228,6 +228,18 @@ def test_what_is_due_is_looked_at_in_pieces() -> None:
     assert (looks, len(made.ready)) == (4, 20)
 
 
+def test_acknowledged_batches_that_came_due_together_were_gone_over_in_one_piece() -> None:
+    made, queue = group()
+    for n in range(10):
+        made.deliver(queue, [n], n + 1, Terms(START_MS, HIDDEN_MS))
+        if n < 9:
+            made.ack(claim(n), START_MS)
+    looks = 0
+    while made.expire(START_MS + HIDDEN_MS, nobody, 4):
+        looks += 1
+    assert (looks, len(made.ready)) == (2, 1)
+
+
 def test_a_delivery_taken_over_honours_every_handle_of_the_message() -> None:
     made, queue = group(committed=5)
     made.restore(queue, Delivery(3, START_MS - 10, START_MS + HIDDEN_MS, 1, stored=True))

@@ -224,3 +224,18 @@ def test_who_leads_next_finishes_what_the_last_one_began() -> None:
     assert [one.start for one in core.book("t", "g", 0).open.values()] == [0, 1]
     core.put_back(batch)
     core.validate()
+
+
+def test_what_was_acknowledged_while_the_log_took_nothing_piled_up() -> None:
+    core = PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=5)
+    book = core.book("t", "g", 0)
+    core.delivered(book, list(range(4)), 1_000, 60_000, 0)
+    for number in range(10_000):
+        offset = 100 + number
+        core.delivered(book, [offset], 1_000 + number, 60_000, 0)
+        core.settled(book, offset)
+        core.put_back(core.take(1_000 + number, 1, everything=True))
+    assert core.buffered < 5_000
+    core.validate()
+    batch = core.take(20_000, 10, everything=True)
+    assert [one.offsets for one in batch.hurried] == [[0, 1, 2, 3]]

@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import Desk, desk, message, resource, run
+from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resource, run
 
 
 def queue(topic: str = "t", queue_id: int = 0) -> v2.MessageQueue:
@@ -212,5 +212,50 @@ def test_query_offset(tmp_path: Path) -> None:
             assert query(v2.TIMESTAMP, middle_ms + 60_000).offset == 2
             assert code_of(lambda: query(v2.TIMESTAMP)) == v2.BAD_REQUEST
             assert code_of(lambda: query(7)) == v2.BAD_REQUEST
+
+    run(body())
+
+
+def test_a_held_pull_that_could_not_be_read_kept_the_news_from_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            first, second = start_pull(one, 0), asyncio.ensure_future(pull(one, 0))
+            poll = one.start_receive("t", "g")
+            await asyncio.sleep(0)
+            read, failures = one.pulls._read, [OSError("the disk")]
+
+            def fail(asked: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return read(asked)
+
+            monkeypatch.setattr(one.pulls, "_read", fail)
+            await one.sent("t", b"a")
+            with pytest.raises(OSError, match="the disk"):
+                await first
+            assert (await second)[1] == [b"a"]
+            assert parse_received(await poll).bodies == [b"a"]
+
+    run(body())
+
+
+def test_very_many_pulls_at_one_queue_were_answered_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            monkeypatch.setattr("cometmq.broker.pull._SLICE_NS", 0)
+            held = [start_pull(one, 0) for _ in range(5)]
+            await one.sent("t", b"a")
+            turns = 0
+            while not held[-1].done():
+                turns += 1
+                await asyncio.sleep(0)
+            assert turns >= 4
+            assert all(one.done() for one in held)
 
     run(body())

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from cometmq.broker.delay.recall import Recalls
 from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
+from cometmq.broker.delay.timer_intake import TimerIntake
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
+from cometmq.store.errors import DiskFullError
 from cometmq.store.record import decode
 from cometmq.store.timer_rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message, resource, run
@@ -217,5 +219,31 @@ def test_recalls_can_be_switched_off(tmp_path: Path) -> None:
             k.topic(TOPIC, message_type=v2.DELAY)
             handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
             assert (await recall(k, handle)).status.code == v2.FORBIDDEN
+
+    run(test())
+
+
+def test_a_recall_in_the_log_was_answered_with_an_error_when_it_could_not_be_enqueued_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        chosen = with_store(tmp_path, flush_disk_type="SYNC_FLUSH")
+        async with desk(tmp_path, chosen) as k:
+            k.topic(TOPIC, message_type=v2.DELAY)
+            due = k.node.clock.wall_ms() + HOUR
+            handle = await send(k, b"x", due, "A")
+
+            def full(*_: object) -> bool:
+                raise DiskFullError("there is no room")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(TimerIntake, "enqueue", full)
+                request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
+                recalled = Recalls(k.node).recall(request, k.context())
+                assert isinstance(recalled, asyncio.Future)
+                assert (await recalled).status.code == v2.OK
+            k.advance(HOUR)
+            await until(lambda: k.node.timers.enqueue_lag == 0 and k.node.timers.dequeue_lag == 0)
+            await k.nothing(TOPIC, GROUP)
 
     run(test())

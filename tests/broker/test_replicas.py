@@ -155,6 +155,30 @@ def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_path: P
     run(body())
 
 
+def test_used_up_messages_were_given_out_again_while_dead_letters_had_to_wait(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (leader, follower, _), follower.client() as wire:
+            await create_topic(wire, "t", queues=1)
+            group = v1.CreateGroupRequest(name="g", max_attempts=2)
+            made = await wire.call(paths.CREATE_GROUP, group, v1.CreateGroupResponse)
+            assert made.code == v2.OK
+            await wire.send([normal_message("t", "poison", b"x")])
+            await until(lambda: logs_equal(leader, follower))
+            await leader.server.stop(0.2)
+            await until(lambda: not follower.node.replication.leader_alive)
+            for attempt in (1, 2):
+                (message,) = await receive_all(wire, 1)
+                assert message.system_properties.delivery_attempt == attempt
+                follower.node.clock.advance_wall_ms(60_000)
+            code, messages = await wire.receive(receive_request("t", "g"), within_s=1)
+            assert (code, messages) == (v2.MESSAGE_NOT_FOUND, [])
+            assert follower.node.pop.in_flight("t", "g", 0) == 1
+
+    run(body())
+
+
 def test_a_diverged_follower_served_its_own_log_when_the_leader_died(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(settings(tmp_path / "b")) as other, other.client() as wire:

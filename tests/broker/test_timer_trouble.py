@@ -139,7 +139,7 @@ def test_records_that_retention_took_are_passed_over(
 
 
 @pytest.mark.parametrize(("number", "stops"), [(errno.EIO, True), (errno.ENOSPC, False)])
-def test_a_flush_that_fails_repeats_messages_at_worst(
+def test_a_flush_that_fails_loses_nothing_and_the_log_tells_what_was_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stops: bool
 ) -> None:
     async def test() -> None:
@@ -165,6 +165,6 @@ def test_a_flush_that_fails_repeats_messages_at_worst(
             k.advance(HOUR)
             await until(lambda: b"b" in {record.body for record in stored(k)})
             bodies = [record.body for record in stored(k)]
-            assert bodies.count(b"a") == (2 if stops else 1)
+            assert bodies.count(b"a") == 1
 
     run(test())

@@ -137,6 +137,11 @@ def test_what_no_broker_takes_is_refused_here(more: dict[str, object], sentence:
         outgoing("t", fields.pop("body"), "id", NOW_MS, **fields)  # type: ignore[arg-type]
 
 
+def test_a_number_is_no_time_of_delivery() -> None:
+    with pytest.raises(TypeError, match="datetime"):
+        outgoing("t", b"b", "id", NOW_MS, deliver_at=1.0)  # type: ignore[arg-type]
+
+
 def test_text_is_no_body() -> None:
     with pytest.raises(TypeError, match="encode"):
         outgoing("t", "text", "id", NOW_MS)  # type: ignore[arg-type]

@@ -26,6 +26,9 @@ import psutil
 START_S = 60.0  # a loaded machine of two cores; the benchmark, not this limit, measures the start
 STOP_S = 30.0  # drain, flush and close of every process
 POLL_S = 0.02
+# A node allocates three segments at once: those of many clusters with 1 GiB each would fill a disk.
+SEGMENT_SIZE = 64 << 20
+_SEGMENT_KEY = "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG"
 
 
 class ClusterError(AssertionError):
@@ -71,9 +74,12 @@ class Cluster:
         port: int = 0,
         restart: bool = False,
         env: Mapping[str, str] | None = None,
+        segment_size: int | None = SEGMENT_SIZE,
     ) -> None:
+        """Without `segment_size` it is the broker's own default, as users have it."""
         self.data = data
-        self._env = {**os.environ, **(env or {})}
+        segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}
+        self._env = {**os.environ, **segments, **(env or {})}
         self.ready_file = data / "ready.json"
         self.log_file = data / "up.log"
         self._options = [*options, "--port", str(port)]
@@ -277,7 +283,7 @@ def _runs(pid: int) -> bool:
 def temporary(*options: str, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """A cluster for the length of a `with` block, in a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="cometmq-") as folder:
-        cluster = Cluster(Path(folder) / "data", *options, env=env)
+        cluster = Cluster(Path(folder) / "data", *options, env=env, segment_size=None)
         try:
             yield cluster.start()
         finally:

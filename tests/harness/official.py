@@ -1,9 +1,9 @@
-"""The official Python client in a process of its own, driven over its pipes.
+"""The official Python client, or our own, in a process of its own, driven over its pipes.
 
 The client registers protobuf modules and log files that no other process should share, so it runs by
 itself with a home directory of its own: `official_agent.py` holds it, unmodified, and does one thing
-per line of JSON. Promises: `close` ends the process; an exception in the client is raised here as
-`OfficialError` with the exception's name and code.
+per line of JSON; `sdk_agent.py` does the same things with our SDK. Promises: `close` ends the process;
+an exception in the client is raised here as `OfficialError` with the exception's name and code.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 AGENT = Path(__file__).with_name("official_agent.py")
+SDK_AGENT = Path(__file__).with_name("sdk_agent.py")
 CALL_S = 60.0
 CLOSE_S = 10.0
 
 
 class OfficialError(AssertionError):
-    """An exception that the official client raised."""
+    """An exception that the client raised."""
 
     def __init__(self, name: str, code: int | None, message: str) -> None:
         super().__init__(f"{name}({code}): {message}")
@@ -30,13 +31,15 @@ class OfficialError(AssertionError):
 
 
 class Official:
-    """One process that may hold any number of official clients, by name."""
+    """One process that may hold any number of clients, by name."""
 
-    def __init__(self, endpoints: str, home: Path, inside: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, endpoints: str, home: Path, inside: tuple[str, ...] = (), agent: Path = AGENT
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._errors = (home / "stderr.txt").open("ab")
         self._process = subprocess.Popen(
-            [*inside, sys.executable, str(AGENT), endpoints],
+            [*inside, sys.executable, str(agent), endpoints],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -61,10 +64,10 @@ class Official:
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], CALL_S)
             if not ready:
-                raise AssertionError(f"the official client did not answer {action} in {CALL_S:g} s")
+                raise AssertionError(f"the client did not answer {action} in {CALL_S:g} s")
             data = os.read(self._process.stdout.fileno(), 1 << 20)
             if not data:
-                raise AssertionError(f"the official client's process ended:\n{self.errors()}")
+                raise AssertionError(f"the client's process ended:\n{self.errors()}")
             self._rest += data
         line, self._rest = self._rest.split(b"\n", 1)
         return line

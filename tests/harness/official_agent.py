@@ -1,12 +1,11 @@
 """Holds the official Python client and does what `official.py` says, a line of JSON at a time.
 
-It imports the installed `rocketmq` package and nothing of this project: two copies of the protocol's
-protobuf modules cannot share the default descriptor pool (client wire, section 1, finding 9).
+It imports the installed `rocketmq` package and nothing of this project but the pipe: two copies of the
+protocol's protobuf modules cannot share the default descriptor pool (client wire, section 1, finding 9).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -30,6 +29,8 @@ from rocketmq import (
 )
 from rocketmq.grpc_protocol import FilterType
 from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
+
+from cometmq.tests.harness.agent_pipe import serve
 
 SETTINGS_S = 30.0
 
@@ -261,26 +262,5 @@ class Agent:
         return True
 
 
-def main() -> None:
-    """Answer every line until the pipe is closed."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever the client prints goes to standard error
-    agent = Agent(sys.argv[1])
-    for line in sys.stdin:
-        request = json.loads(line)
-        action = request.pop("do")
-        try:
-            answer = {"ok": getattr(agent, action)(**request)}
-        except Exception as error:  # the whole point: whatever the client raised goes to the test
-            code = getattr(error, "code", None)
-            answer = {
-                "error": type(error).__name__,
-                "code": code if isinstance(code, int) else None,
-                "message": str(error),
-            }
-        answers.write(json.dumps(answer) + "\n")
-    os._exit(0)  # the client's threads are not daemons
-
-
 if __name__ == "__main__":
-    main()
+    serve(Agent(sys.argv[1]))

@@ -1,8 +1,8 @@
-"""The official Python client lives through the death and return of the master.
+"""The official Python client, and our SDK, live through the death and return of the master.
 
-The client sends no settings for minutes after a broken stream (client wire, section 1, finding 2), so a
-broker that needed them would stay dead for it; and both replicas are alternatives of one endpoint, so
-reads go on from the slave.
+The official client sends no settings for minutes after a broken stream (client wire, section 1, finding
+2), so a broker that needed them would stay dead for it; and both replicas are alternatives of one
+endpoint, so reads go on from the slave.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WAIT_S = 60.0
 
 
 def test_consumers_survive_the_masters_restart(
-    new_cluster: Callable[..., Cluster], official: Start
+    new_cluster: Callable[..., Cluster], start: Start
 ) -> None:
     cluster = new_cluster().wait_in_sync()
     topic, group = cluster.create_topic("survive"), cluster.create_group("survivors")
-    client = official(cluster.endpoints)
+    client = start(cluster.endpoints)
     client.call("producer", topics=[topic])
     client.call("push", group=group, topics={topic: "*"})
     before = set(client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(20)]))
@@ -34,10 +34,10 @@ def test_consumers_survive_the_masters_restart(
     wait_until("deliveries after", lambda: after <= pushed(client), WAIT_S)
 
 
-def test_reads_go_on_from_the_slave(new_cluster: Callable[..., Cluster], official: Start) -> None:
+def test_reads_go_on_from_the_slave(new_cluster: Callable[..., Cluster], start: Start) -> None:
     cluster = new_cluster().wait_in_sync()
     topic, group = cluster.create_topic("reads"), cluster.create_group("readers")
-    client = official(cluster.endpoints)
+    client = start(cluster.endpoints)
     client.call("producer", topics=[topic])
     client.call("simple", group=group, topics={topic: "*"}, await_s=3)
     sent = set(client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(50)]))

@@ -1,4 +1,4 @@
-"""The official Python client, unmodified: commit, rollback, and a check that another producer answers.
+"""The official Python client, unmodified, and our SDK: commit, rollback, and a check that another producer answers.
 
 Master and slave with short check times; a client's stream may lie at either of them (client wire,
 section 3; gRPC API, sections 5.10 and 8.6).
@@ -46,22 +46,22 @@ def received(client: Official, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def consumer_of(official: Start, cluster: Cluster, topic: str) -> Official:
+def consumer_of(start: Start, cluster: Cluster, topic: str) -> Official:
     """A simple consumer of the topic."""
-    client = official(cluster.endpoints)
+    client = start(cluster.endpoints)
     client.call("simple", group=cluster.create_group(f"of-{topic}"), topics={topic: "*"}, await_s=2)
     return client
 
 
-def test_commit_and_rollback(cluster: Cluster, official: Start) -> None:
+def test_commit_and_rollback(cluster: Cluster, start: Start) -> None:
     topic = cluster.create_topic("ends", kind="transaction", queues=2)
-    client = official(cluster.endpoints)
+    client = start(cluster.endpoints)
     client.call("producer", topics=[topic], checks="ROLLBACK")
     client.call("transact", end="rollback", topic=topic, body="dropped")
     kept = client.call(
         "transact", end="commit", topic=topic, body="kept", tag="a", properties={"k": "v"}
     )
-    (message,) = received(consumer_of(official, cluster, topic), 1)
+    (message,) = received(consumer_of(start, cluster, topic), 1)
     assert (message["id"], message["body"], message["tag"]) == (kept, "kept", "a")
     assert message["properties"] == {"k": "v"}
     assert not message["corrupted"]
@@ -70,16 +70,16 @@ def test_commit_and_rollback(cluster: Cluster, official: Start) -> None:
 
 @pytest.mark.parametrize("side", ["master", "slave"])
 def test_a_check_is_answered_by_another_producer_through_either_node(
-    cluster: Cluster, official: Start, side: str
+    cluster: Cluster, start: Start, side: str
 ) -> None:
     topic = cluster.create_topic(f"orphans-{side}", kind="transaction", queues=2)
-    first = official(cluster.endpoints)
+    first = start(cluster.endpoints)
     first.call("producer", topics=[topic])
     orphan = first.call("transact", end="leave", topic=topic, body="orphan", tag="t", keys=["k"])
     first.close()  # its process is gone
-    second = official(cluster.address(side))
+    second = start(cluster.address(side))
     second.call("producer", topics=[topic], checks="COMMIT")
-    (message,) = received(consumer_of(official, cluster, topic), 1)
+    (message,) = received(consumer_of(start, cluster, topic), 1)
     assert (message["id"], message["body"]) == (orphan, "orphan")
     asked = second.call("asked")
     assert {(one["id"], one["body"], one["tag"]) for one in asked} == {(orphan, "orphan", "t")}
@@ -87,17 +87,17 @@ def test_a_check_is_answered_by_another_producer_through_either_node(
     assert not asked[0]["corrupted"]
 
 
-def test_a_kill_of_the_master_in_the_middle(new_cluster: Any, official: Start) -> None:
+def test_a_kill_of_the_master_in_the_middle(new_cluster: Any, start: Start) -> None:
     cluster = new_cluster(env=SHORT).wait_in_sync()
     topic = cluster.create_topic("through", kind="transaction", queues=2)
-    client = official(cluster.endpoints)
+    client = start(cluster.endpoints)
     client.call("producer", topics=[topic], checks="COMMIT")
     committed = client.call("transact", end="commit", topic=topic, body="committed")
     left = client.call("transact", end="leave", topic=topic, body="left")
     cluster.kill9("master")
     cluster.restart("master")
     # The client notices a lost stream at its next settings only, minutes later; another one is asked.
-    other = official(cluster.endpoints)
+    other = start(cluster.endpoints)
     other.call("producer", topics=[topic], checks="COMMIT")
-    found = received(consumer_of(official, cluster, topic), 2)
+    found = received(consumer_of(start, cluster, topic), 2)
     assert sorted(one["id"] for one in found) == sorted([committed, left])

@@ -1,0 +1,37 @@
+"""Which Python client a test drives: the official one, unmodified, and our SDK in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cometmq.tests.harness.official import AGENT, SDK_AGENT, Official
+
+AGENTS = {"official": AGENT, "sdk": SDK_AGENT}
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], Official]]:
+    """Starts processes that run a Python client: `start_agent("sdk", endpoints)`."""
+    made: list[Official] = []
+
+    def begin(kind: str, endpoints: str) -> Official:
+        made.append(Official(endpoints, tmp_path / f"agent{len(made)}", agent=AGENTS[kind]))
+        return made[-1]
+
+    try:
+        yield begin
+    finally:
+        for client in made:
+            client.close()
+
+
+@pytest.fixture(params=AGENTS)
+def start(
+    request: pytest.FixtureRequest, start_agent: Callable[[str, str], Official]
+) -> Callable[[str], Official]:
+    """The same with each of the clients: `start(endpoints)`."""
+    return partial(start_agent, str(request.param))
