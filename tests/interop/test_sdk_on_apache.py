@@ -1,4 +1,7 @@
-"""Our SDK against the released Apache RocketMQ: its proxy in one JVM, started from the published jars."""
+"""Our SDK against the released Apache RocketMQ: its proxy in one JVM, started from the published jars.
+
+Over a minute, most of it the JVMs' start: run by `scripts/test --slow`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import pytest
 
 import cometmq
 from cometmq.tests.bench.reference.run import Reference, ReferenceMissing, running
+
+pytestmark = pytest.mark.slow
 
 TOPIC, GROUP = "sdk-on-apache", "sdk-on-apache-group"
 WAIT_S = 90.0
