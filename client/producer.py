@@ -24,9 +24,10 @@ from .errors import Closed, CometError, OutcomeUnknown
 from .identity import MessageIds
 from .interceptors import Interceptor, call_all
 from .message import Receipt
+from .opened import Client
 from .outgoing import Outgoing, outgoing, outgoing_like
 from .sending import Result, send_together
-from .session import Options, Session, Statistics
+from .session import Options, Session
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Extras(TypedDict, total=False):
     priority: int
 
 
-class Producer:
+class Producer(Client):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -98,22 +99,6 @@ class Producer:
             log.warning("producer.closed_under_sends count=%d", self._under_way)
         finally:
             await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this producer by."""
-        return self._session.client_id
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts since it was made."""
-        return self._session.statistics
 
     async def send(
         self,

@@ -29,9 +29,10 @@ from .errors import ConnectionFailed, NotFound, refused
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all
 from .message import Message, read_message
+from .opened import Client
 from .retrying import Again
 from .routes import Queue
-from .session import Options, Session, Statistics
+from .session import Options, Session
 
 WAIT_S = 5.0
 BATCH = 32
@@ -70,7 +71,7 @@ class _Cursor:
     fetching: asyncio.Task[None] | None = None
 
 
-class PullConsumer:
+class PullConsumer(Client):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -108,22 +109,6 @@ class PullConsumer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this consumer by."""
-        return self._session.client_id
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts since it was made."""
-        return self._session.statistics
 
     @property
     def queues(self) -> list[Key]:

@@ -31,10 +31,11 @@ from .errors import CometError, NotFound
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all, is_coroutine
 from .message import Message
+from .opened import Client
 from .pausing import RetryPolicy, read_policy
 from .retrying import Again
 from .routes import Queue, next_queue, read_route
-from .session import Options, Session, Statistics
+from .session import Options, Session
 from .telling import Teller
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ _CLOSE_S = 30.0
 """How long a close waits for running handlers."""
 
 
-class PushConsumer:
+class PushConsumer(Client):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -132,22 +133,6 @@ class PushConsumer:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this consumer by."""
-        return self._session.client_id
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts since it was made."""
-        return self._session.statistics
 
     # Which queues.
 

@@ -22,9 +22,10 @@ from .errors import NotFound
 from .filters import Filter, Topics, subscriptions
 from .interceptors import Interceptor, call_all
 from .message import Message
+from .opened import Client
 from .retrying import Again
 from .routes import Queue, next_queue
-from .session import Options, Session, Statistics
+from .session import Options, Session
 
 WAIT_S = 20.0
 INVISIBLE_S = 30.0
@@ -34,7 +35,7 @@ _SLICE_S = 1.0
 """How long one of several topics is waited for while the others may have messages."""
 
 
-class SimpleConsumer:
+class SimpleConsumer(Client):
     """Open it with `async with`, or with `start` and `close`."""
 
     def __init__(
@@ -62,22 +63,6 @@ class SimpleConsumer:
     async def close(self) -> None:
         """End what waits and say good-bye."""
         await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    @property
-    def client_id(self) -> str:
-        """What the broker knows this consumer by."""
-        return self._session.client_id
-
-    @property
-    def statistics(self) -> Statistics:
-        """Counts since it was made."""
-        return self._session.statistics
 
     async def receive(
         self,

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from . import producer as _producer
 from . import pull_consumer as _pull
@@ -25,28 +25,11 @@ from . import simple_consumer as _simple
 from . import transactions as _transactions
 from .errors import Closed, Forked
 from .message import Message
+from .opened import Client
 from .session import Statistics
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Client(Protocol):
-    """What every asynchronous client has."""
-
-    async def start(self) -> Self:
-        """Connect."""
-
-    async def close(self) -> None:
-        """Finish."""
-
-    @property
-    def client_id(self) -> str:
-        """Its id."""
-
-    @property
-    def statistics(self) -> Statistics:
-        """Its counts."""
 
 
 C = TypeVar("C", bound=Client)

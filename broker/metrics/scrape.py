@@ -226,8 +226,7 @@ class Metrics:
         ]
 
     def _transactions(self) -> list[Metric]:
-        common = self._families.common
-        return transaction_families(self._node.transactions, self._gauge, self._counter, common)
+        return transaction_families(self._node.transactions, self._families)
 
     def _replication(self) -> list[Metric]:
         node = self._node

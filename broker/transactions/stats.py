@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import json_file
+from ..metrics.families import Buckets
 from .core import Half, Outcome
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..metrics.store import Family
+    from ..metrics.families import Families
     from .service import Transactions
 
 LATENCY_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
@@ -34,9 +34,8 @@ class TransactionStats:
     committed: dict[str, int] = field(default_factory=dict)
     """By topic."""
     rolled_back: dict[str, int] = field(default_factory=dict)
-    latency: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
-    """Commits by the time since their half message; the last one is above all bounds."""
-    latency_sum_ms: int = 0
+    latency: Buckets = field(default_factory=lambda: Buckets(LATENCY_BOUNDS_S))
+    """Commits by the seconds since their half message."""
     asked: int = 0
     unreachable: int = 0
     """Questions for which there was no producer."""
@@ -47,9 +46,7 @@ class TransactionStats:
         totals = self.committed if outcome is Outcome.COMMITTED else self.rolled_back
         totals[half.topic] = totals.get(half.topic, 0) + 1
         if outcome is Outcome.COMMITTED:
-            took_ms = max(0, now_ms - half.since_ms)
-            self.latency[sum(took_ms > bound * 1000 for bound in LATENCY_BOUNDS_S)] += 1
-            self.latency_sum_ms += took_ms
+            self.latency.add(max(0, now_ms - half.since_ms) / 1000)
 
 
 class CountsFile:
@@ -95,33 +92,35 @@ class CountsFile:
         return json_file.dumps(content, compact=True)
 
 
-def transaction_families(
-    transactions: Transactions, gauge: Family, counter: Family, common: dict[str, str]
-) -> list[Metric]:
+def transaction_families(transactions: Transactions, families: Families) -> list[Metric]:
     """What Prometheus is told."""
     stats, waiting = transactions.stats, transactions.table.waiting()
     topic = ("topic",)
     return [
-        _latency(stats, common),
-        gauge(
+        families.histogram(
+            "rocketmq_finish_message_latency",
+            "Seconds from a half message to its commit.",
+            [((), stats.latency)],
+        ),
+        families.gauge(
             "rocketmq_half_messages",
             "Half messages that wait for a commit or a rollback.",
             [((name,), count) for name, count in waiting.items()],
             topic,
         ),
-        counter(
+        families.counter(
             "rocketmq_commit_messages",
             "Transactions that were committed.",
             [((name,), count) for name, count in stats.committed.items()],
             topic,
         ),
-        counter(
+        families.counter(
             "rocketmq_rollback_messages",
             "Transactions that were rolled back.",
             [((name,), count) for name, count in stats.rolled_back.items()],
             topic,
         ),
-        counter(
+        families.counter(
             "cometmq_transaction_checks",
             "Questions about the outcome of a transaction, by what became of them.",
             [
@@ -132,17 +131,3 @@ def transaction_families(
             ("result",),
         ),
     ]
-
-
-def _latency(stats: TransactionStats, common: dict[str, str]) -> Metric:
-    from prometheus_client.metrics_core import HistogramMetricFamily
-
-    family = HistogramMetricFamily(
-        "rocketmq_finish_message_latency",
-        "Seconds from a half message to its commit.",
-        labels=tuple(common),
-    )
-    bounds = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
-    buckets = zip(bounds, map(float, accumulate(stats.latency)), strict=True)
-    family.add_metric(tuple(common.values()), list(buckets), stats.latency_sum_ms / 1000)
-    return family
