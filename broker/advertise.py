@@ -97,6 +97,11 @@ def scheme_of(host: str) -> v2.AddressScheme.ValueType:
         return v2.DOMAIN_NAME
 
 
+def one_address(address: Address) -> v2.Endpoints:
+    """Endpoints of a single address."""
+    return _message([address], address, several=False)
+
+
 def _one_family(addresses: Sequence[Address]) -> bool:
     schemes = {scheme_of(host) for host, _ in addresses}
     return len(schemes) == 1 and schemes != {v2.DOMAIN_NAME}

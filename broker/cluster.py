@@ -25,6 +25,7 @@ from tenacity import (
 )
 
 from ..front.context import TOKEN
+from ..ha.redial import RedialedChannel
 from ..proto import paths, v1
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ _RETRY_MAX_S = 2.0
 _GATHER_S = 0.05
 # A nameserver that did not answer for this many tries is silent: its last answer stops counting.
 _SILENT_AFTER = 3
-_CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.enable_retries", 0),
-)
 # A table of 100,000 topics has about 6 MB.
 _MAX_ANSWER_BYTES = 64 << 20
 
@@ -102,7 +97,8 @@ class _Link:
     def __init__(self, target: str, own: Registrant) -> None:
         self._target = target
         self._own = own
-        self._channel: grpc.aio.Channel | None = None
+        options = (("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),)
+        self._channel = RedialedChannel(target, options)
         self._sequence = 0
         self._sent_version: int | None = None
         self._need_full = True
@@ -114,8 +110,6 @@ class _Link:
 
     async def run(self) -> None:
         """Beat until cancelled."""
-        options = (*_CHANNEL_OPTIONS, ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES))
-        self._channel = grpc.aio.insecure_channel(self._target, options=options)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(grpc.aio.AioRpcError),
             wait=wait_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MAX_S)
@@ -128,8 +122,6 @@ class _Link:
 
     async def close(self) -> None:
         """Unregister; a nameserver that is not there finds out by itself."""
-        if self._channel is None:
-            return
         if self._failures == 0 and self._sent_version is not None:
             request = v1.UnregisterRequest(
                 replica=self._own.describe().replica, registration_seq=self._next_sequence()
@@ -141,7 +133,6 @@ class _Link:
                     "nameserver.unregister_failed target=%s code=%s", self._target, error.code()
                 )
         await self._channel.close()
-        self._channel = None
 
     async def _beat(self) -> float:
         """One exchange; returns the seconds until the next one."""
@@ -184,14 +175,9 @@ class _Link:
         request: v1.RegisterRequest | v1.GetClusterRequest | v1.UnregisterRequest,
         timeout_s: float | None = None,
     ) -> bytes:
-        assert self._channel is not None
-        call = self._channel.unary_unary(path)(
-            request.SerializeToString(),
-            metadata=((TOKEN, self._own.token),),
-            timeout=timeout_s or self._own.timeout_ms / 1000,
-        )
-        answer: bytes = await call
-        return answer
+        timeout_s = timeout_s or self._own.timeout_ms / 1000
+        metadata = ((TOKEN, self._own.token),)
+        return await self._channel.call(path, request.SerializeToString(), metadata, timeout_s)
 
     def _answered(self) -> None:
         if self._failures:

@@ -10,7 +10,7 @@ is whole again after one beat.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..proto import v1
 
@@ -58,14 +58,16 @@ class ClusterView:
         """Told after `on_change`."""
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
+        self._named: MemberView | None = None
         self._answers: dict[str, list[GroupView]] = {}
         self._silent: set[str] = set()
         self._heard_ns: dict[tuple[str, int], int] = {}
         self._members: dict[tuple[str, int], MemberView] = {}
 
-    def set_own(self, member: MemberView) -> None:
-        """This node itself; nobody knows it better."""
+    def set_own(self, member: MemberView, leader: MemberView | None = None) -> None:
+        """This node itself, which nobody knows better; and whom it follows, if it was told."""
         self._own = member
+        self._named = leader
         self._rebuild()
 
     def update(self, nameserver: str, groups: Iterable[v1.GroupRoute]) -> None:
@@ -128,8 +130,20 @@ class ClusterView:
                 heard[key] = member
         if self._own is not None:
             heard[self._own.group, self._own.broker_id] = self._own
+        if self._named is not None:
+            self._name_leader(heard, self._named)
         self._members = heard
         self._publish(topics)
+
+    @staticmethod
+    def _name_leader(heard: dict[tuple[str, int], MemberView], leader: MemberView) -> None:
+        """Routes name the new leader at once; nameservers hear of it a moment later."""
+        key = leader.group, leader.broker_id
+        known = heard.get(key)
+        if known is None:
+            heard[key] = leader
+        elif leader.epoch >= known.epoch:
+            heard[key] = replace(known, is_leader=True, epoch=leader.epoch, alive=True)
 
     def _heeded(self) -> list[list[GroupView]]:
         fresh = [a for name, a in self._answers.items() if name not in self._silent]

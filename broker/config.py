@@ -172,6 +172,11 @@ class BrokerConfig:
         "A message may ask to be delivered so long after it was sent; 0: as timerMaxDelaySec says.",
         unit="ms",
     )
+    slave_read_enable: bool = _setting(
+        True,
+        "Let in-sync slaves serve reads of old messages, which are further behind the log's end than "
+        "accessMessageInMemoryMaxRatio of the memory.",
+    )
     recall_message_enable: bool = _setting(True, "Let producers take delayed messages back.")
     append_topic_for_timer_delete_key: bool = _setting(
         False, "Name the topic in the records of recalls, as Apache before 5.5 did."

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from ..proto import v2
 from ..store.properties import DELAY_LEVELS_MS, decode_properties
+from ..store.property_names import FORBIDDEN_PROPERTIES
 from ..store.record import Delivery, unpack_host
 from .inflate import inflated
-from .validation import FORBIDDEN_PROPERTIES
 from .wire import SMALL, field, timestamp, varint
 
 if TYPE_CHECKING:

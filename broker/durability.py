@@ -141,6 +141,25 @@ class DurabilityGate:
         for wait in self._list.advance(*self._offsets()):
             self._tell(wait, PutStatus.PUT_OK)
 
+    def set_policy(self) -> None:
+        """What an OK means may change with the leader of the epoch; nobody waits then."""
+        node = self._node
+        self._list.replication_timeout_ns = (
+            node.slave_timeout_ms * _NS_PER_MS if node.sync_replication else None
+        )
+        self.immediate = not (node.sync_flush or node.sync_replication)
+
+    def abandon(self) -> None:
+        """This replica leads no more: what waits has an unknown outcome, whatever its log says."""
+        status = (
+            PutStatus.FLUSH_SLAVE_TIMEOUT
+            if self._node.sync_replication
+            else PutStatus.FLUSH_DISK_TIMEOUT
+        )
+        waits = self._list.waits
+        while waits:
+            self._tell(waits.popleft(), status)
+
     def close(self) -> None:
         """Stop the timer; nothing is answered any more."""
         if self._timer is not None:

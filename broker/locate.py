@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..front.access_point import NOBODY
 from ..proto import paths, v2
 from ..proto.errors import WireError
+from .cold_reads import COLD_READS, ColdReads
 from .delay.recall_handle import decode_recall_handle
 from .pop.handles import decode_handle
 from .transactions.records import parse_id
@@ -37,7 +39,7 @@ _LOCAL = frozenset(
 )
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
 # Without the leader they wait for one: a client rides through a failover without an error.
-_HELD = frozenset(
+HELD = frozenset(
     (
         paths.SEND_MESSAGE,
         paths.CREATE_TOPIC,
@@ -49,6 +51,14 @@ _HELD = frozenset(
         paths.RECALL_MESSAGE,
     )
 )
+
+
+def _of_name(request: Any) -> str:
+    return str(request.broker)
+
+
+# What a leader looks at before it takes it, seldom enough to call somebody for it.
+_SELDOM = (HELD | COLD_READS) - {paths.SEND_MESSAGE}
 
 
 def _of_queue(request: Any) -> str:
@@ -73,7 +83,7 @@ def _of_transaction(request: Any) -> str:
     return parse_id(request.transaction_id).broker
 
 
-_GROUP_OF: dict[str, Callable[[Any], str]] = {
+GROUP_OF: dict[str, Callable[[Any], str]] = {
     paths.RECEIVE_MESSAGE: _of_queue,
     paths.PULL_MESSAGE: _of_queue,
     paths.UPDATE_OFFSET: _of_queue,
@@ -84,6 +94,8 @@ _GROUP_OF: dict[str, Callable[[Any], str]] = {
     paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE: _of_handle,
     paths.END_TRANSACTION: _of_transaction,
     paths.RECALL_MESSAGE: _of_recall,
+    paths.READ_LOG: _of_name,
+    paths.LOCATE_LOG: _of_name,
 }
 
 
@@ -99,7 +111,7 @@ def _first_topic(request: Any) -> str:
     return str(request.messages[0].topic.name) if request.messages else ""
 
 
-_TOPIC_OF: dict[str, Callable[[Any], str]] = {
+TOPIC_OF: dict[str, Callable[[Any], str]] = {
     paths.SEND_MESSAGE: _first_topic,
     paths.RECEIVE_MESSAGE: _topic_of_queue,
     paths.PULL_MESSAGE: _topic_of_queue,
@@ -129,6 +141,7 @@ class Locator:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._leader_was_alive = False
+        self._cold_reads = ColdReads(node)
 
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """HOST:PORT of the owner, or None: serve here. Raises WireError when there can be none."""
@@ -136,8 +149,7 @@ class Locator:
         if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
             node.lite.spreading.spread(request, ctx)
         if path in _ROUTES and self._is_news(path, request):
-            leader = node.cluster.own().leader()
-            return leader.client if leader is not None else None
+            return node.leader_client()
         if path in _LOCAL or path.startswith(paths.TEST):
             return None
         view = node.cluster
@@ -145,13 +157,18 @@ class Locator:
             other = self._other_group(path, request)
             if other is not None:
                 return self._owner_of_other(other, path)
-        if node.is_leader or self._serve_without_leader(path):
+        if node.is_leader:
+            # A message that is sent costs two look-ups here and no call.
+            if node.pausing or path in _SELDOM:
+                return NOBODY if self._waits(path) else self._cold(path, request, ctx)
             return None
-        leader = view.own().leader()
+        if self._serve_without_leader(path):
+            return None
+        leader = node.leader_client()
         if leader is not None:
-            return leader.client
-        if path in _HELD:
-            raise WireError(v2.HA_NOT_AVAILABLE, "this node is a follower and knows no leader yet")
+            return leader
+        if path in HELD:
+            return NOBODY
         if node.replication.diverged is not None:
             raise _no_copy()
         return None
@@ -160,7 +177,7 @@ class Locator:
         self, path: str, request: Any, ctx: RequestContext
     ) -> Literal["serve", "hold"] | WireError:
         """The owner cannot be reached."""
-        if path in _HELD:
+        if path in HELD:
             return "hold"
         if self._node.replication.diverged is not None:
             return _no_copy()
@@ -171,6 +188,24 @@ class Locator:
                     v2.PROXY_TIMEOUT, f"no replica of {other.name} can be reached from here"
                 )
         return "serve"
+
+    def _waits(self, path: str) -> bool:
+        """Whether this leader takes no writes for now, and another or it itself soon will.
+
+        A message is looked at only once the sender has seen that (`Node.pausing`): it costs nothing before.
+        """
+        node = self._node
+        if path == paths.SEND_MESSAGE:
+            if node.pausing:
+                node.pausing = node.writes_elsewhere()
+            return node.pausing
+        return path in HELD and node.writes_elsewhere()
+
+    def _cold(self, path: str, request: Any, ctx: RequestContext) -> str | None:
+        """A follower that serves an old part of the log instead of this leader, or None."""
+        if path not in COLD_READS or request is None or ctx.forwarded:
+            return None
+        return self._cold_reads.reader(path, request)
 
     def _is_news(self, path: str, request: Any) -> bool:
         """A topic that this follower has not heard of may have been created a moment ago."""
@@ -190,15 +225,15 @@ class Locator:
         if replication.leader_alive:
             self._leader_was_alive = True
             return False
-        return path not in _HELD and self._leader_was_alive and replication.refused is None
+        return path not in HELD and self._leader_was_alive and replication.refused is None
 
     def _other_group(self, path: str, request: Any) -> GroupView | None:
         """The group that owns the request, if it is not the own one."""
         view = self._node.cluster
-        name = _GROUP_OF[path](request) if path in _GROUP_OF else ""
+        name = GROUP_OF[path](request) if path in GROUP_OF else ""
         if name:
             return None if name == view.own_group else view.group(name)
-        topic = _TOPIC_OF[path](request) if path in _TOPIC_OF else ""
+        topic = TOPIC_OF[path](request) if path in TOPIC_OF else ""
         if not topic or self._node.metadata.topic(topic) is not None:
             return None
         if topic in view.own().topics:
@@ -208,7 +243,7 @@ class Locator:
 
     def _owner_of_other(self, group: GroupView, path: str) -> str | None:
         leader = group.leader()
-        if leader is not None and (leader.alive or path in _HELD):
+        if leader is not None and (leader.alive or path in HELD):
             return leader.client
         # Without its leader, any living replica of the group serves its reads.
         member = _first_alive(group) or leader

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..proto import v1
 from .cluster import Registrant, Registrar
-from .cluster_view import ClusterView, MemberView
+from .cluster_view import MemberView
 
 if TYPE_CHECKING:
     from .node import Node
@@ -21,45 +21,77 @@ _FIRST_ANSWERS_S = 0.5
 _ASK_AGAIN_S = 0.05
 
 
-def own_view(node: Node, client: str, ha: str, metrics: str) -> MemberView:
-    """This node, reached at these addresses."""
-    return MemberView(
-        node.config.broker_name,
-        node.config.broker_id,
-        client,
-        ha,
-        metrics,
-        node.is_leader,
-        True,
-        node.replication.epoch,
-        node.replication.replica.meta.incarnation,
-    )
+class Membership:
+    """What this node says of itself, in routes and to the nameservers; made when its ports are known."""
 
+    def __init__(self, node: Node, client: str, ha: str, metrics: str) -> None:
+        self._node = node
+        self._addresses = client, ha, metrics
+        self._registrar: Registrar | None = None
 
-async def join(node: Node, own: MemberView, token: str, follow: bool) -> Registrar:
-    """Become known to the nameservers, and know the cluster as far as they answer now.
+    def own(self) -> MemberView:
+        """This node as it is now."""
+        node = self._node
+        return MemberView(
+            node.config.broker_name,
+            node.config.broker_id,
+            *self._addresses,
+            node.is_leader,
+            True,
+            node.replication.epoch,
+            node.replication.replica.meta.incarnation,
+        )
 
-    `follow`: dial the leader that the nameservers name.
-    """
-    if follow:
-        node.cluster.on_change = lambda: _follow(node)
-    node.cluster.set_own(own)
-    registrant = Registrant(
-        token,
-        node.config.register_broker_period,
-        node.config.register_broker_timeout,
-        lambda: _registration(node, own),
-        node.metadata,
-        node.cluster,
-    )
-    registrar = Registrar(node.config.namesrv_addresses(), registrant)
-    # A new follower is an alternative that the next route should name.
-    node.replication.on_member_joined = registrar.changed
-    await registrar.start()
-    await registrar.first_answers(_FIRST_ANSWERS_S)
-    if follow:
-        await _find_leader(node, registrar)
-    return registrar
+    def changed(self) -> None:
+        """The role, the epoch or the leader changed: say so now, here and to every nameserver."""
+        self._node.cluster.set_own(self.own(), self._named_leader())
+        if self._registrar is not None:
+            self._registrar.changed()
+
+    async def join(self, token: str, follow: bool) -> Registrar:
+        """Become known to the nameservers, and know the cluster as far as they answer now.
+
+        `follow`: dial the leader that the nameservers name.
+        """
+        node = self._node
+        if follow:
+            node.cluster.on_change = lambda: _follow(node)
+        self.changed()
+        registrant = Registrant(
+            token,
+            node.config.register_broker_period,
+            node.config.register_broker_timeout,
+            lambda: _registration(node, self.own()),
+            node.metadata,
+            node.cluster,
+        )
+        registrar = self._registrar = Registrar(node.config.namesrv_addresses(), registrant)
+        # A new follower is an alternative that the next route should name.
+        node.replication.on_member_joined = registrar.changed
+        await registrar.start()
+        await registrar.first_answers(_FIRST_ANSWERS_S)
+        if follow:
+            await _find_leader(node, registrar)
+        return registrar
+
+    def _named_leader(self) -> MemberView | None:
+        """Whom the group's state names, before any nameserver has heard of it."""
+        node = self._node
+        hint = node.replication.leader_hint
+        if hint is None or hint[0] == node.config.broker_id:
+            return None
+        broker_id, client, ha = hint
+        return MemberView(
+            node.config.broker_name,
+            broker_id,
+            client,
+            ha,
+            "",
+            True,
+            True,
+            node.replication.epoch,
+            0,
+        )
 
 
 async def _find_leader(node: Node, registrar: Registrar) -> None:
@@ -68,12 +100,6 @@ async def _find_leader(node: Node, registrar: Registrar) -> None:
     while node.cluster.own().leader() is None and node.clock.steady_ns() < until_ns:
         registrar.changed()
         await asyncio.sleep(_ASK_AGAIN_S)
-
-
-def client_of_leader(view: ClusterView) -> str | None:
-    """The clients' address of the leader of this node's group."""
-    leader = view.own().leader()
-    return leader.client if leader is not None else None
 
 
 def _follow(node: Node) -> None:

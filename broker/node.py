@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .clients.telemetry_forward import TelemetryForward
     from .cluster_view import ClusterView
     from .config import BrokerConfig
+    from .delay.levels import DelayLevels
     from .delay.timer_service import TimerService
     from .durability import DurabilityGate
     from .lite.service import LiteService
@@ -73,24 +74,50 @@ class Node:
     journal: Journal = field(default_factory=NullJournal)
     """What makes the pop state survive; opened on a leader."""
     timers: TimerService = field(init=False)
+    levels: DelayLevels = field(init=False)
     transactions: Transactions = field(init=False)
     lite: LiteService = field(init=False)
     telemetry_forward: TelemetryForward | None = None
     trace: TraceService | None = None
-    """Writes down what happens to every message, where that is asked for."""
+    """Writes down what happens to every message, where that is asked for, on a leader."""
+    tracer: TraceService | None = None
+    """The same, whoever leads."""
     clock_listeners: list[Callable[[], None]] = field(default_factory=list)
     """Called when a test moved the wall clock: what is due may have changed."""
     closers: list[Callable[[], None]] = field(default_factory=list)
     """Called when the broker stops, while the log still takes what they write."""
     watchers: dict[str, Callable[[], None]] = field(default_factory=dict)
     """By topic: called in the turn in which records of it became visible."""
+    stale_route: tuple[str, int] | None = None
+    """A test's: what routes name for every group instead of the truth."""
+    is_leader: bool = False
+    """Whether the parts of this replica lead: `role.py` alone changes it."""
+    pop_leads: bool = False
+    """Whether the pop state here is the leader's, with its journal; a moment after the promotion."""
+    pausing: bool = False
+    """The sender has met a refusal that another leader, or this one, will soon lift."""
+    draining: str | None = None
+    """Why writes are refused before a planned change of leader; `role.py` sets it."""
     _pump_scheduled: bool = False
     _pump_timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_leader(self) -> bool:
-        """Whether this replica takes writes (the first form has fixed roles)."""
-        return self.config.broker_id == 0
+    def write_refusal(self) -> str | None:
+        """Why nothing may be appended here now, whatever the disk says, or None."""
+        return self.draining or self.replication.write_refusal()
+
+    def writes_elsewhere(self) -> bool:
+        """Whether a refused write may soon be taken: by another leader, or by this one again."""
+        return not self.is_leader or self.draining is not None or not self.replication.may_write
+
+    def leader_client(self) -> str | None:
+        """The clients' address of this group's leader, if that is another node and anybody knows it."""
+        hint = self.replication.leader_hint
+        if hint is not None:
+            return hint[1] if hint[0] != self.config.broker_id else None
+        leader = self.cluster.own().leader()
+        if leader is None or leader.broker_id == self.config.broker_id:
+            return None
+        return leader.client
 
     def readable_limit(self) -> int:
         """The log offset up to which consumers may see messages."""
@@ -117,7 +144,7 @@ class Node:
 
     def record_group(self, group: Group) -> bool:
         """Write a group that a client has just brought; without the log it lives in memory only."""
-        if not self.store.writable or self.replication.write_refusal() is not None:
+        if not self.store.writable or self.write_refusal() is not None:
             return False
         try:
             self.meta_log.write_group(group)
@@ -158,6 +185,8 @@ class Node:
         if self._pump_timer is not None:
             self._pump_timer.cancel()
             self._pump_timer = None
+        # Replication goes on for a moment; the store does not.
+        self._pump_scheduled = True
 
     def pump(self) -> None:
         """Build the consume queues up to what may be read, apply metadata, wake long polls."""

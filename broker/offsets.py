@@ -21,18 +21,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from ..proto import v1
-from ..store.config_files import number_table
 from . import json_file
+from .offset_entries import Position, encode, gone, offsets_of, tables
 from .offset_recent import Log, RecentOffsets
-from .wire import field
 
 _SEPARATOR = "@"
 # As in RocketMQ, whose brokers compare versions: moving it on every commit would tell them nothing.
@@ -45,24 +42,10 @@ _FLUSH_LOOK_S = 0.02
 _FLUSH_LOOKS = 500
 _NOTE_S = 0.2
 
+__all__ = ["ConsumerOffsets", "Key", "Position"]
+
 Key = tuple[str, str]
 """Topic and group."""
-
-
-@dataclass(slots=True)
-class Position:
-    """How far one group is in one queue."""
-
-    offset: int
-    """Everything below is consumed."""
-    generation: int = 0
-    """Counts deliberate rewinds."""
-    handed_out: int = 0
-    """Everything below was delivered at least once by some replica."""
-    rewound_ms: int = dataclass_field(default=0, compare=False)
-    """When it was set back last."""
-    encoded: bytes = dataclass_field(default=b"", compare=False, repr=False)
-    """Its entry of a snapshot; empty after a change."""
 
 
 class ConsumerOffsets:
@@ -95,7 +78,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file, or its backup; none at all is an empty table."""
-        found = json_file.load(self._path, _offsets_of)
+        found = json_file.load(self._path, offsets_of)
         if found is None:
             return
         self._rest = {
@@ -104,7 +87,7 @@ class ConsumerOffsets:
             if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND)
         }
         self._version.update(found.get("dataVersion") or {})
-        for name, queues in _offsets_of(found).items():
+        for name, queues in offsets_of(found).items():
             topic, separator, group = name.partition(_SEPARATOR)
             if separator and topic and group:
                 self._table[topic, group] = {
@@ -112,7 +95,7 @@ class ConsumerOffsets:
                 }
             else:
                 self._foreign[name] = queues
-        for name, times in _tables(found.get(_REWOUND)).items():
+        for name, times in tables(found.get(_REWOUND)).items():
             topic, _, group = name.partition(_SEPARATOR)
             for queue_id, rewound_ms in times.items():
                 position = self.position(topic, group, queue_id)
@@ -209,7 +192,7 @@ class ConsumerOffsets:
         if self._snapshot is None:
             # Only what changed is encoded: with many groups most entries stay as they are.
             parts = [
-                position.encoded or _encode(topic, group, queue_id, position)
+                position.encoded or encode(topic, group, queue_id, position)
                 for (topic, group), queues in self._table.items()
                 for queue_id, position in queues.items()
             ]
@@ -241,6 +224,13 @@ class ConsumerOffsets:
         while self._later and self._later[0].log_end <= log_end:
             moved += sum(self._merge(entry) for entry in self._later.popleft().entries)
         return moved
+
+    def drop_waiting(self) -> None:
+        """This replica leads, or follows anew: the log for which snapshots wait will not come.
+
+        An offset may pass messages whose checkpoints lie in it, so nothing of them is taken.
+        """
+        self._later.clear()
 
     def render(self) -> str:
         """The text of `consumerOffset.json`."""
@@ -346,38 +336,11 @@ class ConsumerOffsets:
         """What moved since it was noted last, and how much of the log that relies on."""
         moved, self._moved = self._moved, {}
         parts = [
-            position.encoded or _encode(topic, group, queue_id, position)
+            position.encoded or encode(topic, group, queue_id, position)
             if position is not None
-            else _gone(topic, group, queue_id)
+            else gone(topic, group, queue_id)
             for (topic, group, queue_id), position in moved.items()
         ]
         if parts and self.log is not None:
             parts.append(v1.Offsets(log_end=self.log.log_end).SerializeToString())
         return b"".join(parts)
-
-
-def _offsets_of(content: dict[Any, Any]) -> dict[str, dict[int, int]]:
-    return _tables(content.get("offsetTable"))
-
-
-def _tables(table: Any) -> dict[str, dict[int, int]]:
-    return {str(name): number_table(queues) for name, queues in (table or {}).items()}
-
-
-def _gone(topic: str, group: str, queue_id: int) -> bytes:
-    entry = v1.OffsetEntry(group=group, topic=topic, queue_id=queue_id, offset=-1)
-    return field(b"\x0a", entry.SerializeToString())
-
-
-def _encode(topic: str, group: str, queue_id: int, position: Position) -> bytes:
-    """One element of the repeated field `entries` of `v1.Offsets`, kept in the position."""
-    entry = v1.OffsetEntry(
-        group=group,
-        topic=topic,
-        queue_id=queue_id,
-        offset=position.offset,
-        next_offset=position.handed_out,
-        generation=position.generation,
-    )
-    position.encoded = field(b"\x0a", entry.SerializeToString())
-    return position.encoded

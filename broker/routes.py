@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 from ..proto.errors import WireError
 from .admin.auto_topics import topic_or_new
-from .advertise import Advertiser, Caller
+from .advertise import Advertiser, Caller, one_address
 from .metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
 from .validation import MIXED, check_group, check_topic, require_client_id
 
@@ -105,6 +105,9 @@ class Routes:
         return answer
 
     def _broker(self, group: GroupView, dialled: v2.Endpoints, ctx: RequestContext) -> v2.Broker:
+        stale = self._node.stale_route
+        if stale is not None:
+            return v2.Broker(name=group.name, id=0, endpoints=one_address(stale))
         endpoints = self._advertiser.endpoints(
             group, Caller(dialled, ctx.peer, ctx.language, ctx.tls)
         )

@@ -1,89 +1,40 @@
-"""One broker process: opens the parts in their order, serves, and closes them in reverse.
+"""A broker process: one life of the broker after another, on the same directory and ports.
 
-Order: the store (lock, recovery), topics and groups out of the log, replication, the services, the
-front door, metrics, registration. Whatever fails on the way closes what was open and comes out as a
-typed error with a sentence. Promises: settings that contradict each other are refused before anything
-is opened; nothing is served before the store is recovered; a stop finishes what is in flight within
-the grace time and leaves a clean store (design, sections 2-4).
+A role changes inside a life (`role.py`). What changes bytes that the log already has (a tail that diverged
+is cut, a replica begins anew) happens between two lives: the broker closes everything, and the next life does
+what was planned before it opens the store (`ha/pending.py`; HA, R6). Promises: settings that contradict
+each other are refused before anything is opened; a stop waits for a change of lives that is under way; a
+life that cannot begin again ends the process, because nobody would serve.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 
 from ..front.access_point import AccessPoint
 from ..front.clock import Clock
 from ..front.config import DoorConfig
-from ..front.door import Door, choose_door
-from ..front.faults import FaultTable
+from ..front.errors import PortInUseError
 from ..ha.config import HaConfig
-from ..ha.engine import Identity, Replication
+from ..ha.errors import HaPortInUseError
 from ..store.config import StoreConfig
-from ..store.disk import Disk
-from ..store.message_store import MessageStore
-from ..store.record import pack_host
-from . import services
-from .admin import removal
-from .admin.message_queries import MessageQueries
-from .admin.service import Admin
-from .clients.registry import ClientRegistry
-from .clients.relay import Relay
-from .clients.sessions import Sessions
-from .clients.telemetry_forward import open_telemetry_forward
-from .cluster import Registrar
-from .cluster_view import ClusterView
 from .config import BrokerConfig
-from .delay.levels import open_delay_levels
-from .delay.timer_service import open_timers
-from .durability import DurabilityGate
-from .journal.service import open_journal
-from .lite.service import LiteService
-from .locate import Locator
-from .membership import client_of_leader, join, own_view
-from .metadata.files import MetaFiles
-from .metadata.log import MetaLog
-from .metadata.tables import Metadata
-from .metrics.counters import Counters
-from .metrics.http import MetricsServer
-from .metrics.scrape import Metrics
+from .life import Bound, BrokerLife, Ends
 from .node import Node
-from .offset_recent import RecentOffsets
-from .offsets import ConsumerOffsets
-from .pop.ack import AckService
-from .pop.receive import PopService
-from .pull import PullService
-from .routes import Routes
-from .sending.sender import Sender
-from .settings import check_settings, entries
-from .store_keeper import StoreKeeper
-from .test_service import TestService
-from .trace.service import open_trace
-from .transactions.service import open_transactions
+from .settings import check_settings
+
+__all__ = ["Bound", "BrokerServer"]
 
 log = logging.getLogger(__name__)
 
-_OFFSETS_FILE = "consumerOffset.json"
-_FAULT_SEED = 20_240
-# New objects between two looks of the collector at the young ones. A turn brings thousands that end with
-# it, none of them in a ring; Python's 700 would have it walk them again and again in mid-turn.
-_YOUNG_OBJECTS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Where the process really listens, each as HOST:PORT."""
-
-    client: str
-    ha: str
-    metrics: str
-    door: str
-    """grpcio or native."""
+# What is in flight at a replica that must change its log is other replicas' work: it may be cut short.
+_REOPEN_GRACE_S = 0.5
+# The kernel may hold a port for a moment after its server has gone.
+_PORT_TRIES = 20
+_PORT_PAUSE_S = 0.1
 
 
 class BrokerServer:
@@ -98,280 +49,134 @@ class BrokerServer:
         clock: Clock | None = None,
         *,
         origins: Mapping[str, str] | None = None,
+        on_fatal: Callable[[str], None] | None = None,
     ) -> None:
-        """`origins` tells where each key's value came from. Raises ValueError."""
+        """`origins` tells where each key's value came from; `on_fatal` is called, with a sentence, when
+        the process must end. Raises ValueError."""
         check_settings(broker, ha)
-        self._config = broker
-        self._store_config = store
+        self._broker = broker
+        self._store = store
         self._ha = ha
-        self._door_config = door
+        self._door = door
         self._clock = clock or Clock()
-        self._settings = entries((broker, store, ha, door), origins or {})
-        self._stack = AsyncExitStack()
-        self._node: Node | None = None
-        self._door: Door | None = None
-        self._access: AccessPoint | None = None
-        self._registrar: Registrar | None = None
+        self._origins = origins or {}
+        self._on_fatal = on_fatal
+        self._life: BrokerLife | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._reopen_due = False
+        """Asked for by the life that is there now, or that begins."""
         self._stopping = False
+        self.lives = 0
+        """Begun so far."""
 
     async def start(self) -> Bound:
         """Recover, open everything, register. Raises StoreError, DoorError, HaError, ValueError."""
         try:
-            return await self._start()
+            return await self._begin()
         except BaseException:
-            if self._door is not None:
-                await self._door.drain(0)
-            await self._stack.aclose()
+            self._stopping = True  # nothing is left that a next life could take over
             raise
 
     async def stop(self, grace_s: float) -> None:
         """Finish what is in flight, flush and close."""
         self._stopping = True
-        if self._registrar is not None:
-            await self._registrar.stop()
-        if self._door is not None and self._node is not None:
-            draining = asyncio.ensure_future(self._door.drain(grace_s))
-            # The door takes no more calls from here on; open long polls are answered at once.
-            await asyncio.sleep(0)
-            self._node.pop.close()
-            await draining
-            self._node.close()
-        await self._stack.aclose()
-        log.info("broker.stopped name=%s id=%d", self._config.broker_name, self._config.broker_id)
+        if self._changing is not None:
+            await asyncio.wait((self._changing,))
+        if self._life is not None:
+            await self._life.stop(grace_s)
 
     @property
     def node(self) -> Node:
-        """The parts, for tests and benchmarks in the same process."""
-        assert self._node is not None, "the broker is not started"
-        return self._node
+        """The parts of the present life, for tests and benchmarks in the same process."""
+        return self.life.node
 
-    async def _start(self) -> Bound:
-        faults = FaultTable(_FAULT_SEED, self._clock) if self._config.test_hooks else None
-        node = self._node = self._open(faults)
-        files = MetaFiles(node.metadata, self._store_config.root / "config", self._clock.wall_ms)
-        node.offsets.load()
-        node.offsets.load_recent()
-        node.store.start()
-        self._stack.push_async_callback(self._close_files, node, files)
-        ha_port = await node.replication.start()
-        self._stack.push_async_callback(node.replication.stop)
-        # The last flush, in the store's own close, has nobody to tell any more.
-        self._stack.callback(setattr, node.store, "on_flushed", None)
-        self._stack.callback(setattr, node.store, "on_committed", None)
-        files.import_into(node.meta_log, write=node.is_leader)
-        node.offsets.start()
-        node.pop.open(self._stack)
-        node.lite.open(self._stack)
-        node.schedule_pump()
-        node.keeper.start()
-        self._stack.callback(node.keeper.stop)
-        open_timers(node, self._stack)
-        open_delay_levels(node, self._stack)
-        await open_journal(node, self._stack)
-        open_transactions(node, self._stack)
-        open_telemetry_forward(node, self._door_config, self._stack)
-        open_trace(node, self._stack)
-        client_port = await self._open_door(node, faults)
-        metrics_port = await self._open_metrics(node)
-        self._name_host(node, client_port)
-        bound = self._bound(client_port, ha_port, metrics_port)
-        await self._join(node, bound, files)
-        self._watch_clients(node)
-        # What is there now stays: the collector need not walk it again and again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_YOUNG_OBJECTS)
-        log.info(
-            "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s door=%s topics=%d",
-            self._config.broker_name,
-            self._config.broker_id,
-            "leader" if node.is_leader else "follower",
-            bound.client,
-            bound.ha,
-            bound.metrics,
-            bound.door,
-            len(node.metadata.topics),
+    @property
+    def access(self) -> AccessPoint:
+        """The access point of the present life."""
+        return self.life.access
+
+    @property
+    def life(self) -> BrokerLife:
+        """The present one."""
+        assert self._life is not None, "the broker is not started, or between two lives"
+        return self._life
+
+    @property
+    def alive(self) -> bool:
+        """False before the start and between two lives."""
+        return self._life is not None
+
+    async def _begin(self) -> Bound:
+        life = BrokerLife(
+            self._broker,
+            self._store,
+            self._ha,
+            self._door,
+            self._clock,
+            origins=self._origins,
+            ends=Ends(self._reopen, self._fatal),
         )
+        bound = await life.start()
+        self._life = life
+        self.lives += 1
+        # The next life takes the same ports, whoever chose them.
+        self._broker = replace(
+            self._broker,
+            grpc_server_port=_port(bound.client),
+            metrics_prom_exporter_port=_port(bound.metrics),
+        )
+        self._ha = replace(self._ha, ha_listen_port=_port(bound.ha))
         return bound
 
-    def _open(self, faults: FaultTable | None) -> Node:
-        """The store, what it holds of topics and groups, and the parts that hang on it."""
-        config, ha, clock = self._config, self._ha, self._clock
-        disk = Disk()
-        if faults is not None:
-            disk.fault = faults.disk_fault
-        store = MessageStore(self._store_config, clock.wall_ms, disk)
-        for line in store.open().lines():
-            log.info("store.report %s", line)
-        self._stack.callback(store.close)
-        metadata = Metadata(
-            config.auto_create_subscription_group, config.max_topics, config.max_groups
-        )
-        node = Node(
-            config=config,
-            clock=clock,
-            loop=asyncio.get_running_loop(),
-            store=store,
-            counters=Counters(),
-            metadata=metadata,
-            clients=ClientRegistry(config.channel_expired_timeout, config.max_clients),
-            cluster=ClusterView(config.broker_name, clock.steady_ns),
-            sync_flush=self._store_config.sync_flush,
-            sync_replication=ha.is_sync,
-            slave_timeout_ms=ha.slave_timeout,
-            flush_timeout_ms=self._store_config.sync_flush_timeout,
-            min_in_sync_replicas=ha.min_in_sync_replicas,
-        )
-        node.meta_log = MetaLog(metadata, store, clock.wall_ms)
-        node.meta_log.load()
-        removal.watch(node)
-        node.replication = Replication(
-            ha,
-            Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
-            store,
-            clock.steady_ns,
-            directory=self._store_config.root / "ha",
-            segment_size=self._store_config.mapped_file_size_commit_log,
-            sync_flush=node.sync_flush,
-            bind_address=config.bind_address,
-        )
-        node.offsets = ConsumerOffsets(
-            self._store_config.root / "config" / _OFFSETS_FILE,
-            clock.wall_ms,
-            config.flush_consumer_offset_interval,
-        )
-        node.offsets.log = store
-        node.offsets.recent = RecentOffsets(self._store_config.root / "ha" / "offsets-recent")
-        node.durability = DurabilityGate(node)
-        self._stack.callback(node.durability.close)
-        node.sender = Sender(node)
-        node.pop = PopService(node)
-        node.lite = LiteService(node)
-        node.keeper = StoreKeeper(node)
-        self._name_host(node, config.grpc_server_port)
-        self._connect(node)
-        return node
+    def _reopen(self, reason: str) -> None:
+        """The log must be changed: end this life and begin the next."""
+        if self._stopping:
+            return
+        log.warning("broker.reopens name=%s reason=%s", self._broker.broker_name, reason)
+        self._reopen_due = True
+        if self._changing is None:
+            self._changing = asyncio.get_running_loop().create_task(self._change())
 
-    def _name_host(self, node: Node, port: int) -> None:
-        """The address that records carry as their store host."""
+    async def _change(self) -> None:
         try:
-            host = pack_host(self._config.broker_ip1, port)
-        except OSError:
-            # A host name; records hold addresses only.
-            host = pack_host("0.0.0.0", port)
-        node.sender.store_host = host
-        node.meta_log.host = host
+            # In a turn of its own: whoever asked for it is a part of the life that ends. One that is
+            # still starting is waited for.
+            await asyncio.sleep(0)
+            while self._life is None and not self._stopping:  # noqa: ASYNC110 - its start ends soon
+                await asyncio.sleep(_PORT_PAUSE_S)
+            while self._reopen_due and self._life is not None:
+                await self._end_life()
+                # What the life that ended asked for is being done; the next may ask before it serves.
+                self._reopen_due = False
+                if not self._stopping:
+                    await self._begin_again()
+        except Exception as error:
+            log.exception("broker.not_reopened")
+            self._fatal(f"the broker could not open its store again: {error}")
+        finally:
+            self._changing = None
 
-    def _connect(self, node: Node) -> None:
-        """Who tells whom."""
-        loop, replication = node.loop, node.replication
-        node.store.on_flushed = partial(_from_store_thread, loop, node.flushed)
-        node.store.on_committed = partial(_from_store_thread, loop, node.appended)
-        node.store.on_refused = lambda reason: log.error("store.refused reason=%s", reason)
-        replication.on_confirm = node.confirmed
-        replication.on_data = node.schedule_pump
-        replication.on_leader_change = partial(_leader_changed, node)
-        replication.offsets_snapshot = node.keeper.offsets_snapshot
-        replication.offsets_apply = node.keeper.offsets_apply
-        if node.is_leader:
-            node.store.on_new_segment = node.meta_log.snapshot
-            node.metadata.record_group = node.record_group
+    async def _end_life(self) -> None:
+        """Nothing refers to it afterwards: the next one's start collects what it leaves behind."""
+        life, self._life = self._life, None
+        assert life is not None
+        await life.stop(_REOPEN_GRACE_S)
 
-    async def _open_door(self, node: Node, faults: FaultTable | None) -> int:
-        relay = Relay(lambda: client_of_leader(node.cluster))
-        self._stack.push_async_callback(relay.close)
-        admin = Admin(node, lambda: self._door.name if self._door else "", self._settings)
-        methods = [
-            *services.messaging(
-                node, Routes(node), Sessions(node, relay.send), AckService(node), PullService(node)
-            ),
-            *services.administration(admin, node.keeper, MessageQueries(node)),
-        ]
-        if faults is not None:
-            methods += services.testing(TestService(node, faults))
-        locator = Locator(node)
-        access = self._access = AccessPoint(
-            services.table(methods),
-            self._door_config,
-            self._clock,
-            locator.locate,
-            locator.unreachable,
-        )
-        self._stack.push_async_callback(access.close)
-        self._door = choose_door(self._door_config)(access.services, self._clock, faults)
-        node.sender.gathers = not self._door.batches
-        return await self._door.start(self._config.bind_address, self._config.grpc_server_port)
+    async def _begin_again(self) -> None:
+        for left in reversed(range(_PORT_TRIES)):
+            try:
+                await self._begin()
+                return
+            except (PortInUseError, HaPortInUseError):
+                if not left:
+                    raise
+            await asyncio.sleep(_PORT_PAUSE_S)
 
-    async def _open_metrics(self, node: Node) -> int:
-        assert self._access is not None
-        metrics = Metrics(
-            node, lambda: self._door.statistics() if self._door else None, self._access.statistics
-        )
-        server = MetricsServer(metrics.scrape, self._unready)
-        self._stack.push_async_callback(server.stop)
-        return await server.start(
-            self._config.bind_address, self._config.metrics_prom_exporter_port
-        )
-
-    async def _join(self, node: Node, bound: Bound, files: MetaFiles) -> None:
-        own = own_view(node, bound.client, bound.ha, bound.metrics)
-        follow = not node.is_leader and not self._ha.ha_master_address
-        registrar = self._registrar = await join(node, own, self._ha.cluster_token, follow)
-        self._stack.push_async_callback(registrar.stop)
-
-        def tables_changed() -> None:
-            files.changed()
-            registrar.changed()
-
-        node.metadata.on_change = tables_changed
-        tables_changed()
-
-    async def _close_files(self, node: Node, files: MetaFiles) -> None:
-        node.metadata.on_change = None
-        await node.offsets.close()
-        await files.close()
-
-    def _watch_clients(self, node: Node) -> None:
-        """Let go of clients that fell silent; a quarter of the expiry time is soon enough."""
-        period_s = self._config.channel_expired_timeout / 4_000
-
-        async def watch() -> None:
-            while True:
-                await asyncio.sleep(period_s)
-                for client_id in node.clients.expire(node.clock.steady_ns()):
-                    # Not in this task: one that fails must not be the last.
-                    node.loop.call_soon(node.pop.on_client_gone, client_id)
-
-        self._stack.callback(asyncio.create_task(watch()).cancel)
-
-    def _unready(self) -> str | None:
-        """Why this broker should get no traffic, or None."""
-        node = self._node
-        if node is None or self._stopping:
-            return "starting or stopping"
-        if not node.store.writable and not node.store.paused:
-            return node.store.refusal  # on a full disk it serves readers, and waits for room
-        if node.is_leader:
-            return None
-        # A leader that refuses this replica is alive, too.
-        refused = node.replication.refused
-        return refused or (None if node.replication.leader_alive else "the leader is not heard")
-
-    def _bound(self, client_port: int, ha_port: int, metrics_port: int) -> Bound:
-        host = self._config.broker_ip1
-        name = f"[{host}]" if ":" in host else host
-        door = self._door.name if self._door else ""
-        return Bound(f"{name}:{client_port}", f"{name}:{ha_port}", f"{name}:{metrics_port}", door)
+    def _fatal(self, reason: str) -> None:
+        log.error("broker.fatal name=%s reason=%s", self._broker.broker_name, reason)
+        if self._on_fatal is not None:
+            self._on_fatal(reason)
 
 
-def _from_store_thread(
-    loop: asyncio.AbstractEventLoop, news: Callable[[], None], _offset: int
-) -> None:
-    # A flush may end while the loop is being closed; its news is of no use then.
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(news)
-
-
-def _leader_changed(node: Node, alive: bool) -> None:
-    log.info("leader.%s group=%s", "heard" if alive else "lost", node.config.broker_name)
-    node.pop.leader_changed(alive)
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..front.context import RequestContext
     from ..front.service import Outbound
     from .admin.message_queries import MessageQueries
+    from .admin.read_log import LogReads
     from .admin.service import Admin
     from .clients.sessions import Sessions
     from .node import Node
@@ -125,6 +126,14 @@ def _telemetry(node: Node) -> Method:
     )
 
 
+def reading(reads: LogReads) -> list[Method]:
+    """The part of `cometmq.v1.Admin` that hands out the log as it lies there."""
+    return [
+        _stream(paths.READ_LOG, v1.ReadLogRequest, v1.LogFrames, reads.read_log),
+        _unary(paths.LOCATE_LOG, v1.LocateLogRequest, v1.LocateLogResponse, reads.locate_log),
+    ]
+
+
 def administration(admin: Admin, keeper: StoreKeeper, queries: MessageQueries) -> list[Method]:
     """`cometmq.v1.Admin`."""
     return [
@@ -206,6 +215,7 @@ def testing(tests: TestService) -> list[Method]:
         _unary(
             paths.GET_COUNTERS, v1.GetCountersRequest, v1.GetCountersResponse, tests.get_counters
         ),
+        _unary(paths.SET_ROUTES, v1.SetRoutesRequest, v1.SetRoutesResponse, tests.set_routes),
     ]
 
 

@@ -19,6 +19,28 @@ _HIDDEN = "(hidden)"
 
 def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
     """Raise ValueError with a sentence for settings that cannot both be meant."""
+    if ha.enable_controller_mode:
+        if not broker.namesrv_addr:
+            raise ValueError(
+                "enableControllerMode=true needs a controller: set namesrvAddr to the nameservers that "
+                "run with controller=true."
+            )
+    else:
+        _check_static_role(broker, ha)
+    ports = {
+        "grpcServerPort": broker.grpc_server_port,
+        "metricsPromExporterPort": broker.metrics_prom_exporter_port,
+        "haListenPort": ha.ha_listen_port,
+    }
+    taken: dict[int, str] = {}
+    for key, port in ports.items():
+        if port and port in taken:
+            raise ValueError(f"{taken[port]} and {key} are both {port}: each needs its own port.")
+        taken[port] = key
+
+
+def _check_static_role(broker: BrokerConfig, ha: HaConfig) -> None:
+    """Where nobody elects, brokerId and brokerRole say who leads, and must say the same."""
     if broker.broker_id == 0 and not ha.is_leader:
         raise ValueError(
             "brokerRole=SLAVE needs a brokerId above 0: id 0 is the master. Set brokerId=1, or "
@@ -34,16 +56,6 @@ def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
             "A slave must find its master: set namesrvAddr, or haMasterAddress to the master's "
             "haListenPort."
         )
-    ports = {
-        "grpcServerPort": broker.grpc_server_port,
-        "metricsPromExporterPort": broker.metrics_prom_exporter_port,
-        "haListenPort": ha.ha_listen_port,
-    }
-    taken: dict[int, str] = {}
-    for key, port in ports.items():
-        if port and port in taken:
-            raise ValueError(f"{taken[port]} and {key} are both {port}: each needs its own port.")
-        taken[port] = key
 
 
 def key_of(field: Field[Any]) -> str:

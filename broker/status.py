@@ -103,7 +103,7 @@ def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
     """This group, as this node sees it."""
     members = members_of(node)
     followers = [member for member in members if member.role == v1.FOLLOWER and member.alive]
-    refusal = node.replication.write_refusal() if node.is_leader else None
+    refusal = node.write_refusal() if node.is_leader else None
     return v1.DescribeClusterResponse(
         code=v2.OK,
         message="OK",

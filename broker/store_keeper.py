@@ -182,7 +182,24 @@ class StoreKeeper:
             self._leaders_mark = mark
             self._follow_mark()
 
+    def lead(self) -> None:
+        """Called on promotion, before the first write: from here on the watermark is this replica's to keep.
+        What was archived of bytes that this log has lost says nothing of those that come in their place."""
+        end = self._node.store.log_end
+        mark = self._retention.watermark.value
+        if self._adopting is not None:
+            mark = max(
+                mark, self._leaders_mark
+            )  # it is on its way to the disk, and ours goes behind it
+        self._leaders_mark = 0
+        if mark > end:
+            log.warning("archive.watermark_cut offset=%d log_end=%d", mark, end)
+            self._retention.watermark.value = min(self._retention.watermark.value, end)
+            self._adopting = self._node.loop.create_task(self._adopt(end))
+
     def _follow_mark(self) -> None:
+        if self._node.is_leader:
+            return
         mark = self._leaders_mark
         if self._adopting is None and mark not in (0, self._retention.watermark.value):
             self._adopting = self._node.loop.create_task(self._adopt(mark))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..front.faults import Fault, FaultAction, FaultKind, FaultTable
 from ..proto import v1, v2
 from ..proto.errors import WireError
+from .config import split_addresses
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -120,6 +121,17 @@ class TestService:
                 "redelivered_without_handover": counters.redelivered_without_handover,
             },
         )
+
+    def set_routes(self, request: v1.SetRoutesRequest, ctx: RequestContext) -> v1.SetRoutesResponse:
+        """Let routes name one address, or the truth again."""
+        stale = None
+        if request.address:
+            try:
+                (stale,) = split_addresses(request.address)
+            except ValueError as error:
+                raise WireError(v2.BAD_REQUEST, str(error)) from error
+        self._node.stale_route = stale
+        return v1.SetRoutesResponse(code=v2.OK, message="OK")
 
     def _move_to(self, wall_ms: int) -> None:
         if not 0 <= wall_ms <= _WALL_MS_MAX:

@@ -95,6 +95,15 @@ class Child:
         except BrokenPipeError:
             pass  # It has ended already; its exit status is on the way and says why.
 
+    def news(self, content: Mapping[str, Any]) -> None:
+        """A later line; nothing waits for it."""
+        if self.is_running():
+            assert self.process is not None
+            assert self.process.stdin is not None
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(json.dumps(content).encode() + b"\n")
+                self.process.stdin.flush()
+
     def read_reports(self) -> bool:
         """Take what the child reported; False when its end of the pipe is closed."""
         try:

@@ -76,7 +76,7 @@ def metadata() -> tuple[tuple[str, str], ...]:
 
 def checked(response: R) -> R:
     """The response, if its status is OK; otherwise a CliError with the node's own sentence."""
-    status: Any = response.status if hasattr(response, "status") else response
+    status: Any = response if hasattr(response, "code") else response.status  # type: ignore[attr-defined]
     if status.code != v2.OK:
         raise refusal(status.code, status.message)
     return response

@@ -20,14 +20,17 @@ COMMANDS: Table = {
     "namesrv": ("serve", "namesrv", "Run a nameserver."),
     "broker": ("serve", "broker", "Run one replica of a broker group."),
     "single": ("serve", "single", "Run a nameserver and a broker in one process."),
+    "proxy": ("proxy", "proxy", "Run a proxy: one port in front of every broker of a cluster."),
     "topic": ("topic", "topic", "Create, alter, delete, list and describe topics."),
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
     "message": ("message", "message", "Send messages, watch them arrive, find them again."),
     "cluster": ("cluster", "cluster", "Describe the members of a broker group."),
+    "ha": ("ha", "ha", "Who leads a group: hand over, fail over, replay, reseed, compare."),
     "healthcheck": ("healthcheck", "healthcheck", "Ask a node whether it serves."),
     "doctor": ("doctor", "doctor", "Say what this machine gives a node, and which door serves."),
     "store": ("store", "store", "Look into a store directory, check it, repair it (offline)."),
+    "pipeline": ("pipeline", "pipeline", "Spark jobs: archive, replay, verify, rebuild, insights."),
     "config": ("config_show", "config", "Show settings and where they come from."),
 }
 

@@ -17,3 +17,11 @@ def namesrv_owners() -> list[type]:
     from ..nameserver.config import NameserverConfig
 
     return [NameserverConfig, DoorConfig]
+
+
+def proxy_owners() -> list[type]:
+    """A proxy: its own settings and the door's."""
+    from ..broker.proxy.config import ProxyConfig
+    from ..front.config import DoorConfig
+
+    return [ProxyConfig, DoorConfig]

@@ -4,8 +4,13 @@ Ports (design, section 2): clients 8081 and 8083, replication 10912 and 10914, m
 nameserver 9876. What the command line says is a flag of the process and so beats its file; what it
 does not say is the file's. With `--port 0` ports are flags only: the file of a cluster that lives for
 an hour should not say "0" for ever.
+
+With a controller (the default of two brokers) the nameserver elects who leads, the master first; the slave's
+`brokerRole=SLAVE` then means "as the group's policy". `COMETMQ_ENABLE_CONTROLLER_MODE=false` and
+`--no-controller` give the fixed roles of before.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +44,8 @@ class Options:
     single: bool
     replication: str | None
     flush: str | None
+    controller: bool = False
+    """The nameserver elects who leads; without, the master is the master."""
 
 
 @dataclass(slots=True)
@@ -111,7 +118,9 @@ def _namesrv_file(
     file = home / "namesrv.conf"
     wanted = {"bindAddress": HOST, "clusterToken": token, "namesrvDataDir": str(home / "routes")}
     flags = {"listen_port": "0"} if options.port == 0 else {}
-    if not flags:
+    if options.controller:
+        flags["controller"] = "true"
+    if options.port != 0:
         wanted["listenPort"] = str(_NAMESRV_PORT)
     said = data.configure(file, wanted, "The nameserver of `cometmq up`.")
     return file, said, flags
@@ -171,6 +180,9 @@ def _broker_file(
         flags["grpc_server_port"] = str(ports["grpc_server_port"])
     if options.replication:
         flags["broker_role"] = _role(options.replication, is_slave)
+    # Not in the file: a cluster may be started with a controller today and without tomorrow.
+    if options.controller and not _is_overruled():
+        flags["enable_controller_mode"] = "true"
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
     file = home / "broker.conf"
@@ -185,3 +197,8 @@ def _usual_replication(options: Options) -> str:
 
 def _role(replication: str, is_slave: bool) -> str:
     return "SLAVE" if is_slave else f"{replication.upper()}_MASTER"
+
+
+def _is_overruled() -> bool:
+    """Whether the environment says who elects; flags would beat it."""
+    return "COMETMQ_ENABLE_CONTROLLER_MODE" in os.environ

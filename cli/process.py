@@ -3,8 +3,9 @@
 Whoever started the process may pass two ends of pipes, as `cometmq up` does:
 
     stdin        (--supervised) its first line is a JSON object of further flags, known only after
-                 other processes have started (an ephemeral port of the nameserver); the end of file
-                 means that the supervisor is gone, and the process stops
+                 other processes have started (an ephemeral port of the nameserver); later lines are
+                 news ({"exited": ...}); the end of file means that the supervisor is gone, and the
+                 process stops
     --report-fd  takes JSON lines: {"bound": {...}} when it serves, or {"error": "a sentence"};
                  afterwards {"state": {...}} whenever what the banner shows has changed
 """
@@ -16,7 +17,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -33,6 +34,10 @@ _LOG_FILES = 9
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 # What the banner shows changes rarely; half a second is soon enough for eyes.
 _STATE_PERIOD_S = 0.5
+# Until it serves for a moment: the supervisor waits for a leader, and users wait for the supervisor.
+_STATE_FIRST_PERIOD_S = 0.02
+_STATE_FIRST_S = 5.0
+_LIFELINE_CHUNK = 4096
 # The line is written by our own supervisor: flags, not data.
 _START_LINE_BYTES_MAX = 64 << 10
 
@@ -111,7 +116,8 @@ async def _serve(server: Server, supervision: Supervision, grace_s: float) -> No
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
     if supervision.supervised:
-        asyncio.get_running_loop().add_reader(STDIN, _read_lifeline, stopping)
+        lifeline = _Lifeline(stopping, server)
+        asyncio.get_running_loop().add_reader(STDIN, lifeline.read)
     bound = await server.start()
     supervision.report("bound", bound)
     watch = asyncio.create_task(_watch_state(server, supervision))
@@ -138,10 +144,30 @@ def _stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_signal_handler(number, on_signal)
 
 
-def _read_lifeline(stopping: asyncio.Event) -> None:
-    if not os.read(STDIN, 4096):
-        asyncio.get_running_loop().remove_reader(STDIN)
-        stopping.set()
+class _Lifeline:
+    """stdin after its first line: news for the server, a JSON object a line; its end is the supervisor's."""
+
+    def __init__(self, stopping: asyncio.Event, server: Server) -> None:
+        self._stopping = stopping
+        self._told: Callable[[Any], Coroutine[Any, Any, None]] | None = getattr(
+            server, "told", None
+        )
+        self._buffer = b""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def read(self) -> None:
+        """Something came, or nothing will come any more."""
+        data = os.read(STDIN, _LIFELINE_CHUNK)
+        if not data:
+            asyncio.get_running_loop().remove_reader(STDIN)
+            self._stopping.set()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            if line.strip() and self._told is not None:
+                task = asyncio.get_running_loop().create_task(self._told(json.loads(line)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
 
 async def _watch_state(server: Server, supervision: Supervision) -> None:
@@ -149,12 +175,20 @@ async def _watch_state(server: Server, supervision: Supervision) -> None:
     if supervision.report_fd is None:
         return
     last: Mapping[str, Any] | None = None
+    loop = asyncio.get_running_loop()
+    first_until_s = loop.time() + _STATE_FIRST_S
     while True:
         state = server.state()
         if state is not None and state != last:
             supervision.report("state", state)
             last = state
-        await asyncio.sleep(_STATE_PERIOD_S)
+        waits = loop.time() < first_until_s and not _is_settled(last)
+        await asyncio.sleep(_STATE_FIRST_PERIOD_S if waits else _STATE_PERIOD_S)
+
+
+def _is_settled(state: Mapping[str, Any] | None) -> bool:
+    """Whether it leads and takes writes: nobody waits for anything of it any more."""
+    return state is not None and state.get("role") == "leader" and not state.get("write_refusal")
 
 
 def start_or_explain(

@@ -7,6 +7,8 @@ still start side by side.
 """
 
 import importlib
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from .config_loader import Loaded, as_text, load, schema
+from .errors import Exit
 from .owners import broker_owners, namesrv_owners
 from .process import Supervision, configure_logging, logger, run_server, start_or_explain
 
@@ -22,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _GRACE_S = 5.0
 
 
-def _settings_options(owners: Iterable[type]) -> Callable[[F], F]:
+def settings_options(owners: Iterable[type]) -> Callable[[F], F]:
     """One flag for each setting; its value is read by the loader, which knows types and bounds."""
 
     def decorate(command: F) -> F:
@@ -40,7 +43,7 @@ def _settings_options(owners: Iterable[type]) -> Callable[[F], F]:
     return decorate
 
 
-def _process_options(command: F) -> F:
+def process_options(command: F) -> F:
     """What every server process takes besides its settings."""
     path = click.Path(path_type=Path)
     for option in (
@@ -68,8 +71,8 @@ def _process_options(command: F) -> F:
     return command
 
 
-class _Process:
-    """The options that `_process_options` adds, taken out of a command's arguments."""
+class Process:
+    """The options that `process_options` adds, taken out of a command's arguments."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         self.name = name
@@ -81,7 +84,7 @@ class _Process:
         self.log_level: str = arguments.pop("log_level").upper()
         self.flags = {name: text for name, text in arguments.items() if text is not None}
 
-    def run(self, make: Callable[["_Process"], Any], modules: tuple[str, ...]) -> None:
+    def run(self, make: Callable[["Process"], Any], modules: tuple[str, ...]) -> None:
         """Import, wait for the supervisor's word, make the server and run it."""
 
         def body() -> None:
@@ -118,19 +121,19 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
 
 @click.command()
-@_process_options
-@_settings_options(namesrv_owners())
+@process_options
+@settings_options(namesrv_owners())
 def namesrv(**arguments: Any) -> None:
     """Run a nameserver: brokers register with it, clients may ask it for routes."""
-    _Process("namesrv", arguments).run(_Namesrv, ("nameserver.server",))
+    Process("namesrv", arguments).run(_Namesrv, ("nameserver.server",))
 
 
 @click.command()
-@_process_options
-@_settings_options(broker_owners())
+@process_options
+@settings_options(broker_owners())
 def broker(**arguments: Any) -> None:
     """Run one replica of a broker group, as broker.conf says."""
-    _Process("broker", arguments).run(_Broker, ("broker.server",))
+    Process("broker", arguments).run(_Broker, ("broker.server",))
 
 
 @click.command()
@@ -139,11 +142,11 @@ def broker(**arguments: Any) -> None:
     type=click.Path(path_type=Path),
     help="Configuration file of the nameserver.",
 )
-@_process_options
-@_settings_options([*broker_owners(), *namesrv_owners()])
+@process_options
+@settings_options([*broker_owners(), *namesrv_owners()])
 def single(namesrv_config: Path | None, **arguments: Any) -> None:
     """Run a nameserver and one broker in this process."""
-    process = _Process("single", arguments)
+    process = Process("single", arguments)
     process.run(
         lambda process: _Single(process, namesrv_config), ("broker.server", "nameserver.server")
     )
@@ -152,18 +155,20 @@ def single(namesrv_config: Path | None, **arguments: Any) -> None:
 class _Namesrv:
     """A nameserver as `process.py` runs it."""
 
-    def __init__(self, process: _Process, file: Path | None = None) -> None:
+    def __init__(self, process: Process, file: Path | None = None) -> None:
         from ..front.config import DoorConfig
         from ..nameserver.config import NameserverConfig
         from ..nameserver.server import NameserverServer
 
         loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
-        self.server = NameserverServer(
-            loaded.config(NameserverConfig), door=loaded.config(DoorConfig)
-        )
+        config = loaded.config(NameserverConfig)
+        self._token: str = config.cluster_token
+        self._bound = ""
+        self.server = NameserverServer(config, door=loaded.config(DoorConfig))
 
     async def start(self) -> Mapping[str, Any]:
-        return {"namesrv": await self.server.start()}
+        self._bound = await self.server.start()
+        return {"namesrv": self._bound}
 
     async def stop(self, grace_s: float) -> None:
         await self.server.stop(grace_s)
@@ -171,11 +176,17 @@ class _Namesrv:
     def state(self) -> Mapping[str, Any] | None:
         return None
 
+    async def told(self, news: Mapping[str, Any]) -> None:
+        """The supervisor saw a broker's process end: a controller need not wait for its lease."""
+        from .exited import tell_controller
+
+        await tell_controller(self._bound, self._token, news)
+
 
 class _Broker:
     """A broker as `process.py` runs it."""
 
-    def __init__(self, process: _Process) -> None:
+    def __init__(self, process: Process) -> None:
         from ..broker.config import BrokerConfig
         from ..broker.server import BrokerServer
         from ..front.config import DoorConfig
@@ -183,12 +194,15 @@ class _Broker:
         from ..store.config import StoreConfig
 
         loaded = process.load(broker_owners(), namesrv_owners(), process.file)
+        ha = loaded.config(HaConfig)
+        self._elected: bool = ha.enable_controller_mode
         self.server = BrokerServer(
             loaded.config(BrokerConfig),
             loaded.config(StoreConfig),
-            loaded.config(HaConfig),
+            ha,
             loaded.config(DoorConfig),
             origins={key: value.origin for key, value in loaded.values.items()},
+            on_fatal=_end_process,
         )
 
     async def start(self) -> Mapping[str, Any]:
@@ -204,20 +218,41 @@ class _Broker:
         await self.server.stop(grace_s)
 
     def state(self) -> Mapping[str, Any] | None:
+        if not self.server.alive:
+            return None  # between two lives
         node = self.server.node
+        identity = node.replication.identity
+        me = {
+            "cluster": identity.cluster,
+            "group": identity.group,
+            "broker_id": identity.broker_id,
+            "incarnation": node.replication.replica.meta.incarnation,
+        }
         if not node.is_leader:
-            return {"refused": node.replication.refused or ""}
+            refused = node.replication.refused or ""
+            if refused.startswith("NOT_LEADER") and self._elected:
+                refused = ""  # whom it followed before the last election: it is told the next one
+            return {"role": "follower", "replica": me, "refused": refused}
         rows = node.replication.members()
         return {
+            "role": "leader",
+            "replica": me,
             "in_sync": sum(row.in_sync for row in rows),
-            "write_refusal": node.replication.write_refusal() or "",
+            "write_refusal": node.write_refusal() or "",
         }
+
+
+def _end_process(reason: str) -> None:
+    """The broker cannot go on (a failing disk): whoever watches the process starts it again, or not."""
+    logger.error("process.ends reason=%s", reason)
+    logging.shutdown()
+    os._exit(Exit.FAILED)
 
 
 class _Single:
     """Both in one loop; the broker registers with the nameserver beside it."""
 
-    def __init__(self, process: _Process, namesrv_file: Path | None) -> None:
+    def __init__(self, process: Process, namesrv_file: Path | None) -> None:
         self._process = process
         self._namesrv = _Namesrv(process, namesrv_file)
         self._broker: _Broker | None = None

@@ -1,13 +1,15 @@
 """The supervisor of `cometmq up`: watches the children, restarts the dead, stops them in order.
 
-    a child dies after it served     restarted after 1 s, or left dead with --no-restart
+    a child dies after it served     the nameserver is told (a broker: the group's controller elects at
+                                     once), and it is restarted after 1 s, or left dead with --no-restart
     a child cannot start             at first: all stop, exit code 1, its own sentence is printed
                                      later: tried again, five times in a row at most
-    Ctrl-C, SIGTERM, SIGHUP          the master drains first (its sync sends still need the slave),
-                                     then the slave and the nameserver; a second signal kills
+    Ctrl-C, SIGTERM, SIGHUP          the nameserver stops first where it elects (nobody shall be elected
+                                     now), then whoever leads drains (its sync sends still need the
+                                     others), then the rest; a second signal kills
     the supervisor dies              the children see the end of their stdin and stop
 
-The ready file is written when every child serves and the master may write, which is when the first
+The ready file is written when every child serves and whoever leads may write, which is when the first
 send would succeed, and again with every new process id.
 """
 
@@ -87,6 +89,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._banner_timer: asyncio.TimerHandle | None = None
         self._in_sync = ""
+        self._leading = ""
 
     async def run(self) -> None:
         """Until a signal; raises CliError when a child could not start at first."""
@@ -143,12 +146,17 @@ class Supervisor:
 
     def _a_send_would_succeed(self) -> bool:
         """Everybody serves, and the master has enough replicas (with minInSyncReplicas=2: the slave)."""
-        state = self._master().state
+        state = self._leader().state
         served = all(slot.served for slot in self._slots.values())
         return served and bool(state) and not state.get("write_refusal")
 
-    def _master(self) -> Child:
-        return next(slot.child for slot in self._slots.values() if slot.child.plan.role == "master")
+    def _leader(self) -> Child:
+        """Who says so of itself, or else whoever begins as the master."""
+        children = [slot.child for slot in self._slots.values()]
+        for child in children:
+            if child.state.get("role") == "leader" and child.is_running():
+                return child
+        return next(child for child in children if child.plan.role == "master")
 
     def _introduce(self, namesrv: str) -> None:
         """Tell the children that wait for it where the nameserver is."""
@@ -169,7 +177,7 @@ class Supervisor:
 
     def _show_banner_if_in_sync(self) -> None:
         plans = [slot.child.plan for slot in self._slots.values()]
-        if self._master().state.get("in_sync") == replicas_of(plans):
+        if self._leader().state.get("in_sync") == replicas_of(plans):
             self._show_banner()
 
     def _show_banner(self) -> None:
@@ -179,15 +187,16 @@ class Supervisor:
         self._banner_timer = None
         children = [slot.child for slot in self._slots.values()]
         plans = [child.plan for child in children]
-        master = self._master()
-        self._in_sync = in_sync(master.state, plans)
+        leader = self._leader()
+        self._in_sync = in_sync(leader.state, plans)
+        self._leading = leader.name
         self._say(
             banner(
                 version=self._version,
                 plans=plans,
                 pids={child.name: child.pid for child in children},
-                bound=master.bound or {},
-                state=master.state,
+                bound=leader.bound or {},
+                state=leader.state,
                 data=str(self._data.path),
                 seconds=time.monotonic() - self._started_s,
             )
@@ -199,8 +208,11 @@ class Supervisor:
         if refused != slot.refused:
             slot.refused = refused
             self._say(f"{slot.child.name}: {refused or 'the leader accepts it again'}")
-        if slot.child.plan.role != "master":
+        if slot.child.state.get("role") != "leader":
             return
+        if slot.child.name != self._leading and self._banner_timer is None:
+            self._leading = slot.child.name
+            self._say(f"{slot.child.name} leads now.")
         plans = [other.child.plan for other in self._slots.values()]
         words = in_sync(slot.child.state, plans)
         if self._banner_timer is not None:
@@ -221,6 +233,7 @@ class Supervisor:
         self._on_report(slot)
         asyncio.get_running_loop().remove_reader(child.report_fd)
         child.ended()
+        self._tell_of_end(slot)
         if slot.stopping or self._stopping.is_set():
             if child.bound is not None and child.returncode not in _ORDERLY:
                 self._failure = f"{child.name} did not stop cleanly: {child.how_it_ended()}."
@@ -229,6 +242,15 @@ class Supervisor:
             self._on_death(slot)
         else:
             self._on_failed_start(slot)
+
+    def _tell_of_end(self, slot: Slot) -> None:
+        """A broker's process has gone, so that its lease need not be waited for."""
+        replica = slot.child.state.get("replica")
+        if replica is None or self._stopping.is_set():
+            return
+        for other in self._slots.values():
+            if other.child.plan.role == "nameserver":
+                other.child.news({"exited": replica, "status": slot.child.how_it_ended()})
 
     def _on_death(self, slot: Slot) -> None:
         how = f"{slot.child.name} has ended with {slot.child.how_it_ended()}"
@@ -314,10 +336,16 @@ class Supervisor:
                 slot.restart.cancel()
             if slot.waiter is not None and not slot.waiter.done():
                 slot.waiter.set_exception(CliError("The cluster is being stopped."))
-        masters = [slot for slot in self._slots.values() if slot.child.plan.role == "master"]
-        others = [slot for slot in self._slots.values() if slot.child.plan.role != "master"]
-        await self._stop(masters)
-        await self._stop(others)
+        leader = self._leader().name
+        electing = [
+            slot
+            for slot in self._slots.values()
+            if slot.child.plan.flags.get("controller") == "true"
+        ]
+        leaders = [slot for slot in self._slots.values() if slot.child.name == leader]
+        await self._stop(electing)
+        await self._stop(leaders)
+        await self._stop([s for s in self._slots.values() if s not in (*electing, *leaders)])
 
     async def _stop(self, slots: list[Slot]) -> None:
         """Ask, wait, kill."""

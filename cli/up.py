@@ -44,6 +44,13 @@ _RESTART_TIMEOUT_S = 120.0
     type=click.Choice(["sync", "async"]),
     help="Whether an OK waits for the disk [default: async].",
 )
+@click.option(
+    "--controller/--no-controller",
+    default=True,
+    show_default=True,
+    help="Whether the nameserver elects another leader when the master is gone; without, the slave"
+    " only reads until the master is back.",
+)
 @click.option("--no-restart", is_flag=True, help="Leave a process that dies dead.")
 @click.option(
     "--ready-file",
@@ -59,6 +66,7 @@ def up(
     single: bool,
     replication: str | None,
     flush: str | None,
+    controller: bool,
     no_restart: bool,
     ready_file: Path | None,
 ) -> None:
@@ -69,7 +77,9 @@ def up(
     started_s = time.monotonic()
     directory = DataDirectory(data)
     _clear(ready_file)
-    plans = make_plans(directory, Options(port, single, replication, flush))
+    plans = make_plans(
+        directory, Options(port, single, replication, flush, controller and not single)
+    )
     for plan in plans:
         _warn_of_foreign_store(plan)
     children = [Child(plan) for plan in plans]

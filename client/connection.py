@@ -22,9 +22,10 @@ from google.protobuf.message import DecodeError
 
 from ..proto import paths, v2
 from .addresses import Target
+from .calls import CallFailed, calls_to, is_cancelled
 from .credentials import Caller
-from .errors import CometError, Forked
-from .retrying import Again, lost
+from .errors import Forked
+from .retrying import lost
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,10 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # The library goes by this one (one minute), whatever the line above says.
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    # A container that came back may have another address; the library would use the old one for half a minute.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     # Hidden retries would send a message twice.
@@ -88,48 +93,40 @@ class Connection:
             if credentials is None
             else grpc.aio.secure_channel(name, credentials, options=_OPTIONS)
         )
-        self._calls: dict[str, Any] = {}
+        self._calls = calls_to(target, self._channel, plaintext=credentials is None)
         self._stream: Any = None
         self._commands: set[asyncio.Task[None]] = set()
         self._telemetry = asyncio.create_task(self._keep_telemetry())
 
     async def unary(self, path: str, request: Any, answer: type[A], timeout_s: float) -> A:
         """One call. Raises Again when there is no answer, RequestRefused for gRPC's own refusals."""
-        call = self._calls.get(path)
-        if call is None:
-            call = self._calls[path] = self._channel.unary_unary(path)
         try:
-            raw = await call(
-                request.SerializeToString(), timeout=timeout_s, metadata=self._caller.metadata()
+            raw = await self._calls.unary(
+                path, request.SerializeToString(), timeout_s, self._caller.metadata()
             )
-            return answer.FromString(raw)  # type: ignore[no-any-return]
-        except BaseException as error:
-            raise self._failure(error) from None
+        except CallFailed as failure:
+            raise lost(self.target, failure.code, str(failure)) from None
+        return self._read(raw, answer)
 
     async def stream(self, path: str, request: Any, answer: type[A], timeout_s: float) -> list[A]:
         """One call with many answers. Raises Again or RequestRefused when it ends before its first."""
-        key = path + "*"
-        start = self._calls.get(key)
-        if start is None:
-            start = self._calls[key] = self._channel.unary_stream(path)
-        found: list[A] = []
-        call = None
-        try:
-            call = start(
-                request.SerializeToString(), timeout=timeout_s, metadata=self._caller.metadata()
-            )
-            while (raw := await call.read()) is not grpc.aio.EOF:
-                found.append(answer.FromString(raw))
-        except BaseException as error:
-            failure = self._failure(error)
-            if not found or not isinstance(failure, (Again, CometError)):
-                raise failure from None
+        found, failure = await self._calls.stream(
+            path, request.SerializeToString(), timeout_s, self._caller.metadata()
+        )
+        if failure is not None:
+            error = lost(self.target, failure.code, str(failure))
+            if not found:
+                raise error
             # What came before the break was delivered to us: it is handed on.
-            log.info("client.stream_broken target=%s error=%s", self.target, failure)
-        finally:
-            if call is not None:
-                call.cancel()
-        return found
+            log.info("client.stream_broken target=%s error=%s", self.target, error)
+        return [self._read(raw, answer) for raw in found]
+
+    def _read(self, raw: bytes, answer: type[A]) -> A:
+        try:
+            return answer.FromString(raw)  # type: ignore[no-any-return]
+        except DecodeError:
+            sentence = "the answer is not of this protocol"
+            raise lost(self.target, "NONSENSE", sentence) from None
 
     async def tell(self, command: v2.TelemetryCommand) -> None:
         """Write a command, if the stream is open; the next opening tells our settings anyway."""
@@ -141,7 +138,7 @@ class Connection:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             log.debug("client.telemetry_write_failed target=%s", self.target)
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             log.debug("client.telemetry_write_failed target=%s", self.target)
 
@@ -158,19 +155,8 @@ class Connection:
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
+            await self._calls.close()
             await self._channel.close()
-
-    def _failure(self, error: BaseException) -> BaseException:
-        """What a failed call raises; `error` itself when it is none of the call's."""
-        if isinstance(error, grpc.aio.AioRpcError):
-            return lost(self.target, error.code().name, error.details() or "")
-        if isinstance(error, grpc.aio.UsageError):  # the channel was closed before the call
-            return lost(self.target, "CLOSED", str(error))
-        if isinstance(error, DecodeError):
-            return lost(self.target, "NONSENSE", "the answer is not of this protocol")
-        if isinstance(error, asyncio.CancelledError) and not _is_cancelled():
-            return lost(self.target, "CLOSED", "the connection was closed under the call")
-        return error
 
     async def _keep_telemetry(self) -> None:
         open_stream = self._channel.stream_stream(paths.TELEMETRY)
@@ -184,7 +170,7 @@ class Connection:
                 log.debug("client.telemetry_ended target=%s", self.target)
             except asyncio.CancelledError:
                 # Our own task's end, or the call's (`reopen`, a closed connection).
-                if _is_cancelled():
+                if is_cancelled():
                     raise
             finally:
                 self._stream = None
@@ -208,9 +194,3 @@ class Connection:
             await self._on_command(self, command)
         except Exception:
             log.exception("client.command_failed target=%s", self.target)
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody cancels the task that runs, rather than the call that it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

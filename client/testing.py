@@ -41,6 +41,8 @@ _LOOK_S = 0.02
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ANY_RPC = "*"
+NOBODY = "127.0.0.1:1"
+"""An address where nobody listens: a port that only root's services may take, and none does."""
 # Small files: a broker allocates three segments of its log at once, and a test needs little of one.
 _SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
 
@@ -250,6 +252,16 @@ class TestBroker:
             yield fault.id
         finally:
             self.call(paths.CLEAR_FAULTS, v1.ClearFaultsRequest(ids=[fault.id]))
+
+    @contextmanager
+    def stale_routes(self, address: str = NOBODY) -> Iterator[None]:
+        """Let routes name another address while the context is open, as an old route does; by default
+        one where nobody listens. Who asked before keeps the true route until it asks again."""
+        self.call(paths.SET_ROUTES, v1.SetRoutesRequest(address=address))
+        try:
+            yield
+        finally:
+            self.call(paths.SET_ROUTES, v1.SetRoutesRequest())
 
     def call(self, path: str, request: Any) -> bytes:
         """One call of the broker's own services; the answer's bytes. Raises RequestRefused."""

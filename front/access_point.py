@@ -1,6 +1,7 @@
 """The access point: any node answers any RPC, by passing on what another node owns.
 
-It wraps a service table: `locate` says who owns a request, None is this node. A request for another
+It wraps a service table: `locate` says who owns a request, None is this node, NOBODY that the owner is not
+known now. A request for another
 node goes there as the bytes that came in, with its deadline, its picked metadata and one more pair
 that marks it as forwarded; the answer goes back untouched (design, section 2). One hop is the most:
 a forwarded request that this node would pass on again is served here where `unreachable` allows it,
@@ -38,6 +39,8 @@ from .context import FORWARDED, RequestContext
 from .later import Later
 from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
 
+NOBODY = ""
+"""Somebody owns the request, and it is not known who: `unreachable` decides what becomes of it."""
 Decision = Literal["serve", "hold"] | WireError
 Locate = Callable[[str, Any, RequestContext], str | None]
 Unreachable = Callable[[str, Any, RequestContext], Decision]
@@ -47,7 +50,10 @@ _NS_PER_MS = 1_000_000
 # How often held requests look again: many times in an election, seldom enough for thousands of them.
 _LOOK_AGAIN_S = 0.1
 _MARK = ((FORWARDED, "1"),)
+_NOT_MINE = "this node does not own the request and a request makes one hop only"
 _OUT_OF_REACH = frozenset((UNAVAILABLE, CANCELLED))
+# A call whose connection is closed here ends like one that is cancelled.
+_LOST = (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError)
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class AccessPoint:
         self._unreachable = unreachable
         self._pool = ChannelPool(config)
         self._tick: asyncio.Future[None] | None = None
+        self._inner = dict(services)
         wrap = {Kind.UNARY: self._routed, Kind.SERVER_STREAM: self._routed, Kind.BIDI: self._bidi}
         self.services: dict[str, Method] = {
             path: Method(path, method.kind, bytes, wrap[method.kind](method), method.fail)
@@ -91,6 +98,30 @@ class AccessPoint:
     async def close(self) -> None:
         """Close the connections to other nodes."""
         await self._pool.close()
+
+    async def hold(self, path: str, request: Any, ctx: RequestContext) -> Any:
+        """Answer a request that this node's own handler cannot take now, as if it had just come in.
+
+        For handlers; what came through another node goes back there to be held.
+        """
+        if ctx.forwarded:
+            raise RpcFailure(UNAVAILABLE, "this node takes no writes now")
+        raw = request.SerializeToString()
+        method = self._inner[path]
+        return await self._forward_unary(_Forward(method, raw, request, ctx, NOBODY))
+
+    def failing(self, address: str) -> bool:
+        """Whether connecting to an owner has just failed."""
+        return self._pool.failing(address)
+
+    def look_again(self) -> None:
+        """There may be a new owner: those who hold look for it in the next turn."""
+        if self._tick is not None and not self._tick.done():
+            self._tick.set_result(None)
+
+    def owner_gone(self, address: str) -> None:
+        """Another node owns what this one owned: what it does not answer within a moment is asked there."""
+        self._pool.drop(address)
 
     def _routed(self, method: Method) -> Callable[..., Any]:
         path, handler, locate = method.path, method.handler, self._locate
@@ -127,12 +158,13 @@ class AccessPoint:
         if self._unreachable(path, request, ctx) == "serve":
             self.statistics.served_instead += 1
             return True
-        raise RpcFailure(
-            UNAVAILABLE, "this node does not own the request and a request makes one hop only"
-        )
+        raise RpcFailure(UNAVAILABLE, _NOT_MINE)
 
     async def _forward_unary(self, forward: "_Forward") -> Any:
         while forward.owner is not None:
+            if forward.owner == NOBODY:
+                await self._decide(forward)
+                continue
             self.statistics.forwarded += 1
             call = self._pool.call(forward.owner, forward.method.path)
             ctx = forward.ctx
@@ -140,14 +172,17 @@ class AccessPoint:
                 return await call(
                     forward.raw, timeout=self._timeout_s(ctx), metadata=ctx.metadata + _MARK
                 )
-            except (grpc.RpcError, grpc.aio.UsageError) as error:
-                await self._after_failure(forward, error)
+            except _LOST as error:
+                await self._after_failure(forward, error, call)
         answer = forward.method.handler(forward.request, forward.ctx)
         waits = type(answer) is Later or asyncio.isfuture(answer)
         return await answer if waits else answer
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:
         while forward.owner is not None:
+            if forward.owner == NOBODY:
+                await self._decide(forward)
+                continue
             self.statistics.forwarded += 1
             start = self._pool.call(forward.owner, forward.method.path, answers=True)
             ctx = forward.ctx
@@ -161,10 +196,10 @@ class AccessPoint:
                     begun = True
                     yield item
                 return
-            except (grpc.RpcError, grpc.aio.UsageError) as error:
-                if begun:
+            except _LOST as error:
+                if begun and not _is_cancelled(error):
                     raise _passed_on(error) from None
-                await self._after_failure(forward, error)
+                await self._after_failure(forward, error, start)
             finally:
                 if call is not None:
                     call.cancel()
@@ -178,11 +213,21 @@ class AccessPoint:
             async for answer in answers:
                 yield answer
 
-    async def _after_failure(self, forward: "_Forward", error: Exception) -> None:
+    async def _after_failure(self, forward: "_Forward", error: BaseException, call: Any) -> None:
         """Set the owner to try next, None to serve here; raises what ends the request."""
+        if _is_cancelled(error):
+            raise error
+        if isinstance(error, grpc.RpcError) and _NOT_MINE in (error.details() or ""):
+            # The owner lost what it owned, or its name means another address by now, where somebody else answers: the
+            # next call looks the name up, which this connection would not do for as long as it stands.
+            self._pool.distrust(forward.owner or NOBODY, forward.method.path, call)
         # No name here for what is raised: it would tie the request into a ring of references.
         if _passed_on(error).grpc_code not in _OUT_OF_REACH:
             raise _passed_on(error) from None
+        await self._decide(forward)
+
+    async def _decide(self, forward: "_Forward") -> None:
+        """What becomes of a request whose owner is out of reach, or not known."""
         decision = self._unreachable(forward.method.path, forward.request, forward.ctx)
         if isinstance(decision, WireError):
             raise WireError(decision.code, decision.message)
@@ -209,6 +254,8 @@ class AccessPoint:
                     raise WireError(v2.HA_NOT_AVAILABLE, "the leader is out of reach; try again")
                 await asyncio.wait({self._next_tick()}, timeout=remaining_ns / _NS_PER_S)
                 owner = self._locate(forward.method.path, forward.request, forward.ctx)
+                if owner == NOBODY:
+                    continue
                 if owner is None or owner != forward.owner or self._pool.ready(owner):
                     forward.owner = owner
                     return
@@ -225,7 +272,7 @@ class AccessPoint:
         if self._tick is None or self._tick.done():
             loop = asyncio.get_running_loop()
             self._tick = loop.create_future()
-            loop.call_later(_LOOK_AGAIN_S, self._tick.set_result, None)
+            loop.call_later(_LOOK_AGAIN_S, _set, self._tick)
         return self._tick
 
     def _timeout_s(self, ctx: RequestContext) -> float | None:
@@ -249,7 +296,20 @@ class _Forward:
     hold_until_ns: int | None = None
 
 
-def _passed_on(error: Exception) -> RpcFailure:
+def _set(tick: "asyncio.Future[None]") -> None:
+    if not tick.done():
+        tick.set_result(None)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether the caller has left, rather than the connection been closed under the call."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _passed_on(error: BaseException) -> RpcFailure:
     """The owner's failure as ours; a channel that was closed under the call counts as out of reach."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return RpcFailure(UNAVAILABLE, str(error))

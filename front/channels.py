@@ -12,10 +12,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ..proto.peers import PEER_OPTIONS
 from .config import DoorConfig
 
 # A call that began on a connection that is pushed out of the pool has this long to end.
 _EVICTED_GRACE_S = 30.0
+# Who owns nothing any more answers what it has at once, or not at all.
+_DROPPED_GRACE_S = 0.5
 _MAKE = {
     (False, False): "unary_unary",
     (False, True): "unary_stream",
@@ -57,6 +60,13 @@ class ChannelPool:
         state = self._peer(address).channel.get_state(try_to_connect=True)
         return bool(state is grpc.ChannelConnectivity.READY)
 
+    def failing(self, address: str) -> bool:
+        """Connecting to it has just failed; nothing is known of one that was never tried."""
+        peer = self._peers.get(address)
+        if peer is None:
+            return False
+        return bool(peer.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+
     def __len__(self) -> int:
         return len(self._peers)
 
@@ -69,6 +79,23 @@ class ChannelPool:
         for peer in peers.values():
             await peer.channel.close()
 
+    def drop(self, address: str) -> None:
+        """Nothing new goes over the connection; what it carries ends within half a second."""
+        peer = self._peers.pop(address, None)
+        if peer is not None:
+            self._let_go(peer, _DROPPED_GRACE_S)
+
+    def distrust(self, address: str, path: str, call: Any) -> None:
+        """Somebody else answers over the connection of this call: `drop` it, unless a newer one took its place."""
+        peer = self._peers.get(address)
+        if peer is not None and peer.calls.get(path) is call:
+            self.drop(address)
+
+    def _let_go(self, peer: _Peer, grace_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(peer.channel.close(grace_s))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
     def _peer(self, address: str) -> _Peer:
         peer = self._peers.get(address)
         if peer is None:
@@ -76,11 +103,7 @@ class ChannelPool:
             peer = self._peers[address] = _Peer(channel)
             if len(self._peers) > self._config.front_forward_channels:
                 _, oldest = self._peers.popitem(last=False)
-                task = asyncio.get_running_loop().create_task(
-                    oldest.channel.close(_EVICTED_GRACE_S)
-                )
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
+                self._let_go(oldest, _EVICTED_GRACE_S)
         else:
             self._peers.move_to_end(address)
         return peer
@@ -88,17 +111,8 @@ class ChannelPool:
 
 def _options(config: DoorConfig) -> list[tuple[str, int]]:
     return [
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        # The least time that one attempt to connect gets, whatever its name says.
-        ("grpc.min_reconnect_backoff_ms", 1_000),
-        ("grpc.max_reconnect_backoff_ms", 2_000),
-        ("grpc.keepalive_time_ms", 5_000),
-        ("grpc.keepalive_timeout_ms", 3_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
+        *PEER_OPTIONS,
         # A request that came in must go out, and an answer that went out there must come in here.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", config.front_max_receive_message_size),
-        # The caller decides about repetition; hidden retries would double a send.
-        ("grpc.enable_retries", 0),
     ]

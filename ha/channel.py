@@ -1,6 +1,8 @@
 """What both ends of a replication stream know about gRPC: its options, and how it says "gone"."""
 
 import asyncio
+from contextlib import suppress
+from typing import Any
 
 import grpc
 
@@ -26,3 +28,23 @@ def is_stream_end(error: BaseException) -> bool:
     if isinstance(error, grpc.RpcError | asyncio.InvalidStateError):
         return True
     return type(error).__module__.partition(".")[0] == "grpc"
+
+
+async def raise_status(call: Any) -> None:
+    """Raise the status of a call that has ended, unless it is OK."""
+    code = await call.code()
+    if code is not grpc.StatusCode.OK:
+        raise grpc.aio.AioRpcError(
+            code,
+            await call.initial_metadata(),
+            await call.trailing_metadata(),
+            details=await call.details(),
+        )
+
+
+async def read_to_end(read: Any, seconds: float) -> None:
+    """The other side has something to read and closes the stream then; it has so much time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while await read() is not grpc.aio.EOF:
+                pass

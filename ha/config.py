@@ -16,6 +16,8 @@ FRAME_OVERHEAD_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 8 << 20
 #: A stream without a frame for this many beats is dead (HA note, 6.10).
 DEAD_AFTER_BEATS = 3
+#: A lease outlives this many beats to the controller: one may be lost and the next one late.
+LEASE_BEATS = 3
 #: Followers of one leader at most: each may hold a window of unacknowledged bytes in memory.
 MAX_FOLLOWERS = 15
 
@@ -64,8 +66,47 @@ class HaConfig:
     ha_offsets_interval_ms: int = _setting(
         200, "changed consumer offsets go to the followers this often", "ms"
     )
+    enable_controller_mode: bool = _setting(
+        False,
+        "the nameservers' group controller says who leads; false: brokerId and brokerRole do, and an "
+        "operator's script promotes",
+    )
+    controller_lease_ms: int = _setting(
+        5000,
+        "a leader that neither the controller nor its followers confirmed for this long takes no writes; as "
+        "long the controller waits before it elects another",
+        "ms",
+    )
+    controller_beat_interval_ms: int = _setting(
+        1000,
+        "a broker tells the controller this often how far it is, and at once on a change",
+        "ms",
+    )
+    ha_priority: int = _setting(
+        0, "of several replicas that are equally far, the one with the higher number is elected"
+    )
     cluster_token: str = _setting(
         "", "secret of the cluster's internal calls; empty: only this machine may connect"
+    )
+
+    sync_from_last_file: bool = _setting(
+        False,
+        "an empty replica copies from the master's last segment on, not from its oldest one: it is there soon, but "
+        "is not elected before retention has taken what it lacks",
+    )
+    ha_scrub_interval_ms: int = _setting(
+        3_600_000,
+        "finished segments are compared with their checksums and with the other replicas this often; 0: only "
+        "when somebody asks (cometmq ha diff) or damage was found",
+        "ms",
+    )
+    ha_scrub_rate: int = _setting(
+        64 << 20, "the comparison reads at most this much a second; 0: no limit", "bytes"
+    )
+    replay_tail: Literal["manual", "auto"] = _setting(
+        "manual",
+        "messages of a tail that this replica had to give up are sent again when an operator says so (manual: "
+        "cometmq ha replay-tail) or as soon as it follows (auto); consumers may see some twice",
     )
 
     def __post_init__(self) -> None:
@@ -77,6 +118,7 @@ class HaConfig:
             raise ValueError(f"haListenPort={self.ha_listen_port} is not a port (0..65535)")
         self._check_sync()
         self._check_times()
+        self._check_controller()
         self._check_sizes()
 
     def _check_sync(self) -> None:
@@ -90,7 +132,11 @@ class HaConfig:
                 f"brokerRole=ASYNC_MASTER never waits for a replica, so minInSyncReplicas="
                 f"{self.min_in_sync_replicas} could not be kept: use SYNC_MASTER, or 1"
             )
-        if self.is_sync and self.ha_in_sync_lag_ms <= self.slave_timeout:
+        if (
+            self.is_sync
+            and not self.enable_controller_mode
+            and self.ha_in_sync_lag_ms <= self.slave_timeout
+        ):
             raise ValueError(
                 f"haInSyncLagMs={self.ha_in_sync_lag_ms} must be longer than slaveTimeout="
                 f"{self.slave_timeout}: a send that waits for a lost replica has to time out "
@@ -118,7 +164,35 @@ class HaConfig:
                 f"into haInSyncLagMs={self.ha_in_sync_lag_ms}, or idle replicas would fall out"
             )
 
+    def _check_controller(self) -> None:
+        if self.controller_beat_interval_ms < 1:
+            raise ValueError(
+                f"controllerBeatIntervalMs={self.controller_beat_interval_ms} must be at least 1 ms"
+            )
+        if self.controller_beat_interval_ms * LEASE_BEATS > self.controller_lease_ms:
+            raise ValueError(
+                f"controllerLeaseMs={self.controller_lease_ms} must be at least {LEASE_BEATS} times "
+                f"controllerBeatIntervalMs={self.controller_beat_interval_ms}, or one late answer would "
+                "stop the leader's writes"
+            )
+        if not self.enable_controller_mode:
+            return
+        if self.ha_master_address:
+            raise ValueError(
+                f"haMasterAddress={self.ha_master_address} names a master by hand, but with "
+                "enableControllerMode=true the controller does: remove one of them"
+            )
+        if self.ha_beat_interval_ms * DEAD_AFTER_BEATS > self.controller_lease_ms:
+            raise ValueError(
+                f"controllerLeaseMs={self.controller_lease_ms} must be at least {DEAD_AFTER_BEATS} times "
+                f"haBeatIntervalMs={self.ha_beat_interval_ms}: an idle leader lives by its beats"
+            )
+
     def _check_sizes(self) -> None:
+        if self.ha_scrub_interval_ms < 0 or self.ha_scrub_rate < 0:
+            raise ValueError("haScrubIntervalMs and haScrubRate cannot be negative")
+        if self.replay_tail not in ("manual", "auto"):
+            raise ValueError(f"replayTail={self.replay_tail} must be manual or auto")
         if not 4096 <= self.ha_transfer_batch_size <= MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES:
             raise ValueError(
                 f"haTransferBatchSize={self.ha_transfer_batch_size} must be 4096.."
@@ -132,11 +206,16 @@ class HaConfig:
 
     @property
     def is_leader(self) -> bool:
-        return self.broker_role != "SLAVE"
+        """Whether this replica leads from its start on, because its configuration says so."""
+        return self.broker_role != "SLAVE" and not self.enable_controller_mode
 
     @property
     def is_sync(self) -> bool:
         return self.broker_role == "SYNC_MASTER"
+
+    @property
+    def lease_ns(self) -> int:
+        return self.controller_lease_ms * 1_000_000
 
     @property
     def dead_after_ns(self) -> int:

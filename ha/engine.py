@@ -1,27 +1,34 @@
 """Replication of one broker: the face that the broker sees (design, sections 3 and 4).
 
-Composes the side that the role needs, the port, the state files and one housekeeping task. Everything
-runs on the loop that `start` was called on; nothing here waits for a replica: who promises something to
+Composes the roles, the port, the controller's link and one housekeeping task. Everything runs on the loop that
+`start` was called on; nothing here waits for a replica or for a controller: who promises something to
 a client compares with `confirm` when `on_confirm` says that it moved.
+
+A static replica leads or follows from its construction on. In controller mode it starts as a follower without a leader;
+`announce` opens the sessions to the nameservers, and roles change in place through `on_promote` and `on_step_down`.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..proto import v1
+from .beats import beat
 from .config import HaConfig
-from .core import follower, in_sync
+from .control import Control
+from .controller_link import ControllerLink
 from .core.follower_events import State
-from .follower import FollowerSide
+from .core.group_state import GroupState, Policy
+from .core.in_sync_events import ProposeIsr
+from .core.replica import DirectiveArrived, DiskFailed, LeaseRenewed, Role
 from .hooks import Hooks
 from .leader import LeaderSide
 from .log import ReplicatedLog
 from .members import MemberStatus
-from .positions import Positions
 from .replica import Replica
-from .replica_meta import Identity, start_replica
+from .replica_meta import Identity
+from .roles import RoleDriver
 from .server import HaServer
 
 __all__ = ["Identity", "MemberStatus", "Replication", "Role"]
@@ -31,14 +38,12 @@ _logger = logging.getLogger(__name__)
 #: Housekeeping looks at beats, leases and lag this many times a beat, but not more often than needed.
 _TICKS_PER_BEAT = 5
 _TICK_MAX_S = 0.1
-_POSITIONS_EVERY_NS = 1_000_000_000
+#: A promotion that waits for its time is looked at this often.
+_TICK_PROMOTING_S = 0.01
+_POSITIONS_EVERY_NS = 100_000_000
 #: Followers get this long to take the goodbye.
 _STOP_GRACE_S = 0.5
-
-
-class Role(Enum):
-    LEADER = "leader"
-    FOLLOWER = "follower"
+_KINDS = ("TIMER", "LOCKS", "POP")
 
 
 class Replication(Hooks):
@@ -55,54 +60,39 @@ class Replication(Hooks):
         segment_size: int,
         sync_flush: bool,
         bind_address: str = "127.0.0.1",
+        nameservers: Sequence[str] = (),
     ) -> None:
-        """`directory` is `<store>/ha`; raises WrongReplicaError and DamagedStateError."""
+        """`directory` is `<store>/ha`; raises WrongReplicaError, DamagedStateError and OSError."""
         super().__init__()
         self.config = config
         self.identity = identity
-        self.role = Role.LEADER if config.is_leader else Role.FOLLOWER
         self.port = 0  #: of the replication port, once started
         self._steady_ns = steady_ns
         self._log = log
         self._bind_address = bind_address
-        self._positions = Positions(directory)
-        meta = start_replica(directory, identity)
-        self.replica = Replica(config, identity, meta, log, steady_ns, segment_size)
-        self.epoch = self.replica.epoch
-        self._leader = self._make_leader(sync_flush) if config.is_leader else None
-        self._follower = None if config.is_leader else self._make_follower()
-        self._server = HaServer(self.replica, self._leader)
+        self.replica = Replica(
+            config,
+            identity,
+            log,
+            steady_ns,
+            directory=directory,
+            segment_size=segment_size,
+            sync_flush=sync_flush,
+        )
+        self.roles = RoleDriver(self.replica, self)
+        self._control = Control(self.replica, self.roles, self, self.beat)
+        self._server = HaServer(self.replica, self.roles, self._control)
+        self._link: ControllerLink | None = None
+        if config.enable_controller_mode and nameservers:
+            self._link = ControllerLink(self.replica, self, nameservers)
+            self.roles.on_news = self._link.changed
+            self.roles.on_propose = self._propose
+        self._addresses = v1.ReplicaAddresses()
         self._housekeeping: asyncio.Task[None] | None = None
         self._confirm_scheduled = False
-        self._offsets_sent: bytes | None = None
-        self._offsets_count = 0
-
-    def _make_leader(self, sync_flush: bool) -> LeaderSide:
-        config, log = self.config, self._log
-        limits = in_sync.Limits(
-            is_sync=config.is_sync,
-            counts_flushed=sync_flush,
-            min_in_sync=config.min_in_sync_replicas,
-            lag_limit_ns=config.ha_in_sync_lag_ms * 1_000_000,
-            join_lag_bytes=config.ha_transfer_batch_size,
-            dead_after_ns=config.dead_after_ns,
-        )
-        core = in_sync.InSyncSet(limits, log.log_end, log.flushed_offset, self._positions.confirm)
-        return LeaderSide(self.replica, core, self)
-
-    def _make_follower(self) -> FollowerSide:
-        config, log = self.config, self._log
-        limits = follower.Limits(
-            dead_after_ns=config.dead_after_ns,
-            ack_quiet_ns=config.ha_beat_interval_ms * 1_000_000 // 2,
-            retry_min_ms=config.ha_reconnect_min_ms,
-            retry_max_ms=config.ha_reconnect_max_ms,
-            refused_retry_ms=config.ha_refused_retry_ms,
-        )
-        core = follower.Follower(
-            limits, log.log_end, log.received_end, log.flushed_offset, self._positions.confirm
-        )
-        return FollowerSide(self.replica, core, self)
+        self._meta_sent: dict[str, bytes] = {}
+        self._meta_leader: LeaderSide | None = None
+        self._meta_count = 0
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -111,18 +101,25 @@ class Replication(Hooks):
         self.port = await self._server.start(self._bind_address)
         meta = self.replica.meta
         _logger.info(
-            "ha.started role=%s port=%d uuid=%s incarnation=%d end=%d confirm=%d",
+            "ha.started role=%s port=%d uuid=%s incarnation=%d epoch=%d end=%d confirm=%d",
             self.role.value,
             self.port,
             meta.replica_uuid,
             meta.incarnation,
+            self.epoch,
             self._log.log_end,
             self.confirm,
         )
-        if self._follower is not None:
-            self._follower.start()
+        self.roles.start()
         self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
         return self.port
+
+    def announce(self, *, client: str, ha: str, metrics: str) -> None:
+        """Where this replica is reached. In controller mode the sessions to the nameservers begin with it:
+        call it when everything else is ready to lead."""
+        self._addresses = v1.ReplicaAddresses(client=client, ha=ha, metrics=metrics)
+        if self._link is not None:
+            self._link.start()
 
     async def stop(self) -> None:
         """Say goodbye, close the port and remember the confirm offset. The log stays open."""
@@ -130,47 +127,74 @@ class Replication(Hooks):
             self._housekeeping.cancel()
             await asyncio.gather(self._housekeeping, return_exceptions=True)
             self._housekeeping = None
-        if self._follower is not None:
-            await self._follower.stop()
-        if self._leader is not None:
-            self._leader.say_goodbye()
+        if self._link is not None:
+            await self._link.stop()
+        await self.roles.stop()
         await self._server.stop(_STOP_GRACE_S)
-        self._positions.save(self.confirm)
-        self._positions.close()
+        self._save_positions()
+        self.replica.close_with(self._log)
 
     async def _keep_house(self) -> None:
         beat_s = self.config.ha_beat_interval_ms / 1000
         pause_s = min(_TICK_MAX_S, beat_s / _TICKS_PER_BEAT)
-        offsets_every_ns = self.config.ha_offsets_interval_ms * 1_000_000
-        offsets_ns = positions_ns = self._steady_ns()
+        meta_every_ns = self.config.ha_offsets_interval_ms * 1_000_000
+        meta_ns = positions_ns = self._steady_ns()
         while True:
             now_ns = self._steady_ns()
-            if self._leader is not None:
-                self._leader.tick(now_ns)
-                if now_ns - offsets_ns >= offsets_every_ns:
-                    offsets_ns = now_ns
-                    self._send_offsets(self._leader)
-            elif self._follower is not None:
-                self._follower.tick(now_ns)
+            self.roles.tick(now_ns)
+            if self._link is not None:
+                self._link.log_grew()
+            if now_ns - meta_ns >= meta_every_ns:
+                meta_ns = now_ns
+                self._send_meta()
             if now_ns - positions_ns >= _POSITIONS_EVERY_NS:
                 positions_ns = now_ns
-                self._positions.save(self.confirm)
-            await asyncio.sleep(pause_s)
+                self._save_positions()
+            promoting = self.role is Role.PROMOTING
+            await asyncio.sleep(min(pause_s, _TICK_PROMOTING_S) if promoting else pause_s)
 
-    def _send_offsets(self, leader: LeaderSide) -> None:
-        if self.offsets_snapshot is None:
+    def _save_positions(self) -> None:
+        leader = self.roles.leader
+        # What an asynchronous leader alone has is no promise of the group.
+        confirm = self.confirm if leader is None else leader.core.replicated
+        self.replica.positions.save(confirm, self.roles.local_ok)
+
+    def _send_meta(self) -> None:
+        leader = self.roles.leader
+        if leader is None:
             return
-        payload = self.offsets_snapshot()
-        if payload != self._offsets_sent:
-            self._offsets_sent = payload
-            self._offsets_count += 1
-            leader.send_offsets(self._offsets_count, payload)
+        if leader is not self._meta_leader:
+            # Followers have heard another leader since, and new ones nothing.
+            self._meta_leader, self._meta_sent = leader, {}
+        if self.offsets_snapshot is not None:
+            self._send_kind(leader.send_meta, "OFFSETS", self.offsets_snapshot())
+        for kind in _KINDS:
+            snapshot = self.meta_snapshot.get(kind)
+            if snapshot is not None and kind != "POP":
+                self._send_kind(leader.send_meta, kind, snapshot())
+
+    def _send_kind(
+        self, send: Callable[[str, int, bytes], None], kind: str, payload: bytes | None
+    ) -> None:
+        before = self._meta_sent.get(kind)
+        if payload is None or payload is before or payload == before:
+            return
+        self._meta_sent[kind] = payload
+        self._meta_count += 1
+        send(kind, self._meta_count, payload)
 
     # --- told by the broker -----------------------------------------------------------------------
 
     def appended(self) -> None:
         """The log grew (leader). Call it once a turn, after the turn's appends."""
-        if self._leader is not None and self._leader.appended() and not self._confirm_scheduled:
+        leader = self.roles.leader
+        if leader is None:
+            return
+        moved = leader.appended()
+        if not leader.core.limits.is_sync:
+            # Before the answers: a tail that nobody else has is counted by it after a kill.
+            self.replica.positions.note_answered(leader.core.log_end)
+        if moved and not self._confirm_scheduled:
             # The caller may register its waits after this call: they must not miss the news.
             self._confirm_scheduled = True
             asyncio.get_running_loop().call_soon(self._tell_confirm)
@@ -181,71 +205,155 @@ class Replication(Hooks):
 
     def flushed(self) -> None:
         """The log's flushed offset moved."""
-        if self._leader is not None:
-            self._leader.flushed()
-        elif self._follower is not None:
-            self._follower.flushed()
+        if self.roles.leader is not None:
+            self.roles.leader.flushed()
+        elif self.roles.follower is not None:
+            self.roles.follower.flushed()
 
     def set_leader(self, ha_address: str) -> None:
-        """Follower: the leader's replication port as host:port; empty when none is known."""
-        if self._follower is not None:
-            self._follower.set_leader(ha_address)
+        """Static follower: the leader's replication port as host:port; empty when none is known. A state of the
+        group that a script gave counts more."""
+        roles = self.roles
+        if roles.is_static and roles.follower is not None and roles.machine.following is None:
+            roles.follower.set_leader(ha_address)
+
+    def disk_failed(self, reason: str) -> None:
+        """A flush or a write failed for good: mark this replica suspect, lead no more, and call `fatal`."""
+        self.roles.feed(DiskFailed(reason))
+
+    async def hand_over(self, to: int, max_wait_ms: int) -> v1.GroupsResponse | None:
+        """Ask the group's controller to let broker `to` lead; None: there is none, or none answered."""
+        return None if self._link is None else await self._link.switch_over(to, max_wait_ms)
 
     # --- asked by the broker ----------------------------------------------------------------------
 
     @property
+    def role(self) -> Role:
+        return self.roles.role
+
+    @property
+    def is_leader(self) -> bool:
+        return self.roles.role is Role.LEADER
+
+    @property
+    def epoch(self) -> int:
+        """That this replica leads or follows."""
+        return self.replica.epoch
+
+    @property
+    def state(self) -> GroupState | None:
+        """The newest state of the group that is known here; None in a static group that nobody changed."""
+        return self.roles.machine.state
+
+    @property
+    def policy(self) -> Policy:
+        """What an OK means in this group."""
+        return self.roles.policy
+
+    @property
+    def is_draining(self) -> bool:
+        """A planned step-down is under way: writes are to be held, the next leader takes them."""
+        return self.roles.draining
+
+    @property
+    def leader_hint(self) -> tuple[int, str, str] | None:
+        """Broker id, clients' address and replication address of the leader that the group's state names, if it
+        is not this replica."""
+        state = self.roles.machine.state
+        if state is None or state.leader is None or state.leader == self.replica.ref:
+            return None
+        member = state.member(state.leader.broker_id)
+        if member is None:
+            return None
+        return member.broker_id, member.addresses.client, member.addresses.ha
+
+    @property
     def confirm(self) -> int:
-        """Everything below is as safe as this group promises. Never goes back while we live."""
-        if self._leader is not None:
-            return self._leader.core.confirm
-        assert self._follower is not None
-        return self._follower.core.confirm
+        """Everything below is as safe as this group promises. Never goes back while we live, but when an
+        asynchronous leader steps down: what it alone had may have to go."""
+        return self.roles.confirm
 
     def write_refusal(self) -> str | None:
         """Why a write must be answered HA_NOT_AVAILABLE before anything is appended, or None."""
-        if self._leader is not None:
-            return self._leader.core.refusal
-        return f"broker {self.identity.broker_id} is a slave: writes go to the master"
+        roles = self.roles
+        leader = roles.leader
+        if leader is None:
+            return self._not_leading()
+        if leader.core.refusal is not None:
+            return leader.core.refusal
+        if roles.draining:
+            return "a planned change of the leader is under way"
+        if roles.is_static:
+            return None
+        return roles.permission_refusal()
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this replica leads and R4 lets it write now; a minimum of replicas is another matter."""
+        if self.roles.leader is None or self.roles.draining:
+            return False
+        return self.roles.is_static or self.roles.permission_refusal() is None
+
+    def _not_leading(self) -> str:
+        hint = self.leader_hint
+        where = "" if hint is None else f": writes go to broker {hint[0]} at {hint[1]}"
+        if self.role is Role.FOLLOWER:
+            name = f"broker {self.identity.broker_id} is a slave"
+            return name + (where or ": writes go to the master")
+        return f"broker {self.identity.broker_id} does not lead now ({self.role.value}){where}"
 
     @property
     def leader_alive(self) -> bool:
         """Whether the leader was heard within three beats; on the leader itself, always."""
-        return self._follower is None or self._follower.core.leader_alive
+        follower = self.roles.follower
+        return follower is None or (follower.core.leader_alive and not follower.stopped)
 
     @property
     def diverged(self) -> str | None:
         """Why this replica's log is not a copy of its leader's, or None."""
-        if self._follower is None or self._follower.core.refusal_code != "DIVERGED":
+        follower = self.roles.follower
+        if follower is None or follower.core.refusal_code != "DIVERGED":
             return None
-        return self._follower.core.refusal
+        return follower.core.refusal
 
     @property
     def refused(self) -> str | None:
         """Any refusal of the leader that stands, DIVERGED included: `CODE: sentence`, or None."""
-        if self._follower is None or not self._follower.core.refusal_code:
+        follower = self.roles.follower
+        if follower is None or not follower.core.refusal_code:
             return None
-        return f"{self._follower.core.refusal_code}: {self._follower.core.refusal}"
+        return f"{follower.core.refusal_code}: {follower.core.refusal}"
 
     @property
     def in_sync_count(self) -> int:
         """Replicas in sync, the leader included; 0 on a follower, which cannot know."""
-        return 0 if self._leader is None else self._leader.core.in_sync_count
+        return 0 if self.roles.leader is None else self.roles.leader.core.in_sync_count
+
+    @property
+    def has_controller(self) -> bool:
+        """Whether a nameserver that decides about this group is heard."""
+        return self._link is not None and self._link.has_controller
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Events worth a metric, by name, since the start."""
+        return dict(self.replica.counts)
 
     def members(self) -> list[MemberStatus]:
         """This replica first, then what it knows of the others."""
         now_ns = self._steady_ns()
-        if self._leader is not None:
-            return [self._own_row("leader", "leader", True), *self._leader.members(now_ns)]
-        assert self._follower is not None
-        state = self._follower.core.state
-        in_sync_now = state is State.IN_SYNC
-        return [self._own_row("follower", state.value, in_sync_now)]
+        leader, follower = self.roles.leader, self.roles.follower
+        if leader is not None:
+            return [self._own_row("leader", "leader", True), *leader.members(now_ns)]
+        assert follower is not None
+        state = follower.core.state
+        return [self._own_row("follower", state.value, state is State.IN_SYNC)]
 
     def _own_row(self, role: str, state: str, is_in_sync: bool) -> MemberStatus:
         lag_bytes = 0
         connected = True
-        if self._follower is not None:
-            core = self._follower.core
+        if self.roles.follower is not None:
+            core = self.roles.follower.core
             lag_bytes = max(0, core.leader_end - core.log_end)
             connected = state in ("check", "catchup", "in_sync")
         return MemberStatus(
@@ -261,3 +369,26 @@ class Replication(Hooks):
             lag_bytes=lag_bytes,
             behind_ms=0,
         )
+
+    # --- the controller's link --------------------------------------------------------------------
+
+    def beat(self) -> v1.BrokerBeat:
+        """What this replica says of itself now."""
+        refusal = self.write_refusal() if self.is_leader else None
+        return beat(self.replica, self.roles, self, self._addresses, refusal or "")
+
+    def directive(self, event: DirectiveArrived) -> None:
+        self.roles.directive(event)
+
+    def lease(self, event: LeaseRenewed) -> None:
+        self.roles.feed(event)
+
+    def proposal_answered(self, seq: int, state: GroupState | None, *, accepted: bool) -> None:
+        if state is not None and state.version:
+            self.roles.state_seen(state)
+        if self.roles.leader is not None:
+            self.roles.leader.proposal_answered(seq, state, accepted=accepted)
+
+    def _propose(self, proposal: ProposeIsr) -> None:
+        assert self._link is not None
+        self._link.propose(proposal)

@@ -3,7 +3,8 @@
 HaError
 ├── HaPortInUseError        another process listens on haListenPort
 ├── WrongReplicaError       the data directory belongs to another cluster or group
-└── DamagedStateError       a file in `<store>/ha/` cannot be believed
+├── DamagedStateError       a file in `<store>/ha/` cannot be believed
+└── CutRefusedError         a plan (`pending.py`) would take away bytes that must stay
 
 Refusals on the wire (WRONG_CLUSTER, DIVERGED, ...) are states, not exceptions: see `core/follower.py`.
 """
@@ -23,3 +24,7 @@ class WrongReplicaError(HaError):
 
 class DamagedStateError(HaError):
     """Both copies of a small state file fail their checksum."""
+
+
+class CutRefusedError(HaError):
+    """A plan would take away bytes that must stay; nothing was changed."""

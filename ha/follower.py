@@ -1,9 +1,9 @@
 """The follower's side: one stream to the leader, opened again whenever it ends.
 
-The only driver of `core/follower.py`: it dials, turns frames into events and executes the effects.
-Chunks are appended on the loop as they arrive; one acknowledgement answers all that arrived in the
-meantime. What the store refuses (a full disk, an I/O error) ends the stream and is tried again: the
-leader keeps the bytes. Nothing here ever removes a byte of the log.
+The only driver of `core/follower.py`: it dials, turns frames into events and executes the effects. Chunks are appended
+on the loop as they arrive; one acknowledgement answers all that arrived in the meantime. What the store refuses (a
+full disk, an I/O error) ends the stream and is tried again: the leader keeps the bytes. Nothing here ever removes a
+byte of the log.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from google.protobuf.message import DecodeError
 from ..proto import paths, v1
 from ..store.errors import DiskFullError, OffsetOutOfRangeError, StoreError
 from . import frames
-from .channel import channel_options, is_stream_end
+from .channel import channel_options, is_stream_end, raise_status, read_to_end
 from .core import follower as core_module
 from .core import follower_events as events
+from .core.epochs import EpochHistory
+from .follower_face import PASSING, FollowerOwner, first_frames, hello, tell_refusal
 from .hooks import Hooks
-from .members import ADVICE, ADVICE_OTHERWISE
 from .replica import Replica
 from .token import token_metadata
 
@@ -33,10 +34,15 @@ _COMPLAINT_TIMEOUT_S = 1.0
 
 
 class FollowerSide:
-    def __init__(self, replica: Replica, core: core_module.Follower, hooks: Hooks) -> None:
+    def __init__(
+        self, replica: Replica, core: core_module.Follower, hooks: Hooks, owner: FollowerOwner
+    ) -> None:
         self.replica = replica
         self.core = core
         self.hooks = hooks
+        self.owner = owner
+        self.stopped = False
+        self.frame_ns = 0  #: when the leader's last frame came; 0: none did
         self.address = replica.config.ha_master_address
         self._random = random.Random(replica.meta.replica_uuid)  # spreads reconnects of replicas
         self._task: asyncio.Task[None] | None = None
@@ -47,6 +53,7 @@ class FollowerSide:
         self._offset = 0
         self._echo_ts = 0
         self._pause_ms = 0
+        self._refusals = 0  #: in a row, of the kind that passes
         self._drop: str | None = None
         self._nack: bytes | None = None
         self._joiner = frames.MetaJoiner()
@@ -58,6 +65,7 @@ class FollowerSide:
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
+        self.stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -65,12 +73,23 @@ class FollowerSide:
 
     def set_leader(self, address: str) -> None:
         """Follow the leader at `host:port`; empty: none is known."""
+        if self.core.state is events.State.CUTTING:
+            address = ""  # this life is over
         if address == self.address:
             return
         _logger.info("ha.leader.address address=%s", address or "unknown")
         self.address = address
         self._end_attempt("the leader's address changed")
         self._hurry.set()
+
+    def hurry(self) -> None:
+        self._hurry.set()  # whatever pause is going on is over: the leader is there
+
+    def promised(self, epoch: int) -> None:
+        """The promise was raised outside of this stream, and is durable."""
+        self._run(self.core.on_event(events.Promised(epoch), 0))
+        if self._drop is not None:
+            self._end_attempt(self._drop)
 
     def flushed(self) -> None:
         self._run(self.core.on_event(events.Flushed(self.replica.log.flushed_offset), 0))
@@ -97,9 +116,10 @@ class FollowerSide:
             self._hurry.clear()
 
     async def _attempt_once(self) -> None:
-        """One stream from dialling to its end. An attempt is a task of its own, so that ending it and
-        stopping the follower stay apart."""
+        """One stream from dialling to its end; a task of its own, so that ending it is not stopping."""
         self._drop = self._nack = None
+        self._echo_ts = 0  # of this stream: a former leader had another clock
+        self.hooks.on_stream()
         log = self.replica.log
         connecting = events.Connecting(log.log_end, log.flushed_offset)
         self._run(self.core.on_event(connecting, self.replica.steady_ns()))
@@ -146,40 +166,33 @@ class FollowerSide:
                 call.cancel()
 
     async def _converse(self, call: Any) -> bool:
-        await call.write(self._hello())
+        await call.write(hello(self.replica, self.core))
         self._ack_wanted.clear()
         writer = asyncio.get_running_loop().create_task(self._write_acks(call))
         try:
             while self._drop is None:
                 raw = await call.read()
                 if raw is grpc.aio.EOF:
-                    await self._raise_status(call)
+                    await raise_status(call)
                     return False
                 if self._on_frame(raw):
                     return True
             if self._nack is not None:
-                await self._finish_complaint(call, writer)
+                # The writer sends the complaint as its last frame; the leader then closes the stream.
+                await asyncio.wait([writer], timeout=_COMPLAINT_TIMEOUT_S)
+                await read_to_end(call.read, _COMPLAINT_TIMEOUT_S)
         finally:
             # Cancelling a write cancels the whole call: nothing more can be said after this.
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
         return False
 
-    async def _raise_status(self, call: Any) -> None:
-        code = await call.code()
-        if code is not grpc.StatusCode.OK:
-            raise grpc.aio.AioRpcError(
-                code,
-                await call.initial_metadata(),
-                await call.trailing_metadata(),
-                details=await call.details(),
-            )
-
     async def _write_acks(self, call: Any) -> None:
         await self._ack_wanted.wait()
-        if self._nack is None and self.hooks.offsets_snapshot is not None:
+        if self._nack is None:
             # Before the first acknowledgement: who counts us in sync has what we consumed alone.
-            for frame in self._offset_frames(self.hooks.offsets_snapshot()):
+            cuts = self.owner.unreported_cuts()
+            for frame in first_frames(self.replica, self.core, self.hooks, cuts):
                 await call.write(frame)
         while True:
             await self._ack_wanted.wait()
@@ -195,46 +208,11 @@ class FollowerSide:
                 )
             )
 
-    def _offset_frames(self, payload: bytes) -> list[bytes]:
-        config = self.replica.config
-        pieces = frames.meta_pieces(self.core.epoch, 1, payload, config.ha_transfer_batch_size)
-        return [v1.FollowerFrame(meta=piece).SerializeToString() for piece in pieces]
-
-    async def _finish_complaint(self, call: Any, writer: "asyncio.Task[None]") -> None:
-        """The writer sends the complaint as its last frame; the leader then closes the stream."""
-        try:
-            async with asyncio.timeout(_COMPLAINT_TIMEOUT_S):
-                await asyncio.wait([writer])
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-        except TimeoutError:
-            return  # the leader will notice the reset
-
-    def _hello(self) -> bytes:
-        replica, core = self.replica, self.core
-        frame = v1.Hello(
-            cluster_id=replica.identity.cluster,
-            group=replica.identity.group,
-            broker_id=replica.identity.broker_id,
-            replica_uuid=replica.meta.replica_uuid,
-            incarnation=replica.meta.incarnation,
-            promised_epoch=replica.meta.promised_epoch,
-            epochs=[v1.EpochStartPoint(epoch=core.epoch, start=0)],
-            log_start=replica.log.log_start,
-            log_end=core.log_end,
-            flushed_end=core.flushed_end,
-            confirm=core.confirm,
-            segment_size=replica.segment_size,
-            want_from=v1.OLDEST if core.log_end == 0 else v1.CONTINUE,
-            max_chunk=replica.config.ha_transfer_batch_size,
-        )
-        return v1.FollowerFrame(hello=frame).SerializeToString()
-
     # --- frames -----------------------------------------------------------------------------------
 
     def _on_frame(self, raw: bytes) -> bool:
         """Returns whether it was a goodbye."""
-        now_ns = self.replica.steady_ns()
+        self.frame_ns = now_ns = self.replica.steady_ns()
         try:
             frame = v1.LeaderFrame.FromString(raw)
         except DecodeError:
@@ -244,10 +222,11 @@ class FollowerSide:
         if kind == "chunk":
             chunk = frame.chunk
             self._data = data = chunk.data
-            self._offset = chunk.offset
-            self._echo_ts = chunk.ts
+            self._offset, self._echo_ts = chunk.offset, chunk.ts
             crc_ok = zlib.crc32(data) == chunk.crc32
-            event = events.ChunkArrived(chunk.epoch, chunk.offset, crc_ok, chunk.confirm)
+            event = events.ChunkArrived(
+                chunk.epoch, chunk.offset, crc_ok, chunk.confirm, chunk.epoch_start
+            )
             self._run(self.core.on_event(event, now_ns))
             self._data = b""
         elif kind == "beat":
@@ -261,29 +240,55 @@ class FollowerSide:
         elif kind == "hello_reply":
             self._on_reply(frame.hello_reply, now_ns)
         elif kind == "bye":
-            _logger.info("ha.leader.goodbye reason=%s", v1.ByeReason.Name(frame.bye.reason))
+            _logger.info(
+                "ha.leader.goodbye reason=%d hint=%s", frame.bye.reason, frame.bye.hint_leader
+            )
             return True
         else:
             self._drop = f"a frame of kind {kind} is not expected here"
         return False
 
     def _on_meta(self, meta: v1.Meta) -> None:
-        if meta.kind != v1.OFFSETS:
-            return  # of a later form of the protocol; the log alone is complete
         payload = self._joiner.add(meta)
-        if payload is not None:
+        if payload is None:
+            return
+        if meta.kind == v1.OFFSETS:
             self.hooks.offsets_apply(payload)
+            return
+        # A kind of a later form of the protocol has no name here; the log alone is complete.
+        apply = self.hooks.meta_apply.get(frames.kind_name(meta.kind))
+        if apply is not None:
+            apply(payload)
 
     def _on_reply(self, reply: v1.HelloReply, now_ns: int) -> None:
+        core = self.core
+        try:
+            state = frames.state_of(reply.group_state)
+        except DecodeError:
+            self._drop = "a group state that cannot be read"
+            return
+        if state is not None:
+            self.owner.state_seen(state)
         if not reply.accept:
-            refused = events.Refused(v1.RejectCode.Name(reply.reject_code), reply.detail)
-            self._run(self.core.on_event(refused, now_ns))
+            code, may_reseed = v1.RejectCode.Name(reply.reject_code), self.owner.may_reseed()
+            self._run(core.on_event(events.Refused(code, reply.detail, may_reseed), now_ns))
             return
         verify = reply.verify
-        accepted = events.Accepted(
-            reply.epoch, reply.start_offset, verify.start, verify.end, reply.confirm
-        )
-        effects = self.core.on_event(accepted, now_ns)
+        answer: events.Event
+        if reply.start_offset < core.log_end:
+            answer = events.CutOrdered(
+                reply.epoch,
+                reply.start_offset,
+                verify.start,
+                verify.end,
+                reply.confirm,
+                reply.accept_loss,
+            )
+        else:
+            answer = events.Accepted(
+                reply.epoch, reply.start_offset, verify.start, verify.end, reply.confirm
+            )
+        effects = core.on_event(answer, now_ns)
         self._run(effects)
         if any(isinstance(effect, events.CompareTail) for effect in effects):
             self._compare(verify, now_ns)
@@ -307,32 +312,41 @@ class FollowerSide:
         for effect in effects:
             match effect:
                 case events.Append():
-                    self._append()
+                    if self._drop is None:
+                        self._append()
+                case events.AssignEpoch():
+                    self._assign(effect.epoch, effect.start)
+                case events.SavePromise():
+                    self.owner.promise(effect.epoch)
+                case events.SuspectCleared():
+                    self.owner.suspect_cleared()
+                case events.Cut():
+                    self._cut(effect)
+                case events.Reseed():
+                    self.owner.reseed(effect.reason)
                 case events.SendAck():
                     self._ack_wanted.set()
                 case events.ConfirmMoved():
                     self.hooks.on_confirm()
                 case events.SendNack():
+                    self.replica.counts[effect.complaint.value.lower()] += 1
                     self._nack = frames.nack(
                         self.core.epoch, effect.complaint.value, effect.offset, effect.detail
                     )
                     self._ack_wanted.set()
                 case events.Drop():
                     self._drop = effect.reason
+                    self.replica.counts["streams_dropped"] += 1
                 case events.Retry():
-                    self._pause_ms = effect.after_ms
+                    self._pause_ms = self._pause(effect.after_ms)
                 case events.StateMoved():
                     _logger.info(
                         "ha.follower.state state=%s end=%d", effect.state.value, self.core.log_end
                     )
                 case events.Stopped():
-                    advice = ADVICE.get(effect.code, ADVICE_OTHERWISE).format(where=self.address)
-                    _logger.error(
-                        "ha.follower.stopped code=%s detail=%s. %s",
-                        effect.code,
-                        effect.detail,
-                        advice,
-                    )
+                    tell_refusal(effect.code, effect.detail, self.address)
+                    if effect.code == "CUT_BELOW_CONFIRM":
+                        self.owner.hold(effect.detail)
                 case events.LeaderAlive():
                     _logger.info(
                         "ha.leader.%s address=%s", "alive" if effect.alive else "lost", self.address
@@ -340,6 +354,35 @@ class FollowerSide:
                     self.hooks.on_leader_change(effect.alive)
                 case events.CompareTail():
                     pass  # answered by `_on_reply`, which has the leader's checksum
+
+    def _pause(self, after_ms: int) -> int:
+        """A refusal that passes, in the middle of a change of leader, is no reason to stay away long."""
+        if self.core.refusal_code not in PASSING:
+            self._refusals = 0
+            return after_ms
+        config = self.replica.config
+        pause_ms = min(config.ha_reconnect_max_ms, config.ha_reconnect_min_ms << self._refusals)
+        self._refusals = min(self._refusals + 1, 16)
+        return min(after_ms, pause_ms)
+
+    def _cut(self, effect: events.Cut) -> None:
+        self.owner.cut(
+            effect.to,
+            effect.epoch,
+            f"the log parted from the leader's at {effect.to}",
+            f"the leader at {self.address}",
+            accept_loss=effect.accept_loss,
+        )
+
+    def _assign(self, epoch: int, start: int) -> None:
+        """On the disk before the first byte of the epoch is acknowledged; a failure takes no byte."""
+        try:
+            self.replica.assign_epoch(epoch, start)
+        except OSError as error:
+            _logger.error("ha.epoch.not_saved epoch=%d error=%s", epoch, error)
+            self.core.history = EpochHistory(self.replica.history.entries)
+            self.core.label = self.core.history.last_epoch
+            self._drop = f"epoch {epoch} could not be saved: {error}"
 
     def _append(self) -> None:
         log = self.replica.log

@@ -6,11 +6,14 @@ Everything runs on the broker's loop; a frame that cannot be believed ends its s
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ..proto import v1
+from . import frames
 from .config import MAX_FOLLOWERS
 from .core import hello, in_sync
+from .core.group_state import GroupState
 from .hooks import Hooks
 from .members import MemberStatus
 from .replica import Replica
@@ -26,9 +29,14 @@ class LeaderSide:
         self.hooks = hooks
         self._sessions: dict[int, Session] = {}
         self._next_number = 1
-        self._offsets: tuple[int, bytes] | None = None
+        self._meta: dict[str, tuple[int, bytes]] = {}  #: the newest of each kind
         self._complaints: dict[int, str] = {}  #: the last one of each follower, to say it once
         self._beat_ns = replica.config.ha_beat_interval_ms * 1_000_000
+        self._leading = True
+        #: A controller is to be asked for another in-sync set.
+        self.on_propose: Callable[[in_sync.ProposeIsr], None] = lambda proposal: None
+        #: What bounds the permission to write (R4) may have changed.
+        self.on_membership: Callable[[], None] = lambda: None
 
     # --- told by the engine -----------------------------------------------------------------------
 
@@ -53,15 +61,42 @@ class LeaderSide:
             if session.confirm_sent != confirm or now_ns - session.written_ns >= self._beat_ns:
                 session.want_beat()
 
-    def send_offsets(self, version: int, payload: bytes) -> None:
-        """Consumer offsets changed; a follower that comes later gets them first of all."""
-        self._offsets = (version, payload)
+    def send_meta(self, kind: str, version: int, payload: bytes) -> None:
+        """State beside the log changed; a follower that comes later gets it first of all."""
+        self._meta[kind] = (version, payload)
         for session in self._sessions.values():
-            session.send_offsets(version, payload)
+            session.send_meta(kind, version, payload)
 
     def say_goodbye(self) -> None:
+        frame = frames.bye(v1.SHUTDOWN)
         for session in self._sessions.values():
-            session.say_goodbye()
+            session.say_goodbye(frame)
+
+    def step_down(self, hint_leader: str) -> None:
+        """Nothing of what still comes on the streams counts any more."""
+        self._leading = False
+        frame = frames.bye(v1.STEPDOWN, hint_leader)
+        for session in self._sessions.values():
+            session.say_goodbye(frame, at_once=True)
+
+    def state_seen(self, state: GroupState) -> None:
+        """A state of the group; which of them are in sync it says, unless we decide alone."""
+        self._run(self.core.on_event(in_sync.StateSeen(state), self.replica.steady_ns()))
+        self.on_membership()
+
+    def proposal_answered(self, seq: int, state: GroupState | None, *, accepted: bool) -> None:
+        event = in_sync.IsrAnswered(seq, accepted, state)
+        self._run(self.core.on_event(event, self.replica.steady_ns()))
+        self.on_membership()
+
+    def drained(self) -> bool:
+        """Whether every follower in sync has everything, at the group's flush level."""
+        end = self.replica.log.log_end
+        members = self.core.members.values()
+        in_sync_now = [row for row in members if row.state is in_sync.MemberState.IN_SYNC]
+        return self.core.confirm >= end and all(
+            self.core.position(row) >= end for row in in_sync_now
+        )
 
     # --- asked by sessions ------------------------------------------------------------------------
 
@@ -69,25 +104,58 @@ class LeaderSide:
         member = self.core.members.get(broker_id)
         return member is not None and member.state is in_sync.MemberState.IN_SYNC
 
-    def on_ack(self, session: Session, written_end: int, flushed_end: int) -> None:
-        event = in_sync.Acked(session.number, written_end, flushed_end, session.sent_end)
+    def on_ack(self, session: Session, written_end: int, flushed_end: int, echo_ns: int) -> None:
+        event = in_sync.Acked(session.number, written_end, flushed_end, session.sent_end, echo_ns)
         self._run(self.core.on_event(event, self.replica.steady_ns()))
 
+    def on_meta(self, kind: int, payload: bytes) -> None:
+        """What a follower brings from a time when it served alone."""
+        if kind == v1.OFFSETS:
+            self.hooks.offsets_apply(payload)
+            return
+        name = frames.kind_name(kind)
+        apply = self.hooks.meta_apply.get(name)
+        if apply is not None:
+            apply(payload)
+
+    def on_cut_done(self, session: Session, done: v1.CutDone) -> None:
+        _logger.warning(
+            "ha.follower.cut broker_id=%d epoch=%d start=%d end=%d messages=%d archive=%s",
+            session.broker_id,
+            done.epoch,
+            done.archived.start,
+            done.archived.end,
+            done.archived.messages,
+            done.archived.file_id,
+        )
+
     def on_nack(self, session: Session, nack: v1.Nack) -> None:
+        self.replica.counts[frames.nack_name(nack.code)] += 1
         if self._complaints.get(session.broker_id) == nack.detail:
             return
         self._complaints[session.broker_id] = nack.detail
         _logger.warning(
             "ha.follower.complains broker_id=%d code=%s offset=%d detail=%s",
             session.broker_id,
-            v1.NackCode.Name(nack.code),
+            frames.nack_name(nack.code),
             nack.offset,
             nack.detail,
         )
 
     def _run(self, effects: list[in_sync.Effect]) -> None:
+        if not self._leading:
+            return
         for effect in effects:
             match effect:
+                case in_sync.ProposeIsr():
+                    _logger.info(
+                        "ha.isr.proposed seq=%d version=%d members=%s",
+                        effect.seq,
+                        effect.version,
+                        [str(ref) for ref in effect.members],
+                    )
+                    self.on_membership()
+                    self.on_propose(effect)
                 case in_sync.ConfirmMoved():
                     self._tell_confirm()  # first: it should be on its way before the answers
                     self.hooks.on_confirm()
@@ -95,6 +163,7 @@ class LeaderSide:
                     _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
                     self._complaints.pop(effect.broker_id, None)
                     self._beat_to(effect.broker_id)
+                    self.on_membership()
                     self.hooks.on_member_joined()
                 case in_sync.MemberLeft():
                     _logger.warning(
@@ -103,6 +172,7 @@ class LeaderSide:
                         effect.reason,
                         self.core.in_sync_count,
                     )
+                    self.on_membership()
                     self._beat_to(effect.broker_id)
                 case in_sync.CloseSession():
                     closing = self._sessions.get(effect.session)
@@ -144,9 +214,9 @@ class LeaderSide:
         """Drive the stream of an accepted follower until it ends."""
         session = self._open(context, greeting, verdict)
         try:
-            if self._offsets is not None:
-                session.send_offsets(*self._offsets)
-            await context.write(self._reply(verdict))
+            for kind, (version, payload) in self._meta.items():
+                session.send_meta(kind, version, payload)
+            await context.write(self.reply(verdict))
             await session.run()
         except Exception:
             _logger.exception("ha.session.failed broker_id=%d", greeting.broker_id)
@@ -170,6 +240,8 @@ class LeaderSide:
             greeting.incarnation,
             greeting.log_end,
             greeting.flushed_end,
+            greeting.learner,
+            greeting.suspect,
         )
         self._run(self.core.on_event(event, self.replica.steady_ns()))
         _logger.info(
@@ -181,19 +253,26 @@ class LeaderSide:
         )
         return session
 
-    def _reply(self, verdict: hello.Accept) -> bytes:
+    def reply(self, verdict: hello.Accept | hello.CutTo) -> bytes:
+        """Go on at `start_offset`; a follower whose log is longer cuts it to there first."""
         replica = self.replica
         crc = replica.log.log_crc(verdict.verify_from, verdict.verify_to)
+        cut = verdict.cut if isinstance(verdict, hello.CutTo) else 0
+        start = verdict.cut if isinstance(verdict, hello.CutTo) else verdict.start_offset
         reply = v1.HelloReply(
             epoch=replica.epoch,
             leader_id=replica.identity.broker_id,
             leader_uuid=replica.meta.replica_uuid,
             accept=True,
-            start_offset=verdict.start_offset,
-            epochs=[v1.EpochStartPoint(epoch=replica.epoch, start=0)],
+            cut_to=cut,
+            start_offset=start,
+            epochs=frames.epoch_points(replica.history),
             confirm=self.core.confirm,
             log_start=replica.log.log_start,
             verify=v1.RangeCheck(start=verdict.verify_from, end=verdict.verify_to, crc32=crc),
+            group_state=frames.state_bytes(replica.state),
+            accept_loss=not self.core.limits.is_sync
+            or (replica.state is not None and replica.state.accept_loss),
         )
         return v1.LeaderFrame(hello_reply=reply).SerializeToString()
 

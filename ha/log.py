@@ -45,3 +45,7 @@ class ReplicatedLog(Protocol):
     def log_crc(self, start: int, end: int) -> int:
         """CRC-32 of [start, end), across segments."""
         ...
+
+    def flush_soon(self) -> None:
+        """Let `flushed_offset` reach what `log_end` is now, as soon as the disk can."""
+        ...

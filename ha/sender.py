@@ -17,22 +17,28 @@ from google.protobuf.message import DecodeError
 from ..proto import v1
 from . import frames
 from .channel import is_stream_end
-from .hooks import Hooks
+from .core.epochs import EpochStart
 from .log import ReplicatedLog
 from .replica import Replica
+
+#: Larger than any offset.
+_NO_BORDER = 1 << 62
 
 
 class SessionOwner(Protocol):
     """What a session needs of the leader's side."""
 
     replica: Replica
-    hooks: Hooks
 
     @property
     def confirm(self) -> int: ...
     def is_in_sync(self, broker_id: int) -> bool: ...
-    def on_ack(self, session: "Session", written_end: int, flushed_end: int) -> None: ...
+    def on_ack(
+        self, session: "Session", written_end: int, flushed_end: int, echo_ns: int
+    ) -> None: ...
     def on_nack(self, session: "Session", nack: v1.Nack) -> None: ...
+    def on_cut_done(self, session: "Session", done: v1.CutDone) -> None: ...
+    def on_meta(self, kind: int, payload: bytes) -> None: ...
 
 
 class SessionEndedError(Exception):
@@ -42,9 +48,11 @@ class SessionEndedError(Exception):
 class Session:
     __slots__ = (
         "_beat_wanted",
-        "_closing",
         "_context",
+        "_goodbye",
         "_joiner",
+        "_label",
+        "_label_end",
         "_meta_next",
         "_owner",
         "_queue",
@@ -74,9 +82,11 @@ class Session:
         self._replica = owner.replica
         self._context = context
         self._queue: deque[bytes] = deque()  #: pieces of one payload at most, and one goodbye
-        self._meta_next: tuple[int, bytes] | None = None
+        self._meta_next: dict[str, tuple[int, bytes]] = {}
         self._beat_wanted = True
-        self._closing = False
+        self._goodbye: tuple[bytes, bool] | None = None
+        self._label = EpochStart(0, 0)
+        self._label_end = -1  #: chunks below it are of the epoch `_label`
         self._joiner = frames.MetaJoiner()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,13 +100,14 @@ class Session:
         self._beat_wanted = True
         self._wake.set()
 
-    def send_offsets(self, version: int, payload: bytes) -> None:
-        """Send these next; what is not under way yet is replaced."""
-        self._meta_next = (version, payload)
+    def send_meta(self, kind: str, version: int, payload: bytes) -> None:
+        """Send this next; what is not under way yet of its kind is replaced."""
+        self._meta_next[kind] = (version, payload)
         self._wake.set()
 
-    def say_goodbye(self) -> None:
-        self._closing = True
+    def say_goodbye(self, frame: bytes, *, at_once: bool = False) -> None:
+        """`at_once`: nothing more of the log is sent before it."""
+        self._goodbye = (frame, at_once)
         self._wake.set()
 
     def close(self, reason: str) -> None:
@@ -125,11 +136,12 @@ class Session:
     async def _send(self) -> None:
         write = self._context.write
         while True:
-            frame = self._next_frame()
+            goodbye = self._goodbye
+            frame = None if goodbye is not None and goodbye[1] else self._next_frame()
             if frame is None:
-                if self._closing:
-                    await write(frames.bye_shutdown())
-                    raise SessionEndedError("shutdown")
+                if goodbye is not None:
+                    await write(goodbye[0])
+                    raise SessionEndedError("this replica said goodbye")
                 self._wake.clear()
                 await self._wake.wait()
                 continue
@@ -138,8 +150,8 @@ class Session:
     def _next_frame(self) -> bytes | None:
         if self._queue:
             return self._queue.popleft()
-        if self._meta_next is not None:
-            self._queue_offsets()
+        if self._meta_next:
+            self._queue_meta()
             return self._queue.popleft()
         if self._beat_wanted:
             return self._beat()
@@ -155,13 +167,16 @@ class Session:
         offset = self.sent_end
         if offset < log.log_start:
             raise SessionEndedError(f"retention has deleted the bytes at {offset}")
-        data = log.read_log(offset, chunk_bytes)
+        if offset >= self._label_end:
+            self._find_label(offset)
+        data = log.read_log(offset, min(chunk_bytes, self._label_end - offset))
         assert data, (offset, log_end)
         self.written_ns = self._replica.steady_ns()
         self.confirm_sent = self._owner.confirm
         self.sent_end = offset + len(data)
         return frames.chunk(
-            epoch=self._replica.epoch,
+            epoch=self._label.epoch,
+            epoch_start=self._label.start,
             offset=offset,
             data=data,
             crc=zlib.crc32(data),
@@ -171,6 +186,12 @@ class Session:
             # Only the end of the log is known to end a record without parsing.
             ends_on_boundary=self.sent_end == log_end,
         )
+
+    def _find_label(self, offset: int) -> None:
+        """A chunk never passes the beginning of an epoch, and says whose bytes it carries."""
+        border = self._replica.history.next_start(offset)
+        self._label = self._replica.label_of(offset)
+        self._label_end = _NO_BORDER if border is None else border
 
     def _beat(self) -> bytes:
         replica = self._replica
@@ -185,12 +206,12 @@ class Session:
             in_sync=self._owner.is_in_sync(self.broker_id),
         )
 
-    def _queue_offsets(self) -> None:
-        assert self._meta_next is not None
-        version, payload = self._meta_next
-        self._meta_next = None
+    def _queue_meta(self) -> None:
+        kind = next(iter(self._meta_next))
+        version, payload = self._meta_next.pop(kind)
         piece_bytes = self._replica.config.ha_transfer_batch_size
-        for piece in frames.meta_pieces(self._replica.epoch, version, payload, piece_bytes):
+        epoch = self._replica.epoch
+        for piece in frames.meta_pieces(kind, epoch, version, payload, piece_bytes):
             self._queue.append(v1.LeaderFrame(meta=piece).SerializeToString())
 
     async def _receive(self) -> None:
@@ -212,13 +233,15 @@ class Session:
             if not self.received_end <= ack.received_end <= self.sent_end:
                 raise SessionEndedError(f"the follower claims to have received {ack.received_end}")
             self.received_end = ack.received_end
-            self._owner.on_ack(self, ack.written_end, ack.flushed_end)
+            self._owner.on_ack(self, ack.written_end, ack.flushed_end, ack.echo_ts)
             if self.sent_end < self._replica.log.log_end:
                 self._wake.set()  # the window may have been full
         elif kind == "meta":
             payload = self._joiner.add(frame.meta)
             if payload is not None:
-                self._owner.hooks.offsets_apply(payload)
+                self._owner.on_meta(frame.meta.kind, payload)
+        elif kind == "cut_done":
+            self._owner.on_cut_done(self, frame.cut_done)
         elif kind == "nack":
             self._owner.on_nack(self, frame.nack)
             raise SessionEndedError(f"refused by the follower: {frame.nack.detail}")

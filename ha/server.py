@@ -7,33 +7,46 @@ follower gets a sentence instead of a refused connection. The port is never shar
 
 import asyncio
 import logging
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
 from . import frames
-from .channel import channel_options
+from .channel import channel_options, read_to_end
 from .config import MAX_FOLLOWERS
 from .core import hello
+from .core.replica import FollowersReturned, HigherEpochSeen, Role
+from .core.returning import Returning
 from .errors import HaPortInUseError
-from .leader import LeaderSide
 from .replica import Replica
+from .roles import RoleDriver
 from .token import is_admitted
+
+if TYPE_CHECKING:
+    from .control import Control
 
 _log = logging.getLogger(__name__)
 
 #: A caller that opens a stream says hello within this time, or makes room for others.
 _HELLO_TIMEOUT_S = 5.0
+#: A hello waits this long for a promotion that is under way.
+_PROMOTION_POLLS = 200
+_PROMOTION_POLL_S = 0.01
 #: Streams at once: every follower, each with an old stream that is still being torn down, and strangers.
 _STREAMS_MAX = 64
 
 
 class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    def __init__(self, replica: Replica, leader: LeaderSide | None) -> None:
+    def __init__(self, replica: Replica, roles: RoleDriver, control: "Control") -> None:
         self._replica = replica
-        self._leader = leader
+        self._roles = roles
+        self._control = control
+        config = replica.config
+        # A follower asks again at least once in its longest pause.
+        window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
+        self._returning = Returning(window_ms * 1_000_000)
         self._server: Any = None
 
     async def start(self, bind_address: str) -> int:
@@ -62,26 +75,37 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             self._server = None
 
     def service(self, call: Any) -> Any:
-        if call.method != paths.HA_REPLICATE:
-            return None
-        # Frames come and go as bytes: a frame that cannot be parsed is ours to answer, not gRPC's.
-        return grpc.stream_stream_rpc_method_handler(self._replicate)
+        if call.method == paths.HA_REPLICATE:
+            # Frames come and go as bytes: a frame that cannot be parsed is ours to answer, not gRPC's.
+            return grpc.stream_stream_rpc_method_handler(self._replicate)
+        return self._control.handler(call.method)
 
     async def _replicate(self, _requests: Any, context: Any) -> None:
         replica = self._replica
-        metadata = context.invocation_metadata()
-        if not is_admitted(replica.config.cluster_token, metadata, context.peer()):
-            await _abort(
-                context,
-                grpc.StatusCode.PERMISSION_DENIED,
-                "clusterToken is missing or wrong; without one only this machine may connect",
-            )
+        await admit(context, replica)
         greeting = await _read_hello(context)
-        verdict = hello.decide(frames.follower_facts(greeting), self._facts())
-        leader = self._leader
+        try:
+            facts = frames.follower_facts(greeting)
+        except ValueError as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self._greeted(facts)
+        await self._wait_for_promotion()
+        verdict = hello.decide(facts, self._facts())
+        leader = self._roles.leader
         if isinstance(verdict, hello.Reject) or leader is None:
             assert isinstance(verdict, hello.Reject)
             await self._refuse(context, greeting, verdict)
+            if verdict.code is hello.RejectCode.NEWER_EPOCH_SEEN:
+                self._roles.feed(HigherEpochSeen(max(facts.promised_epoch, facts.last_epoch)))
+        elif isinstance(verdict, hello.CutTo):
+            _log.warning(
+                "ha.follower.must_cut broker_id=%d cut=%d end=%d",
+                greeting.broker_id,
+                verdict.cut,
+                greeting.log_end,
+            )
+            await context.write(leader.reply(verdict))
+            await read_to_end(context.read, _HELLO_TIMEOUT_S)  # it goes away to cut
         elif not leader.has_room(greeting.broker_id):
             await _abort(
                 context,
@@ -90,6 +114,22 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             )
         else:
             await leader.serve(context, greeting, verdict)
+
+    def _greeted(self, facts: hello.FollowerFacts) -> None:
+        """A leader that stopped for want of permission leads on when everybody is back."""
+        roles, identity = self._roles, self._replica.identity
+        if (facts.cluster, facts.group) != (identity.cluster, identity.group):
+            return
+        now_ns = self._replica.steady_ns()
+        if self._returning.greeted(facts, roles.machine, roles.proposals, now_ns):
+            roles.feed(FollowersReturned())
+
+    async def _wait_for_promotion(self) -> None:
+        """Followers hear of an election as soon as the one who was elected: it may still be at work."""
+        for _ in range(_PROMOTION_POLLS):
+            if self._roles.role is not Role.PROMOTING:
+                return
+            await asyncio.sleep(_PROMOTION_POLL_S)
 
     async def _refuse(self, context: Any, greeting: v1.Hello, verdict: hello.Reject) -> None:
         replica = self._replica
@@ -100,16 +140,23 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             verdict.code.value,
             verdict.sentence,
         )
+        replica.counts[f"refused_{verdict.code.value.lower()}"] += 1
         await context.write(
             frames.reject(
-                replica.epoch, replica.identity.broker_id, replica.meta.replica_uuid, verdict
+                replica.epoch,
+                replica.identity.broker_id,
+                replica.meta.replica_uuid,
+                verdict,
+                frames.state_bytes(replica.state),
             )
         )
 
     def _facts(self) -> hello.LeaderFacts:
-        replica = self._replica
+        replica, roles = self._replica, self._roles
+        leader, state = roles.leader, replica.state
+        known = () if state is None or roles.is_static else state.members
         return hello.LeaderFacts(
-            is_leader=self._leader is not None,
+            is_leader=leader is not None,
             cluster=replica.identity.cluster,
             group=replica.identity.group,
             broker_id=replica.identity.broker_id,
@@ -117,7 +164,24 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             segment_size=replica.segment_size,
             log_start=replica.log.log_start,
             log_end=replica.log.log_end,
-            holders={} if self._leader is None else self._leader.holders(),
+            holders={} if leader is None else leader.holders(),
+            promised_epoch=replica.promised_epoch,
+            epochs=replica.history,
+            is_sync=roles.policy.sync,
+            accept_loss=state is not None and state.accept_loss,
+            uuids={member.broker_id: member.replica_uuid for member in known},
+        )
+
+
+async def admit(context: Any, replica: Replica) -> None:
+    """One rule for everything on this port."""
+    token = replica.config.cluster_token
+    if not is_admitted(token, context.invocation_metadata(), context.peer()):
+        replica.counts["strangers"] += 1
+        await _abort(
+            context,
+            grpc.StatusCode.PERMISSION_DENIED,
+            "clusterToken is missing or wrong; without one only this machine may connect",
         )
 
 

@@ -9,7 +9,7 @@ offset  size  field      meaning
     42     6  length     of the body, decimal
     48     1  newline
     49     n  body       JSON, UTF-8
-  ....        padding    newlines up to SLOT_BYTES
+  ....        padding    newlines up to the slot's size, 4096 unless the file says otherwise
 
 All of it is text: `cat` shows both slots. A torn write damages one slot and leaves the other, which is
 the state before; a file of which no slot is valid was damaged by something else, and loading says so.
@@ -28,21 +28,21 @@ from .errors import DamagedStateError
 SLOT_BYTES = 4096
 _MAGIC = b"cometmq-ha1 "
 _HEADER_BYTES = 49
-_BODY_BYTES_MAX = SLOT_BYTES - _HEADER_BYTES
 
 
-def encode_slot(sequence: int, state: dict[str, Any]) -> bytes:
+def encode_slot(sequence: int, state: dict[str, Any], slot_bytes: int = SLOT_BYTES) -> bytes:
     body = json.dumps(state, sort_keys=True).encode()
-    if len(body) > _BODY_BYTES_MAX:
-        raise ValueError(f"{len(body)} bytes of state do not fit into {_BODY_BYTES_MAX}")
+    body_bytes_max = slot_bytes - _HEADER_BYTES
+    if len(body) > body_bytes_max:
+        raise ValueError(f"{len(body)} bytes of state do not fit into {body_bytes_max}")
     crc = _crc(sequence, body)
     header = _MAGIC + b"%020d %08x %06d\n" % (sequence, crc, len(body))
-    return (header + body).ljust(SLOT_BYTES, b"\n")
+    return (header + body).ljust(slot_bytes, b"\n")
 
 
-def decode_slot(slot: bytes) -> tuple[int, dict[str, Any]] | None:
+def decode_slot(slot: bytes, slot_bytes: int = SLOT_BYTES) -> tuple[int, dict[str, Any]] | None:
     """Sequence and state, or None for a slot that was never written or is damaged."""
-    if len(slot) != SLOT_BYTES or not slot.startswith(_MAGIC):
+    if len(slot) != slot_bytes or not slot.startswith(_MAGIC):
         return None
     try:
         sequence, crc, length = int(slot[12:32]), int(slot[33:41], 16), int(slot[42:48])
@@ -62,8 +62,16 @@ def _crc(sequence: int, body: bytes) -> int:
 class SlotFile:
     """One state file. `save` is durable on return when the file was opened with `durable=True`."""
 
-    def __init__(self, path: Path, *, durable: bool, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool,
+        disk: Disk | None = None,
+        slot_bytes: int = SLOT_BYTES,
+    ) -> None:
         self.path = path
+        self._slot_bytes = slot_bytes
         self._durable = durable
         self._disk = disk or Disk()
         self._sequence = 0
@@ -75,7 +83,8 @@ class SlotFile:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        slots = [decode_slot(content[start : start + SLOT_BYTES]) for start in (0, SLOT_BYTES)]
+        size = self._slot_bytes
+        slots = [decode_slot(content[start : start + size], size) for start in (0, size)]
         valid = [slot for slot in slots if slot is not None]
         if valid:
             self._sequence, state = max(valid, key=lambda slot: slot[0])
@@ -88,10 +97,10 @@ class SlotFile:
         )
 
     def save(self, state: dict[str, Any]) -> None:
-        slot = encode_slot(self._sequence + 1, state)
+        slot = encode_slot(self._sequence + 1, state, self._slot_bytes)
         if self._descriptor < 0:
             self._open()
-        position = (self._sequence + 1) % 2 * SLOT_BYTES
+        position = (self._sequence + 1) % 2 * self._slot_bytes
         self._disk.pwrite(self._descriptor, slot, position)
         if self._durable:
             self._disk.fdatasync(self._descriptor)
@@ -106,9 +115,9 @@ class SlotFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = self._disk.open(str(self.path), os.O_RDWR | os.O_CREAT)
         try:
-            if os.fstat(descriptor).st_size < 2 * SLOT_BYTES:
+            if os.fstat(descriptor).st_size < 2 * self._slot_bytes:
                 # Both slots at once: no later save can meet a full disk.
-                self._disk.fallocate(descriptor, 2 * SLOT_BYTES)
+                self._disk.fallocate(descriptor, 2 * self._slot_bytes)
             if self._durable:
                 self._disk.sync_directory(str(self.path.parent))
         except BaseException:

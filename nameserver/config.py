@@ -42,7 +42,29 @@ class NameserverConfig:
         unit="ms",
     )
     namesrv_data_dir: str = _setting(
-        "", "Directory that remembers the names of known groups; empty: they are not remembered."
+        "",
+        "Directory that remembers the names of known groups, and with controller=true the groups'"
+        " states; empty: nothing is remembered.",
+    )
+    controller: bool = _setting(
+        False,
+        "This nameserver decides who leads the groups of brokers with enableControllerMode=true;"
+        " true on exactly one nameserver, or on all of those that controllerPeers names.",
+    )
+    controller_peers: str = _setting(
+        "",
+        "host:port of the other nameservers with controller=true, separated by commas: two of them,"
+        " so that three keep the groups' states together and any one may fail; empty: this one"
+        " decides alone.",
+    )
+    controller_lease_ms: int = _setting(
+        5_000,
+        "A leader may write so long after a beat that the controller answered; after as much silence"
+        " another one is elected. The same on all brokers and nameservers.",
+        unit="ms",
+    )
+    controller_beat_interval_ms: int = _setting(
+        1_000, "How often brokers beat to the controller; the same as theirs.", unit="ms"
     )
 
     def __post_init__(self) -> None:
@@ -61,3 +83,32 @@ class NameserverConfig:
             raise ValueError("deadMemberRetention must not be shorter than brokerNotActiveTimeout.")
         if self.wait_for_known_groups < 0:
             raise ValueError("waitForKnownGroups must not be negative.")
+        self._check_controller()
+
+    def _check_controller(self) -> None:
+        if self.controller_beat_interval_ms < 10:
+            raise ValueError("controllerBeatIntervalMs must be at least 10 ms.")
+        if self.controller_lease_ms < 3 * self.controller_beat_interval_ms:
+            raise ValueError(
+                f"controllerLeaseMs={self.controller_lease_ms} must be at least 3 times"
+                f" controllerBeatIntervalMs={self.controller_beat_interval_ms}."
+            )
+        if self.controller and not self.namesrv_data_dir:
+            raise ValueError("controller=true needs namesrvDataDir: groups' states must be kept.")
+        if self.controller_peers and not self.controller:
+            raise ValueError("controllerPeers is set, but controller is not true.")
+        peers = self.peers()
+        for peer in peers:
+            host, _, port = peer.rpartition(":")
+            if not (host and port.isdigit() and 0 < int(port) <= _MAX_PORT):
+                raise ValueError(f"controllerPeers: '{peer}' is not an address, HOST:PORT.")
+        if len(set(peers)) != len(peers) or len(peers) not in (0, 2, 4):
+            raise ValueError(
+                f"controllerPeers names {len(peers)} other nameservers: it must be two (or four)"
+                " different ones, so that a majority exists when one fails."
+            )
+
+    def peers(self) -> list[str]:
+        """The other nameservers that decide together with this one."""
+        parts = self.controller_peers.replace(";", ",").split(",")
+        return [part.strip() for part in parts if part.strip()]

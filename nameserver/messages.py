@@ -3,8 +3,18 @@
 The one place of the nameserver that knows both vocabularies.
 """
 
+from ..ha.core.group_state import GroupState
 from ..proto import v1
-from .routes import Addresses, Group, Member, Registration, Replica, Role, Topic
+from .rows import (
+    Addresses,
+    Decision,
+    Group,
+    Member,
+    Registration,
+    Replica,
+    Role,
+    Topic,
+)
 
 
 def replica_from(message: v1.ReplicaIdentity) -> Replica:
@@ -53,6 +63,22 @@ def group_route(group: Group) -> v1.GroupRoute:
             )
             for t in group.topics().values()
         ],
+        epoch=group.leader_epoch,
+        read_only=bool(note := group.why_read_only()),
+        note=note,
+    )
+
+
+def decision_from(state: GroupState) -> Decision:
+    """What the routes need of a group's state."""
+    leader = state.leader
+    return Decision(
+        state.cluster,
+        state.group,
+        state.epoch,
+        leader=None if leader is None else (leader.broker_id, leader.incarnation),
+        hold=state.hold_reason,
+        drain=state.drain,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ..front.context import takes_several_addresses
 from ..proto import v2
 from ..proto.errors import WireError
-from .routes import Group, Topic
+from .rows import Group, Topic
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _SYSTEM_TOPICS = frozenset(
@@ -57,7 +57,7 @@ def message_queues(
     for group, topic in routes:
         broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language, tls))
         types = accepted_types(topic.message_type)
-        for queue_id, permission in enumerate(permissions(topic)):
+        for queue_id, permission in enumerate(permissions(topic, drained=is_drained(group))):
             queues.append(
                 v2.MessageQueue(
                     topic=resource,
@@ -70,10 +70,15 @@ def message_queues(
     return queues
 
 
-def permissions(topic: Topic) -> list[v2.Permission.ValueType]:
+def is_drained(group: Group) -> bool:
+    """An operator sends producers to other groups."""
+    return group.decision is not None and group.decision.drain
+
+
+def permissions(topic: Topic, *, drained: bool = False) -> list[v2.Permission.ValueType]:
     """One permission a queue: the surplus of either side first, then what can be both."""
     readable = topic.read_queues if topic.perm & _READ_BIT else 0
-    writable = topic.write_queues if topic.perm & _WRITE_BIT else 0
+    writable = topic.write_queues if topic.perm & _WRITE_BIT and not drained else 0
     if not readable and not writable:
         return [v2.NONE] * max(1, topic.read_queues, topic.write_queues)
     return (

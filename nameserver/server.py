@@ -7,8 +7,6 @@ is a gRPC failure whose text is a sentence for the broker's operator. The tables
 """
 
 import asyncio
-import hmac
-import ipaddress
 import logging
 from typing import TYPE_CHECKING
 
@@ -16,13 +14,17 @@ from ..front.clock import Clock
 from ..front.config import DoorConfig
 from ..front.door import choose_door
 from ..front.service import Kind, Method, status_failure
+from ..ha.core.group_state import GroupState
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
+from .admission import check_token
 from .config import NameserverConfig
+from .deciding import make_deciding
 from .known_groups import KnownGroups
-from .messages import group_route, registration_from, replica_from
+from .messages import decision_from, group_route, registration_from, replica_from
 from .query_route import check_topic, message_queues
-from .routes import DuplicateReplica, RegistrationRefused, RouteTable
+from .routes import RouteTable
+from .rows import DuplicateReplica, RegistrationRefused
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -31,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 _ALREADY_EXISTS = 6
-_PERMISSION_DENIED = 7
 _FAILED_PRECONDITION = 9
 _UNAVAILABLE = 14
 # Versions of one run start at its wall clock and so never repeat those of an earlier run: a run
@@ -53,6 +54,9 @@ class NameserverServer:
         self._known = KnownGroups(config.namesrv_data_dir)
         self._known_names: frozenset[str] = frozenset()
         self._table = self._new_table()
+        self._deciding = (
+            make_deciding(config, self._clock, self._on_state) if config.controller else None
+        )
         self._door = choose_door(door or DoorConfig())(self._services(), self._clock)
         self._scan_task: asyncio.Task[None] | None = None
 
@@ -61,6 +65,8 @@ class NameserverServer:
         self._known_names = self._known.open()
         self._table = self._new_table()
         try:
+            if self._deciding is not None:
+                self._deciding.open()
             port = await self._door.start(self._config.bind_address, self._config.listen_port)
         except BaseException:
             self._known.close()
@@ -68,8 +74,13 @@ class NameserverServer:
         self._scan_task = asyncio.get_running_loop().create_task(self._scan())
         host = self._config.bind_address
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self._deciding is not None:
+            await self._deciding.start(address)
         logger.info(
-            "nameserver.started address=%s known_groups=%d", address, len(self._known_names)
+            "nameserver.started address=%s known_groups=%d controller=%s",
+            address,
+            len(self._known_names),
+            self._config.controller,
         )
         return address
 
@@ -79,6 +90,8 @@ class NameserverServer:
             self._scan_task.cancel()
             await asyncio.gather(self._scan_task, return_exceptions=True)
             self._scan_task = None
+        if self._deciding is not None:
+            await self._deciding.stop()
         await self._door.drain(grace_s)
         self._known.close()
         logger.info("nameserver.stopped")
@@ -110,11 +123,16 @@ class NameserverServer:
                 status_failure(v2.QueryRouteResponse),
             ),
         )
-        return {method.path: method for method in methods}
+        deciding = self._deciding.methods() if self._deciding is not None else []
+        return {method.path: method for method in (*methods, *deciding)}
+
+    def _on_state(self, state: GroupState) -> None:
+        """A group's state was decided: the routes show it."""
+        self._table.state_decided(decision_from(state))
 
     def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> v1.RegisterResponse:
         """A broker registers or beats."""
-        self._check_token(ctx)
+        check_token(self._config.cluster_token, ctx)
         registration = registration_from(request)
         replica = registration.replica
         try:
@@ -145,7 +163,7 @@ class NameserverServer:
         self, request: v1.UnregisterRequest, ctx: "RequestContext"
     ) -> v1.UnregisterResponse:
         """A broker stops."""
-        self._check_token(ctx)
+        check_token(self._config.cluster_token, ctx)
         replica = replica_from(request.replica)
         taken = self._table.unregister(replica, request.registration_seq)
         logger.info(
@@ -160,7 +178,7 @@ class NameserverServer:
         self, request: v1.GetClusterRequest, ctx: "RequestContext"
     ) -> v1.GetClusterResponse:
         """Everything that is registered, unless the asker has this version already."""
-        self._check_token(ctx)
+        check_token(self._config.cluster_token, ctx)
         version = self._table.version
         if request.known_version == version:
             return v1.GetClusterResponse(version=version, unchanged=True)
@@ -188,19 +206,6 @@ class NameserverServer:
             )
         status = v2.Status(code=v2.OK, message="OK")
         return v2.QueryRouteResponse(status=status, message_queues=queues)
-
-    def _check_token(self, ctx: "RequestContext") -> None:
-        token = self._config.cluster_token
-        if token:
-            if not hmac.compare_digest(token.encode(), ctx.token.encode()):
-                raise RpcFailure(
-                    _PERMISSION_DENIED, "the cluster token is missing or wrong: set clusterToken"
-                )
-        elif not _is_loopback(ctx.peer):
-            raise RpcFailure(
-                _PERMISSION_DENIED,
-                "a nameserver without clusterToken takes brokers of its own machine only",
-            )
 
     def _remember(self, group: str) -> None:
         if group in self._known_names:
@@ -231,11 +236,3 @@ def _internal(path: str, request: type, response: type, handler: object) -> Meth
 
 def _grpc_code(refusal: RegistrationRefused) -> int:
     return _ALREADY_EXISTS if isinstance(refusal, DuplicateReplica) else _FAILED_PRECONDITION
-
-
-def _is_loopback(peer: str) -> bool:
-    host = peer.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return not peer

@@ -70,3 +70,36 @@ class Server:
 
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
     """A certificate and key (PEM) for development, valid for these names."""
+
+class Client:
+    """The other direction: calls to servers, made in a thread of their own, for one event loop."""
+
+    def __init__(self) -> None: ...
+    def descriptor(self) -> int:
+        """The descriptor that is readable while `take` has something."""
+
+    def connect(self, addresses: Sequence[str]) -> int:
+        """A channel to `host:port` alternatives; dialled when it is used. Returns its number."""
+
+    def disconnect(self, channel: int) -> None:
+        """Forget a channel; calls under way go on."""
+
+    def call(
+        self,
+        channel: int,
+        path: str,
+        message: bytes,
+        metadata: Sequence[tuple[str, str]],
+        timeout_ms: int,
+    ) -> int:
+        """Begin a call; returns its number, which `take` names once. Raises ValueError for a channel or
+        a header that cannot be."""
+
+    def cancel(self, call: int) -> None:
+        """Give a call up; `take` does not name it any more unless it had ended before."""
+
+    def take(self, max: int) -> list[tuple[int, int, str, list[bytes]]]:
+        """Up to `max` ended calls: (number, gRPC code, sentence, messages)."""
+
+    def stop(self) -> None:
+        """Drop all connections and end the thread."""

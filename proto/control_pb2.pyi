@@ -294,10 +294,13 @@ class EpochStart(_message.Message):
     LEADER_ID_FIELD_NUMBER: _builtins.int
     LEADER_UUID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     leader_id: _builtins.int
     leader_uuid: _builtins.str
     incarnation: _builtins.int
+    start: _builtins.int
+    """of the epoch: a segment's end and its snapshot may lie in front of this record; 0: the record's place"""
     def __init__(
         self,
         *,
@@ -305,10 +308,11 @@ class EpochStart(_message.Message):
         leader_id: _builtins.int = ...,
         leader_uuid: _builtins.str = ...,
         incarnation: _builtins.int = ...,
+        start: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "leader_id", b"leader_id", "leader_uuid", b"leader_uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "leader_id", b"leader_id", "leader_uuid", b"leader_uuid", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1622,3 +1626,269 @@ class GetConfigResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetConfigResponse: _TypeAlias = GetConfigResponse  # noqa: Y015
+
+@_typing.final
+class ReadLogRequest(_message.Message):
+    """The log as it lies there: whole records from `offset` on, for readers that decode it themselves (the data
+    pipeline); blanks are passed over (`next_offset`). Never beyond what consumers may see. The last answer of a
+    range is the one whose `next_offset` is `end` or above; there is always one answer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    AT_LEAST_FIELD_NUMBER: _builtins.int
+    INSIDE_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """a record's start; 0 and below the log's start: see `at_least`"""
+    end: _builtins.int
+    """stop before the first record that begins here or above; 0: the confirm offset of now"""
+    max_bytes: _builtins.int
+    """of one answer; 0: 1 MiB"""
+    at_least: _builtins.bool
+    """an offset that retention has taken begins at the log's start instead of failing"""
+    inside: _builtins.bool
+    """`offset` may lie inside a record: begin at the first record at or above it"""
+    broker: _builtins.str
+    """the broker name; empty: this one"""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        end: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        at_least: _builtins.bool = ...,
+        inside: _builtins.bool = ...,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_least", b"at_least", "broker", b"broker", "end", b"end", "inside", b"inside", "max_bytes", b"max_bytes", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogRequest: _TypeAlias = ReadLogRequest  # noqa: Y015
+
+@_typing.final
+class LogFrames(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    CRC32_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    CONFIRM_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    offset: _builtins.int
+    """of the first byte"""
+    frames: _builtins.bytes
+    crc32: _builtins.int
+    """of `frames`"""
+    next_offset: _builtins.int
+    log_start: _builtins.int
+    confirm: _builtins.int
+    broker: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        frames: _builtins.bytes = ...,
+        crc32: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        log_start: _builtins.int = ...,
+        confirm: _builtins.int = ...,
+        broker: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "code", b"code", "confirm", b"confirm", "crc32", b"crc32", "frames", b"frames", "log_start", b"log_start", "message", b"message", "next_offset", b"next_offset", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogFrames: _TypeAlias = LogFrames  # noqa: Y015
+
+@_typing.final
+class LocateLogRequest(_message.Message):
+    """Where messages are: what a reader of log ranges needs to plan. Queues of the topics that are named, or of all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    """the broker name; empty: this one"""
+    place: _builtins.int
+    """of the log: `offset` is each queue's first message there or above"""
+    timestamp_ms: _builtins.int
+    """`offset` is each queue's first message of then or later"""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty: every topic"""
+
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueOffset]:
+        """`places` are theirs, in this order"""
+
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        place: _builtins.int | None = ...,
+        timestamp_ms: _builtins.int | None = ...,
+        messages: _abc.Iterable[Global___QueueOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_place", b"_place", "_timestamp_ms", b"_timestamp_ms", "place", b"place", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_place", b"_place", "_timestamp_ms", b"_timestamp_ms", "broker", b"broker", "messages", b"messages", "place", b"place", "timestamp_ms", b"timestamp_ms", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__place: _TypeAlias = _typing.Literal["place"]  # noqa: Y015
+    _WhichOneofArgType__place: _TypeAlias = _typing.Literal["_place", b"_place"]  # noqa: Y015
+    _WhichOneofReturnType__timestamp_ms: _TypeAlias = _typing.Literal["timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__timestamp_ms: _TypeAlias = _typing.Literal["_timestamp_ms", b"_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__place) -> _WhichOneofReturnType__place | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timestamp_ms) -> _WhichOneofReturnType__timestamp_ms | None: ...
+
+Global___LocateLogRequest: _TypeAlias = LocateLogRequest  # noqa: Y015
+
+@_typing.final
+class QueueOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueOffset: _TypeAlias = QueueOffset  # noqa: Y015
+
+@_typing.final
+class QueueBounds(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_OFFSET_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    queue_id: _builtins.int
+    min_offset: _builtins.int
+    max_offset: _builtins.int
+    """the next message's"""
+    offset: _builtins.int
+    """as asked for"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        queue_id: _builtins.int = ...,
+        min_offset: _builtins.int = ...,
+        max_offset: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_offset", b"max_offset", "min_offset", b"min_offset", "offset", b"offset", "queue_id", b"queue_id", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueBounds: _TypeAlias = QueueBounds  # noqa: Y015
+
+@_typing.final
+class LogPlace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLACE_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    place: _builtins.int
+    """-1: there is no such message"""
+    size: _builtins.int
+    def __init__(
+        self,
+        *,
+        place: _builtins.int = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["place", b"place", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPlace: _TypeAlias = LogPlace  # noqa: Y015
+
+@_typing.final
+class LocateLogResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    CONFIRM_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    PLACES_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    message: _builtins.str
+    broker: _builtins.str
+    log_start: _builtins.int
+    confirm: _builtins.int
+    """how far the log may be read"""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueBounds]: ...
+    @_builtins.property
+    def places(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogPlace]: ...
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """every broker name that this node knows, itself included"""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        broker: _builtins.str = ...,
+        log_start: _builtins.int = ...,
+        confirm: _builtins.int = ...,
+        queues: _abc.Iterable[Global___QueueBounds] | None = ...,
+        places: _abc.Iterable[Global___LogPlace] | None = ...,
+        brokers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "brokers", b"brokers", "code", b"code", "confirm", b"confirm", "log_start", b"log_start", "message", b"message", "places", b"places", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocateLogResponse: _TypeAlias = LocateLogResponse  # noqa: Y015

@@ -3,7 +3,7 @@
 isort:skip_file
 Replication: the leader streams its commit log, byte by byte as it lies on disk, to a follower,
 which opens the stream. Offsets are byte positions in the log; times are the sender's own and
-only echoed; checksums are CRC-32. Epochs travel from the first form on; it always says 1.
+only echoed; checksums are CRC-32. Epochs travel from the first form on; a static group says 1.
 """
 
 from collections import abc as _abc
@@ -81,7 +81,7 @@ class _MetaKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MetaKind.Val
     TIMER: _MetaKind.ValueType  # 2
     LOCKS: _MetaKind.ValueType  # 3
     POP: _MetaKind.ValueType  # 4
-    """payload: PopHandover"""
+    """payload: PopHandover; a follower that served pops alone sends it to its next leader"""
 
 class MetaKind(_MetaKind, metaclass=_MetaKindEnumTypeWrapper): ...
 
@@ -91,7 +91,7 @@ OFFSETS: MetaKind.ValueType  # 1
 TIMER: MetaKind.ValueType  # 2
 LOCKS: MetaKind.ValueType  # 3
 POP: MetaKind.ValueType  # 4
-"""payload: PopHandover"""
+"""payload: PopHandover; a follower that served pops alone sends it to its next leader"""
 Global___MetaKind: _TypeAlias = MetaKind  # noqa: Y015
 
 class _RejectCode:
@@ -533,6 +533,7 @@ class HelloReply(_message.Message):
     GROUP_STATE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     LEADER_UUID_FIELD_NUMBER: _builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     leader_id: _builtins.int
     accept: _builtins.bool
@@ -546,6 +547,8 @@ class HelloReply(_message.Message):
     detail: _builtins.str
     """a sentence for people when it is refused"""
     leader_uuid: _builtins.str
+    accept_loss: _builtins.bool
+    """a cut may go below the follower's confirm offset: an operator forced it, or the group is asynchronous"""
     @_builtins.property
     def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochStartPoint]: ...
     @_builtins.property
@@ -568,10 +571,11 @@ class HelloReply(_message.Message):
         group_state: _builtins.bytes = ...,
         detail: _builtins.str = ...,
         leader_uuid: _builtins.str = ...,
+        accept_loss: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "confirm", b"confirm", "cut_to", b"cut_to", "detail", b"detail", "epoch", b"epoch", "epochs", b"epochs", "group_state", b"group_state", "leader_id", b"leader_id", "leader_uuid", b"leader_uuid", "log_start", b"log_start", "reject_code", b"reject_code", "start_offset", b"start_offset", "verify", b"verify"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept", b"accept", "accept_loss", b"accept_loss", "confirm", b"confirm", "cut_to", b"cut_to", "detail", b"detail", "epoch", b"epoch", "epochs", b"epochs", "group_state", b"group_state", "leader_id", b"leader_id", "leader_uuid", b"leader_uuid", "log_start", b"log_start", "reject_code", b"reject_code", "start_offset", b"start_offset", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

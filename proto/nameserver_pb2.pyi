@@ -306,7 +306,16 @@ class GroupRoute(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     group: _builtins.str
+    epoch: _builtins.int
+    """of the newest leader or state; never decreases"""
+    read_only: _builtins.bool
+    """no live leader, held, or drained: producers should go elsewhere"""
+    note: _builtins.str
+    """why, for people"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     @_builtins.property
@@ -317,10 +326,13 @@ class GroupRoute(_message.Message):
         group: _builtins.str = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
         topics: _abc.Iterable[Global___TopicRoute] | None = ...,
+        epoch: _builtins.int = ...,
+        read_only: _builtins.bool = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "members", b"members", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "members", b"members", "note", b"note", "read_only", b"read_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,36 @@ HA: Final = "/cometmq.v1.HaReplication/"
 
 HA_REPLICATE: Final = HA + "Replicate"
 
+CONTROLLER: Final = "/cometmq.v1.GroupController/"
+
+CONTROLLER_SESSION: Final = CONTROLLER + "Session"
+ALTER_ISR: Final = CONTROLLER + "AlterIsr"
+REPORT_CUT: Final = CONTROLLER + "ReportCut"
+PROCESS_EXITED: Final = CONTROLLER + "ProcessExited"
+SWITCHOVER: Final = CONTROLLER + "Switchover"
+FORCE_ELECT: Final = CONTROLLER + "ForceElect"
+SET_DRAIN: Final = CONTROLLER + "SetDrain"
+GET_GROUPS: Final = CONTROLLER + "GetGroups"
+
+REPLICA: Final = "/cometmq.v1.ReplicaControl/"
+
+REPLICA_STATUS: Final = REPLICA + "Status"
+FENCE: Final = REPLICA + "Fence"
+STEP_DOWN: Final = REPLICA + "StepDown"
+PROMOTE: Final = REPLICA + "Promote"
+FOLLOW: Final = REPLICA + "Follow"
+RESEED: Final = REPLICA + "Reseed"
+CUT_TAIL: Final = REPLICA + "CutTail"
+REPLAY_TAIL: Final = REPLICA + "ReplayTail"
+GET_DIGESTS: Final = REPLICA + "GetDigests"
+READ_RANGE: Final = REPLICA + "ReadRange"
+
+META_CELL: Final = "/cometmq.v1.MetaCell/"
+
+CELL_PREPARE: Final = META_CELL + "Prepare"
+CELL_ACCEPT: Final = META_CELL + "Accept"
+CELL_READ: Final = META_CELL + "Read"
+
 ADMIN: Final = "/cometmq.v1.Admin/"
 
 CREATE_TOPIC: Final = ADMIN + "CreateTopic"
@@ -72,6 +102,8 @@ GET_CONFIG: Final = ADMIN + "GetConfig"
 QUERY_MESSAGES: Final = ADMIN + "QueryMessages"
 SET_ARCHIVE_WATERMARK: Final = ADMIN + "SetArchiveWatermark"
 GET_ARCHIVE_WATERMARK: Final = ADMIN + "GetArchiveWatermark"
+READ_LOG: Final = ADMIN + "ReadLog"
+LOCATE_LOG: Final = ADMIN + "LocateLog"
 
 TEST: Final = "/cometmq.v1.Test/"
 
@@ -82,3 +114,4 @@ PUT_FAULT: Final = TEST + "PutFault"
 LIST_FAULTS: Final = TEST + "ListFaults"
 CLEAR_FAULTS: Final = TEST + "ClearFaults"
 GET_COUNTERS: Final = TEST + "GetCounters"
+SET_ROUTES: Final = TEST + "SetRoutes"

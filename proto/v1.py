@@ -5,6 +5,7 @@ cluster and its tools. Fields are only ever added; a number is never used twice.
 """
 
 from .control_pb2 import *
+from .controller_pb2 import *
 from .ha_pb2 import *
 from .nameserver_pb2 import *
 from .test_pb2 import *

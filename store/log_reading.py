@@ -6,6 +6,7 @@ dispatches, replicates or flushes stops there. The writing half stands in `commi
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -20,6 +21,7 @@ from .record import (
     MAGIC_V1,
     MAGIC_V2,
 )
+from .scan_one import find_record
 from .segment import Segment
 
 _CRC_CHUNK_BYTES: Final = 1 << 20
@@ -34,7 +36,10 @@ class LogReading:
 
     segment_bytes: int
     segments: list[Segment]
+    tail: Segment | None
     readable_end: int
+    #: Asked before raw bytes of a finished segment are handed out (block_face.py); may raise CorruptLogError.
+    guard: Callable[[int, int], None] | None = None
 
     # -- places -------------------------------------------------------------------------------
 
@@ -117,6 +122,8 @@ class LogReading:
         stop = min(segment.size, self.readable_end - segment.start)
         if stop - position > size_max:
             stop = self._last_border(segment, position, position + size_max)
+        if self.guard is not None and segment is not self.tail:
+            self.guard(offset, segment.start + stop)
         return segment.map[position:stop]
 
     def _last_border(self, segment: Segment, position: int, limit: int) -> int:
@@ -133,6 +140,18 @@ class LogReading:
                 break
             border += fields[0]
         return border if border > position else limit
+
+    def border_at(self, offset: int) -> int:
+        """Start of the first record at or above `offset`, which may lie inside one; the segment's end
+        where none follows in it (its blank does). Raises OffsetOutOfRangeError."""
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        limit = min(segment.size, self.readable_end - segment.start)
+        with segment.hold() as data:
+            found = find_record(data, position, limit, segment.start, check_crc=False)
+        if found >= 0:
+            return segment.start + found
+        return min(segment.start + segment.size, self.readable_end)
 
     def crc(self, begin: int, end: int) -> int:
         """CRC-32 of the bytes [begin, end), over segments."""

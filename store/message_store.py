@@ -7,7 +7,7 @@ What a PUT_OK promises: the record is in the page cache and survives the process
 loss once `flushed_offset` has passed its end. Readers see a record after `dispatch` passed it; who
 calls decides how far (`up_to`), for instance not beyond what replicas have confirmed.
 
-Reading stands in `read_face.py`, appending in `write_face.py`. After a failed flush or a failed queue
+Reading stands in `read_face.py`, appending in `write_face.py`, checking and mending in `block_face.py`. After a failed flush or a failed queue
 write the store is read-only until it is opened again: `writable` is false and `refusal` says why.
 Nothing is lost by that: the log is the truth, queues are derived from it at the next start.
 """
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 
 from .append import Appender
+from .block_face import BlockFace
 from .checkpoint import Checkpoint, CheckpointFile
 from .commit_log import CommitLog
 from .config import StoreConfig
@@ -61,7 +62,7 @@ logger = logging.getLogger(__name__)
 _QUEUES = "dispatch"
 
 
-class MessageStore(ReadFace, QueryFace, WriteFace, StateFace):
+class MessageStore(ReadFace, QueryFace, WriteFace, StateFace, BlockFace):
     """Open, start, use, close; each once."""
 
     def __init__(

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from .append import Appender
 from .commit_log import CommitLog
+from .places import offset_at, place_of
 from .queue_table import QueueTable
 from .reading import QueueReader
 from .results import GetResult
@@ -60,6 +61,19 @@ class ReadFace:
         self.meter.get(len(result.records), result.size)
         return result
 
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message is further behind the log's end than `accessMessageInMemoryMaxRatio` of
+        the machine's memory. Raises OSError when the queue's file cannot be read."""
+        return self._reader.is_cold(topic, queue_id, offset)
+
+    def is_cold_place(self, physical_offset: int) -> bool:
+        """The same for a place in the log."""
+        return self._reader.is_cold_place(physical_offset)
+
+    def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """The physical offset of a message that readers see. Raises OSError when the queue's file cannot be read."""
+        return self._reader.place_of(topic, queue_id, offset)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         return self._reader.min_offset(topic, queue_id)
 
@@ -91,6 +105,21 @@ class ReadFace:
     ) -> int:
         """First offset stored at or after the time; with `upper` the last at or before it."""
         return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper)
+
+    def place(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
+        """Physical offset and size of a message's record; None where there is no such message."""
+        queue = self._queues.queues.get((topic, queue_id))
+        return place_of(queue, offset) if queue is not None else None
+
+    def offset_by_place(self, topic: str, queue_id: int, place: int) -> int:
+        """First offset whose record lies at this place of the log or above."""
+        queue = self._queues.queues.get((topic, queue_id))
+        return offset_at(queue, place) if queue is not None else 0
+
+    def border_at(self, offset: int) -> int:
+        """Start of the first record at or above `offset`, which may lie inside one; the segment's end
+        where none follows in it. Raises OffsetOutOfRangeError."""
+        return self._log.border_at(offset)
 
     def queues(self) -> Iterable[tuple[str, int]]:
         """(topic, queue id) of every queue that holds or held a record."""

@@ -12,6 +12,9 @@
 | NO_MATCHED_MESSAGE | units were looked at, none matched (or all were fillers) | the same |
 | MESSAGE_WAS_REMOVING | units were looked at, no record behind them is there | the same |
 
+A record of a finished segment whose body is damaged is handed out to nobody: the batch ends in front of it while it can be
+mended from another replica (block_face.py), else it is passed over.
+
 Statuses and next offsets are RocketMQ's (store format, section 9.1). OFFSET_RESET is the answer of a
 broker that was told to reset a group; a store never gives it. A unit whose record retention took is
 passed over; one whose record should be there and is not (damage) as well, with one warning a queue.
@@ -40,6 +43,7 @@ from .errors import OffsetOutOfRangeError
 from .queue_table import QueueTable
 from .record import RECORD_BYTES_MIN
 from .results import GetResult, GetStatus, StoredRecord
+from .scan_one import body_matches
 from .topic_names import check_topic
 
 logger = logging.getLogger(__name__)
@@ -82,6 +86,10 @@ class QueueReader:
         #: So far behind the log's end records count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
         self._warned: set[ConsumeQueue] = set()
+        #: See block_face.py; while it is set, bodies of finished segments are checked.
+        self.on_rot: Callable[[int, int], bool] | None = None
+        #: Ranges of the log that no reader gets.
+        self.forbidden: set[tuple[int, int]] = set()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -128,6 +136,26 @@ class QueueReader:
             return GetStatus.NO_MATCHED_LOGIC_QUEUE
         return GetStatus.NO_MESSAGE_IN_QUEUE
 
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether a message lies so far behind the log's end that it has to come from the disk."""
+        log = self._log
+        if log.readable_end - log.start <= self._memory_span:
+            return False
+        place = self.place_of(topic, queue_id, offset)
+        return place is not None and self.is_cold_place(place)
+
+    def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where in the log a message lies; None for one that readers do not see."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        unit = queue.read(offset, 1)
+        return int(UNIT.unpack(unit)[0]) if unit else None
+
+    def is_cold_place(self, physical_offset: int) -> bool:
+        """The same for a place in the log."""
+        return self._log.readable_end - physical_offset > self._memory_span
+
     def _limits(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[int, int]:
         """RocketMQ's own, for a batch that begins at `offset`."""
         config = self._config
@@ -157,6 +185,7 @@ class QueueReader:
         records, granted = result.records, bytes_max
         check = _SIZE_AND_PLACE.unpack_from
         begin = stop = 0  # of the segment that `data` is the map of
+        cold = False  # it is finished, and to be checked
         data: mmap.mmap | bytes = b""
         number = result.next_offset
         end = min(number + max(self._filter_units_max, count_max), result.max_offset)
@@ -178,6 +207,7 @@ class QueueReader:
                             segment = segments[(offset - log_start) // segment_bytes]
                             begin, stop, data = segment.start, segment.end, segment.map
                             stop = min(stop, log_end)
+                            cold = self.on_rot is not None and segment is not log.tail
                         at = offset - begin
                         # A record's place is checked on every read (store format, section 9.4).
                         if (
@@ -185,11 +215,15 @@ class QueueReader:
                             and size >= RECORD_BYTES_MIN
                             and offset + size <= stop
                             and check(data, at) == (size, offset)
+                            and not (cold and self._is_rotten(data[at : at + size], offset))
                         ):
                             bytes_max -= size
                             records.append(
                                 StoredRecord(number, offset, data[at : at + size], tags_code)
                             )
+                        elif cold and self._waits(offset, size):
+                            end = number
+                            break
                         else:
                             self._miss(queue, number, offset, size, result)
                     seen = offset
@@ -202,6 +236,24 @@ class QueueReader:
         result.next_offset = number
         result.size = granted - bytes_max
         result.suggest_pulling_from_slave = log_end - seen > self._memory_span
+
+    def _is_rotten(self, record: bytes, offset: int) -> bool:
+        """Whether the disk has changed a record: its body's checksum is wrong, or a scrub says so."""
+        forbidden = self.forbidden
+        if forbidden:
+            stop = offset + len(record)
+            if any(begin < stop and offset < end for begin, end in forbidden):
+                return True
+        return not body_matches(record)
+
+    def _waits(self, offset: int, size: int) -> bool:
+        """Whether a record that is not what it was will be mended, so that nobody may pass it over."""
+        return (
+            offset >= self._log.start
+            and offset + size <= self._log.readable_end
+            and self.on_rot is not None
+            and self.on_rot(offset, size)
+        )
 
     def _miss(
         self, queue: ConsumeQueue, number: int, offset: int, size: int, result: GetResult

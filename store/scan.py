@@ -29,7 +29,16 @@ import numpy as np
 from .errors import RecordFormatError
 from .record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 from .scan_columns import Columns, TopicTable, check_bodies, check_records, columns_at
-from .scan_one import Buffer, Found, find_record, inspect, is_empty, is_record
+from .scan_one import (
+    MAGIC_AT,
+    MAGIC_BYTES,
+    Buffer,
+    Found,
+    find_record,
+    inspect,
+    is_empty,
+    is_record,
+)
 from .scan_raw import BytesTable, Flags, Integers, RawBytes
 
 __all__ = [
@@ -65,6 +74,10 @@ _LOCKSTEP_RECORD_MAX: Final = 16 << 10
 _STEPS: Final = 16_384
 #: After a broken chain, and to learn the mean size, so many records are walked one by one.
 _STEPS_ASIDE: Final = 512
+#: A walker's place is looked for in the two records that follow, but in so many bytes at least.
+_REACH_BYTES_MIN: Final = 256
+_MAGIC_BYTE: Final = np.uint8(MAGIC_V1 >> 24 & 0xFF)
+_PHYSICAL_OFFSET_AT: Final = 28
 _SIZE_AND_MAGIC: Final = np.dtype(">u8")
 _MAGICS: Final = (np.uint64(MAGIC_V1 & 0xFFFFFFFF), np.uint64(MAGIC_V2 & 0xFFFFFFFF))
 _BLANK_MAGIC: Final = (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
@@ -263,14 +276,14 @@ class Walk:
         return self._lockstep(raw, stop, spacing)
 
     def _lockstep(self, raw: RawBytes, stop: int, spacing: int) -> Integers:
-        starts = [self.end]
-        while (begin := starts[-1] + spacing) < stop:
-            found = find_record(raw.data, begin, stop, self._base, check_crc=False)
-            if found < 0:
-                break
-            starts.append(found)
-        limits = [*starts[1:], stop]
-        positions, ends = _hop(raw, np.array(starts, np.int64), np.array(limits, np.int64))
+        reach = min(spacing, max(int(self._mean) * 2, _REACH_BYTES_MIN))
+        begins = np.arange(self.end + spacing, min(stop, raw.size - reach) - 3, spacing)
+        starts = np.concatenate(([self.end], _sync_points(raw, begins, reach, self._base)))
+        starts = starts[starts < stop]
+        if len(starts) < _WALKERS_MIN:  # large records among small ones
+            return _steps(raw, self.end, stop, _STEPS)
+        limits = np.append(starts[1:], stop)
+        positions, ends = _hop(raw, starts, limits)
         broken = np.flatnonzero(ends[:-1] != limits[:-1])
         if len(broken):
             self._aside = True
@@ -291,6 +304,28 @@ def _steps(raw: RawBytes, position: int, stop: int, count: int) -> Integers:
         found.append(position)
         position += length
     return np.array(found, np.int64)
+
+
+def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Integers:
+    """The first place that looks like a record and names itself, in the `reach` bytes behind each of
+    these (equally far apart); none where there is no such place."""
+    if not len(begins):
+        return begins
+    step = int(begins[1] - begins[0]) if len(begins) > 1 else reach
+    windows = np.lib.stride_tricks.as_strided(
+        raw.flat[int(begins[0]) :], (len(begins), reach), (step, 1), writeable=False
+    )
+    rows, places = np.divmod(np.flatnonzero(windows == _MAGIC_BYTE), reach)
+    at = begins[rows] + places - MAGIC_AT
+    fits = (at >= begins[rows]) & (at + RECORD_BYTES_MIN <= raw.size)
+    rows, at = rows[fits], at[fits]
+    magic = raw.unsigned(at + MAGIC_AT, MAGIC_BYTES).astype(np.uint64)
+    good = (magic == _MAGICS[0]) | (magic == _MAGICS[1])
+    rows, at = rows[good], at[good]
+    own = raw.signed64(at + _PHYSICAL_OFFSET_AT) == at + base
+    rows, at = rows[own], at[own]
+    found: Integers = at[np.unique(rows, return_index=True)[1]]
+    return found
 
 
 def _hop(raw: RawBytes, starts: Integers, limits: Integers) -> tuple[Integers, Integers]:
@@ -337,7 +372,8 @@ def _used_end(raw: RawBytes, begin: int, end: int) -> int:
     """Position behind the last byte in [begin, end) that is not zero, or `begin`."""
     for stop in range(end, begin, -_SEARCH_BYTES):
         start = max(stop - _SEARCH_BYTES, begin)
-        used = np.flatnonzero(raw.flat[start:stop])
+        # Of a copy: a live log is written to meanwhile, which nonzero itself refuses.
+        used = np.flatnonzero(raw.flat[start:stop] != 0)
         if len(used):
             return start + int(used[-1]) + 1
     return begin

@@ -276,6 +276,14 @@ class Segment:
             if self.map[position : position + len(zeros)] != zeros:
                 self._disk.write_log(self._descriptor, zeros, position)
 
+    def overwrite(self, position: int, data: bytes) -> None:
+        """Put other bytes in the place of what was written there, durably; where the segment ends does not
+        move. Any thread. Raises OSError."""
+        done = self._disk.write_log(self._descriptor, data, position)
+        if done != len(data):
+            raise OSError(errno.EIO, f"{done} of {len(data)} bytes were written", self.path)
+        self._disk.fdatasync(self._descriptor)
+
     def close(self) -> None:
         """Unmap now, or when the last view is released. Closing twice does nothing."""
         if self._closing:

@@ -10,6 +10,7 @@ from threading import Event
 from .append import Appender, refused, unflushed
 from .commit_log import CommitLog
 from .config import StoreConfig
+from .disk import NO_SPACE
 from .errors import DiskFullError, StoreClosedError
 from .flush import LogFlusher
 from .group_commit import FlushRequest
@@ -112,6 +113,8 @@ class WriteFace:
         try:
             end = self._log.append_raw(offset, data)
         except OSError as error:
+            if error.errno in NO_SPACE:  # nothing of it was written; the leader sends it again
+                raise DiskFullError(f"There is no room for the leader's bytes: {error}.") from error
             self._gate.refuse(f"Writing the commit log failed: {error}.")
             raise StoreClosedError(self._gate.refusal) from error
         if self._sync and self._log_flusher is not None:

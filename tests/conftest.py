@@ -23,6 +23,34 @@ NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
+#: Files that keep a worker for a minute or more, the longest first: begun last, they would run alone at the end.
+LONG_FILES = (
+    "docker/test_compose.py",
+    "pipeline/test_cluster.py",
+    "front/test_native_soak.py",
+    "drills/test_table_network.py",
+    "drills/test_random.py",
+    "drills/test_table_controller.py",
+    "drills/test_table_crashes.py",
+    "drills/test_table_storage.py",
+    "drills/test_table_power.py",
+    "drills/test_table_messages.py",
+    "pipeline/test_kills.py",
+    "pipeline/test_worked_example.py",
+    "pipeline/test_gate.py",
+    "pipeline/test_ending.py",
+    "interop/test_other_clients.py",
+    "drills/test_kill9.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long files first, everything else in its order."""
+    folder = Path(__file__).parent
+    first = {folder / name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
+
+
 def _refuse_skip(report: Any) -> None:
     """Turn a skip into a failure; an expected failure (xfail) is none."""
     if ON_CI and report.skipped and not hasattr(report, "wasxfail"):

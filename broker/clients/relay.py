@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from ...front.context import FORWARDED
+from ...ha.redial import RedialedChannel
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 3.0
 # Clients beat every 10 s: this many under way means that the leader does not answer.
 _UNDER_WAY_MAX = 1_000
-_OPTIONS = (("grpc.max_reconnect_backoff_ms", 2000), ("grpc.enable_retries", 0))
 
 
 class Relay:
@@ -35,7 +35,7 @@ class Relay:
         """`leader` gives the leader's clients' address, or None while nobody knows it."""
         self._leader = leader
         self._target = ""
-        self._channel: grpc.aio.Channel | None = None
+        self._channel: RedialedChannel | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failing = False
 
@@ -58,13 +58,13 @@ class Relay:
     async def _send(self, target: str, path: str, request: bytes, ctx: RequestContext) -> None:
         if target != self._target:
             old, self._target = self._channel, target
-            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            self._channel = RedialedChannel(target)
             if old is not None:
                 await old.close()
         assert self._channel is not None
         metadata = (*(pair for pair in ctx.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
         try:
-            await self._channel.unary_unary(path)(request, metadata=metadata, timeout=_TIMEOUT_S)
+            await self._channel.call(path, request, metadata, _TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if not self._failing:
                 log.info("relay.failed target=%s code=%s", target, error.code().name)

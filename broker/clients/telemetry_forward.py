@@ -20,7 +20,7 @@ import logging
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import grpc.aio
@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AsyncExitStack
 
+    from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
+    from ..cluster_view import ClusterView
     from ..node import Node
+    from .registry import ClientRegistry
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +56,18 @@ _SAY_AGAIN_S = 45.0
 _LOST = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
+class ForwardingNode(Protocol):
+    """What is needed of a node; a proxy is another one."""
+
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    clients: ClientRegistry
+    cluster: ClusterView
+    is_leader: bool
+
+
 @dataclass(slots=True)
-class _Guest:
+class Guest:
     """A client with a stream here."""
 
     client_id: str
@@ -79,11 +92,12 @@ class _Link:
 class TelemetryForward:
     """All streams of this node to leaders, in the names of clients."""
 
-    def __init__(self, node: Node, config: DoorConfig) -> None:
+    def __init__(self, node: ForwardingNode, config: DoorConfig) -> None:
         self._node = node
         self._pool = ChannelPool(config)
-        self._guests: dict[str, _Guest] = {}
-        self._addresses: dict[str, str] = {}
+        self._guests: dict[str, Guest] = {}
+        self._connected_to: tuple[bool, dict[str, str]] = False, {}
+        """Whether this node led, and every group's leader, when all guests were connected last."""
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -97,11 +111,10 @@ class TelemetryForward:
         guest = self._guests.get(ctx.client_id)
         if command.HasField("settings"):
             if guest is None:
-                guest = self._guests[ctx.client_id] = _Guest(ctx.client_id, ctx.metadata)
+                guest = self._guests[ctx.client_id] = Guest(ctx.client_id, ctx.metadata)
             guest.metadata = ctx.metadata
             guest.settings = command.SerializeToString()
-            topics = command.settings.publishing.topics
-            guest.topics = frozenset(topic.name for topic in topics)
+            guest.topics = self._topics_of(command.settings)
             for link in guest.links.values():
                 link.settings = guest.settings
                 link.news.set()
@@ -110,6 +123,10 @@ class TelemetryForward:
             for link in guest.links.values():
                 link.answers.append(command.SerializeToString())
                 link.news.set()
+
+    def _topics_of(self, settings: v2.Settings) -> frozenset[str]:
+        """That decide which leaders a client concerns."""
+        return frozenset(topic.name for topic in settings.publishing.topics)
 
     def forget(self, client_id: str) -> None:
         """The client has no stream here any more."""
@@ -123,9 +140,10 @@ class TelemetryForward:
         groups = self._node.cluster.groups
         leaders = {name: group.leader() for name, group in groups.items()}
         addresses = {name: leader.client for name, leader in leaders.items() if leader}
-        if len(groups) == 1 and addresses == self._addresses:
+        now = self._node.is_leader, addresses
+        if len(groups) == 1 and now == self._connected_to:
             return  # topics count only among several groups
-        self._addresses = addresses
+        self._connected_to = now
         for guest in self._guests.values():
             self._connect(guest)
 
@@ -139,7 +157,7 @@ class TelemetryForward:
         await asyncio.gather(*self._ending, *self._connecting.values(), return_exceptions=True)
         await self._pool.close()
 
-    def _connect(self, guest: _Guest) -> None:
+    def _connect(self, guest: Guest) -> None:
         """Have a link to every leader concerned and to no other node."""
         if self._closed:
             return
@@ -150,7 +168,7 @@ class TelemetryForward:
             link = guest.links[address] = _Link(settings=guest.settings)
             link.task = self._node.loop.create_task(self._keep(guest, link, address))
 
-    def _leaders(self, guest: _Guest) -> Iterable[str]:
+    def _leaders(self, guest: Guest) -> Iterable[str]:
         view = self._node.cluster
         own = view.own().leader()
         if not self._node.is_leader and own is not None:
@@ -167,7 +185,7 @@ class TelemetryForward:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    async def _keep(self, guest: _Guest, link: _Link, address: str) -> None:
+    async def _keep(self, guest: Guest, link: _Link, address: str) -> None:
         """Hold the stream open, whatever happens to it, until the link is ended."""
         delay_s = _RETRY_FIRST_S
         metadata = (*(pair for pair in guest.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))
@@ -208,7 +226,7 @@ class TelemetryForward:
     def _wanted(self, address: str) -> bool:
         return any(address in guest.links for guest in self._guests.values())
 
-    async def _converse(self, guest: _Guest, link: _Link, call: Any) -> bool:
+    async def _converse(self, guest: Guest, link: _Link, call: Any) -> bool:
         """Until the leader ends the stream; returns whether it said anything before."""
         heard = False
         writing = asyncio.ensure_future(self._write(guest, link, call))
@@ -224,7 +242,7 @@ class TelemetryForward:
             await asyncio.gather(writing, return_exceptions=True)
         return heard
 
-    async def _write(self, guest: _Guest, link: _Link, call: Any) -> None:
+    async def _write(self, guest: Guest, link: _Link, call: Any) -> None:
         """Say what there is to say; a stream that is gone is the reader's to notice."""
         while True:
             try:
@@ -243,15 +261,24 @@ class TelemetryForward:
             while link.answers:
                 await call.write(link.answers.popleft())
 
-    def _hand_over(self, guest: _Guest, answer: bytes) -> None:
+    def _hand_over(self, guest: Guest, answer: bytes) -> None:
         """Give a leader's command to the client; its answers to settings are for nobody."""
         try:
             kind = v2.TelemetryCommand.FromString(answer).WhichOneof("command")
         except DecodeError as error:
             log.warning("telemetry.unreadable_command error=%s", error)
             return
+        if kind == "settings":
+            self._settings_answered(guest, answer)
+        elif kind is not None:
+            self._give(guest, answer, kind)
+
+    def _settings_answered(self, guest: Guest, answer: bytes) -> None:
+        """The client has this node's own answer."""
+
+    def _give(self, guest: Guest, answer: bytes, kind: str) -> None:
         client = self._node.clients.get(guest.client_id)
-        if kind in (None, "settings") or client is None:
+        if client is None:
             return
         for stream in reversed(client.streams):
             if stream.finished:

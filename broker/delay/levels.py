@@ -89,6 +89,12 @@ class DelayLevels:
             self._handle.cancel()
             self._handle = None
 
+    def follow(self) -> None:
+        """Another replica delivers: how far this one was lies in the consumer offsets."""
+        self.halt()
+        self._note()
+        self._saver.changed()
+
     async def stop(self) -> None:
         """Deliver no more; what may be saved is."""
         self.halt()
@@ -242,7 +248,7 @@ class DelayLevels:
 
 def open_delay_levels(node: Node, stack: AsyncExitStack) -> None:
     """Make the service and begin on a leader; `stack` stops it. Raises ConfigFileError."""
-    levels = DelayLevels(node)
+    levels = node.levels = DelayLevels(node)
     node.closers.append(levels.halt)
     node.store.on_closed.append(levels.finish)
     stack.push_async_callback(levels.stop)

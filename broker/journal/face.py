@@ -63,6 +63,12 @@ class Journal(Protocol):
     def restored(self, core: PopGroup) -> Restored:
         """What is known of a group's deliveries from before; asked when its state is made."""
 
+    def lead(self) -> None:
+        """From now on this replica writes."""
+
+    def follow(self) -> None:
+        """Another replica writes from now on."""
+
 
 class NullJournal:
     """Keeps nothing."""
@@ -92,3 +98,9 @@ class NullJournal:
     def restored(self, core: PopGroup) -> Restored:
         """Nothing is known."""
         return Restored()
+
+    def lead(self) -> None:
+        """Nothing."""
+
+    def follow(self) -> None:
+        """Nothing."""

@@ -19,6 +19,7 @@ from ..pop.ack import ACK_ENTRIES_MAX
 from ..pop.dead_letter import Origin, move
 from ..pop.delivery import Claim, Outcome
 from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
+from ..pop.request import is_same_message
 from ..validation import check_group, check_invisible, check_topic, duration_ms, require_client_id
 from .names import PROPERTY, queue_of
 from .receive import QUEUE
@@ -163,7 +164,7 @@ class LiteAcks:
         lite = lite or self._lite_of(handle)
         queue = queue_of(request.topic.name, lite)
         # A follower may not have the message yet that the leader gave out.
-        if not lite or (node.is_leader and handle.offset >= node.store.next_offset(queue, 0)):
+        if not lite or (node.is_leader and not is_same_message(node.store, queue, handle)):
             raise WireError(*_INVALID)
         return handle, queue
 

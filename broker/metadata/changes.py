@@ -36,7 +36,7 @@ def check_writable(node: Node) -> None:
         raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
     if not node.store.writable:
         raise WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
-    refusal = node.replication.write_refusal()
+    refusal = node.write_refusal()
     if refusal is not None:
         raise WireError(v2.HA_NOT_AVAILABLE, refusal)
 

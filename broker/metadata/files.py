@@ -68,31 +68,56 @@ class MetaFiles:
         self._topics_version = DataVersion(wall_ms)
         self._groups_version = DataVersion(wall_ms)
         self._meta_version: Callable[[], int] = int
+        self._unknown: tuple[list[Topic], list[Group]] = ([], [])
+        """What Apache's files say, until somebody leads."""
         self._topics_rest: dict[Any, Any] = {}
         self._groups_rest: dict[Any, Any] = {}
         self._topics = json_file.Saver(self._topics_path, self._render_topics, _SAVE_DELAY_S)
         self._groups = json_file.Saver(self._groups_path, self._render_groups, _SAVE_DELAY_S)
 
-    def import_into(self, meta_log: MetaLog, write: bool) -> None:
-        """Give `meta_log` what the files hold. Raises ConfigFileError."""
+    def import_into(self, meta_log: MetaLog, write: bool, *, elected: bool = False) -> None:
+        """Give `meta_log` what the files hold. Raises ConfigFileError.
+
+        Where leaders are `elected`, only files that Apache wrote are news: what our own file has beyond
+        the log is of a tail that was cut, or of another epoch. It is written by `write_unknown`.
+        """
         topics = json_file.load(self._topics_path, _topics_of) or {}
         groups = json_file.load(self._groups_path, _groups_of) or {}
         self._topics_version.load(topics.get("dataVersion") or {})
         self._groups_version.load(groups.get("dataVersion") or {})
         self._topics_rest = _rest_of(topics, TOPICS_TABLE)
         self._groups_rest = _rest_of(groups, GROUPS_TABLE)
+        self._meta_version = lambda: meta_log.version
         known = meta_log.version
+        is_news = [
+            _WRITTEN_AT not in content if elected else _is_news(content, known)
+            for content in (topics, groups)
+        ]
+        if elected and not write:
+            self._unknown = (
+                _topics_of(topics) if is_news[0] else [],
+                _groups_of(groups) if is_news[1] else [],
+            )
+            is_news = [False, False]
         meta_log.merge(
             _topics_of(topics),
             _groups_of(groups),
             write,
-            new_topics=_is_news(topics, known),
-            new_groups=_is_news(groups, known),
+            new_topics=is_news[0],
+            new_groups=is_news[1],
         )
-        self._meta_version = lambda: meta_log.version
+
+    def write_unknown(self, meta_log: MetaLog) -> None:
+        """This replica leads: what Apache's files say and the log does not is in the log from now on."""
+        topics, groups = self._unknown
+        if topics or groups:
+            self._unknown = ([], [])
+            meta_log.merge(topics, groups, write=True)
 
     def changed(self) -> None:
-        """The tables changed: both files are written soon."""
+        """The tables changed: both files are written soon, but never over what nobody has read yet."""
+        if any(self._unknown):
+            return
         self._topics.changed()
         self._groups.changed()
 

@@ -49,6 +49,7 @@ META_QUEUE = 0
 _TAG = "TAGS"
 _TAG_META = "META"
 _TAG_SNAPSHOT = "SNAPSHOT"
+_TAG_EPOCH = "EPOCH_START"
 # Records read at once while the newest snapshot is looked for, from the end backwards.
 _READ_RECORDS = 64
 _READ_BYTES = 1 << 20
@@ -119,6 +120,18 @@ class MetaLog:
         self._remove_group(name, keep_offsets)
         return end
 
+    def begin_epoch(self, start: v1.EpochStart) -> int:
+        """Append the first record of an epoch; returns the log offset behind it. Raises WireError."""
+        start.start = (
+            self._store.log_end
+        )  # a segment's end may come in between (`ha/epoch_scan.py`)
+        return self._append(_TAG_EPOCH, start.SerializeToString())
+
+    def catch_up(self) -> None:
+        """Apply what the log has beyond the queues: this replica is to write the next change."""
+        for record in self._undispatched():
+            self._apply(record)
+
     def _remove_topic(self, name: str) -> None:
         self._metadata.remove_topic(name)
         self.on_topic_removed(name)
@@ -142,7 +155,12 @@ class MetaLog:
 
     def _write(self, change: v1.MetaChange) -> int:
         change.version = self.version + 1
-        message = self._message(_TAG_META, change.SerializeToString())
+        end = self._append(_TAG_META, change.SerializeToString())
+        self.version = change.version
+        return end
+
+    def _append(self, tag: str, body: bytes) -> int:
+        message = self._message(tag, body)
         try:
             (result,) = self._store.append_many([message])
         except (StoreError, OSError) as error:
@@ -152,7 +170,6 @@ class MetaLog:
         if result.status is not PutStatus.PUT_OK:
             reason = self._store.refusal or result.status.value
             raise WireError(v2.INTERNAL_SERVER_ERROR, f"the change was not stored: {reason}")
-        self.version = change.version
         return result.end
 
     def snapshot(self, _segment_offset: int = 0) -> list[Message]:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from ..clients.telemetry import CONSUMER_TYPES
 from ..metadata.tables import is_system_group, is_system_topic, type_name
-from ..status import members_of
 from ..transactions.stats import transaction_families
 from .counters import SIZE_BOUNDS
 from .families import Buckets, Families, flag
 from .groups import StoreTimes, group_families
 from .pop import pop_families
+from .replicas import replica_families
 from .store import store_families
 from .timers import timer_families
 
@@ -66,7 +66,7 @@ class Metrics:
             *self._groups(),
             *self._storage(),
             *self._transactions(),
-            *self._replication(),
+            *replica_families(self._node, self._families),
             *self._door_calls(),
             *self._process(),
         ]
@@ -227,34 +227,6 @@ class Metrics:
 
     def _transactions(self) -> list[Metric]:
         return transaction_families(self._node.transactions, self._families)
-
-    def _replication(self) -> list[Metric]:
-        node = self._node
-        members = members_of(node)
-        role = "leader" if node.is_leader else "follower"
-        refused = node.is_leader and node.replication.write_refusal() is not None
-        return [
-            self._gauge(
-                "cometmq_role", "1 for the role of this replica.", [((role,), 1)], ("role",)
-            ),
-            self._one(
-                "cometmq_in_sync_replicas",
-                "Replicas that an OK waits for, the leader included.",
-                node.replication.in_sync_count,
-            ),
-            self._gauge(
-                "cometmq_replica_behind_bytes",
-                "Bytes of the leader's log that a replica does not have.",
-                [((str(member.replica.broker_id),), member.behind) for member in members],
-                ("broker_id",),
-            ),
-            self._one("cometmq_writes_refused", "1 while too few replicas are in sync.", refused),
-            self._one(
-                "cometmq_leader_alive",
-                "1 while the leader is heard (itself, on the leader).",
-                node.is_leader or node.replication.leader_alive,
-            ),
-        ]
 
     def _process(self) -> list[Metric]:
         import psutil

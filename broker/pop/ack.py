@@ -2,7 +2,8 @@
 
 Source: gRPC API, sections 5.7-5.9 and 6.1. Promises: an acknowledgement may be repeated; a handle is
 good for as long as its delivery lasts, through every change of the invisible time, and a little
-longer: after the expiry until the message is given out again. A handle that is of no use any more is
+longer: after the expiry until the message is given out again; it acknowledges the message that was given out with it,
+never another that came to its place in the queue when a leader's lonely tail was cut. A handle that is of no use any more is
 INVALID_RECEIPT_HANDLE and nothing else, because push consumers repeat everything else for ever; the
 answer to a change always holds a handle that can be used.
 """
@@ -24,7 +25,7 @@ from .delivery import Claim, Delivery, Key, Outcome
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
 from .queue import PopQueue
-from .request import readable_topic
+from .request import is_same_message, readable_topic
 from .retry import NORMAL
 
 if TYPE_CHECKING:
@@ -228,9 +229,7 @@ class AckService:
         if key not in core.queues:
             node.pop.open_queue(core, key)
         # A follower may not have the message yet that the leader gave out.
-        return not node.is_leader or handle.offset < node.store.next_offset(
-            known.name, handle.queue_id
-        )
+        return not node.pop_leads or is_same_message(node.store, known.name, handle)
 
     def _stored(self, core: Core, handle: ReceiptHandle) -> StoredRecord:
         topic = _topic_of(core, handle.key)

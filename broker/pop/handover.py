@@ -1,8 +1,8 @@
 """What a follower gave out and saw acknowledged while its leader was gone: `<store>/ha/pop-handover`.
 
 Only a follower writes it, every two seconds while it serves, so that its own restart does not deliver
-again what is in flight; it is deleted when the leader is back (design, section 8.4: in this form
-the leader does not take it over). Form: magic, CRC-32 of the rest, a `v1.PopHandover`. The file is
+again what is in flight. When there is a leader again, it goes there (or stays here, where this replica is
+elected itself: `takeover.py`), and the file is deleted (design, section 8.4). Form: magic, CRC-32 of the rest, a `v1.PopHandover`. The file is
 derived and bounded: a queue that does not fit, or a file that is damaged, costs deliveries that are
 repeated, never a message.
 """
@@ -54,16 +54,20 @@ class Handover:
         self._path = node.store.config.root / "ha" / "pop-handover"
         self._saved: dict[tuple[str, str], list[v1.PopQueueState]] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._served = False
+        self._left = b""
+        """What this replica gave out before the present leader was there; sent to it once."""
 
     def changed(self) -> None:
         """Pop state changed."""
-        if self._timer is None and not self._node.is_leader:
+        if self._timer is None and not self._node.pop_leads:
+            self._served = True
             self._timer = self._node.loop.call_later(_WRITE_PERIOD_S, self._write)
 
     def restore(self, core: Core, open_queue: Callable[[Core, Key], object]) -> set[Key]:
         """Take over what this node knew of a group before its restart; returns of which queues."""
         known: set[Key] = set()
-        if self._node.is_leader:
+        if self._node.pop_leads:
             return known
         if self._saved is None:
             self._saved = _by_group(read_file(self._path))
@@ -76,11 +80,41 @@ class Handover:
                     known.add(key)
         return known
 
-    def discard(self) -> None:
-        """The leader serves again."""
+    def discard(self) -> v1.PopHandover:
+        """Somebody leads again; returns what was given out here while nobody did."""
+        given_out = self._all()
         self.close(write=False)
         self._saved = {}
+        self._served = False
         self._path.unlink(missing_ok=True)
+        return given_out
+
+    def leave(self) -> None:
+        """Somebody else leads: forget it here, and keep it until it is sent there."""
+        given_out = self.discard()
+        if given_out.queues:
+            self._left = given_out.SerializeToString()
+
+    def snapshot(self) -> bytes | None:
+        """For the leader that this replica follows now; None: there is nothing, or it has been sent."""
+        if self._node.pop_leads:
+            return None
+        left, self._left = self._left, b""
+        given_out = self._all()
+        if given_out.queues:
+            left = given_out.SerializeToString()
+        self._saved = {}
+        self._served = False
+        return left or None
+
+    def _all(self) -> v1.PopHandover:
+        """What was given out since nobody leads, and before a restart meanwhile."""
+        given_out = self._state() if self._served else v1.PopHandover()
+        if self._saved is None:
+            self._saved = _by_group(read_file(self._path))
+        for states in self._saved.values():
+            given_out.queues.extend(states)
+        return given_out
 
     def close(self, write: bool = True) -> None:
         """Write what is left."""
@@ -90,8 +124,7 @@ class Handover:
                 self._write()
             self._timer = None
 
-    def _write(self) -> None:
-        self._timer = None
+    def _state(self) -> v1.PopHandover:
         handover = v1.PopHandover(written_at_ms=self._node.clock.wall_ms())
         handover.replica.broker_id = self._node.config.broker_id
         room = ENTRIES_MAX
@@ -101,8 +134,12 @@ class Handover:
                 if room < 0:
                     break
                 handover.queues.append(state)
+        return handover
+
+    def _write(self) -> None:
+        self._timer = None
         try:
-            write_file(self._path, handover)
+            write_file(self._path, self._state())
         except OSError as error:
             # Only a restart before the leader is back would have read it.
             log.warning("pop_handover.write_failed path=%s error=%s", self._path, error)
@@ -161,7 +198,7 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
         assert isinstance(queue, OrderedQueue)
         # The lock is not restored: its messages come again from the first un-acknowledged one.
         queue.advance_to(state.consumer_offset)
-        queue.skips.update(o for o in _offsets(state) if o > queue.committed)
+        queue.skips.update(o for o in acknowledged(state) if o > queue.committed)
         return True
     if state.next_offset < queue.committed:
         return False
@@ -184,12 +221,12 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
                 ),
             )
     queue.next_read = max(queue.next_read, state.next_offset)
-    queue.skips.update(o for o in _offsets(state) if o >= queue.next_read)
+    queue.skips.update(o for o in acknowledged(state) if o >= queue.next_read)
     queue.settle()
     return True
 
 
-def _offsets(state: v1.PopQueueState) -> Iterator[int]:
+def acknowledged(state: v1.PopQueueState) -> Iterator[int]:
     """The acknowledged offsets, at most as many as a file may describe."""
     left = ENTRIES_MAX
     for run in state.acked:

@@ -81,9 +81,9 @@ class PopQueue:
         return done
 
     def ack(self, offset: int, pop_ms: int) -> bool:
-        """The short way: whether this ended a delivery that is in flight under this pop time."""
+        """The short way: whether this ended a delivery of this replica that is in flight under this pop time."""
         delivery = self.unacked.get(offset)
-        if delivery is None or not delivery.since_ms <= pop_ms <= delivery.pop_ms:
+        if delivery is None or not 0 < delivery.since_ms <= pop_ms <= delivery.pop_ms:
             return False
         del self.unacked[offset]
         self.forget(offset)

@@ -32,6 +32,7 @@ from .reader import Core, PopReader
 from .request import PopRequest, checked, known_group, poll_time_ms
 from .retry import is_retry_topic
 from .reviver import Reviver
+from .roles import PopRoles
 from .subscription import Subscription
 from .table import Subscriptions
 from .timer import PopTimer
@@ -70,13 +71,15 @@ class PopService:
         self.closers: list[Callable[[], None]] = []
         """Called when no poll may wait any longer."""
         node.offsets.on_merged = self._merged
+        self.roles = PopRoles(node, self, self._subs, self._timer, self._order_info)
 
     # Handlers and events.
 
     def open(self, stack: AsyncExitStack) -> None:
         """Take over what the files hold; `stack` writes them at the end."""
         stack.push_async_callback(self._order_info.close)
-        if self._node.is_leader:
+        self._node.pop_leads = self._node.is_leader
+        if self._node.pop_leads:
             self._order_info.load()
 
     def receive(
@@ -141,37 +144,23 @@ class PopService:
         """A test moved the wall clock: what is due may have changed."""
         self._timer.look()
 
-    def leader_changed(self, alive: bool) -> None:
-        """On a follower: it serves while the leader is gone, and forgets what it did when it is back."""
-        if alive and not self._node.is_leader:
-            self.follow()
-
-    def follow(self) -> None:
-        """Somebody else leads: forget what was given out here.
-
-        The consumer offsets go to the leader with the replication stream; deliveries that were not
-        acknowledged do not (design, section 8.4): the leader delivers them again.
-        """
-        for sub in self._subs:
-            self._polls.end(sub)
+    def forget_everything(self) -> None:
+        """Polls end, and nothing of any group is known here any more; the journal keeps its part."""
+        self.end_polls()
         self._timer.stop()
-        self._order_info.end()
         self._subs.clear()
         self._receivers.clear()
         self._attempts.clear()
-        self._subs.handover.discard()
-        self._node.lite.follow()
 
-    def lead(self) -> None:
-        """This node leads from now on: what is due is copied, the locks of FIFO queues are written."""
-        self._order_info.begin()
+    def end_polls(self) -> None:
+        """Answer every poll: their clients ask again, here or where the leader is."""
         for sub in self._subs:
-            self._timer.arm(sub)
+            self._polls.end(sub)
 
     def close(self) -> None:
         """Answer every poll; nothing is popped any more."""
-        for sub in self._subs:
-            self._polls.end(sub)
+        self.end_polls()
+        self.roles.close()
         self._timer.stop()
         for closer in self.closers:
             closer()
@@ -196,6 +185,12 @@ class PopService:
             # A FIFO queue may be unlocked, a full one may have room, a message may be visible.
             self._schedule(sub)
 
+    def rearm(self, core: Core) -> None:
+        """Deliveries of a group were taken over: look at them when their time is over."""
+        sub = self._subs.get(core.topic, core.group)
+        if sub is not None:
+            self._timer.arm(sub)
+
     def hidden(self, core: Core, key: Key, delivery: Delivery) -> None:
         """A message was hidden anew: it is looked for when its time is over."""
         self.changed(core, key)
@@ -207,7 +202,7 @@ class PopService:
         """The group's offset was set by hand: start there, whatever is in flight or locked."""
         node = self._node
         known = node.metadata.group(group)
-        if node.is_leader and known and topic in node.metadata.topics and not is_retry_topic(topic):
+        if node.pop_leads and known and topic in node.metadata.topics and not is_retry_topic(topic):
             # The journal may know deliveries of a group that nobody has asked for yet.
             self._subscription(topic, known)
         for sub, queue in self._subs.queues_of(topic, group, queue_id):

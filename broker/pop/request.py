@@ -1,6 +1,6 @@
-"""ReceiveMessage as the pop state wants it: checked, resolved, with its defaults filled in.
+"""Requests and handles as the pop state wants them: checked, resolved, with defaults filled in.
 
-Order of the checks and their codes: gRPC API, section 5.6; polling time: 7.2. Settings of the client
+Order of ReceiveMessage's checks and their codes: gRPC API, section 5.6; polling time: 7.2. Settings of the client
 are used when there are any and never needed (pitfall 22).
 """
 
@@ -26,8 +26,10 @@ from .delivery import RENEW_SLICE_MS
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ...store.message_store import MessageStore
     from ..metadata.tables import Group, Topic
     from ..node import Node
+    from .handles import ReceiptHandle
 
 
 @dataclass(slots=True)
@@ -104,3 +106,17 @@ def known_group(node: Node, name: str) -> Group:
         # The reference's code: its refusal has no name on the wire (broker semantics, section 13).
         raise WireError(v2.INTERNAL_SERVER_ERROR, f"consumer group {name} is switched off")
     return group
+
+
+def is_same_message(store: MessageStore, topic: str, handle: ReceiptHandle) -> bool:
+    """Whether the handle's message is the one that a leader has at that offset of the queue.
+
+    A leader that did not know that it was replaced gives out messages that only it has; when its tail of the log is
+    cut, others have their queue offsets, and must not be consumed by these handles. Raises OSError.
+    """
+    queue_id = handle.queue_id
+    if handle.offset >= store.next_offset(topic, queue_id):
+        return False
+    if handle.physical_offset < 0 or handle.offset < store.min_offset(topic, queue_id):
+        return True  # it cannot be known, and what has expired is given out to nobody
+    return store.place_of(topic, queue_id, handle.offset) == handle.physical_offset

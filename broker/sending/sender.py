@@ -8,18 +8,18 @@ has no entries (gRPC API, sections 5.5 and 10.2). An OK answer means what the du
 (design, section 4). Records of the broker itself come through here too, behind what was sent before.
 What waits is bounded, in number, bytes and time: beyond it TOO_MANY_REQUESTS, with the guard's name.
 Who does what: `plain.py` and `typed.py` make records of a request, `answer.py` makes its
-answer, `repeats.py` leaves out what was sent before.
+answer, `repeats.py` leaves out what was sent before, `held.py` keeps what another replica may take.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...front.later import Later
-from ...proto import v2
+from ...proto import paths, v2
 from ...proto.errors import WireError
 from ...store.errors import StoreError
 from ...store.record import Message, pack_host
@@ -27,6 +27,7 @@ from ...store.results import AppendResult, PutStatus
 from ..admin.auto_topics import topic_or_new
 from ..validation import check_messages, check_topic, require_client_id
 from .answer import BYTES_FULL, FAILURES, QUEUE_FULL, TOO_OLD, answer_to, failed, failure, refused
+from .held import HeldSends
 from .plain import Lane, Origin, Prepared, lane_of, prepare_plain
 from .repeats import Repeats
 from .typed import Sending, SpecialType, prepare_typed, writable_topic
@@ -50,12 +51,19 @@ GATHER_S = 0.001
 # So many in a moment leave enough in flight for a longer one; four senders would only wait in it.
 GATHER_LONG_FROM = 5
 GATHER_LONG_S = 0.002
+# So many are appended without waiting for the turn's end: when a leader is back, all that was held for it comes
+# in one turn, and the first of them must not grow too old in it.
+APPEND_AT = 1_000
+# A new leader's first moments bring all that was held, and parts that begin: what waits then is not old.
+_SETTLING_NS = 5_000_000_000
 _LANES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
 _Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, Later]"
 
+
+Hold: TypeAlias = "Callable[[str, v2.SendMessageRequest, RequestContext], Coroutine[Any, Any, Any]]"
 
 _Batch: TypeAlias = "tuple[Later, Prepared]"
 """One request whose messages are ready for the log."""
@@ -83,6 +91,11 @@ class Sender:
         self._busy = False
         """The last write hung: what was sent meanwhile is refused, so that it does not pile up."""
         self._lanes: dict[str, Lane] = {}
+        self.hold: Hold | None = None
+        """The access point's: keeps a request until somebody takes it."""
+        self._held = HeldSends(node.loop)
+        self._settled_ns = 0
+        """From then on it counts how long a request waited."""
         self.types: dict[int, SpecialType] = {}
         """Message types whose messages another part makes records of; it enters itself here."""
         self._since_ns = 0
@@ -103,12 +116,19 @@ class Sender:
 
     def lead(self) -> None:
         """This replica leads from now on: what was sent before, it knows from the log alone."""
+        self._settled_ns = self._node.clock.steady_ns() + _SETTLING_NS
         if self.repeats is not None:
             self.repeats.lead()
+
+    def close(self) -> None:
+        """What is held for another leader is given up: its clients are."""
+        self._held.close()
 
     def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> Later:
         """Handler of SendMessage."""
         require_client_id(ctx)
+        if len(self._pending) >= APPEND_AT:
+            self.append_pending()
         pending = self._pending
         if len(pending) + len(self._node.durability) >= self._capacity:
             raise WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL)
@@ -202,6 +222,11 @@ class Sender:
     def _checked(self, pending: list[_Pending], now_ns: int) -> list[_Batch]:
         """The requests that may be appended; the others' answers say why not."""
         refusal = self._refusal(now_ns)
+        if refusal is not None and self.hold is not None and self._node.writes_elsewhere():
+            self._node.pausing = True
+            for each in pending:
+                self._pass_on(*each)
+            return []
         now_ms = self._node.clock.wall_ms()
         batches = []
         for request, ctx, answer in pending:
@@ -260,7 +285,7 @@ class Sender:
 
     def _refusal(self, now_ns: int) -> WireError | None:
         """Why no client's message may be appended now; before anything is written."""
-        if self._fast_failure:
+        if self._fast_failure and now_ns >= self._settled_ns:
             if self._busy:
                 return WireError(*FAILURES[PutStatus.OS_PAGE_CACHE_BUSY])
             if now_ns - self._since_ns > self._wait_ns:
@@ -275,8 +300,13 @@ class Sender:
             return WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader takes writes")
         if not node.store.writable:
             return WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
-        refusal = node.replication.write_refusal()
+        refusal = node.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
+
+    def _pass_on(self, request: v2.SendMessageRequest, ctx: RequestContext, answer: Later) -> None:
+        """Another node may take it, or this one in a moment: the access point finds out who."""
+        assert self.hold is not None
+        self._held.add(self.hold(paths.SEND_MESSAGE, request, ctx), answer)
 
     def _settle(self, answer: Later, ready: Prepared, results: list[AppendResult]) -> None:
         node = self._node
@@ -311,6 +341,8 @@ class Sender:
         self._node.durability.wait(
             self._node.store.log_end, partial(self._durable, answer, ready, results)
         )
+        # Nothing may have been appended: no flush and no replica's word would come.
+        self._node.durability.advance()
 
     def _durable(
         self, answer: Later, ready: Prepared, results: list[AppendResult], outcome: PutStatus

@@ -96,6 +96,14 @@ class TraceService:
             self.dropped += len(batch.rows)
             log.warning("trace.dropped records=%d error=%s", len(batch.rows), error)
 
+    def drop(self) -> None:
+        """Another replica leads: its log takes nothing of this."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.dropped += len(self._batch.rows)
+        self._batch = TraceBatch()
+
     def _published(self, topic: str, message: Message, result: AppendResult) -> None:
         properties = message.properties
         message_id, keys = _text(properties, b"UNIQ_KEY"), _text(properties, b"KEYS")
@@ -135,10 +143,12 @@ class TraceService:
 
 def open_trace(node: Node, stack: AsyncExitStack) -> None:
     """Trace what this node serves, if it is asked to; a follower's log is its leader's."""
-    if not node.config.trace_topic_enable or not node.is_leader:
+    if not node.config.trace_topic_enable:
         return
-    node.trace = TraceService(node)
-    stack.callback(node.trace.flush)
+    tracer = node.tracer = TraceService(node)
+    stack.callback(tracer.flush)
+    if node.is_leader:
+        node.trace = tracer
 
 
 def _request(handle: str) -> tuple[str, int]:

@@ -1,66 +1,73 @@
 """The follower's side of one replication stream, and what it makes of its leader.
 
-States and their moves (`_MOVES`):
+States and their moves (`MOVES`):
 
     IDLE      no leader is known, or the stream broke and the next attempt is due later
     HELLO     a stream is open and the hello is sent
     CHECK     accepted; the tail of our log is being compared with the leader's checksum
     CATCHUP   chunks arrive
     IN_SYNC   the leader counts us
+    CUTTING   a tail of ours is not the leader's: it goes between this life and the next, never while we live
     REFUSED   the leader said no, for example WRONG_GROUP; asked again slowly
-    DIVERGED  our log is not a prefix of the leader's. Nothing is cut or overwritten: the files stay
-              as they are, the state says so, and the leader is asked again slowly in case it was the
-              wrong one.
+    DIVERGED  our log is not a prefix of the leader's, and nobody knows where it parted. Nothing is cut; asked
+              again slowly
+    HOLD      the cut would take bytes that we know as confirmed: an operator decides (I7)
 
-Promise: a chunk is appended only at the received end, whole (its checksum fits) and of an epoch that
-is not older than the one we follow; nothing is acknowledged before the tail was compared; the confirm
-offset never goes back and never passes our own end.
+Promise: a chunk is appended only at the received end, whole (its checksum fits), of a leader not below our
+promise, and labelled so that our history goes on; nothing is acknowledged before the tail was compared and the
+promise is durable; the confirm offset never goes back nor passes our own end; the suspect mark goes only when
+we hold what a leader whose data we have confirmed (I11).
+
+Without a `history` (an older protocol) chunks carry the leader's epoch and nothing is ever cut.
 """
 
 from dataclasses import dataclass
 
+from .epochs import EpochHistory
 from .follower_events import (
+    MOVES,
     Accepted,
     Append,
     Appended,
     AppendFailed,
+    AssignEpoch,
     BeatArrived,
     ChunkArrived,
     CompareTail,
     Complaint,
     ConfirmMoved,
     Connecting,
+    Cut,
+    CutOrdered,
     Drop,
     Effect,
     Event,
     Flushed,
     LeaderAlive,
     OtherFrame,
+    Promised,
     Refused,
+    Reseed,
     Retry,
+    SavePromise,
     SendAck,
     SendNack,
     State,
     StateMoved,
     Stopped,
     StreamEnded,
+    SuspectCleared,
     TailCompared,
     Tick,
 )
 
 _STREAMING = (State.CATCHUP, State.IN_SYNC)
 _OPEN = (State.HELLO, State.CHECK, State.CATCHUP, State.IN_SYNC)
-_STOPPED = (State.REFUSED, State.DIVERGED)
-
-_MOVES: dict[State, tuple[State, ...]] = {
-    State.IDLE: (State.HELLO,),
-    State.HELLO: (State.IDLE, State.CHECK, State.REFUSED, State.DIVERGED),
-    State.CHECK: (State.IDLE, State.CATCHUP, State.DIVERGED),
-    State.CATCHUP: (State.IDLE, State.IN_SYNC),
-    State.IN_SYNC: (State.IDLE, State.CATCHUP),
-    State.REFUSED: (State.HELLO,),
-    State.DIVERGED: (State.HELLO,),
-}
+_STOPPED = (State.REFUSED, State.DIVERGED, State.HOLD)
+#: It was elected a moment ago and is not ready, or another one was: it is asked again soon.
+NOT_LEADER = "NOT_LEADER"
+#: Which state a refusal leads to; any other code: REFUSED.
+_REFUSED_AS = {"DIVERGED": State.DIVERGED, "CUT_BELOW_CONFIRM": State.HOLD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,6 @@ class Limits:
     refused_retry_ms: int
 
 
-# Both carry nothing, and every chunk needs them.
 _APPEND = Append()
 _SEND_ACK = SendAck()
 #: Ticks further apart than this mean that this process itself slept: the leader is not blamed.
@@ -87,6 +93,10 @@ class Follower:
     flushed_end: int  #: <= log_end
     confirm: int = 0  #: start value: the confirm offset of an earlier life of this follower
     epoch: int = 1  #: the leader's, as far as we have followed
+    history: EpochHistory | None = None  #: of our log
+    promised: int = 0  #: durable: nothing of a lower epoch is taken
+    suspect: bool = False  #: durable: we may have lost bytes that we had acknowledged
+    is_sync: bool = True  #: False: a confirm offset says what may be read, not what must stay
     state: State = State.IDLE
     refusal: str = ""  #: why REFUSED or DIVERGED, for people
     refusal_code: str = ""
@@ -98,10 +108,13 @@ class Follower:
     heard_ns: int = 0  #: last frame of the leader
     acked_ns: int = 0  #: last acknowledgement that was asked for
     tick_ns: int = 0  #: time of the last tick; 0 = none yet
+    cut: Cut | None = None  #: CHECK, CUTTING: what the leader wants us to drop
+    label: int = 0  #: epoch of our last byte
 
     def __post_init__(self) -> None:
         self.flushed_end = min(self.flushed_end, self.log_end)
         self.confirm = min(self.confirm, self.log_end)
+        self.label = 0 if self.history is None else self.history.last_epoch
 
     def on_event(self, event: Event, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -120,6 +133,10 @@ class Follower:
                 self._on_connecting(event, now_ns, effects)
             case Accepted():
                 self._on_accepted(event, now_ns, effects)
+            case CutOrdered():
+                self._on_cut(event, now_ns, effects)
+            case Promised():
+                self._on_promised(event, effects)
             case Refused():
                 self._on_refused(event, now_ns, effects)
             case TailCompared():
@@ -133,52 +150,93 @@ class Follower:
                 self._on_tick(now_ns, effects)
         return effects
 
-    # --- the hello --------------------------------------------------------------------------------
-
     def _on_connecting(self, event: Connecting, now_ns: int, effects: list[Effect]) -> None:
         assert event.log_end >= self.log_end, (event.log_end, self.log_end)
         self.log_end = event.log_end
         self.received_end = max(self.received_end, event.log_end)
         self.flushed_end = max(self.flushed_end, min(event.flushed_end, event.log_end))
         self.heard_ns = now_ns  # the time to answer the hello starts now
+        if self.history is not None:  # an epoch that we began and wrote nothing in labels nothing
+            self.history.truncate(self.log_end)
+            self.label = self.history.last_epoch
         self._move(State.HELLO, effects)
 
     def _on_accepted(self, event: Accepted, now_ns: int, effects: list[Effect]) -> None:
-        if self.state is not State.HELLO:
-            effects.append(Drop("an answer without a hello"))
-            return
-        if event.epoch < self.epoch:
-            effects.append(Drop(f"the leader's epoch {event.epoch} is older than {self.epoch}"))
+        if not self._is_answer(event, max(self.log_end, event.start_offset), effects):
             return
         # Only an empty follower may begin elsewhere: at the oldest byte that the leader still has.
         if self.log_end not in (0, event.start_offset):
             effects.append(Drop(f"told to start at {event.start_offset}, not at {self.log_end}"))
             return
-        if not 0 <= event.verify_from <= event.verify_to <= max(self.log_end, event.start_offset):
-            effects.append(Drop("told to compare bytes that we do not have"))
-            return
-        self.epoch = event.epoch
         # What had arrived of an unfinished record comes again.
         self.received_end = event.start_offset
+        self.cut = None
+        self._check(event, now_ns, effects)
+
+    def _on_cut(self, event: CutOrdered, now_ns: int, effects: list[Effect]) -> None:
+        if not self._is_answer(event, event.cut, effects):
+            return
+        if self.history is None or not 0 <= event.cut < self.log_end:
+            effects.append(Drop(f"told to cut at {event.cut} of {self.log_end}"))
+        elif event.cut < self.confirm and self.is_sync and not event.accept_loss:
+            detail = f"told to cut at {event.cut}, below {self.confirm} that we know as confirmed"
+            self._stop(State.HOLD, "CUT_BELOW_CONFIRM", detail, effects)
+        else:
+            self.cut = Cut(event.cut, event.epoch, event.accept_loss)
+            self._check(event, now_ns, effects)
+
+    def _is_answer(
+        self, event: Accepted | CutOrdered, verify_max: int, effects: list[Effect]
+    ) -> bool:
+        oldest = max(self.epoch, self.promised)
+        if self.state is not State.HELLO:
+            effects.append(Drop("an answer without a hello"))
+        elif event.epoch < oldest:
+            effects.append(Drop(f"the leader's epoch {event.epoch} is older than {oldest}"))
+        elif not 0 <= event.verify_from <= event.verify_to <= verify_max:
+            effects.append(Drop("told to compare bytes that we do not have"))
+        else:
+            return True
+        return False
+
+    def _check(self, event: Accepted | CutOrdered, now_ns: int, effects: list[Effect]) -> None:
+        self.epoch = event.epoch
+        if self.history is not None and event.epoch > self.promised:
+            self.promised = event.epoch
+            effects.append(SavePromise(event.epoch))
         self.leader_confirm = event.confirm
         self._move(State.CHECK, effects)
         self._heard(now_ns, effects)
         effects.append(CompareTail(event.verify_from, event.verify_to))
 
+    def _on_promised(self, event: Promised, effects: list[Effect]) -> None:
+        self.promised = max(self.promised, event.epoch)
+        if self.state in _OPEN and self.epoch < self.promised and self.state is not State.HELLO:
+            effects.append(
+                Drop(f"epoch {self.promised} was promised, this leader's is {self.epoch}")
+            )
+
     def _on_compared(self, event: TailCompared, effects: list[Effect]) -> None:
-        if event.equal:
+        if self.state is not State.CHECK:
+            return
+        if event.equal and self.cut is not None:
+            self._move(State.CUTTING, effects)
+            effects += (self.cut, Drop(f"the tail from {self.cut.to} on has to go first"))
+        elif event.equal:
             self._move(State.CATCHUP, effects)
             effects.append(_SEND_ACK)
             self._advance_confirm(effects)
-            return
-        detail = f"the bytes before {self.log_end} differ from the leader's"
-        effects.append(SendNack(Complaint.DIVERGED, self.log_end, detail))
-        self._stop(State.DIVERGED, "DIVERGED", detail, effects)
+        else:
+            detail = f"the bytes before {self.log_end} differ from the leader's"
+            effects.append(SendNack(Complaint.DIVERGED, self.log_end, detail))
+            self._stop(State.DIVERGED, "DIVERGED", detail, effects)
 
     def _on_refused(self, event: Refused, now_ns: int, effects: list[Effect]) -> None:
-        self._heard(now_ns, effects)
-        state = State.DIVERGED if event.code == "DIVERGED" else State.REFUSED
-        self._stop(state, event.code, event.detail, effects)
+        if event.code != NOT_LEADER:
+            self._heard(now_ns, effects)
+        self._stop(_REFUSED_AS.get(event.code, State.REFUSED), event.code, event.detail, effects)
+        if event.code == "BELOW_LOG_START" and event.may_reseed:
+            effects.append(Reseed(event.detail))
 
     def _stop(self, state: State, code: str, detail: str, effects: list[Effect]) -> None:
         if code != self.refusal_code:
@@ -194,17 +252,45 @@ class Follower:
             effects.append(Drop(f"a chunk in state {self.state.value}"))
             return
         self._heard(now_ns, effects)
-        if event.epoch < self.epoch:
-            effects.append(Drop(f"a chunk of epoch {event.epoch}, we follow {self.epoch}"))
+        if self._is_stale(event.epoch, "chunk", effects):
+            pass
         elif event.offset != self.received_end:
             self._complain(
                 Complaint.GAP, f"a chunk at {event.offset}, expected {self.received_end}", effects
             )
         elif not event.crc_ok:
             self._complain(Complaint.CRC, f"the chunk at {event.offset} is damaged", effects)
-        else:
+        elif self._takes_label(event, effects):
             self.leader_confirm = event.confirm
             effects.append(_APPEND)
+
+    def _is_stale(self, epoch: int, what: str, effects: list[Effect]) -> bool:
+        """A frame of a leader whose time is over."""
+        if self.epoch < self.promised:
+            effects.append(Drop(f"a {what} of epoch {self.epoch}, we promised {self.promised}"))
+        elif epoch < self.epoch and (self.history is None or what == "beat"):
+            effects.append(Drop(f"a {what} of epoch {epoch}, we follow {self.epoch}"))
+        else:
+            return False
+        return True
+
+    def _takes_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
+        """The history goes on without a hole: the same epoch, or a newer one that starts right here."""
+        history = self.history
+        if history is None or (
+            event.epoch == self.label and event.epoch_start == history.entries[-1].start
+        ):
+            return True
+        starts_here = event.epoch_start == event.offset
+        starts_before = self.log_end == 0 and event.epoch_start <= event.offset
+        if not self.label < event.epoch <= self.epoch or not (starts_here or starts_before):
+            detail = f"a chunk of epoch {event.epoch}@{event.epoch_start} at {event.offset}"
+            self._complain(Complaint.GAP, f"{detail} does not go on from {history}", effects)
+            return False
+        history.assign(event.epoch, event.epoch_start)
+        self.label = event.epoch
+        effects.append(AssignEpoch(event.epoch, event.epoch_start))
+        return True
 
     def _on_appended(self, event: Appended, effects: list[Effect]) -> None:
         assert event.log_end >= self.log_end, (event.log_end, self.log_end)
@@ -228,8 +314,7 @@ class Follower:
             effects.append(Drop(f"a beat in state {self.state.value}"))
             return
         self._heard(now_ns, effects)
-        if event.epoch < self.epoch:
-            effects.append(Drop(f"a beat of epoch {event.epoch}, we follow {self.epoch}"))
+        if self._is_stale(event.epoch, "beat", effects):
             return
         self.failures = 0
         self.leader_end = event.leader_end
@@ -251,8 +336,9 @@ class Follower:
         if confirm > self.confirm:
             self.confirm = confirm
             effects.append(ConfirmMoved(confirm))
-
-    # --- the leader's life ------------------------------------------------------------------------
+        if self.suspect and self.log_end >= self.leader_confirm and self.label == self.epoch:
+            self.suspect = False
+            effects.append(SuspectCleared())
 
     def _heard(self, now_ns: int, effects: list[Effect]) -> None:
         self.heard_ns = now_ns
@@ -264,16 +350,17 @@ class Follower:
             effects.append(LeaderAlive(alive))
 
     def _on_ended(self, event: StreamEnded, effects: list[Effect]) -> None:
-        if self.state in _STOPPED:
+        if self.state in _STOPPED and self.refusal_code != NOT_LEADER:
             effects.append(Retry(self.limits.refused_retry_ms))
             return
-        if self.state is State.IDLE:
+        if self.state in (State.IDLE, State.CUTTING):
             return
         if event.goodbye or self.state is State.HELLO:
             # It said so, or did not even answer: no need to wait for missing beats. A stream that
             # broke under way gets one attempt first; a reset is not a death.
             self._set_alive(False, effects)
-        self._move(State.IDLE, effects)
+        if self.state not in _STOPPED:
+            self._move(State.IDLE, effects)
         pause_ms = min(self.limits.retry_max_ms, self.limits.retry_min_ms << min(self.failures, 16))
         if self.append_failed:
             pause_ms = self.limits.refused_retry_ms
@@ -294,7 +381,7 @@ class Follower:
     def _move(self, state: State, effects: list[Effect]) -> None:
         if self.state is state:
             return
-        assert state in _MOVES[self.state], (self.state, state)
+        assert state in MOVES[self.state], (self.state, state)
         self.state = state
         if state in _STREAMING:
             self.refusal = self.refusal_code = ""
@@ -305,3 +392,8 @@ class Follower:
         assert 0 <= self.flushed_end <= self.log_end <= self.received_end
         assert 0 <= self.confirm <= self.log_end, (self.confirm, self.log_end)
         assert bool(self.refusal_code) or self.state not in _STOPPED
+        assert self.state not in _STREAMING or self.cut is None
+        if self.history is not None:
+            self.history.validate()
+            assert self.label == self.history.last_epoch, (self.label, self.history)
+            assert self.state in (State.IDLE, State.HELLO, *_STOPPED) or self.epoch <= self.promised

@@ -13,8 +13,23 @@ class State(Enum):
     CHECK = "check"
     CATCHUP = "catchup"
     IN_SYNC = "in_sync"
+    CUTTING = "cutting"
     REFUSED = "refused"
     DIVERGED = "diverged"
+    HOLD = "hold"
+
+
+MOVES: dict[State, tuple[State, ...]] = {
+    State.IDLE: (State.HELLO,),
+    State.HELLO: (State.IDLE, State.CHECK, State.REFUSED, State.DIVERGED, State.HOLD),
+    State.CHECK: (State.IDLE, State.CATCHUP, State.DIVERGED, State.CUTTING),
+    State.CATCHUP: (State.IDLE, State.IN_SYNC),
+    State.IN_SYNC: (State.IDLE, State.CATCHUP),
+    State.CUTTING: (),
+    State.REFUSED: (State.HELLO,),
+    State.DIVERGED: (State.HELLO,),
+    State.HOLD: (State.HELLO,),
+}
 
 
 class Complaint(Enum):
@@ -49,9 +64,29 @@ class Accepted:
 
 
 @dataclass(slots=True)
+class CutOrdered:
+    """The leader's log parted from ours at `cut`. `accept_loss`: the group's state says so."""
+
+    epoch: int
+    cut: int
+    verify_from: int
+    verify_to: int
+    confirm: int
+    accept_loss: bool = False
+
+
+@dataclass(slots=True)
 class Refused:
     code: str
     detail: str
+    may_reseed: bool = False  #: nobody counts on our bytes: we are not in sync by the group's state
+
+
+@dataclass(slots=True)
+class Promised:
+    """The promise was raised outside of a stream (an election, a fence); it is durable."""
+
+    epoch: int
 
 
 @dataclass(slots=True)
@@ -61,10 +96,11 @@ class TailCompared:
 
 @dataclass(slots=True)
 class ChunkArrived:
-    epoch: int
+    epoch: int  #: of its bytes; without a history of our own: of the leader
     offset: int
     crc_ok: bool
     confirm: int
+    epoch_start: int = 0  #: where the epoch of its bytes starts
 
 
 @dataclass(slots=True)
@@ -110,6 +146,8 @@ class Tick:
 Event = (
     Connecting
     | Accepted
+    | CutOrdered
+    | Promised
     | Refused
     | TailCompared
     | ChunkArrived
@@ -122,7 +160,43 @@ Event = (
     | Tick
 )
 
-# --- effects --------------------------------------------------------------------------------------
+# --- effects: executed in order, each one done before the next ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SavePromise:
+    """Make the promise durable: nothing may be acknowledged in this epoch before (I1)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignEpoch:
+    """Make it durable that the bytes from `start` on are of `epoch`, before the chunk is appended."""
+
+    epoch: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Write the plan and live anew: the bytes from `to` on go, with an archive, between two lives."""
+
+    to: int
+    epoch: int
+    accept_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reseed:
+    """Write the plan and live anew: move everything aside and copy it again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectCleared:
+    """We hold everything that the leader confirmed: remove the mark from the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +260,12 @@ class ConfirmMoved:
 
 
 Effect = (
-    CompareTail
+    SavePromise
+    | AssignEpoch
+    | Cut
+    | Reseed
+    | SuspectCleared
+    | CompareTail
     | Append
     | SendAck
     | SendNack

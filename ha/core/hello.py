@@ -1,15 +1,19 @@
-"""The leader's answer to a follower's hello: follow me from here, or why not.
+"""The leader's answer to a follower's hello: follow me from here, cut your tail first, or why not.
 
-`RULES` is the whole decision, read from top to bottom: the first rule that applies refuses. The order
-matters: who speaks is checked before what it holds (HA note, section 6.6 and rules R6, R9).
+`RULES` says who may speak, read from top to bottom: the first rule that applies refuses. Then `_place` says from where, by
+the epoch histories of both (HA note, section 6.6 and rules R6, R9): the logs surely equal each other up to
+the smaller end of the newest epoch that both have; what the follower has above goes (`CutTo`), unless that
+would take what was confirmed. A side without a history (an older form of the protocol) is only compared.
 
-An accepted follower still has to compare the CRC-32 of the last `VERIFY_BYTES` below its own end with
-the leader's: equal ends prove nothing (HA note, finding 3). It acknowledges nothing before that.
+An accepted follower still has to compare the CRC-32 of the last `VERIFY_BYTES` below the point where it goes on with
+the leader's: equal ends prove nothing (HA note, finding 3). It acknowledges and cuts nothing before that.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from .epochs import EpochHistory
 
 #: How much of the common log's tail both sides compare. Logs that parted below the follower's end
 #: went on with different messages, so its end is where to look.
@@ -48,6 +52,11 @@ class FollowerFacts:
     segment_size: int
     log_start: int
     log_end: int
+    confirm: int = 0
+    epochs: EpochHistory | None = None  #: None: it has none, and only whole logs are compared
+    suspect: bool = False
+    learner: bool = False
+    from_last_segment: bool = False  #: an empty follower wants only the newest segment (R8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +78,28 @@ class LeaderFacts:
     log_start: int
     log_end: int
     holders: Mapping[int, Holder]  #: broker ids with a stream
+    promised_epoch: int = 0
+    epochs: EpochHistory | None = None  #: None as above
+    is_sync: bool = True  #: False: a confirm offset says what may be read, not what must stay
+    accept_loss: bool = False  #: an operator forced this epoch: what was confirmed may go
+    #: Whom the group's state knows by which broker id.
+    uuids: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     start_offset: int  #: the first chunk starts here
-    verify_from: (
-        int  #: [verify_from, verify_to) must be equal on both sides; empty for an empty log
-    )
+    #: [verify_from, verify_to) must be equal on both sides; empty for an empty log
+    verify_from: int
+    verify_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutTo:
+    """Drop everything from `cut` on, between two lives, and say hello again."""
+
+    cut: int
+    verify_from: int  #: [verify_from, verify_to) must be equal on both sides first
     verify_to: int
 
 
@@ -88,6 +111,9 @@ class Reject:
 
 def _id_in_use(follower: FollowerFacts, leader: LeaderFacts) -> bool:
     if follower.broker_id == leader.broker_id:
+        return True
+    known = leader.uuids.get(follower.broker_id, "")
+    if known and known != follower.replica_uuid:
         return True
     holder = leader.holders.get(follower.broker_id)
     if holder is None:
@@ -132,34 +158,80 @@ RULES: tuple[Rule, ...] = (
         "the follower has seen a leader of epoch {f.promised_epoch}, this one has {le.epoch}",
     ),
     (
+        RejectCode.STALE_EPOCH,
+        lambda f, le: le.promised_epoch > le.epoch,
+        "epoch {le.promised_epoch} has begun, this leader's {le.epoch} is over",
+    ),
+    (
         RejectCode.SEGMENT_SIZE,
         lambda f, le: f.segment_size != le.segment_size,
         "mappedFileSizeCommitLog is {f.segment_size} on the follower and {le.segment_size} here: "
         "both must be equal",
     ),
-    (
-        RejectCode.DIVERGED,
-        lambda f, le: f.log_end > le.log_end,
-        "the follower's log ends at {f.log_end}, above the leader's {le.log_end}: it holds "
-        "messages that the leader does not have",
-    ),
-    (
-        RejectCode.BELOW_LOG_START,
-        lambda f, le: f.log_end < le.log_start and not _is_empty(f),
-        "the follower's log ends at {f.log_end}, below the leader's first byte {le.log_start}: "
-        "move its store directory aside and let it copy everything again",
-    ),
+)
+
+_HOLDS_MORE = (
+    "the follower's log ends at {f.log_end}, above the leader's {le.log_end}: it holds "
+    "messages that the leader does not have"
+)
+_BELOW_LOG_START = (
+    "the follower's log ends at {f.log_end} and can be continued from {start}, below the leader's first byte "
+    "{le.log_start}: move its store directory aside and let it copy everything again"
+)
+_BELOW_CONFIRM = (
+    "the follower would have to cut at {start}, below {f.confirm} that it knows as confirmed: an operator "
+    "decides which replica's log counts"
 )
 
 
-def decide(follower: FollowerFacts, leader: LeaderFacts) -> Accept | Reject:
+def decide(follower: FollowerFacts, leader: LeaderFacts) -> Accept | CutTo | Reject:
     for code, applies, sentence in RULES:
         if applies(follower, leader):
             return Reject(code, sentence.format(f=follower, le=leader))
-    if follower.log_end < leader.log_start:  # empty: everything the leader still has
-        return Accept(leader.log_start, leader.log_start, leader.log_start)
-    verify_to = follower.log_end
+    return _place(follower, leader)
+
+
+def _place(follower: FollowerFacts, leader: LeaderFacts) -> Accept | CutTo | Reject:
+    if _is_empty(follower):
+        first = leader.log_start
+        if follower.from_last_segment:
+            first = max(first, leader.log_end - leader.log_end % leader.segment_size)
+        if follower.log_end < first:
+            return Accept(first, first, first)
+    start = _common_end(follower, leader)
+    loses_confirmed = start < min(follower.confirm, follower.log_end)
+    refusal: tuple[RejectCode, str] | None = None
+    if follower.last_epoch == leader.epoch and follower.log_end > leader.log_end:
+        # Bytes of this very epoch that its only leader does not have: it lost them, or they are a stranger's.
+        refusal = RejectCode.DIVERGED, _HOLDS_MORE
+    elif start > leader.log_end:
+        has_histories = follower.epochs is not None and leader.epochs is not None
+        code = RejectCode.BELOW_LOG_START if has_histories else RejectCode.DIVERGED
+        refusal = code, _HOLDS_MORE
+    elif start < leader.log_start:
+        refusal = RejectCode.BELOW_LOG_START, _BELOW_LOG_START
+    elif loses_confirmed and leader.is_sync and not leader.accept_loss:
+        refusal = RejectCode.CUT_BELOW_CONFIRM, _BELOW_CONFIRM
+    if refusal is not None:
+        code, sentence = refusal
+        return Reject(code, sentence.format(f=follower, le=leader, start=start))
+    verify_from = _verify_from(follower, leader, start)
+    if start < follower.log_end:
+        return CutTo(start, verify_from, start)
+    return Accept(start, verify_from, start)
+
+
+def _common_end(follower: FollowerFacts, leader: LeaderFacts) -> int:
+    """Up to where the logs are equal by their histories; without histories: the follower's end."""
+    if _is_empty(follower) or follower.epochs is None or leader.epochs is None:
+        return follower.log_end
+    cut = follower.epochs.cut_against(leader.epochs, follower.log_end, leader.log_end)
+    # Nothing in common: everything goes, if the leader still has all of it.
+    return follower.log_start if cut is None else max(cut, follower.log_start)
+
+
+def _verify_from(follower: FollowerFacts, leader: LeaderFacts, verify_to: int) -> int:
     lowest = min(verify_to, max(follower.log_start, leader.log_start))
     at_segment_end = verify_to % leader.segment_size == 0
     size = VERIFY_BYTES_AT_SEGMENT_END if at_segment_end else VERIFY_BYTES
-    return Accept(verify_to, max(lowest, verify_to - size), verify_to)
+    return max(lowest, verify_to - size)

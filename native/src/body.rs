@@ -24,13 +24,13 @@ const PIECE_BYTES: usize = 128 << 10;
 pub struct Ending {
     call: Arc<Shared>,
     connection: Arc<Connection>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Event>>,
     told: bool,
 }
 
 impl Ending {
     /// From now on the end of this call is an event, unless it is an answer that nobody watches.
-    pub fn new(call: Arc<Shared>, connection: Arc<Connection>, inbox: Arc<Inbox>) -> Self {
+    pub fn new(call: Arc<Shared>, connection: Arc<Connection>, inbox: Arc<Inbox<Event>>) -> Self {
         Self {
             call,
             connection,

@@ -51,15 +51,15 @@ pub enum Event {
 }
 
 /// The queue and its bell.
-pub struct Inbox {
-    queue: SegQueue<Event>,
+pub struct Inbox<E> {
+    queue: SegQueue<E>,
     told: AtomicBool,
     later: AtomicBool,
     size: AtomicUsize,
     bell: Bell,
 }
 
-impl Inbox {
+impl<E> Inbox<E> {
     /// An empty queue. Fails when the system has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
@@ -82,7 +82,7 @@ impl Inbox {
     }
 
     /// Add an event; rings unless Python knows already.
-    pub fn push(&self, event: Event) {
+    pub fn push(&self, event: E) {
         self.size.fetch_add(1, Ordering::Relaxed);
         self.queue.push(event);
         self.tell();
@@ -90,7 +90,10 @@ impl Inbox {
 
     /// Add an event that can wait for the next one to come with it, or a moment. On the network
     /// thread only.
-    pub fn push_lazily(self: &Arc<Self>, event: Event) {
+    pub fn push_lazily(self: &Arc<Self>, event: E)
+    where
+        E: Send + 'static,
+    {
         self.size.fetch_add(1, Ordering::Relaxed);
         self.queue.push(event);
         if !self.later.swap(true, Ordering::AcqRel) {
@@ -112,7 +115,7 @@ impl Inbox {
     }
 
     /// Up to `max` events in order. Rings again when more are left.
-    pub fn take(&self, max: usize) -> Vec<Event> {
+    pub fn take(&self, max: usize) -> Vec<E> {
         self.bell.silence();
         self.told.store(false, Ordering::Release);
         let mut events = Vec::with_capacity(self.len().min(max));

@@ -11,6 +11,7 @@
 //! | `service` | one connection, one call: requests to events |
 //! | `body` | an answer on its way out |
 //! | `call` | what Python orders on a call |
+//! | `client` | the other direction: calls to servers, for the SDK |
 //! | `inbox` | events to Python, one wake-up for many |
 //! | `metadata` | the headers that Python asked for |
 //! | `frame`, `status` | gRPC's framing and statuses |
@@ -21,6 +22,7 @@
 mod authority;
 mod body;
 mod call;
+mod client;
 mod frame;
 mod inbox;
 mod metadata;
@@ -38,6 +40,8 @@ mod cometmq_native {
 
     #[pymodule_export]
     use crate::call::Call;
+    #[pymodule_export]
+    use crate::client::Client;
     #[pymodule_export]
     use crate::server::Server;
 

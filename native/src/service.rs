@@ -72,7 +72,7 @@ pub struct Door {
     /// Figures.
     pub counters: Counters,
     /// To Python.
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<Inbox<Event>>,
     /// The next call's number.
     pub ids: AtomicU64,
 }

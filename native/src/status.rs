@@ -2,6 +2,10 @@
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+/// Something ended that should not have, and nobody knows more.
+pub const UNKNOWN: u16 = 2;
+/// Nobody is there, or not any more.
+pub const UNAVAILABLE: u16 = 14;
 /// The client's deadline passed.
 pub const DEADLINE_EXCEEDED: u16 = 4;
 /// The request cannot be understood.
@@ -40,6 +44,18 @@ impl Status {
         }
     }
 
+    /// What a server said in trailers, or in the only headers of its answer.
+    pub fn read(headers: &HeaderMap) -> Option<Self> {
+        let code = headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok();
+        let message = headers
+            .get(GRPC_MESSAGE)
+            .map(|text| percent_decoded(text.as_bytes()));
+        Some(Self::new(
+            code.unwrap_or(UNKNOWN),
+            message.unwrap_or_default(),
+        ))
+    }
+
     /// Put it where gRPC wants it: trailers, or the only headers of an answer.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.insert(GRPC_STATUS, HeaderValue::from(self.code));
@@ -68,6 +84,27 @@ fn percent_encoded(message: &str) -> String {
     text
 }
 
+/// The text of `percent_encoded`; what is no such text is taken as it stands.
+fn percent_decoded(text: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let coded = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+        match (first, coded) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,7 +116,10 @@ mod tests {
         Status::new(8, "too many").write(&mut headers);
         assert_eq!(headers["grpc-status"], "8");
         assert_eq!(headers["grpc-message"], "too many");
+        assert_eq!(Status::read(&headers), Some(Status::new(8, "too many")));
+        assert_eq!(percent_decoded(b"50%25 %C3%BC%0A 5% %zz"), "50% ü\n 5% %zz");
         headers.clear();
+        assert_eq!(Status::read(&headers), None);
         Status::OK.write(&mut headers);
         assert_eq!(headers.len(), 1);
     }

@@ -16,45 +16,46 @@ _ZLIB: Final = (0x000, 0x300)
 BODY_BYTES_MAX: Final = 1 << 30
 
 
-def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body before compression; `body` itself if it was not compressed. Raises ValueError."""
+def decompress(body: bytes, sys_flag: int, limit: int = BODY_BYTES_MAX) -> bytes:
+    """The body before compression, of at most `limit` bytes; `body` itself if it was not compressed.
+    Raises ValueError."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & _TYPE_MASK
     if kind in _ZLIB:
-        return _zlib(body)
+        return _zlib(body, limit)
     if kind == _LZ4:
-        return _lz4(body)
+        return _lz4(body, limit)
     if kind == _ZSTD:
-        return _zstd(body)
+        return _zstd(body, limit)
     raise ValueError(f"Compression type {kind >> 8} is unknown.")
 
 
-def _zlib(body: bytes) -> bytes:
+def _zlib(body: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(body, BODY_BYTES_MAX)
+        found = stream.decompress(body, limit)
     except zlib.error as error:
         raise ValueError(f"The zlib stream is damaged: {error}.") from error
     if not stream.eof:
-        raise ValueError("The zlib stream is cut off, or larger than 1 GiB.")
+        raise ValueError(f"The zlib stream is cut off, or holds more than {limit} bytes.")
     return found
 
 
-def _lz4(body: bytes) -> bytes:
+def _lz4(body: bytes, limit: int) -> bytes:
     import lz4.frame
 
     stream = lz4.frame.LZ4FrameDecompressor()
     try:
-        found: bytes = stream.decompress(body, max_length=BODY_BYTES_MAX)
+        found: bytes = stream.decompress(body, max_length=limit)
     except RuntimeError as error:
         raise ValueError(f"The LZ4 frame is damaged: {error}.") from error
     if not stream.eof:
-        raise ValueError("The LZ4 frame is cut off, or larger than 1 GiB.")
+        raise ValueError(f"The LZ4 frame is cut off, or holds more than {limit} bytes.")
     return found
 
 
-def _zstd(body: bytes) -> bytes:
+def _zstd(body: bytes, limit: int) -> bytes:
     import zstandard
 
     parts: list[bytes] = []
@@ -63,8 +64,8 @@ def _zstd(body: bytes) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(body) as stream:
             while part := stream.read(1 << 20):
                 size += len(part)
-                if size > BODY_BYTES_MAX:
-                    raise ValueError("The Zstandard frame holds more than 1 GiB.")
+                if size > limit:
+                    raise ValueError(f"The Zstandard frame holds more than {limit} bytes.")
                 parts.append(part)
     except zstandard.ZstdError as error:
         raise ValueError(f"The Zstandard frame is damaged: {error}.") from error

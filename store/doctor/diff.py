@@ -12,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from ..consume_queue import FILLER_SIZE
+from ..scan_files import open_bytes
 from .layout import DataFile, FileQueue, Layout, QueueFolder
 from .listing import segments
-from .log_walk import LogWalk, locate, open_bytes
+from .log_walk import LogWalk, locate
 from .queue_view import OpenFiles, read_units, written_units
 
 _CHUNK_BYTES: Final = 1 << 20

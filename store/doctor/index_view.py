@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from ..errors import StoreError
 from ..index_file import ENTRY, HEADER, IndexHeader, IndexLayout, guess_layout
+from ..scan_files import open_bytes
 from .layout import Layout, Sizes
-from .log_walk import open_bytes
 
 ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]

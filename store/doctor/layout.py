@@ -24,8 +24,8 @@ _FORMAT: Final = frozenset(
         *("timerwheel", "timerlog", "config", *QUEUE_KINDS),
     )
 )
-#: And ours: replication, and what recovery took away. Everything else in the root is foreign.
-_KNOWN: Final = _FORMAT | {"ha", "lost"}
+#: And ours: replication, what recovery took away, what a new beginning moved aside. Else it is foreign.
+_KNOWN: Final = _FORMAT | {"ha", "lost", "aside"}
 
 
 #: Where repairs keep originals and their journal.

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from ..batch_queue import UNIT_BYTES
 from ..properties import property_value
 from ..scan import Columns, RawBytes
+from ..scan_files import open_bytes
 from ..scan_properties import TagsCodes, by_queue
 from .layout import Layout, QueueFolder
-from .log_walk import Batch, open_bytes
+from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
 from .verify_log import LogVerdict
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from ..index_file import HEADER, MS_PER_SECOND, IndexHeader
 from ..index_keys import TAG, Entries
+from ..scan_files import open_bytes
 from .index_view import UNKNOWN, IndexView, layouts_of
 from .layout import Layout
-from .log_walk import Batch, locate, open_bytes
+from .log_walk import Batch, locate
 from .problems import NOTE, PROBLEM, Findings, span
 from .verify_index_file import IndexFileState, check_file
 from .verify_log import LogVerdict, read_checkpoint

@@ -14,8 +14,9 @@ from ..record import BLANK_BYTES
 from ..recovery_rules import Finding as Question
 from ..recovery_rules import Place, Verdict, bytes_missing, flushed_beyond, judge
 from ..scan import LostRange, StopReason
+from ..scan_files import open_bytes
 from .layout import Layout
-from .log_walk import SegmentEnd, open_bytes, record_at
+from .log_walk import SegmentEnd, record_at
 from .problems import NOTE, PROBLEM, Findings
 
 _CHECKPOINT_BYTES_MIN = 48

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from ..config import TIMER_SLOTS as SLOTS
 from ..properties import java_hash, property_value
+from ..scan_files import open_bytes
 from ..scan_raw import Integers
 from ..timer_check import TimerCheck
 from ..timer_rules import TIMER_TOPIC
 from ..timer_wheel import FILE_BYTES as WHEEL_BYTES
 from ..timer_wheel import SLOT_BYTES
 from .layout import DataFile, Layout
-from .log_walk import Batch, open_bytes
+from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
 from .verify_log import LogVerdict
 

@@ -164,3 +164,19 @@ def test_host_names_are_never_alternatives() -> None:
         view.own(), Caller(dialled, "10.0.0.9:1", "JAVA")
     )
     assert texts(echoed) == ["broker-b:8081"]
+
+
+def test_whom_this_node_follows_is_the_leader_before_nameservers_know() -> None:
+    view = ClusterView("a", Time())
+    view.update("n", [group("a", member(0, 10, leader=True), member(1, 12), member(2, 14))])
+    named = MemberView("a", 2, "10.0.0.1:14", "10.0.0.1:15", "", True, True, 7, 0)
+    view.set_own(own(), named)
+    leader = view.own().leader()
+    assert leader is not None
+    assert (leader.broker_id, leader.epoch, leader.client) == (2, 7, "10.0.0.1:14")
+    # A later election that the nameservers know and this node does not.
+    row = member(0, 10, leader=True)
+    row.epoch = 9
+    view.update("n", [group("a", row, member(1, 12), member(2, 14))])
+    leader = view.own().leader()
+    assert leader is not None and (leader.broker_id, leader.epoch) == (0, 9)

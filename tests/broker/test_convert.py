@@ -18,9 +18,10 @@ from cometmq.broker.convert import Receipt, message_item, properties_of, topic_f
 from cometmq.broker.inflate import inflated
 from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
 from cometmq.broker.stored_properties import encode_sent, in_bucket_order
-from cometmq.broker.validation import FORBIDDEN_PROPERTIES, check_message
+from cometmq.broker.validation import check_message
 from cometmq.broker.wire import field, timestamp, varint
 from cometmq.proto import v2
+from cometmq.store.property_names import FORBIDDEN_PROPERTIES
 from cometmq.store.record import Delivery, encode_properties, pack_host
 from cometmq.tests.broker.desk import message
 

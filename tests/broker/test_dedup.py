@@ -134,6 +134,20 @@ def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Path) -> 
     run(body())
 
 
+def test_a_repeated_message_waited_for_the_next_one(tmp_path: Path) -> None:
+    """All of the log was safe already, and nobody looked until something moved, or time was over."""
+
+    async def body() -> None:
+        chosen = settings(tmp_path, message_deduplication_enable=True)
+        slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=120_000)
+        async with desk(tmp_path, replace(chosen, store=slow)) as one:
+            one.topic("t")
+            first = await one.send(message("t", b"x", "A"))
+            assert await asyncio.wait_for(one.send(message("t", b"x", "A")), 60) == first
+
+    run(body())
+
+
 def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) -> None:
     async def body() -> None:
         chosen = settings(tmp_path, message_deduplication_enable=True)

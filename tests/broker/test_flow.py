@@ -9,6 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cometmq.broker.sending.held import HeldSends
+from cometmq.front.later import Later
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import settings
@@ -37,6 +41,53 @@ def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
             found = await waiting
             assert found[v2.TOO_MANY_REQUESTS, "[TIMEOUT_CLEAN_QUEUE"] == 3
             assert await codes(one, 3) == {(v2.OK, "OK"): 3}
+
+    run(body())
+
+
+def test_what_a_new_leader_got_from_those_who_held_was_refused_as_too_old(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with desk(tmp_path, wait_time_mills_in_send_queue=LIMIT_MS) as one:
+            one.topic("t")
+            one.node.sender.lead()  # the parts of a new leader stop the loop for a moment
+            waiting = asyncio.ensure_future(codes(one, 3))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(STALL_S)  # noqa: ASYNC251
+            assert await waiting == {(v2.OK, "OK"): 3}
+
+    run(body())
+
+
+def test_a_crowd_that_was_held_grew_too_old_in_its_own_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with desk(tmp_path) as one:
+            one.topic("t")
+            monkeypatch.setattr("cometmq.broker.sending.sender.APPEND_AT", 2)
+            sender = one.node.sender
+            request = v2.SendMessageRequest(messages=[message("t", b"x")])
+            answers = []
+            for _ in range(5):  # as when all of them are let go at once
+                answers.append(sender.send(request, one.context()))
+                assert sender.waiting <= 2
+            assert [answer.done() for answer in answers] == [True] * 4 + [False]
+            await answers[-1]
+
+    run(body())
+
+
+def test_what_was_held_went_on_in_the_next_life() -> None:
+    async def body() -> None:
+        held = HeldSends(asyncio.get_running_loop())
+        answer = Later()
+        held.add(asyncio.sleep(3_600), answer)
+        await asyncio.sleep(0)
+        held.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (answer.cancelled(), len(held)) == (True, 0)
 
     run(body())
 

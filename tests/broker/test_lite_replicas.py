@@ -86,6 +86,10 @@ def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path: Path)
             await until(lambda: not follower.node.replication.leader_alive)
             # The client's refresh comes within 30 s.
             assert await sync(wire, "a", action=v2.COMPLETE_ADD) == v2.OK
+            # What the leader had given out is locked here, too, as long as it would have been there.
+            assert await receive(wire, await_s=0.2) == []
+            follower.node.clock.advance_wall_ms(60_000)
+            follower.node.pop.clock_moved()
             again = await receive(wire)
             assert [one.body for one in again] == [b"2", b"3"]
             assert (await wire.ack(PARENT, "g", again)).status.code == v2.OK

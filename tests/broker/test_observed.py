@@ -94,6 +94,44 @@ def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(settings(tmp_path)) as live:
+            live.node.replication.roles.counts["strangers"] += 3
+            get_digests: Any = live.node.replication.get_digests
+            assert get_digests is not None
+            scrub = get_digests.__self__
+            await scrub.run_once()
+            _, text = await fetch(live, "/metrics")
+            lines = [line for line in text.splitlines() if "cometmq_ha_events_total{" in line]
+            found = {line.split('event="')[1].split('"')[0]: line.split()[-1] for line in lines}
+            assert (found["strangers"], found["scrub_rounds"]) == ("3.0", "1.0")
+            assert found["scrub_rotten"] == "0.0"
+
+    asyncio.run(body())
+
+
+def tasks_by_name() -> list[str]:
+    """What runs on the loop, by the names of the coroutines."""
+    return [str(getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks()]
+
+
+def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(settings(tmp_path)) as live:
+            names = tasks_by_name()
+            for name in ("Scrub._scrub_on", "Scrub._seal_on", "RoomWatch.run"):
+                assert names.count(name) == 1, name
+            live.server.life._ends.reopen("its leader had it cut")
+            await until(lambda: live.server.lives == 2 and live.server.alive)
+            names = tasks_by_name()
+            assert names.count("Scrub._scrub_on") == 1, (
+                "the life before this one took its own along"
+            )
+
+    asyncio.run(body())
+
+
 def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(settings(tmp_path)) as live, live.client() as wire:

@@ -197,3 +197,13 @@ def test_merging_converges_whatever_the_order(
     assert sorted(one) == sorted(other)
     one.apply(second)
     assert sorted(one) == sorted(other)
+
+
+def test_snapshots_for_a_log_that_will_not_come_are_dropped(tmp_path: Path) -> None:
+    """The former leader had more of the log: what it says of offsets relies on what is lost."""
+    offsets = made(tmp_path)
+    entry = v1.OffsetEntry(topic="t", group="g", offset=9, next_offset=9)
+    offsets.apply(v1.Offsets(entries=[entry], log_end=1_000).SerializeToString(), log_end=500)
+    offsets.drop_waiting()
+    assert offsets.catch_up(2_000) == 0
+    assert offsets.get("t", "g", 0) is None

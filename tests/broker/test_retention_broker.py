@@ -281,7 +281,7 @@ def test_above_the_warning_level_sends_are_refused_and_go_on_by_themselves(
             assert made.code == v2.INTERNAL_SERVER_ERROR
             assert "91 % full" in made.message
             assert len((await one.receive("t", "g")).bodies) == 3, "reading goes on"
-            assert one.live.server._unready() is None
+            assert one.live.server.life.unready() is None
             described = await wire.call(
                 paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
             )
@@ -349,7 +349,7 @@ def test_metrics_of_the_store(tmp_path: Path) -> None:
             await fill(one)
             await one.receive("t", "g")
             one.node.keeper.tick()
-            metrics = Metrics(one.node, lambda: None, one.live.server._access.statistics)  # type: ignore[union-attr]
+            metrics = Metrics(one.node, lambda: None, one.live.server.access.statistics)
             text = metrics.scrape()().decode()
             values = {}
             for line in text.splitlines():

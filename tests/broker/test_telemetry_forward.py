@@ -123,6 +123,31 @@ def test_a_new_leader_gets_the_streams(tmp_path: Path) -> None:
     run(body())
 
 
+def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_nothing_on(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with (
+            running(settings(tmp_path / "a")) as former,
+            running(settings(tmp_path / "b", broker_name="elsewhere")) as new,
+            producing(former, "p@1", "t"),
+        ):
+            view, forward = former.node.cluster, former.node.telemetry_forward
+            assert forward is not None
+            (own,) = view.own().members
+            other = replace(own, broker_id=1, client=new.bound.client)
+            members = (replace(own, is_leader=False), other)
+            view.groups = {own.group: GroupView(own.group, members, {})}
+            forward.cluster_changed()
+            assert not len(forward)
+            former.node.is_leader = False
+            forward.cluster_changed()
+            await until(lambda: streams(new, "p@1") == 1)
+            former.node.is_leader = True
+
+    run(body())
+
+
 @asynccontextmanager
 async def two_groups(path: Path) -> AsyncIterator[tuple[Live, Live]]:
     """Two masters that know each other."""

@@ -13,7 +13,6 @@ from cometmq.broker.filters import TagFilter, parse_filter
 from cometmq.broker.validation import (
     MAX_DELAY_MS,
     MIXED,
-    RESERVED_PROPERTIES,
     check_group,
     check_invisible,
     check_message,
@@ -24,6 +23,7 @@ from cometmq.broker.validation import (
 )
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
+from cometmq.store.property_names import RESERVED_PROPERTIES
 from cometmq.tests.broker.desk import message
 
 NOW_MS = 1_800_000_000_000

@@ -36,6 +36,21 @@ def test_the_default_cluster(tmp_path: Path) -> None:
     assert all(str(plan.data) == str(tmp_path / name) for name, plan in made.items())
 
 
+def test_with_a_controller_the_nameserver_elects_who_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plans(tmp_path, controller=True)
+    assert {name: plan.flags for name, plan in made.items()} == {
+        "namesrv": {"controller": "true"},
+        "master": {"enable_controller_mode": "true"},
+        "slave": {"enable_controller_mode": "true"},
+    }
+    # As the group's policy: fixed roles, for one start or for ever, need no other file.
+    assert made["slave"].said["brokerRole"] == "SLAVE"
+    monkeypatch.setenv("COMETMQ_ENABLE_CONTROLLER_MODE", "false")
+    assert "enable_controller_mode" not in plans(tmp_path, controller=True)["slave"].flags
+
+
 def test_port_moves_the_clients_ports_only(tmp_path: Path) -> None:
     made = plans(tmp_path, port=9000)
     assert made["master"].value("grpc_server_port") == "9000"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.metadata import entry_points
 
@@ -11,6 +12,7 @@ import pytest
 import cometmq
 from cometmq.client.errors import TooManyRequests
 from cometmq.client.testing import BrokerFailed, TestBroker, duration_ms
+from cometmq.proto import paths, v1
 
 pytest_plugins = ["pytester"]
 
@@ -168,3 +170,26 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester: pytest.Pytester) -> Non
     named = () if "cometmq" in installed else ("-p", "cometmq.client.pytest_plugin")
     result = pytester.runpytest_subprocess(*named, "-q")
     result.assert_outcomes(passed=2)
+
+
+def test_a_stale_route_is_asked_for_again(broker: TestBroker) -> None:
+    topic = broker.create_topic("stale")
+    with cometmq.sync.Producer(broker.endpoints, timeout=30, request_timeout=2) as knowing:
+        knowing.send(topic, b"before")
+        with broker.stale_routes():
+            knowing.send(topic, b"by the route that it has")
+            with (
+                cometmq.sync.Producer(broker.endpoints, timeout=1) as misled,
+                pytest.raises((cometmq.ConnectionFailed, cometmq.OutcomeUnknown)),
+            ):
+                misled.send(topic, b"to nobody")
+            with (
+                cometmq.sync.Producer(broker.endpoints, timeout=30) as patient,
+                ThreadPoolExecutor(1) as thread,
+            ):
+                sending = thread.submit(patient.send, topic, b"in the end")
+                with pytest.raises(TimeoutError):
+                    sending.result(0.5)
+                broker.call(paths.SET_ROUTES, v1.SetRoutesRequest())
+                assert sending.result(30).topic == topic
+                assert patient.statistics.route_refreshes >= 1

@@ -64,13 +64,25 @@ def walk(folder: Path) -> Iterator[Found]:
             at += size
 
 
+def walk_bytes(data: bytes) -> Iterator[Found]:
+    """The records of a range of a log that was copied out of it: an archived tail."""
+    at = 0
+    while at + 8 <= len(data):
+        size, magic = struct.unpack_from(">iI", data, at)
+        if size <= 0 or at + size > len(data):
+            return
+        if magic in (MAGIC_V1, MAGIC_V2):
+            yield _decode(data, at, size, magic)
+        at += size
+
+
 def _mapped(path: Path) -> mmap.mmap:
     """The file without reading it: a segment is a gigabyte, most of it not written yet."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _decode(data: mmap.mmap, at: int, size: int, magic: int) -> Found:
+def _decode(data: mmap.mmap | bytes, at: int, size: int, magic: int) -> Found:
     queue_id, _flag, queue_offset, offset, sys_flag = struct.unpack_from(">iiqqi", data, at + 12)
     born = 20 if sys_flag & 0x10 else 8
     store = 20 if sys_flag & 0x20 else 8

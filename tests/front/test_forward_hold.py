@@ -11,6 +11,7 @@ import grpc.aio
 
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import WireError
+from cometmq.tests.harness.relay import Relay
 
 
 def _at(opened: Any) -> str:
@@ -115,6 +116,21 @@ async def test_an_owner_that_drains_hands_over(front: Any, bench: Any, eventuall
         assert [len(each.services.contexts) for each in (old, new)] == [1, 1]
 
 
+async def test_the_wrong_node_behind_a_name_answered_for_as_long_as_its_connection_stood(
+    front: Any, bench: Any
+) -> None:
+    """Containers that come back with exchanged addresses: a proxy answered nobody for minutes (drill 38)."""
+    async with await bench() as owner, front(_at(owner)) as wrong:
+        relay = Relay(wrong.bench.port)
+        async with front(await relay.start()) as f:
+            call = f.bench.client.unary("Echo", b"x")
+            await asyncio.sleep(0.3)
+            assert not call.done()  # nobody owns it there, and it goes no further
+            relay.to = owner.port
+            assert await call == b"x"
+        await relay.stop()
+
+
 async def test_connections_are_pooled_and_bounded(front: Any, bench: Any) -> None:
     async with (
         await bench() as one,
@@ -189,3 +205,27 @@ async def test_the_empty_server_stops_on_a_signal() -> None:
     await channel.close()
     owner.process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(owner.process.wait(), 20) == 0
+
+
+async def test_a_request_is_held_until_anybody_knows_its_owner(front: Any) -> None:
+    async with front("") as f:
+        waiting = asyncio.ensure_future(f.bench.client.unary("Echo", b"later", timeout=10))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        assert (f.access.statistics.held, f.access.statistics.forwarded) == (1, 0)
+        f.owner = None
+        f.access.look_again()
+        assert await waiting == b"later"
+
+
+async def test_what_a_former_owner_does_not_answer_is_asked_of_the_next(
+    front: Any, bench: Any, eventually: Any
+) -> None:
+    async with await bench() as former, await bench() as following, front(_at(former)) as f:
+        waiting = asyncio.ensure_future(f.bench.client.unary("Later", b"x", timeout=20))
+        await eventually(lambda: former.services.futures)
+        f.owner = _at(following)
+        f.access.owner_gone(_at(former))
+        await eventually(lambda: following.services.futures)
+        following.services.futures[0].set_result(b"the next one's")
+        assert await waiting == b"the next one's"

@@ -1,7 +1,7 @@
 """Full load and abuse on the native door at once, for minutes: no error, and memory that stays.
 
 The server is a process of its own with empty handlers (`cometmq.front.empty`), the load comes from the
-load generator in Go. Two minutes in the suite; ten with `scripts/test --slow`. Compared is anonymous
+load generator in Go, which takes a whole core. Less than a minute in the suite; ten with `scripts/test --slow`. Compared is anonymous
 memory: what is mapped from files may come and go as the kernel likes.
 """
 
@@ -113,9 +113,10 @@ def check(memory: list[int], errors: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_two_minutes_of_load_and_abuse_leave_memory_as_it_was(server: tuple[int, int]) -> None:
+def test_some_load_and_abuse_leave_memory_as_it_was(server: tuple[int, int]) -> None:
     port, pid = server
-    check(*soak(port, pid, 120))
+    memory, errors = soak(port, pid, 30)
+    check(memory[len(memory) // 4 :], errors)  # the first rounds warm it up
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ class Live:
         self.group = group
         self.segment = segment
         self.store_options = store or {}
+        self.nameservers: list[str] = []
         self.confirms = 0
         self.alive_changes: list[bool] = []
         self.offsets: dict[str, int] = {}
@@ -64,6 +65,7 @@ class Live:
             directory=self.directory / "ha",
             segment_size=self.segment,
             sync_flush=self.log.config.sync_flush,
+            nameservers=self.nameservers,
         )
         loop = asyncio.get_running_loop()
 

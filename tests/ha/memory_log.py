@@ -40,6 +40,9 @@ class MemoryLog:
     def flush(self) -> None:
         self.flushed_offset = self.log_end
 
+    def flush_soon(self) -> None:
+        self.flush()
+
     def append_raw(self, offset: int, data: bytes) -> int:
         if not self.data and offset % self.segment_size == 0:
             self.log_start = self.log_end = self.flushed_offset = offset

@@ -42,3 +42,31 @@ def test_contradictions_are_refused(settings: dict[str, Any], words: str) -> Non
 
 def test_a_slave_may_share_its_masters_settings() -> None:
     assert not HaConfig(broker_role="SLAVE", min_in_sync_replicas=2).is_leader
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"controller_lease_ms": 2000}, "3 times controllerBeatIntervalMs"),
+        ({"controller_beat_interval_ms": 0}, "at least 1 ms"),
+        ({"enable_controller_mode": True, "ha_master_address": "a:1"}, "the controller does"),
+        (
+            {
+                "enable_controller_mode": True,
+                "controller_lease_ms": 1000,
+                "controller_beat_interval_ms": 100,
+            },
+            "lives by its beats",
+        ),
+    ],
+)
+def test_a_contradiction_about_the_controller_is_refused(
+    settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        HaConfig(**settings)
+
+
+def test_with_a_controller_nobody_leads_by_configuration() -> None:
+    assert HaConfig().is_leader
+    assert not HaConfig(enable_controller_mode=True).is_leader

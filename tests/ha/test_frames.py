@@ -12,14 +12,16 @@ from cometmq.proto import v1
 @given(payload=st.binary(max_size=1000), piece_bytes=st.integers(1, 400))
 def test_a_payload_comes_back_whole(payload: bytes, piece_bytes: int) -> None:
     joiner = frames.MetaJoiner()
-    joined = [joiner.add(piece) for piece in frames.meta_pieces(1, 7, payload, piece_bytes)]
+    joined = [
+        joiner.add(piece) for piece in frames.meta_pieces("OFFSETS", 1, 7, payload, piece_bytes)
+    ]
     assert joined[-1] == payload
     assert all(part is None for part in joined[:-1])
 
 
 def test_a_newer_version_replaces_an_unfinished_one() -> None:
     joiner = frames.MetaJoiner()
-    old, new = (list(frames.meta_pieces(1, version, b"abcd", 2)) for version in (1, 2))
+    old, new = (list(frames.meta_pieces("OFFSETS", 1, version, b"abcd", 2)) for version in (1, 2))
     assert joiner.add(old[0]) is None
     assert [joiner.add(piece) for piece in new] == [None, b"abcd"]
 
@@ -41,7 +43,8 @@ def test_the_cores_names_are_the_wires() -> None:
 
 def test_a_chunk_says_where_it_lies_and_what_is_confirmed() -> None:
     raw = frames.chunk(
-        epoch=1,
+        epoch=2,
+        epoch_start=64,
         offset=100,
         data=b"bytes",
         crc=5,
@@ -51,6 +54,6 @@ def test_a_chunk_says_where_it_lies_and_what_is_confirmed() -> None:
         ends_on_boundary=True,
     )
     chunk = v1.LeaderFrame.FromString(raw).chunk
-    assert (chunk.epoch, chunk.epoch_start, chunk.offset, chunk.data) == (1, 0, 100, b"bytes")
+    assert (chunk.epoch, chunk.epoch_start, chunk.offset, chunk.data) == (2, 64, 100, b"bytes")
     assert (chunk.crc32, chunk.confirm, chunk.leader_flushed, chunk.ts) == (5, 90, 80, 7)
     assert chunk.ends_on_boundary

@@ -278,6 +278,27 @@ def test_damage_on_the_way_costs_a_stream_and_nothing_else(
 # --- consumer offsets -------------------------------------------------------------------------------
 
 
+def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_stream(
+    tmp_path: Path,
+) -> None:
+    """A snapshot waited for a log end that another leader's records reached, and moved consumers over them."""
+
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        leader.replication.offsets_snapshot = lambda: b"of this stream"
+        follower = Live(tmp_path / "follower", broker_id=1)
+        await follower.start()
+        pair.running.append(follower)
+        told = follower.applied
+        follower.replication.on_stream = lambda: told.append(b"forget")
+        for _ in range(2):
+            follower.replication.set_leader(leader.address)
+            await until(lambda: told[-2:] == [b"forget", b"of this stream"])
+            follower.replication.set_leader("")
+
+    run(tmp_path, story)
+
+
 def test_offsets_travel_both_ways(tmp_path: Path) -> None:
     async def story(pair: Pair) -> None:
         leader = await pair.leader()

@@ -141,3 +141,16 @@ def test_unmoved_positions_are_not_written(tmp_path: Path) -> None:
     positions = Positions(tmp_path)
     positions.save(0)
     assert not (tmp_path / POSITIONS_NAME).exists()
+
+
+def test_what_was_answered_survives_a_kill_and_not_a_cut(tmp_path: Path) -> None:
+    positions = Positions(tmp_path)
+    positions.save(500, 500)
+    positions.note_answered(900)  # and the process is killed
+    again = Positions(tmp_path)
+    assert (again.confirm, again.local_ok) == (500, 900)
+    again.close()
+    slots = SlotFile(tmp_path / POSITIONS_NAME, durable=False)
+    slots.load()
+    slots.save({"confirm": 500, "local_ok": 500})  # what a cut does
+    assert Positions(tmp_path).local_ok == 500

@@ -75,14 +75,18 @@ class Cluster:
         restart: bool = False,
         env: Mapping[str, str] | None = None,
         segment_size: int | None = SEGMENT_SIZE,
+        controller: bool = False,
     ) -> None:
-        """Without `segment_size` it is the broker's own default, as users have it."""
+        """Without `segment_size` it is the broker's own default, as users have it. With `controller`
+        the nameserver elects leaders, as it does for users; most tests mean fixed roles."""
         self.data = data
         segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}
         self._env = {**os.environ, **segments, **(env or {})}
         self.ready_file = data / "ready.json"
         self.log_file = data / "up.log"
-        self._options = [*options, "--port", str(port)]
+        roles = "--controller" if controller else "--no-controller"
+        said = {"--controller", "--no-controller"} & set(options)
+        self._options = [*options, *([] if said else [roles]), "--port", str(port)]
         if not restart:
             self._options.append("--no-restart")
         self._supervisor: subprocess.Popen[bytes] | None = None

@@ -9,7 +9,7 @@ from cometmq.nameserver.query_route import (
     message_queues,
     permissions,
 )
-from cometmq.nameserver.routes import Addresses, Group, Member, Replica, Role, Topic
+from cometmq.nameserver.rows import Addresses, Group, Member, Replica, Role, Topic
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 

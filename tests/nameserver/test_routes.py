@@ -7,15 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cometmq.nameserver import routes
-from cometmq.nameserver.routes import (
+from cometmq.nameserver import registration_rules, routes
+from cometmq.nameserver.routes import RouteTable
+from cometmq.nameserver.rows import (
     Addresses,
     DuplicateReplica,
     Registration,
     RegistrationRefused,
     Replica,
     Role,
-    RouteTable,
     StaleReplica,
     Topic,
 )
@@ -216,7 +216,7 @@ def test_a_registration_without_an_identity_is_refused(registration: Registratio
 
 def test_the_number_of_groups_and_replicas_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "GROUPS_MAX", 1)
-    monkeypatch.setattr(routes, "REPLICAS_PER_GROUP_MAX", 2)
+    monkeypatch.setattr(registration_rules, "REPLICAS_PER_GROUP_MAX", 2)
     tables = table()
     tables.register(beat(), 0)
     tables.register(beat(1), 0)

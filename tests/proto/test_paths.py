@@ -5,6 +5,7 @@ from google.protobuf import descriptor_pb2
 from cometmq.proto import (
     admin_pb2,
     control_pb2,
+    controller_pb2,
     definition_pb2,
     ha_pb2,
     nameserver_pb2,
@@ -16,6 +17,7 @@ from cometmq.proto import (
 MODULES = (
     admin_pb2,
     control_pb2,
+    controller_pb2,
     definition_pb2,
     ha_pb2,
     nameserver_pb2,

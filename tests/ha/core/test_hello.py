@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from cometmq.ha.core.epochs import EpochHistory, EpochStart
 from cometmq.ha.core.hello import (
     RULES,
     VERIFY_BYTES,
     VERIFY_BYTES_AT_SEGMENT_END,
     Accept,
+    CutTo,
     FollowerFacts,
     Holder,
     LeaderFacts,
@@ -52,9 +54,13 @@ REFUSALS = [
     (RejectCode.NEWER_EPOCH_SEEN, {"promised_epoch": 2}, {}),
     (RejectCode.NEWER_EPOCH_SEEN, {"last_epoch": 2}, {}),
     (RejectCode.SEGMENT_SIZE, {"segment_size": 1 << 20}, {}),
+    (RejectCode.STALE_EPOCH, {}, {"promised_epoch": 2}),
+    (RejectCode.ID_IN_USE, {}, {"uuids": {1: "another"}}),
     (RejectCode.DIVERGED, {"log_end": 9_000_001}, {}),
     (RejectCode.BELOW_LOG_START, {}, {"log_start": 5_000_001}),
 ]
+#: Refusals because of the logs, not of who speaks.
+PLACES = {RejectCode.DIVERGED, RejectCode.BELOW_LOG_START}
 
 
 @pytest.mark.parametrize(("code", "follower", "leader"), REFUSALS)
@@ -66,7 +72,7 @@ def test_refusals(code: RejectCode, follower: dict[str, object], leader: dict[st
 
 
 def test_every_rule_is_tested() -> None:
-    assert {code for code, _, _ in RULES} == {code for code, _, _ in REFUSALS}
+    assert {code for code, _, _ in RULES} == {code for code, _, _ in REFUSALS} - PLACES
 
 
 def test_the_tail_below_the_followers_end_is_compared() -> None:
@@ -103,3 +109,72 @@ def test_equal_ends_are_fine() -> None:
 def test_a_restarted_replica_replaces_its_own_stream() -> None:
     verdict = decide(FOLLOWER, replace(LEADER, holders={1: Holder("u1", 2)}))
     assert isinstance(verdict, Accept)
+
+
+def epochs(*pairs: tuple[int, int]) -> EpochHistory:
+    return EpochHistory(EpochStart(epoch, start) for epoch, start in pairs)
+
+
+LEADER_3 = replace(
+    LEADER,
+    epoch=3,
+    promised_epoch=3,
+    epochs=epochs((1, 0), (2, 2_000_000), (3, 6_000_000)),
+)
+
+
+def test_a_follower_that_wrote_alone_cuts_where_the_logs_parted() -> None:
+    former_leader = replace(FOLLOWER, epochs=epochs((1, 0)))
+    assert decide(former_leader, LEADER_3) == CutTo(2_000_000, 2_000_000 - VERIFY_BYTES, 2_000_000)
+
+
+def test_a_follower_that_is_only_behind_goes_on() -> None:
+    behind = replace(FOLLOWER, epochs=epochs((1, 0), (2, 2_000_000)), last_epoch=2)
+    assert decide(behind, LEADER_3) == Accept(5_000_000, 5_000_000 - VERIFY_BYTES, 5_000_000)
+
+
+def test_a_follower_with_more_than_its_leader_cuts_the_rest() -> None:
+    longer = replace(FOLLOWER, epochs=epochs((1, 0)), log_end=9_500_000)
+    next_leader = replace(LEADER, epoch=2, epochs=epochs((1, 0), (2, 9_000_000)))
+    assert decide(longer, next_leader) == CutTo(9_000_000, 9_000_000 - VERIFY_BYTES, 9_000_000)
+
+
+def test_what_was_confirmed_is_never_cut_unless_an_operator_said_so() -> None:
+    former_leader = replace(FOLLOWER, epochs=epochs((1, 0)), confirm=2_000_001)
+    verdict = decide(former_leader, LEADER_3)
+    assert isinstance(verdict, Reject)
+    assert verdict.code is RejectCode.CUT_BELOW_CONFIRM
+    assert isinstance(decide(former_leader, replace(LEADER_3, accept_loss=True)), CutTo)
+    # In an asynchronous group the confirm offset only says what may be read.
+    assert isinstance(decide(former_leader, replace(LEADER_3, is_sync=False)), CutTo)
+
+
+def test_with_nothing_in_common_everything_goes_if_the_leader_still_has_it() -> None:
+    stranger = replace(FOLLOWER, epochs=epochs((2, 0)), log_start=0)
+    assert decide(stranger, LEADER_3) == CutTo(0, 0, 0)
+    verdict = decide(stranger, replace(LEADER_3, log_start=4096))
+    assert isinstance(verdict, Reject)
+    assert verdict.code is RejectCode.BELOW_LOG_START
+
+
+def test_a_cut_below_the_followers_own_start_takes_all_it_has() -> None:
+    partial = replace(FOLLOWER, epochs=epochs((1, 0)), log_start=3_000_000)
+    assert decide(partial, LEADER_3) == CutTo(3_000_000, 3_000_000, 3_000_000)
+
+
+def test_a_follower_whose_first_byte_is_above_the_leaders_end_begins_anew() -> None:
+    partial = replace(FOLLOWER, epochs=epochs((4, 0)), log_start=9_000_001, log_end=9_100_000)
+    verdict = decide(partial, replace(LEADER_3, epoch=4, promised_epoch=4))
+    assert isinstance(verdict, Reject)
+    assert verdict.code is RejectCode.BELOW_LOG_START
+
+
+def test_a_replica_that_the_state_knows_keeps_its_id() -> None:
+    assert isinstance(decide(FOLLOWER, replace(LEADER, uuids={1: "u1", 2: "u2"})), Accept)
+
+
+def test_bytes_of_the_leaders_own_epoch_that_it_never_had_are_not_cut() -> None:
+    longer = replace(FOLLOWER, epochs=epochs((1, 0)), last_epoch=1, log_end=9_500_000)
+    verdict = decide(longer, replace(LEADER, epochs=epochs((1, 0))))
+    assert isinstance(verdict, Reject)
+    assert verdict.code is RejectCode.DIVERGED

@@ -1,8 +1,9 @@
 """The released Apache RocketMQ 5.5.0 broker as an oracle: it opens a directory and says what it sees.
 
 Maven fetches its published jars once into `.cache/apache-5.5.0` (git ignores it), where the driver
-`ApacheStore.java` is compiled too. Every call is a process of its own on ports that the operating
-system chose. What a machine lacks (Maven, a JDK, the registry) is a skip with that reason.
+`ApacheStore.java` is compiled too. Every call is a process of its own on ports below those that the
+operating system hands out by itself. What a machine lacks (Maven, a JDK, the registry) is a skip with
+that reason.
 """
 
 from __future__ import annotations

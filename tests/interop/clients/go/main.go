@@ -2,6 +2,7 @@
 // prints what it saw.
 //
 //	client ENDPOINT MARK COUNT
+//	client ENDPOINT MARK load:SECONDS    sends one after the other instead, and prints the gaps
 //
 // Topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction, MARK-group, MARK-ordered.
 package main
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,7 +159,36 @@ func transact() []string {
 	return got
 }
 
+// load sends until the time is up; what counts is the longest time without an OK, and the errors.
+func load(seconds int) {
+	var err error
+	producer, err = rmq.NewProducer(config(topic("group")), rmq.WithTopics(topic("normal")))
+	check(err)
+	check(producer.Start())
+	sent, errors, gap, first := []string{}, []string{}, time.Duration(0), time.Now()
+	last := first
+	for number := 0; time.Since(first) < time.Duration(seconds)*time.Second; number++ {
+		receipts, err := producer.Send(context.Background(), message("normal", strconv.Itoa(number)))
+		if err != nil {
+			errors = append(errors, err.Error())
+			continue
+		}
+		sent = append(sent, receipts[0].MessageID)
+		gap, last = max(gap, time.Since(last)), time.Now()
+	}
+	gap = max(gap, time.Since(last)) // none came any more
+	check(json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"sent": sent, "errors": errors, "gap_ms": gap.Milliseconds(),
+	}))
+}
+
 func main() {
+	if seconds, is := strings.CutPrefix(os.Args[3], "load:"); is {
+		number, err := strconv.Atoi(seconds)
+		check(err)
+		load(number)
+		return
+	}
 	count, err := strconv.Atoi(os.Args[3])
 	check(err)
 	checker := func(one *rmq.MessageView) rmq.TransactionResolution {

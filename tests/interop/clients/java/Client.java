@@ -22,7 +22,7 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
  * The official Java client with its default settings: sends, receives, retries, orders, delays, recalls,
  * transacts; prints what it saw.
  *
- * <p>Client ENDPOINT MARK COUNT; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
+ * <p>Client ENDPOINT MARK COUNT, or ENDPOINT MARK load:SECONDS, which sends and prints the gaps; topics and groups are MARK-normal, MARK-fifo, MARK-delay, MARK-transaction,
  * MARK-group, MARK-ordered.
  */
 public class Client {
@@ -39,8 +39,12 @@ public class Client {
 
     public static void main(String[] arguments) throws Exception {
         mark = arguments[1];
-        int count = Integer.parseInt(arguments[2]);
         configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).build();
+        if (arguments[2].startsWith("load:")) {
+            load(Integer.parseInt(arguments[2].substring(5)));
+            System.exit(0);
+        }
+        int count = Integer.parseInt(arguments[2]);
         producer = PROVIDER.newProducerBuilder()
             .setClientConfiguration(configuration)
             .setTopics(topic("normal"), topic("fifo"), topic("delay"), topic("transaction"))
@@ -54,6 +58,29 @@ public class Client {
             + ",\"transact\":" + quoted(transact()) + ",\"delay\":" + delay(due) + ",\"asked\":" + quoted(ASKED);
         System.out.println("{" + seen + "}");
         System.exit(0);
+    }
+
+    /** Sends until the time is up; what counts is the longest time without an OK, and the errors. */
+    private static void load(int seconds) throws Exception {
+        producer = PROVIDER.newProducerBuilder()
+            .setClientConfiguration(configuration).setTopics(topic("normal")).build();
+        List<String> sent = new ArrayList<>();
+        List<String> errors = new ArrayList<>();
+        long begin = System.nanoTime();
+        long last = begin;
+        long gap = 0;
+        for (int number = 0; System.nanoTime() - begin < seconds * 1_000_000_000L; number++) {
+            try {
+                sent.add(producer.send(message("normal", "" + number).build()).getMessageId().toString());
+                gap = Math.max(gap, System.nanoTime() - last);
+                last = System.nanoTime();
+            } catch (Exception error) {
+                errors.add(error.getClass().getSimpleName());
+            }
+        }
+        gap = Math.max(gap, System.nanoTime() - last); // none came any more
+        System.out.println("{\"sent\":" + quoted(sent) + ",\"errors\":" + quoted(errors)
+            + ",\"gap_ms\":" + gap / 1_000_000 + "}");
     }
 
     private static String topic(String kind) {

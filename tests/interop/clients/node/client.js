@@ -100,7 +100,32 @@ async function transact() {
   return got;
 }
 
+// Sends until the time is up; what counts is the longest time without an OK, and the errors.
+async function load(seconds) {
+  producer = new Producer({ endpoints, namespace: '', logger: quiet, topic: topic('normal') });
+  await producer.startup();
+  const [sent, errors] = [[], []];
+  const begin = Date.now();
+  let [last, gap] = [begin, 0];
+  for (let number = 0; Date.now() - begin < seconds * 1000; number += 1) {
+    try {
+      sent.push((await producer.send(message('normal', String(number)))).messageId);
+      gap = Math.max(gap, Date.now() - last);
+      last = Date.now();
+    } catch (error) {
+      errors.push(String(error));
+    }
+  }
+  gap = Math.max(gap, Date.now() - last); // none came any more
+  // A pipe takes 64 KiB at once: leave when all is through.
+  process.stdout.write(JSON.stringify({ sent, errors, gap_ms: gap }) + '\n', () => process.exit(0));
+}
+
 async function main() {
+  if (process.argv[4].startsWith('load:')) {
+    await load(Number(process.argv[4].slice(5)));
+    return;
+  }
   const checker = {
     async check(one) {
       asked.push(one.body.toString());

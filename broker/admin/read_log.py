@@ -1,0 +1,176 @@
+"""The log as it lies there, for readers that decode it themselves: `cometmq.v1.Admin`, ReadLog and LocateLog.
+
+Promises: frames are whole records in log order, each range with a CRC-32, never beyond what consumers may
+see (`Node.readable_limit`; HA, rule R10); an offset that retention has taken is ILLEGAL_OFFSET unless
+`at_least` says otherwise, never a silent jump; at most one answer of `max_bytes` is made ahead of
+the client, and other calls run between two (pipeline note, sections 0 and 3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from ...proto import v1, v2
+from ...proto.errors import WireError
+from ...store.errors import OffsetOutOfRangeError
+from ...store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+
+if TYPE_CHECKING:
+    from ...front.context import RequestContext
+    from ..node import Node
+
+_FRAME_BYTES: Final = 1 << 20
+#: Of one answer, whatever the client asks for; a single larger record still goes as one.
+_FRAME_BYTES_MAX: Final = 4 << 20
+#: Questions about messages in one call; a planner asks for two a queue.
+_PLACES_MAX: Final = 100_000
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+
+
+class LogReads:
+    """The two handlers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def read_log(
+        self, request: v1.ReadLogRequest, ctx: RequestContext
+    ) -> AsyncIterator[v1.LogFrames]:
+        """Answers from `offset` up to `end`, or up to what may be read now."""
+        self._check_broker(request.broker)
+        limit = self._node.readable_limit()
+        end = min(request.end or limit, limit)
+        offset = self._first(request, limit)
+        # At least a record's head, to see how long it is.
+        size = max(min(request.max_bytes or _FRAME_BYTES, _FRAME_BYTES_MAX), BLANK_BYTES)
+        while True:
+            frames, following = b"", offset
+            # Blanks are passed over here, so that an answer without frames is the last one.
+            while not frames and following < end:
+                offset = following
+                frames, following = self._frames(offset, (end, limit), size)
+                if following == offset:
+                    break
+            yield self._answer(offset, frames, following)
+            if following >= end or following == offset:
+                return
+            offset = following
+            # The loop serves others, and a client that left ends this stream.
+            await asyncio.sleep(0)
+
+    def locate_log(self, request: v1.LocateLogRequest, ctx: RequestContext) -> v1.LocateLogResponse:
+        """Bounds of queues, and where messages lie."""
+        node = self._node
+        self._check_broker(request.broker)
+        node.catch_up()
+        if len(request.messages) > _PLACES_MAX:
+            text = f"at most {_PLACES_MAX} messages can be asked for at once"
+            raise WireError(v2.BAD_REQUEST, text)
+        answer = v1.LocateLogResponse(
+            code=v2.OK,
+            message="OK",
+            broker=node.config.broker_name,
+            log_start=node.store.log_start,
+            confirm=node.readable_limit(),
+            brokers=sorted(node.cluster.groups),
+        )
+        wanted = frozenset(request.topics)
+        for topic, queue_id in sorted(node.store.queues()):
+            if not wanted or topic in wanted:
+                answer.queues.append(self._bounds(request, topic, queue_id))
+        for one in request.messages:
+            found = node.store.place(one.topic, one.queue_id, one.offset)
+            place, size = found if found is not None else (-1, 0)
+            answer.places.add(place=place, size=size)
+        return answer
+
+    # Inside.
+
+    def _check_broker(self, name: str) -> None:
+        own = self._node.config.broker_name
+        if name and name != own:
+            raise WireError(v2.NOT_FOUND, f"there is no broker {name}; this one is {own}")
+
+    def _first(self, request: v1.ReadLogRequest, limit: int) -> int:
+        start = self._node.store.log_start
+        offset = request.offset
+        if offset < start:
+            if not request.at_least:
+                raise _taken(offset, start)
+            offset = start
+        if offset > limit:
+            text = f"offset {offset} is beyond the confirmed end of the log, {limit}"
+            raise WireError(v2.ILLEGAL_OFFSET, text)
+        if request.inside and start < offset < limit:
+            return min(self._node.store.border_at(offset), limit)
+        return offset
+
+    def _frames(self, offset: int, ends: tuple[int, int], size: int) -> tuple[bytes, int]:
+        """Whole records from `offset` on that begin below the first end and lie below the second, and the
+        offset behind them; the same offset: there is none."""
+        store = self._node.store
+        end, limit = ends
+        try:
+            data = store.read_log(offset, min(size, limit - offset))
+            whole = _whole_end(data, end - offset)
+            if not whole and len(data) >= BLANK_BYTES:
+                length, magic = BLANK.unpack_from(data)
+                if magic == MAGIC_BLANK:
+                    return b"", offset + length
+                if magic not in _MAGICS:
+                    text = f"the log is damaged: no record begins at offset {offset}"
+                    raise WireError(v2.INTERNAL_SERVER_ERROR, text)
+                if offset + length <= limit:  # larger than one answer should be
+                    data, whole = store.record_at(offset), length
+        except OffsetOutOfRangeError as error:
+            raise _taken(offset, error.first) from None
+        return data[:whole] if whole < len(data) else data, offset + whole
+
+    def _answer(self, offset: int, frames: bytes, following: int) -> v1.LogFrames:
+        return v1.LogFrames(
+            code=v2.OK,
+            message="OK",
+            offset=offset,
+            frames=frames,
+            crc32=crc32(frames),
+            next_offset=following,
+            log_start=self._node.store.log_start,
+            confirm=self._node.readable_limit(),
+            broker=self._node.config.broker_name,
+        )
+
+    def _bounds(self, request: v1.LocateLogRequest, topic: str, queue_id: int) -> v1.QueueBounds:
+        store = self._node.store
+        offset = 0
+        if request.HasField("place"):
+            offset = store.offset_by_place(topic, queue_id, request.place)
+        elif request.HasField("timestamp_ms"):
+            offset = store.offset_by_time(topic, queue_id, request.timestamp_ms)
+        return v1.QueueBounds(
+            topic=topic,
+            queue_id=queue_id,
+            min_offset=store.min_offset(topic, queue_id),
+            max_offset=store.max_offset(topic, queue_id),
+            offset=offset,
+        )
+
+
+def _whole_end(data: bytes, stop: int) -> int:
+    """Behind the last whole record that begins in front of `stop`."""
+    unpack, size = BLANK.unpack_from, len(data)
+    position = 0
+    while position < stop and position + BLANK_BYTES <= size:
+        length, magic = unpack(data, position)
+        if magic not in _MAGICS or length <= 0 or position + length > size:
+            break
+        position += length
+    return position
+
+
+def _taken(offset: int, start: int) -> WireError:
+    return WireError(
+        v2.ILLEGAL_OFFSET, f"the log begins at offset {start}: {offset} was taken by retention"
+    )

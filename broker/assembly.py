@@ -1,0 +1,123 @@
+"""The first parts of a node, in their order: the store, what it holds of topics and groups, replication.
+
+`life.py` connects them and begins the rest. Promises: the store is recovered and the tables are read before
+anything else exists; whoever leads by its configuration does so from here on, an elected leader later (`role.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ..ha.engine import Identity, Replication, Role
+from ..store.disk import Disk
+from ..store.message_store import MessageStore
+from ..store.record import pack_host
+from ..store.shadow_disk import ShadowDisk
+from .admin import removal
+from .clients.registry import ClientRegistry
+from .cluster_view import ClusterView
+from .durability import DurabilityGate
+from .lite.service import LiteService
+from .metadata.log import MetaLog
+from .metadata.tables import Metadata
+from .metrics.counters import Counters
+from .node import Node
+from .offset_recent import RecentOffsets
+from .offsets import ConsumerOffsets
+from .pop.receive import PopService
+from .sending.sender import Sender
+from .store_keeper import StoreKeeper
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from ..front.clock import Clock
+    from ..front.faults import FaultTable
+    from ..ha.config import HaConfig
+    from ..store.config import StoreConfig
+    from .config import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+_OFFSETS_FILE = "consumerOffset.json"
+
+
+def open_node(  # noqa: PLR0917 - what a broker is made of
+    config: BrokerConfig,
+    store_config: StoreConfig,
+    ha: HaConfig,
+    clock: Clock,
+    faults: FaultTable | None,
+    stack: AsyncExitStack,
+) -> Node:
+    """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError, HaError."""
+    disk = Disk()
+    if faults is not None:
+        if ShadowDisk.wanted(store_config.root):
+            disk = ShadowDisk(store_config.root)
+        disk.fault = faults.disk_fault
+    store = MessageStore(store_config, clock.wall_ms, disk)
+    for line in store.open().lines():
+        log.info("store.report %s", line)
+    stack.callback(store.close)
+    metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
+    node = Node(
+        config=config,
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+        store=store,
+        counters=Counters(),
+        metadata=metadata,
+        clients=ClientRegistry(config.channel_expired_timeout, config.max_clients),
+        cluster=ClusterView(config.broker_name, clock.steady_ns),
+        sync_flush=store_config.sync_flush,
+        sync_replication=ha.is_sync,
+        slave_timeout_ms=ha.slave_timeout,
+        flush_timeout_ms=store_config.sync_flush_timeout,
+        min_in_sync_replicas=ha.min_in_sync_replicas,
+    )
+    node.meta_log = MetaLog(metadata, store, clock.wall_ms)
+    node.meta_log.load()
+    removal.watch(node)
+    node.replication = Replication(
+        ha,
+        Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
+        store,
+        clock.steady_ns,
+        directory=store_config.root / "ha",
+        segment_size=store_config.mapped_file_size_commit_log,
+        sync_flush=node.sync_flush,
+        bind_address=config.bind_address,
+        nameservers=[
+            f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
+        ],
+    )
+    node.is_leader = node.replication.role is Role.LEADER
+    node.offsets = ConsumerOffsets(
+        store_config.root / "config" / _OFFSETS_FILE,
+        clock.wall_ms,
+        config.flush_consumer_offset_interval,
+    )
+    node.offsets.log = store
+    node.offsets.recent = RecentOffsets(store_config.root / "ha" / "offsets-recent")
+    node.durability = DurabilityGate(node)
+    stack.callback(node.durability.close)
+    node.sender = Sender(node)
+    node.pop = PopService(node)
+    node.lite = LiteService(node)
+    node.keeper = StoreKeeper(node)
+    name_host(node, config.grpc_server_port)
+    return node
+
+
+def name_host(node: Node, port: int) -> None:
+    """The address that records carry as their store host."""
+    try:
+        host = pack_host(node.config.broker_ip1, port)
+    except OSError:
+        # A host name; records hold addresses only.
+        host = pack_host("0.0.0.0", port)
+    node.sender.store_host = host
+    node.meta_log.host = host

@@ -1,0 +1,190 @@
+"""What a proxy answers itself by asking brokers: routes, and signs of life.
+
+Routes come from a broker and are told on with the addresses of the proxy: the one that the client dialled, or what
+`advertise` says (design, section 2). Heartbeats and good-byes are answered at once and passed on to every
+group, behind the client's back. Promises: a route is asked for until somebody answers or the deadline is near.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from ...front.context import FORWARDED
+from ...proto import paths, v2
+from ...proto.errors import WireError
+from ..advertise import scheme_of
+from ..validation import require_client_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ...front.channels import ChannelPool
+    from ...front.clock import Clock
+    from ...front.context import RequestContext
+    from .owners import Owners
+    from .telemetry import ProxyTelemetry
+    from .watch import ClusterWatch
+
+_LOOK_AGAIN_S = 0.1
+_MARGIN_NS = 300_000_000
+_WAIT_NS = 3_000_000_000
+_TRY_S = 2.0
+_OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_RELAYED_MAX = 2_000
+"""Signs of life under way at once; what does not fit is dropped: the next comes in seconds."""
+
+
+class Asking:
+    """Handlers of the four services."""
+
+    def __init__(  # noqa: PLR0917 - parts of one proxy
+        self,
+        owners: Owners,
+        watch: ClusterWatch,
+        pool: ChannelPool,
+        clock: Clock,
+        advertised: Sequence[tuple[str, int]],
+        telemetry: ProxyTelemetry,
+    ) -> None:
+        self._owners = owners
+        self._watch = watch
+        self._pool = pool
+        self._clock = clock
+        self._advertised = advertised
+        self._telemetry = telemetry
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def query_route(
+        self, request: v2.QueryRouteRequest, ctx: RequestContext
+    ) -> v2.QueryRouteResponse:
+        """The queues of a topic, all of them at this proxy."""
+        require_client_id(ctx)
+        answer: v2.QueryRouteResponse = await self._ask(
+            paths.QUERY_ROUTE, request, v2.QueryRouteResponse, ctx
+        )
+        for queue in answer.message_queues:
+            self._owners.learn(request.topic.name, queue.broker.name)
+        self._rewrite((queue.broker for queue in answer.message_queues), request.endpoints)
+        return answer
+
+    async def query_assignment(
+        self, request: v2.QueryAssignmentRequest, ctx: RequestContext
+    ) -> v2.QueryAssignmentResponse:
+        """What a push consumer should poll, all of it at this proxy."""
+        require_client_id(ctx)
+        answer: v2.QueryAssignmentResponse = await self._ask(
+            paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse, ctx
+        )
+        brokers = (one.message_queue.broker for one in answer.assignments)
+        self._rewrite(brokers, request.endpoints)
+        return answer
+
+    def heartbeat(self, request: v2.HeartbeatRequest, ctx: RequestContext) -> v2.HeartbeatResponse:
+        """A client lives."""
+        require_client_id(ctx)
+        self._telemetry.seen(ctx)
+        self._relay(paths.HEARTBEAT, request, ctx)
+        return v2.HeartbeatResponse(status=v2.Status(code=v2.OK, message="OK"))
+
+    def notify_client_termination(
+        self, request: v2.NotifyClientTerminationRequest, ctx: RequestContext
+    ) -> v2.NotifyClientTerminationResponse:
+        """A client says good-bye."""
+        require_client_id(ctx)
+        self._telemetry.left(ctx.client_id)
+        self._relay(paths.NOTIFY_CLIENT_TERMINATION, request, ctx)
+        return v2.NotifyClientTerminationResponse(status=v2.Status(code=v2.OK, message="OK"))
+
+    async def close(self) -> None:
+        """Drop what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _ask(
+        self, path: str, request: Any, answer_type: type[Any], ctx: RequestContext
+    ) -> Any:
+        """The answer of a group that knows the topic; of any, when none does.
+
+        A topic that was just made may be known to its own group alone.
+        """
+        until_ns = self._clock.steady_ns() + _WAIT_NS
+        if ctx.deadline_ns is not None:
+            until_ns = ctx.deadline_ns - _MARGIN_NS
+        raw = request.SerializeToString()
+        while True:
+            unknown = None
+            for address in self._candidates(request.topic.name):
+                answer = await self._try(address, path, raw, answer_type, ctx)
+                if answer is not None and answer.status.code != v2.TOPIC_NOT_FOUND:
+                    return answer
+                unknown = answer or unknown
+            if unknown is not None:
+                return unknown
+            self._watch.hurry()
+            if self._clock.steady_ns() >= until_ns:
+                raise WireError(v2.PROXY_TIMEOUT, "no broker of the cluster can be reached")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def _candidates(self, topic: str) -> list[str]:
+        likely = self._owners.of_topic(topic)
+        groups = [likely] if likely is not None else []
+        groups += [group for group in self._owners.groups() if group is not likely]
+        found = (self._owners.address_in(group, False) for group in groups)
+        return [address for address in found if address is not None]
+
+    async def _try(
+        self, address: str, path: str, raw: bytes, answer_type: type[Any], ctx: RequestContext
+    ) -> Any:
+        """The answer; None: that broker cannot be reached."""
+        try:
+            data = await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _OUT_OF_REACH:
+                return None
+            raise WireError(v2.PROXY_TIMEOUT, f"no route: {error.details()}") from None
+        return answer_type.FromString(data)
+
+    def _rewrite(self, brokers: Iterable[v2.Broker], dialled: v2.Endpoints) -> None:
+        endpoints = self._endpoints(dialled)
+        if endpoints is not None:
+            for broker in brokers:
+                broker.endpoints.CopyFrom(endpoints)
+
+    def _endpoints(self, dialled: v2.Endpoints) -> v2.Endpoints | None:
+        if self._advertised:
+            return v2.Endpoints(
+                scheme=scheme_of(self._advertised[0][0]),
+                addresses=[v2.Address(host=host, port=port) for host, port in self._advertised],
+            )
+        if not dialled.addresses:
+            return None
+        answer = v2.Endpoints()
+        answer.CopyFrom(dialled)
+        answer.scheme = scheme_of(dialled.addresses[0].host.strip("[]"))
+        return answer
+
+    def _relay(self, path: str, request: Any, ctx: RequestContext) -> None:
+        raw = request.SerializeToString()
+        for group in self._owners.groups():
+            leader = group.leader()
+            if leader is not None and len(self._tasks) < _RELAYED_MAX:
+                task = asyncio.get_running_loop().create_task(
+                    self._pass(leader.client, path, raw, ctx)
+                )
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, address: str, path: str, raw: bytes, ctx: RequestContext) -> None:
+        try:
+            await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            self._watch.hurry()
+
+
+def _marked(ctx: RequestContext) -> tuple[tuple[str, str], ...]:
+    return (*(pair for pair in ctx.metadata if pair[0] != FORWARDED), (FORWARDED, "1"))

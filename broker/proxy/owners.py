@@ -1,0 +1,101 @@
+"""Who owns a request that came to a proxy: the leader of the group that it names, or that has its topic.
+
+The rules are those of `broker/locate.py`, for a node that owns nothing. While a group has no leader that can be reached,
+what changes something waits for one, and reads go to another living replica of the group, which serves them
+from what it has (HA, R10). What nobody can be found for waits until shortly before its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...front.access_point import NOBODY
+from ...proto import paths
+from ..locate import GROUP_OF, HELD, TOPIC_OF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...front.context import RequestContext
+    from ..cluster_view import ClusterView, GroupView
+    from .watch import ClusterWatch
+
+LOCAL = frozenset(
+    (
+        paths.QUERY_ROUTE,
+        paths.QUERY_ASSIGNMENT,
+        paths.TELEMETRY,
+        paths.HEARTBEAT,
+        paths.NOTIFY_CLIENT_TERMINATION,
+    )
+)
+"""Answered by the proxy, with the brokers' help."""
+
+_LEARNED_MAX = 10_000
+
+
+class Owners:
+    """The two questions of the access point."""
+
+    def __init__(
+        self, view: ClusterView, watch: ClusterWatch, failing: Callable[[str], bool]
+    ) -> None:
+        """`failing` says whether connecting to an address has just failed."""
+        self._view = view
+        self._watch = watch
+        self._failing = failing
+        self._learned: dict[str, str] = {}
+
+    def learn(self, topic: str, group: str) -> None:
+        """A route named the group: the nameservers may hear of a new topic a moment later."""
+        if len(self._learned) >= _LEARNED_MAX:
+            self._learned.clear()
+        self._learned[topic] = group
+
+    def groups(self) -> list[GroupView]:
+        """Every group with a replica, by name."""
+        return [group for _, group in sorted(self._view.groups.items()) if group.members]
+
+    def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
+        """HOST:PORT of the owner; None: the proxy itself answers."""
+        if path in LOCAL:
+            return None
+        group = self._group(path, request)
+        address = self.address_in(group, path in HELD) if group is not None else None
+        return address or NOBODY
+
+    def unreachable(self, path: str, request: Any, ctx: RequestContext) -> Literal["serve", "hold"]:
+        """There is always somebody to wait for."""
+        self._watch.hurry()
+        return "hold"
+
+    def address_in(self, group: GroupView, leader_only: bool) -> str | None:
+        """The replica of a group to ask."""
+        leader = group.leader()
+        if leader is not None and (
+            leader_only or (leader.alive and not self._failing(leader.client))
+        ):
+            return leader.client
+        others = [m.client for m in group.members if m.alive and m is not leader]
+        usable = next((address for address in others if not self._failing(address)), None)
+        if usable is not None and not leader_only:
+            return usable
+        return leader.client if leader is not None else None
+
+    def of_topic(self, topic: str) -> GroupView | None:
+        """A group that has the topic, or any: its leader says what is wrong."""
+        groups = self.groups()
+        holding = [group for group in groups if topic in group.topics]
+        if not holding and topic in self._learned:
+            holding = [group for group in groups if group.name == self._learned[topic]]
+        led = [group for group in groups if group.leader() is not None]
+        return next(iter(holding or led or groups), None)
+
+    def _group(self, path: str, request: Any) -> GroupView | None:
+        name = GROUP_OF[path](request) if path in GROUP_OF and request is not None else ""
+        if name:
+            found = self._view.group(name)
+            if found is not None and found.members:
+                return found
+        topic = TOPIC_OF[path](request) if path in TOPIC_OF and request is not None else ""
+        return self.of_topic(topic)

@@ -1,0 +1,194 @@
+"""`cometmq proxy`: the access point alone, stateless, in front of any number of groups.
+
+It knows the cluster from the nameservers and passes everything on to whoever owns it; while a group elects, sends are
+held until shortly before their deadline (`front/access_point.py`). Any number of proxies may stand behind one
+name or port: clients are told that address (`advertise=echo`), so they need no route to the brokers. Promises: nothing
+is kept but open streams and held requests, both bounded; what brokers answer is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...front.access_point import AccessPoint
+from ...front.channels import ChannelPool
+from ...front.clock import Clock
+from ...front.door import Door, choose_door
+from ..clients.registry import ClientRegistry
+from ..cluster_view import ClusterView
+from ..metrics.http import MetricsServer
+from .asking import Asking
+from .owners import Owners
+from .table import table
+from .telemetry import ProxyTelemetry
+from .watch import ClusterWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...front.config import DoorConfig
+    from .config import ProxyConfig
+
+log = logging.getLogger(__name__)
+
+_FIRST_ANSWERS_S = 1.0
+
+
+@dataclass(slots=True)
+class ProxyNode:
+    """What of a broker's node the telemetry needs."""
+
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+    clients: ClientRegistry
+    cluster: ClusterView
+    is_leader: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyBound:
+    """Where the process listens, each as HOST:PORT."""
+
+    client: str
+    metrics: str
+    door: str
+
+
+class ProxyServer:
+    """Made anywhere; started and stopped once, on one event loop."""
+
+    def __init__(self, config: ProxyConfig, door: DoorConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._door_config = door
+        self._clock = clock or Clock()
+        self._stack = AsyncExitStack()
+        self._door: Door | None = None
+        self._node: ProxyNode | None = None
+        self._watch: ClusterWatch | None = None
+        self._access: AccessPoint | None = None
+        self._leaders: dict[str, str] = {}
+        self._stopping = False
+
+    async def start(self) -> ProxyBound:
+        """Learn the cluster, and serve. Raises DoorError."""
+        try:
+            return await self._start()
+        except BaseException:
+            if self._door is not None:
+                await self._door.drain(0)
+            await self._stack.aclose()
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        """Finish what is in flight, and close."""
+        self._stopping = True
+        if self._door is not None:
+            await self._door.drain(grace_s)
+        await self._stack.aclose()
+        log.info("proxy.stopped")
+
+    async def _start(self) -> ProxyBound:
+        config, clock = self._config, self._clock
+        view = ClusterView("", clock.steady_ns)
+        watch = self._watch = ClusterWatch(
+            view, config.namesrv_addresses(), config.cluster_token, config.proxy_poll_interval
+        )
+        self._stack.push_async_callback(watch.stop)
+        node = self._node = ProxyNode(
+            clock,
+            asyncio.get_running_loop(),
+            ClientRegistry(config.channel_expired_timeout, config.max_clients),
+            view,
+        )
+        access = self._access = self._open(node, watch)
+        view.watchers.append(self._cluster_changed)
+        await watch.start(_FIRST_ANSWERS_S)
+        self._door = choose_door(self._door_config)(access.services, clock)
+        port = await self._door.start(config.bind_address, config.grpc_server_port)
+        server = MetricsServer(self._scrape, self.unready)
+        self._stack.push_async_callback(server.stop)
+        metrics = await server.start(config.bind_address, config.metrics_prom_exporter_port)
+        self._stack.callback(asyncio.create_task(self._forget_the_silent(node)).cancel)
+        host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
+        name = f"[{host}]" if ":" in host else host
+        bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
+        log.info(
+            "proxy.started client=%s metrics=%s door=%s", bound.client, bound.metrics, bound.door
+        )
+        return bound
+
+    def _open(self, node: ProxyNode, watch: ClusterWatch) -> AccessPoint:
+        """The access point, whose own handlers need it for what cannot be reached."""
+        pool = ChannelPool(self._door_config)
+        self._stack.push_async_callback(pool.close)
+
+        def failing(address: str) -> bool:
+            return pool.failing(address) or (
+                self._access is not None and self._access.failing(address)
+            )
+
+        owners = self._owners = Owners(node.cluster, watch, failing)
+        telemetry = self._telemetry = ProxyTelemetry(node, self._door_config, owners)
+        self._stack.push_async_callback(telemetry.close)
+        asking = Asking(owners, watch, pool, self._clock, self._config.advertise_list(), telemetry)
+        self._stack.push_async_callback(asking.close)
+        access = AccessPoint(
+            table(asking, telemetry),
+            self._door_config,
+            self._clock,
+            owners.locate,
+            owners.unreachable,
+        )
+        self._stack.push_async_callback(access.close)
+        return access
+
+    def _cluster_changed(self) -> None:
+        """Leaders changed: what they do not answer is asked of the next ones; who waits looks again."""
+        assert self._access is not None
+        leaders = {
+            group.name: leader.client
+            for group in self._owners.groups()
+            if (leader := group.leader()) is not None
+        }
+        for name, address in self._leaders.items():
+            if leaders.get(name, address) != address:
+                self._access.owner_gone(address)
+        self._leaders = leaders
+        self._telemetry.cluster_changed()
+        self._access.look_again()
+
+    async def _forget_the_silent(self, node: ProxyNode) -> None:
+        while True:
+            await asyncio.sleep(self._config.channel_expired_timeout / 4_000)
+            for client_id in node.clients.expire(node.clock.steady_ns()):
+                self._telemetry.left(client_id)
+
+    def unready(self) -> str | None:
+        """Why this proxy should get no traffic, or None."""
+        if self._stopping or self._watch is None:
+            return "starting or stopping"
+        if not self._owners.groups():
+            return "no nameserver has named a broker yet"
+        return None
+
+    def _scrape(self) -> Callable[[], bytes]:
+        assert self._access is not None
+        assert self._node is not None
+        assert self._watch is not None
+        forwards = self._access.statistics
+        rows = (
+            ("cometmq_proxy_forwarded_total", "counter", forwards.forwarded),
+            ("cometmq_proxy_held_total", "counter", forwards.held),
+            ("cometmq_proxy_held_in_vain_total", "counter", forwards.held_in_vain),
+            ("cometmq_proxy_holding_bytes", "gauge", forwards.holding_bytes),
+            ("cometmq_proxy_clients", "gauge", len(self._node.clients)),
+            ("cometmq_proxy_telemetry_links", "gauge", len(self._telemetry)),
+            ("cometmq_proxy_groups", "gauge", len(self._owners.groups())),
+            ("cometmq_proxy_nameservers", "gauge", len(self._watch.answered)),
+        )
+        text = "".join(f"# TYPE {name} {kind}\n{name} {number}\n" for name, kind, number in rows)
+        return text.encode

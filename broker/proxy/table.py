@@ -1,0 +1,60 @@
+"""The proxy's service table: every method of a broker, of which it answers a handful itself.
+
+The broker's own table says how each method's requests are read and its failures are written; the handlers
+behind it are never called, because the access point finds another owner for each (`owners.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...front.service import Method, status_failure
+from ...proto import paths, v2
+from ...proto.errors import WireError
+from .. import services
+from ..wire import field, status
+
+if TYPE_CHECKING:
+    from .asking import Asking
+    from .telemetry import ProxyTelemetry
+
+
+class _Elsewhere:
+    """Stands for every part of a broker that a proxy has not."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise WireError(v2.HA_NOT_AVAILABLE, "no broker can be reached: try again")
+
+
+def table(asking: Asking, telemetry: ProxyTelemetry) -> dict[str, Method]:
+    """By path."""
+    nowhere: Any = _Elsewhere()
+    methods = services.table(
+        [
+            *services.messaging(nowhere, nowhere, nowhere, nowhere, nowhere),
+            *services.administration(nowhere, nowhere, nowhere),
+            *services.reading(nowhere),
+        ]
+    )
+    methods[paths.RECEIVE_MESSAGE] = replace(methods[paths.RECEIVE_MESSAGE], fail=_no_messages)
+    for path, handler in (
+        (paths.QUERY_ROUTE, asking.query_route),
+        (paths.QUERY_ASSIGNMENT, asking.query_assignment),
+        (paths.HEARTBEAT, asking.heartbeat),
+        (paths.NOTIFY_CLIENT_TERMINATION, asking.notify_client_termination),
+        (paths.TELEMETRY, telemetry.open),
+    ):
+        methods[path] = replace(methods[path], handler=handler)
+    methods[paths.TELEMETRY] = replace(
+        methods[paths.TELEMETRY], fail=status_failure(v2.TelemetryCommand)
+    )
+    return methods
+
+
+def _no_messages(error: WireError) -> list[bytes]:
+    """The stream of a ReceiveMessage that brings none."""
+    return [field(b"\x0a", status(error.code, error.message))]

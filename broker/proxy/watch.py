@@ -1,0 +1,118 @@
+"""The cluster as the nameservers know it, for a node that is no member of it.
+
+Promises: each nameserver is asked by a task of its own, every second and at once when somebody cannot reach an owner
+(`hurry`), but not more often than `_HURRY_S`; one that is silent delays nobody, and its last answer counts
+only while all are silent (`cluster_view.py`). What is not there any more vanishes half a minute later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from ...front.context import TOKEN
+from ...ha.redial import RedialedChannel
+from ...proto import paths, v1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..cluster_view import ClusterView
+
+log = logging.getLogger(__name__)
+
+_HURRY_S = 0.05
+_TIMEOUT_S = 2.0
+_SILENT_AFTER = 3
+_OPTIONS = (
+    # A table of 100,000 topics has about 6 MB.
+    ("grpc.max_receive_message_length", 64 << 20),
+)
+
+
+class ClusterWatch:
+    """Keeps one view up to date."""
+
+    def __init__(
+        self, view: ClusterView, nameservers: Iterable[tuple[str, int]], token: str, period_ms: int
+    ) -> None:
+        self._view = view
+        self._targets = [f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in nameservers]
+        self._metadata = ((TOKEN, token),)
+        self._period_s = period_ms / 1000
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.answered: set[str] = set()
+        """Nameservers that answered last time."""
+
+    async def start(self, wait_s: float) -> None:
+        """Begin; waits for the first answers, but not longer than that."""
+        self._tasks = [asyncio.create_task(self._watch(target)) for target in self._targets]
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while len(self.answered) < len(self._targets) and loop.time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    def hurry(self) -> None:
+        """Somebody's owner cannot be reached: there may be news."""
+        self._news.set()
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, target: str) -> None:
+        channel = RedialedChannel(target, _OPTIONS)
+        try:
+            await self._ask_again_and_again(target, channel)
+        finally:
+            await channel.close()
+
+    async def _ask_again_and_again(self, target: str, channel: RedialedChannel) -> None:
+        version, failures = 0, 0
+        while True:
+            try:
+                request = v1.GetClusterRequest(known_version=version)
+                raw = await channel.call(
+                    paths.GET_CLUSTER, request.SerializeToString(), self._metadata, _TIMEOUT_S
+                )
+                answer = v1.GetClusterResponse.FromString(raw)
+                if not answer.unchanged:
+                    version = answer.version
+                    self._view.update(target, answer.groups)
+                if failures:
+                    log.info("nameserver.connected target=%s failures=%d", target, failures)
+                    self._view.found(target)
+                failures = 0
+                self.answered.add(target)
+            except (grpc.aio.AioRpcError, DecodeError) as error:
+                failures += 1
+                self.answered.discard(target)
+                version = 0  # it may be another process next time
+                if failures == 1:
+                    log.warning("nameserver.failed target=%s reason=%s", target, _reason(error))
+                if failures == _SILENT_AFTER:
+                    self._view.lost(target)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._period_s):
+                await self._news.wait()
+            await asyncio.sleep(_HURRY_S)
+            self._news.clear()
+        except TimeoutError:
+            pass
+
+
+def _reason(error: grpc.aio.AioRpcError | DecodeError) -> str:
+    if isinstance(error, DecodeError):
+        return f"no answer of a nameserver: {error}"
+    return f"{error.code().name} {error.details()}"

@@ -1,0 +1,81 @@
+"""`cometmq proxy`: the access point alone, in front of any number of broker groups.
+
+Settings are `broker/proxy/config.py`'s and the door's, as flags, `COMETMQ_*` variables or keys of a file. The ready
+file, if one is asked for, has the form of `cometmq up`'s: `endpoints` and one process.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import CliError
+from .owners import broker_owners, proxy_owners
+from .serve import Process, process_options, settings_options
+
+
+@click.command()
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON file with the endpoint and the process, written when it serves.",
+)
+@process_options
+@settings_options(proxy_owners())
+def proxy(ready_file: Path | None, **arguments: Any) -> None:
+    """Run a proxy: clients reach every broker of a cluster through its one port."""
+    process = Process("proxy", arguments)
+    process.run(lambda one: _Proxy(one, ready_file), ("broker.proxy.server",))
+
+
+class _Proxy:
+    """A proxy as `process.py` runs it."""
+
+    def __init__(self, process: Process, ready_file: Path | None) -> None:
+        from ..broker.proxy.config import ProxyConfig
+        from ..broker.proxy.server import ProxyServer
+        from ..front.config import DoorConfig
+
+        loaded = process.load(proxy_owners(), broker_owners(), process.file)
+        self._ready_file = ready_file
+        self._server = ProxyServer(loaded.config(ProxyConfig), loaded.config(DoorConfig))
+
+    async def start(self) -> Mapping[str, Any]:
+        bound = await self._server.start()
+        if self._ready_file is not None:
+            _write_ready(self._ready_file, bound.client, bound.metrics)
+        return {"client": bound.client, "metrics": bound.metrics, "door": bound.door}
+
+    async def stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+
+    def state(self) -> Mapping[str, Any] | None:
+        return None
+
+
+def _write_ready(file: Path, client: str, metrics: str) -> None:
+    """Replace the file; readers see all of it or none. Raises CliError."""
+    ports = {
+        name: int(text.rpartition(":")[2])
+        for name, text in (("client", client), ("metrics", metrics))
+    }
+    one = {
+        "name": "proxy",
+        "role": "proxy",
+        "pid": os.getpid(),
+        "ports": ports,
+        "data": "",
+        "command": [sys.executable, "-P", "-m", "cometmq.cli.main", *sys.argv[1:]],
+    }
+    temporary = file.with_name(file.name + ".tmp")
+    try:
+        temporary.write_text(
+            json.dumps({"endpoints": client, "processes": [one]}, indent=2) + "\n", encoding="utf-8"
+        )
+        temporary.replace(file)
+    except OSError as error:
+        raise CliError(f"Cannot write the ready file {file}: {error.strerror}.") from None

@@ -1,0 +1,251 @@
+"""`cometmq.v1.ReplicaControl` on the replication port: what an operator, a script or a peer may ask of this replica.
+
+Every call needs the cluster's token. Promises: an answer of code OK means that it was done, or is being done where the
+sentence says so; anything that can lose bytes needs `accept_loss`; `dry_run` changes nothing. In controller mode
+nobody is promoted or re-pointed past the controller, whose state is the only truth: those calls are refused with a
+sentence. A static group's roles change by exactly these calls (`scripts/promote`). (HA note, sections 6.6 and 6.14)
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from ..proto import paths, v1, v2
+from . import beats, frames
+from .core import replica as core
+from .core.replica import Order, Role
+from .hooks import Hooks
+from .replica import Replica
+from .roles import RoleDriver
+from .state_codec import state_from, state_message
+from .token import is_admitted
+
+_logger = logging.getLogger(__name__)
+
+#: A promotion that took longer than this is going on, and the answer says so.
+_PROMOTE_WAIT_S = 20.0
+_DRAIN_MAX_MS = 60_000
+_POLL_S = 0.01
+
+_MODE = (
+    "this group is led by its controller (enableControllerMode=true): use cometmq ha switchover, failover or "
+    "force-elect"
+)
+
+
+class Control:
+    def __init__(
+        self,
+        replica: Replica,
+        roles: RoleDriver,
+        hooks: Hooks,
+        beat: Callable[[], v1.BrokerBeat],
+    ) -> None:
+        self._replica = replica
+        self._roles = roles
+        self._hooks = hooks
+        self._beat = beat
+        self._unary: dict[str, tuple[Any, Callable[[Any], Awaitable[Message]]]] = {
+            paths.REPLICA_STATUS: (v1.StatusRequest, self._status),
+            paths.FENCE: (v1.FenceRequest, self._fence),
+            paths.STEP_DOWN: (v1.StepDownRequest, self._step_down),
+            paths.PROMOTE: (v1.PromoteRequest, self._promote),
+            paths.FOLLOW: (v1.FollowRequest, self._follow),
+            paths.RESEED: (v1.ReseedRequest, self._reseed),
+            paths.CUT_TAIL: (v1.CutTailRequest, self._cut_tail),
+            paths.REPLAY_TAIL: (v1.ReplayTailRequest, self._replay_tail),
+        }
+        self._streams: dict[str, tuple[Any, Callable[[], Any]]] = {
+            paths.GET_DIGESTS: (v1.DigestsRequest, lambda: hooks.get_digests),
+            paths.READ_RANGE: (v1.ReadRangeRequest, lambda: hooks.read_range),
+        }
+
+    def handler(self, method: str) -> Any:
+        """gRPC's handler of a path, or None."""
+        if method in self._unary:
+            kind, act = self._unary[method]
+
+            async def answer(raw: bytes, context: Any) -> bytes:
+                request = await self._parse(kind, raw, context)
+                return (await act(request)).SerializeToString()
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+        if method in self._streams:
+            kind, hook = self._streams[method]
+
+            async def stream(raw: bytes, context: Any) -> AsyncIterator[bytes]:
+                request = await self._parse(kind, raw, context)
+                produce = hook()
+                if produce is None:
+                    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not served here")
+                async for message in produce(request):
+                    yield message.SerializeToString()
+
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return None
+
+    async def _parse(self, kind: Any, raw: bytes, context: Any) -> Any:
+        token = self._replica.config.cluster_token
+        if not is_admitted(token, context.invocation_metadata(), context.peer()):
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "clusterToken is missing or wrong; without one only this machine may call",
+            )
+        try:
+            return kind.FromString(raw)
+        except DecodeError:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request cannot be parsed")
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def status(self, code: int = v2.OK, message: str = "") -> v1.ReplicaStatus:
+        replica, roles = self._replica, self._roles
+        state = replica.state
+        return v1.ReplicaStatus(
+            code=code,
+            message=message,
+            beat=self._beat(),
+            state=None if state is None else state_message(state),
+            epochs=frames.epoch_points(replica.history),
+            role=roles.role.value,
+            detail=beats.detail(roles),
+            local_ok=roles.local_ok,
+            tails=self._hooks.archived_tails(),
+            may_write_ms=beats.may_write_ms(replica, roles),
+        )
+
+    def _answer(self, message: str, *steps: str, code: int = v2.OK) -> v1.ControlResponse:
+        return v1.ControlResponse(code=code, message=message, steps=steps, status=self.status())
+
+    def _refuse(self, message: str) -> v1.ControlResponse:
+        return self._answer(message, code=v2.BAD_REQUEST)
+
+    # --- what can be asked ------------------------------------------------------------------------
+
+    async def _status(self, request: v1.StatusRequest) -> v1.ReplicaStatus:
+        return self.status()
+
+    async def _fence(self, request: v1.FenceRequest) -> v1.ReplicaStatus:
+        promised = self._replica.promised_epoch
+        if request.epoch < promised:
+            return self.status(v2.BAD_REQUEST, f"epoch {promised} was promised already")
+        self._roles.feed(core.FenceOrdered(request.epoch))
+        if self._replica.promised_epoch < request.epoch:
+            return self.status(v2.INTERNAL_ERROR, "the promise could not be saved")
+        _logger.warning("ha.fenced_by_order epoch=%d", request.epoch)
+        return self.status(message=f"nothing of an epoch below {request.epoch} is taken any more")
+
+    async def _step_down(self, request: v1.StepDownRequest) -> v1.ControlResponse:
+        roles = self._roles
+        if roles.role is not Role.LEADER:
+            return self._refuse(f"this replica does not lead, it is {roles.role.value}")
+        if request.drain_ms > _DRAIN_MAX_MS:
+            return self._refuse(f"drain_ms may be {_DRAIN_MAX_MS} at most")
+        steps = []
+        if request.drain_ms > 0:
+            drained = await roles.drain(request.drain_ms / 1000)
+            if not drained:
+                roles.end_drain()
+                return self._refuse(
+                    f"the followers do not have everything after {request.drain_ms} ms: it still leads"
+                )
+            steps.append(f"the followers have everything up to {self._replica.log.log_end}")
+        roles.feed(core.StepDownOrdered(request.epoch, "an operator's order"))
+        steps.append("stepped down")
+        if request.HasField("state"):
+            roles.directive(core.DirectiveArrived(state_from(request.state), Order.FOLLOW))
+            steps.append("follows the leader of the new state")
+        return self._answer("it does not lead any more", *steps)
+
+    async def _promote(self, request: v1.PromoteRequest) -> v1.ControlResponse:
+        roles, replica = self._roles, self._replica
+        state = state_from(request.state)
+        if not roles.is_static:
+            return self._refuse(_MODE)
+        if state.leader != replica.ref:
+            return self._refuse(
+                f"the state names {state.leader} as the leader, this is {replica.ref}"
+            )
+        if state.epoch < replica.promised_epoch:
+            return self._refuse(
+                f"epoch {replica.promised_epoch} was promised, the state is of {state.epoch}"
+            )
+        known = replica.state
+        if known is not None and state.version <= known.version and state != known:
+            return self._refuse(f"a state of version {known.version} is known here")
+        roles.directive(
+            core.DirectiveArrived(
+                state, Order.PROMOTE, old_leader_is_dead=request.old_leader_is_dead
+            )
+        )
+        waited_s = 0.0
+        while roles.role is Role.PROMOTING and waited_s < _PROMOTE_WAIT_S:
+            await asyncio.sleep(_POLL_S)
+            waited_s += _POLL_S
+        if roles.role is Role.LEADER:
+            return self._answer(f"it leads epoch {state.epoch}")
+        return self._answer(f"it is {roles.role.value}", code=v2.INTERNAL_ERROR)
+
+    async def _follow(self, request: v1.FollowRequest) -> v1.ControlResponse:
+        if not self._roles.is_static:
+            return self._refuse(_MODE)
+        state = state_from(request.state)
+        if state.leader is None or state.leader == self._replica.ref:
+            return self._refuse("the state names nobody else as the leader")
+        self._roles.directive(core.DirectiveArrived(state, Order.FOLLOW))
+        if self._roles.machine.state != state:
+            return self._refuse("a newer state is known here")
+        return self._answer(f"it follows broker {state.leader.broker_id}")
+
+    async def _reseed(self, request: v1.ReseedRequest) -> v1.ControlResponse:
+        roles = self._roles
+        if roles.role in (Role.LEADER, Role.PROMOTING):
+            return self._refuse("a leader cannot begin anew: switch over first")
+        if not roles.may_reseed() and not request.accept_loss:
+            return self._refuse(
+                "the group may count on this replica's bytes: say accept_loss if another one has them all"
+            )
+        steps = [
+            "stop serving",
+            "move the store aside, nothing is deleted",
+            "copy everything again",
+        ]
+        if request.dry_run:
+            return self._answer("this would be done", *steps)
+        roles.reseed("an operator's order")
+        return self._answer("it begins anew now", *steps)
+
+    async def _cut_tail(self, request: v1.CutTailRequest) -> v1.ControlResponse:
+        roles, log = self._roles, self._replica.log
+        if roles.role in (Role.LEADER, Role.PROMOTING):
+            return self._refuse("a leader's log cannot be cut: switch over first")
+        if not log.log_start <= request.to < log.log_end:
+            return self._refuse(f"its log is from {log.log_start} to {log.log_end}")
+        if request.to < roles.confirm and not request.accept_loss:
+            return self._refuse(
+                f"bytes up to {roles.confirm} are confirmed: say accept_loss to cut them off"
+            )
+        size = log.log_end - request.to
+        steps = [f"archive {size} bytes from {request.to} on", "cut the log", "say hello again"]
+        if request.dry_run:
+            return self._answer("this would be done", *steps)
+        roles.cut(
+            request.to,
+            self._replica.epoch,
+            request.reason or "an operator's order",
+            "an operator",
+            accept_loss=request.accept_loss,
+        )
+        return self._answer("it is cut now", *steps)
+
+    async def _replay_tail(self, request: v1.ReplayTailRequest) -> v1.ControlResponse:
+        replay = self._hooks.replay_tail
+        if replay is None:
+            return self._refuse("this replica cannot replay tails")
+        answer = replay(request)
+        done: v1.ControlResponse = await answer if asyncio.iscoroutine(answer) else answer
+        return done

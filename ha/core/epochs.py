@@ -1,0 +1,126 @@
+"""Which leader wrote which bytes: the epoch history of one log.
+
+An entry (epoch, start) says: the bytes from `start` up to the next entry's start were written by the leader of
+`epoch`. Two logs that have the same entry are equal below its start, and from there up to the smaller
+end of that epoch (invariant I4): that is how a rejoining replica finds where its log parted (rule R6).
+
+Rules of the HA note, section 6.5; each was a mistake of somebody:
+
+1. `assign` never refuses: a newer epoch that starts where an older one starts replaces it, because the older
+   one wrote nothing that is still there.
+2. A follower assigns an epoch with its first data, never because it heard of it.
+3. The first record of an epoch is EPOCH_START, so in a leader's log no epoch is empty.
+4. A chunk never passes `next_start`.
+5. Entries that label no byte from the log's start on are dropped; the first that stays keeps its true start, so that logs
+   with different starts can still be compared.
+
+Promise: `entries` ascends strictly, in epoch and in start. An empty log may have an empty history.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    epoch: int
+    start: int
+
+
+class EpochHistory:
+    __slots__ = ("entries",)
+
+    entries: tuple[EpochStart, ...]
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        """Raises ValueError for entries that no history can have: those of a damaged file or a stranger."""
+        self.entries = tuple(entries)
+        if not self._is_ascending():
+            raise ValueError(f"epochs do not ascend: {self.entries}")
+
+    def __repr__(self) -> str:
+        return f"EpochHistory({', '.join(f'{e.epoch}@{e.start}' for e in self.entries)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EpochHistory) and self.entries == other.entries
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    @property
+    def last_epoch(self) -> int:
+        """0 of an empty history."""
+        return self.entries[-1].epoch if self.entries else 0
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def assign(self, epoch: int, start: int) -> None:
+        """The bytes from `start` on are of `epoch`, whatever was said of them before (rule 1)."""
+        if epoch < 1 or start < 0:
+            raise ValueError(f"epoch {epoch} cannot start at {start}")
+        kept = tuple(e for e in self.entries if e.epoch < epoch and e.start < start)
+        self.entries = (*kept, EpochStart(epoch, start))
+
+    def truncate(self, end: int) -> None:
+        """The log was cut to `end`: entries without a byte go, also the one that starts exactly there."""
+        self.entries = tuple(e for e in self.entries if e.start < end)
+
+    def collapse(self, log_start: int) -> None:
+        """Retention moved the log's start: entries whose last byte is gone go (rule 5)."""
+        first = 0
+        while first + 1 < len(self.entries) and self.entries[first + 1].start <= log_start:
+            first += 1
+        self.entries = self.entries[first:]
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def epoch_at(self, offset: int) -> EpochStart:
+        """The label of the byte at `offset`, or of the byte that would be appended there.
+
+        Raises LookupError below the first entry: nobody knows whose bytes those are.
+        """
+        for entry in reversed(self.entries):
+            if entry.start <= offset:
+                return entry
+        raise LookupError(f"no epoch is known at {offset}: {self}")
+
+    def next_start(self, offset: int) -> int | None:
+        """The first boundary above `offset`, which a chunk from `offset` must not pass; None: there is none."""
+        found = None
+        for entry in reversed(self.entries):
+            if entry.start <= offset:
+                break
+            found = entry.start
+        return found
+
+    def end_of(self, epoch: int, log_end: int) -> int:
+        """Where the bytes of `epoch`, which is in the history, end in a log that ends at `log_end`."""
+        end = log_end
+        for entry in reversed(self.entries):
+            if entry.epoch <= epoch:
+                break
+            end = min(end, entry.start)
+        return end
+
+    def cut_against(self, leader: "EpochHistory", own_end: int, leader_end: int) -> int | None:
+        """Up to where our log surely equals the leader's (rule R6): the smaller end of the newest entry that
+        both have. None: nothing in common."""
+        of_leader = set(leader.entries)
+        for entry in reversed(self.entries):
+            if entry in of_leader:
+                own = self.end_of(entry.epoch, own_end)
+                return min(own, leader.end_of(entry.epoch, leader_end))
+        return None
+
+    # --- invariants -------------------------------------------------------------------------------
+
+    def _is_ascending(self) -> bool:
+        before_epoch, before_start = 0, -1
+        for entry in self.entries:
+            if entry.epoch <= before_epoch or entry.start <= before_start:
+                return False
+            before_epoch, before_start = entry.epoch, entry.start
+        return True
+
+    def validate(self) -> None:
+        """Assert every invariant; tests and the simulation call it after each event."""
+        assert self._is_ascending(), self.entries

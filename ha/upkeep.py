@@ -1,0 +1,166 @@
+"""What a replica does beside following and leading: it scrubs its sealed segments, sends archived tails again, and hands
+over when it leads without room.
+
+Begins when the replica is announced, ends before the store is closed. Other replicas are those that the group's state names; in
+a static group the leader that is followed. With `replayTail=auto` what was cut is sent again as soon as the group has
+a leader, in the order of the cuts; until all of it was taken it is tried again. Where several replicas archived the same
+bytes, the one with the lowest broker id sends them, and the others when it has not for a while. What scrubbing found counts
+in `Replication.counters` as `scrub_*`. (HA note, R7, R14 and drill 27)
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ..proto import v1, v2
+from . import tails
+from .engine import Replication
+from .errors import HaError
+from .room import Room, RoomWatch
+from .scrub import Scrub
+from .scrub_face import Blocks, Options, Result
+from .scrub_peer import Peer, PeerError
+from .tail_key import same_bytes
+
+_logger = logging.getLogger(__name__)
+
+_Bytes = tuple[int, int, int, int]
+
+#: An automatic replay looks this often whether there is a leader to send to.
+_LOOK_S = 0.2
+#: One that did not get everything sent waits so long for the next try.
+_AGAIN_S = 10.0
+#: So often a replica looks whether another one sends what both archived, before it does so itself.
+_PATIENCE = 3
+
+
+class Stored(Blocks, Room, Protocol):
+    """What is needed of a store."""
+
+
+class Upkeep:
+    """Sets what `Replication` answers of digests, ranges and tails."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        store: Stored,
+        own_client: Callable[[], str],
+        *,
+        send: tails.Send | None = None,
+    ) -> None:
+        """`own_client`: this node's own clients' address, which forwards; `send` in place of a producer's way."""
+        self._replication = replication
+        self._own_client = own_client
+        replica, config = replication.replica, replication.config
+        directory = replica.directory
+        options = Options(config.ha_scrub_interval_ms / 1000, config.ha_scrub_rate)
+        self.scrub = Scrub(directory, store, self._peers, options)
+        self.scrub.on_round = self._count
+        self.room = RoomWatch(replication, store, self._peer)
+        self.replay = tails.Replay(directory, send or tails.send_to(self._client_of_leader))
+        replication.archived_tails = lambda: tails.listed(directory)
+        replication.replay_tail = self.replay.run
+        replication.get_digests = self.scrub.get_digests
+        replication.read_range = self.scrub.read_range
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self.scrub.start()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self.room.run())]
+        if self._replication.config.replay_tail == "auto":
+            self._tasks.append(loop.create_task(self._replay_on()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self.scrub.stop()
+
+    async def _replay_on(self) -> None:
+        """Tails are made between two lives: those that are there at the start are all of them."""
+        looks = 0
+        while True:
+            try:
+                if not self._open_tails():
+                    return
+                if not self._replication.leader_alive:
+                    await asyncio.sleep(_LOOK_S)
+                    continue
+                looks += 1
+                await self._replay_all(wait=looks <= _PATIENCE)
+                if not self._open_tails():
+                    return
+            except (OSError, HaError) as error:  # of the archive; the next try may find it whole
+                _logger.error("ha.tails.not_replayed error=%s", error)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _open_tails(self) -> list[v1.ArchivedTail]:
+        return [tail for tail in self._replication.archived_tails() if not tail.replayed]
+
+    async def _replay_all(self, *, wait: bool) -> None:
+        """What others have sent is only marked; with `wait` what a lower broker id holds, too, is left to it."""
+        sent, left = await self._held_by_others()
+        for tail in self._open_tails():
+            bytes_ = same_bytes(tail)
+            if wait and bytes_ in left and bytes_ not in sent:
+                continue
+            marked = [tail.file_id] if bytes_ in sent else []
+            request = v1.ReplayTailRequest(file_id=tail.file_id, sent_elsewhere=marked)
+            answer = await self.replay.run(request)
+            _logger.info("ha.tails.replayed messages=%d said=%s", answer.messages, answer.message)
+            if answer.code != v2.OK:
+                return
+
+    async def _held_by_others(self) -> tuple[set[_Bytes], set[_Bytes]]:
+        """What other replicas archived and have sent, and what those of lower broker ids have not. Who is silent cannot
+        be waited for."""
+        sent, left = set[_Bytes](), set[_Bytes]()
+        for peer in self._peers():
+            try:
+                status = await peer.status()
+            except PeerError as error:
+                _logger.info("ha.tails.unreached peer=%s error=%s", peer.address, error)
+                continue
+            lower = status.beat.replica.broker_id < self._replication.identity.broker_id
+            for tail in status.tails:
+                found = same_bytes(tail)
+                if found is not None and (tail.replayed or lower):
+                    (sent if tail.replayed else left).add(found)
+        return sent, left
+
+    def _count(self, result: Result) -> None:
+        """Of one round; damage that stays is counted at every one."""
+        counts = self._replication.roles.counts
+        for name in ("rounds", "blocks", "rotten", "mended", "lost", "different"):
+            counts[f"scrub_{name}"] += getattr(result, name)
+        counts["scrub_unreached"] += len(result.unreached)
+
+    def _client_of_leader(self) -> str:
+        """Any node forwards what it does not own: where nobody is known to lead, this one knows first."""
+        hint = None if self._replication.is_leader else self._replication.leader_hint
+        return self._own_client() if hint is None or not hint[1] else hint[1]
+
+    def _peers(self) -> Iterable[Peer]:
+        return [self._peer(address) for address in self._peer_addresses()]
+
+    def _peer(self, address: str) -> Peer:
+        return Peer(address, self._replication.config.cluster_token)
+
+    def _peer_addresses(self) -> list[str]:
+        """Replication ports of the others."""
+        replication = self._replication
+        state, mine = replication.state, replication.replica.meta.replica_uuid
+        members = () if state is None else state.members
+        named = [
+            member.addresses.ha
+            for member in members
+            if member.replica_uuid != mine and member.addresses.ha
+        ]
+        follower = replication.roles.follower
+        if not named and follower is not None and follower.address:
+            named = [follower.address]
+        return named

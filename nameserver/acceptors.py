@@ -1,0 +1,163 @@
+"""The acceptors of the register as a proposer calls them: this nameserver's own, and its peers' over gRPC.
+
+An address may come to lead to another acceptor than it did, or to this nameserver itself (containers that came back
+with exchanged addresses). So every answer carries who gave it, and counts once whatever the address.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from ..ha.core.cas_register import Ballot, Identities, Vote
+from ..ha.redial import RedialedChannel
+from ..ha.token import token_metadata
+from ..proto import paths, v1
+from .cells import Cells, ballot_message, cell_from
+from .meta_store import StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+OWN = "own"
+#: Two nameservers, or four, are asked: more pairs than these only come from directories that are made anew.
+_TOLD_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The registers that an acceptor has heard of."""
+
+    acceptor_id: str
+    cells: list[str]
+
+
+class Acceptor(Protocol):
+    """One vote. All calls raise StoreUnavailableError when there is no answer."""
+
+    name: str
+
+    async def prepare(self, cell: str, ballot: Ballot) -> Vote: ...
+
+    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote: ...
+
+    async def names(self) -> Names: ...
+
+    async def peek(self, cell: str) -> Vote:
+        """What it has, without a promise; `ok`: it votes."""
+
+
+class OwnAcceptor:
+    """This nameserver's."""
+
+    def __init__(self, cells: Cells) -> None:
+        self.name = OWN
+        self._cells = cells
+
+    async def prepare(self, cell: str, ballot: Ballot) -> Vote:
+        return await self._cells.prepare(cell, ballot)
+
+    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote:
+        return await self._cells.accept(cell, ballot, value)
+
+    async def names(self) -> Names:
+        return Names(self._cells.acceptor_id, self._cells.names)
+
+    async def peek(self, cell: str) -> Vote:
+        return Vote(self._cells.votes, self._cells.peek(cell), self._cells.acceptor_id)
+
+
+class PeerAcceptor:
+    """Another nameserver's, by its address."""
+
+    def __init__(self, address: str, token: str, timeout_s: float) -> None:
+        self.name = address
+        self._metadata = token_metadata(token)
+        self._timeout_s = timeout_s
+        self._channel = RedialedChannel(address)
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._channel.close()
+
+    def look_up_again(self) -> None:
+        """Some name led to the wrong nameserver, perhaps this one's."""
+        self._channel.redial()
+
+    async def prepare(self, cell: str, ballot: Ballot) -> Vote:
+        request = v1.PrepareRequest(cell=cell, ballot=ballot_message(ballot))
+        return _vote(await self._call(paths.CELL_PREPARE, request))
+
+    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote:
+        request = v1.AcceptRequest(cell=cell, ballot=ballot_message(ballot), value=value)
+        return _vote(await self._call(paths.CELL_ACCEPT, request))
+
+    async def names(self) -> Names:
+        answer = await self._call(paths.CELL_READ, v1.ReadCellRequest())
+        return Names(answer.acceptor_id, list(answer.cells))
+
+    async def peek(self, cell: str) -> Vote:
+        return _vote(await self._call(paths.CELL_READ, v1.ReadCellRequest(cell=cell)))
+
+    async def _call(self, path: str, request: Any) -> v1.CellResponse:
+        raw_request = request.SerializeToString()
+        try:
+            raw = await self._channel.call(path, raw_request, self._metadata, self._timeout_s)
+            answer: v1.CellResponse = v1.CellResponse.FromString(raw)
+        except (grpc.RpcError, DecodeError) as error:
+            raise StoreUnavailableError(f"{self.name} does not answer: {error}") from None
+        return answer
+
+
+def _vote(answer: v1.CellResponse) -> Vote:
+    return Vote(answer.accepted, cell_from(answer), answer.acceptor_id)
+
+
+def _nothing() -> None:
+    pass
+
+
+class Doubles:
+    """Tells the log, once each, which address led to an acceptor that was counted already."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        #: Some name led astray, and it cannot be said which.
+        self.on_double: Callable[[], None] = _nothing
+
+    def tell(self, address: str, acceptor_id: str) -> None:
+        """It answered, and did not count."""
+        self.on_double()
+        if (address, acceptor_id) in self._told or len(self._told) >= _TOLD_MAX:
+            return
+        self._told.add((address, acceptor_id))
+        logger.error("acceptor.twice address=%s id=%s", address, acceptor_id)
+
+
+Answer = TypeVar("Answer", Names, Vote)
+
+
+async def ask_once(
+    acceptors: Sequence[Acceptor],
+    call: Callable[[Acceptor], Awaitable[Answer]],
+    doubles: Doubles,
+    own_id: str = "",
+) -> list[Answer]:
+    """The answers to a question that changes nothing: one of each acceptor, none of the silent ones, and none
+    of this nameserver's own (`own_id`) when only others are asked."""
+    answers = await asyncio.gather(*map(call, acceptors), return_exceptions=True)
+    identities = Identities()
+    identities.counts(OWN, own_id)
+    counted: list[Answer] = []
+    for acceptor, answer in zip(acceptors, answers, strict=True):
+        if isinstance(answer, BaseException):
+            continue
+        if identities.counts(acceptor.name, answer.acceptor_id):
+            counted.append(answer)
+        else:
+            doubles.tell(acceptor.name, answer.acceptor_id)
+    return counted

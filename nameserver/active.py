@@ -1,0 +1,144 @@
+"""Which of several nameservers decides at present: the register `controller`, held for a time.
+
+The holder renews it three times in its time to live, and counts its permission from before each renewal was sent, less a
+tenth for clocks of different rate. The others watch what their own acceptor has; when it has not changed for the
+whole time to live, they try to put themselves in the place of exactly that value. So at most one is active at a
+time, and if clocks fail altogether two of them still do no harm (HA note, 6.3). A holder that stops gives it back.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from .cells import Cells
+from .meta_store import StoreUnavailableError
+from .register_store import Register
+
+logger = logging.getLogger(__name__)
+
+CELL = "controller"
+_NS_PER_MS = 1_000_000
+
+
+class ActiveCell:
+    """This nameserver's claim; `on_change` hears when it begins and ends."""
+
+    def __init__(
+        self,
+        register: Register,
+        cells: Cells,
+        *,
+        life: str,
+        ttl_ms: int,
+        steady_ns: Callable[[], int],
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self._register = register
+        self._cells = cells
+        self._life = life
+        self._ttl_ns = ttl_ms * _NS_PER_MS
+        self._steady_ns = steady_ns
+        self._on_change = on_change
+        self._address = ""
+        self._valid_until_ns = -1
+        self._watched: bytes | None = None
+        self._watched_since_ns = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def may_decide(self, now_ns: int) -> bool:
+        """The claim is good at this moment."""
+        return now_ns < self._valid_until_ns
+
+    @property
+    def holder(self) -> str:
+        """The address of whoever held it last, as far as this nameserver's acceptor knows."""
+        return str(_read(self._cells.peek(CELL).value).get("address", ""))
+
+    def start(self, address: str) -> None:
+        """Begin to claim and to watch."""
+        self._address = address
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Give it back, so that another one decides at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if not self.may_decide(self._steady_ns()):
+            return
+        self._valid_until_ns = -1
+        self._on_change(False)
+        try:
+            async with asyncio.timeout(self._ttl_ns / 1e9):
+                await self._register.change(CELL, self._release)
+        except (StoreUnavailableError, TimeoutError):
+            logger.info("controller.not_released: the others wait until it has run out")
+
+    async def _run(self) -> None:
+        pause_s = self._ttl_ns / 3e9
+        while True:
+            try:
+                await self._turn()
+            except StoreUnavailableError as error:
+                logger.debug("controller.register_unavailable error=%s", error)
+            now_ns = self._steady_ns()
+            if not self.may_decide(now_ns):
+                self._on_change(False)
+            await asyncio.sleep(pause_s if self.may_decide(now_ns) else pause_s / 2)
+
+    async def _turn(self) -> None:
+        now_ns = self._steady_ns()
+        if not self.may_decide(now_ns) and not self._may_claim(now_ns):
+            return
+        value = await self._register.change(CELL, self._claim)
+        if _read(value).get("life") == self._life:
+            self._valid_until_ns = now_ns + self._ttl_ns * 9 // 10
+            if self.may_decide(self._steady_ns()):
+                self._on_change(True)
+        else:
+            self._valid_until_ns = -1
+            self._watch(value)
+
+    def _may_claim(self, now_ns: int) -> bool:
+        """The register is free, or nobody has renewed it for its time to live."""
+        value = self._cells.peek(CELL).value
+        if value != self._watched:
+            self._watch(value)
+        return not _read(value).get("life") or now_ns - self._watched_since_ns >= self._ttl_ns
+
+    def _watch(self, value: bytes) -> None:
+        self._watched = value
+        self._watched_since_ns = self._steady_ns()
+
+    def _claim(self, old: bytes) -> bytes | None:
+        held = _read(old)
+        ours = held.get("life") == self._life
+        free = not held.get("life")
+        ran_out = (
+            old == self._watched and self._steady_ns() - self._watched_since_ns >= self._ttl_ns
+        )
+        if not (ours or free or ran_out):
+            return None
+        claim = {
+            "life": self._life,
+            "address": self._address,
+            "seq": int(held.get("seq", 0)) + 1,
+        }
+        return json.dumps(claim, sort_keys=True).encode()
+
+    def _release(self, old: bytes) -> bytes | None:
+        held = _read(old)
+        if held.get("life") != self._life:
+            return None
+        return json.dumps({"life": "", "seq": int(held.get("seq", 0)) + 1}).encode()
+
+
+def _read(value: bytes) -> dict[str, Any]:
+    """What the register says; nonsense counts as free."""
+    try:
+        found = json.loads(value) if value else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

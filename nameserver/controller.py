@@ -1,0 +1,360 @@
+"""The group controller's shell: one pure core for each group, sessions of brokers, the store of states.
+
+Effects of the cores are executed in order on the event loop; changes of a state go to the `MetaStore` in a task and
+come back as events. A controller that is slow, dead or not active never stops a group: brokers only miss what
+it would have told them. Everything is bounded: groups, sessions, what waits in a session's stream (a broker that
+does not read its directives is dropped), one change and one operator's command a group at a time.
+
+Source: HA note, 6.6 to 6.8. Not durable here: beats, sessions, and the last reports of cuts (the archives
+themselves lie on the replicas).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..front.clock import Clock
+from ..ha.core.controller_events import (
+    ActiveChanged,
+    BeatArrived,
+    CasDone,
+    CompareAndSet,
+    Direct,
+    Effect,
+    Event,
+    Limits,
+    Noted,
+    OperationAnswer,
+    ProposalAnswer,
+    ReadState,
+    RefusalCode,
+    Refuse,
+    SessionClosed,
+    Started,
+    StateChanged,
+    StateRead,
+    Tick,
+)
+from ..ha.core.group_controller import GroupController
+from ..ha.core.group_state import GroupState, names
+from ..proto import v1
+from ..proto.errors import RpcFailure
+from .config import NameserverConfig
+from .controller_messages import directive_message
+from .meta_store import MetaStore, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from .controller_session import BrokerSession
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
+#: As many groups as the routes can list.
+GROUPS_MAX = 1_024
+#: Far above one session for every replica of every group that a nameserver should carry.
+SESSIONS_MAX = 4_096
+CUTS_KEPT = 16
+LOAD_AGAIN_S = 0.5
+_GRPC = {
+    RefusalCode.ID_IN_USE: 6,  # ALREADY_EXISTS
+    RefusalCode.STALE: 9,  # FAILED_PRECONDITION
+    RefusalCode.INVALID: 3,  # INVALID_ARGUMENT
+    RefusalCode.FULL: 8,  # RESOURCE_EXHAUSTED
+}
+_UNAVAILABLE = 14
+
+
+@dataclass(slots=True)
+class Group:
+    """One group: its core, and what belongs to it here."""
+
+    core: GroupController
+    cuts: deque[v1.ReportCutRequest] = field(default_factory=lambda: deque(maxlen=CUTS_KEPT))
+
+
+class Controller:
+    """Runs the cores. `on_state` hears every committed state, for the routes."""
+
+    def __init__(
+        self,
+        config: NameserverConfig,
+        clock: Clock,
+        store: MetaStore,
+        on_state: Callable[[GroupState], None],
+        *,
+        active: bool,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.active = active
+        self.name = ""
+        self.groups: dict[str, Group] = {}
+        self.sessions: dict[int, BrokerSession] = {}
+        self.refused = 0
+        self._store = store
+        self._on_state = on_state
+        self._limits = Limits(
+            config.controller_lease_ms * _NS_PER_MS,
+            config.controller_beat_interval_ms * _NS_PER_MS,
+        )
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._events: deque[tuple[Group, Event]] = deque()
+        self._is_telling = False
+        self.hint: Callable[[], str] = lambda: ""  #: who decides instead, for people
+        #: Whether the permission to decide is good at a time: after a pause it may have run out unseen.
+        self.may_decide: Callable[[int], bool] = lambda _now_ns: True
+
+    async def start(self, name: str) -> None:
+        """Begin to listen; `name` is how operators call this nameserver."""
+        self.name = name
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        if self.active:
+            await self._load()
+
+    async def stop(self) -> None:
+        """Let go of everybody; what is being written is finished."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        for session in list(self.sessions.values()):
+            session.drop(RpcFailure(_UNAVAILABLE, "this nameserver stops"))
+        for future in self._waiting.values():
+            future.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+        for task in self._tasks:
+            task.cancel()
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def group_for(self, cluster: str, name: str) -> Group:
+        """The group of a broker that speaks. Raises RpcFailure with a sentence."""
+        group = self.groups.get(name)
+        if group is not None:
+            known = group.core.state.cluster
+            if known != cluster:
+                text = f"group {name} belongs to cluster {known}; this replica says {cluster}"
+                raise RpcFailure(_GRPC[RefusalCode.ID_IN_USE], text)
+            return group
+        if not cluster or not name:
+            raise RpcFailure(_GRPC[RefusalCode.INVALID], "a beat names a cluster and a group")
+        if len(self.groups) >= GROUPS_MAX:
+            text = f"this nameserver already decides for {GROUPS_MAX} groups, its limit"
+            raise RpcFailure(_GRPC[RefusalCode.FULL], text)
+        return self._begin(cluster, name)
+
+    def _begin(self, cluster: str, name: str) -> Group:
+        group = Group(GroupController(cluster, name, self._limits))
+        self.groups[name] = group
+        self.tell(group, Started(None, active=self.active))
+        return group
+
+    async def _load(self) -> None:
+        """Know every group that has a state, before its brokers speak."""
+        while self.active:
+            try:
+                found = await self._store.groups()
+            except StoreUnavailableError as error:
+                logger.warning("controller.store_unavailable error=%s", error)
+                await asyncio.sleep(LOAD_AGAIN_S)
+                continue
+            for cluster, name in found:
+                if name not in self.groups and len(self.groups) < GROUPS_MAX:
+                    self._begin(cluster, name)
+            return
+
+    def set_active(self, active: bool) -> None:
+        """This nameserver decides from now on, or no longer."""
+        if active == self.active:
+            return
+        if not active:
+            self._deactivate()
+            return
+        self.active = True
+        logger.info("controller.active name=%s", self.name)
+        for group in list(self.groups.values()):
+            self.tell(group, ActiveChanged(True))
+        self._task(self._load())
+
+    def _deactivate(self) -> None:
+        """Before anything else is heard: no lease may be given any more."""
+        self.active = False
+        logger.info("controller.not_active name=%s", self.name)
+        now_ns = self.clock.steady_ns()
+        for group in list(self.groups.values()):
+            for effect in group.core.on_event(ActiveChanged(False), now_ns):
+                self._do(group, effect)
+
+    # --- events and effects -----------------------------------------------------------------------
+
+    def tell(self, group: Group, event: Event) -> None:
+        """Give the core an event and do what it says. An event that comes up meanwhile waits: no broker
+        may hear an older order after a newer one."""
+        self._events.append((group, event))
+        if self._is_telling:
+            return
+        self._is_telling = True
+        try:
+            while self._events:
+                group, event = self._events.popleft()
+                now_ns = self.clock.steady_ns()
+                if self.active and not self.may_decide(now_ns):
+                    self._events.appendleft((group, event))
+                    self._deactivate()
+                    continue
+                self._hear(group, event, now_ns)
+        finally:
+            self._is_telling = False
+
+    def _hear(self, group: Group, event: Event, now_ns: int) -> None:
+        """One event for one core; a core that breaks must not take the others along."""
+        try:
+            effects = group.core.on_event(event, now_ns)
+        except Exception:
+            state = group.core.state
+            logger.exception("controller.core_failed group=%s: it begins anew", state.group)
+            group.core = GroupController(state.cluster, state.group, self._limits)
+            for session in [s for s in self.sessions.values() if s.group is group]:
+                session.drop(RpcFailure(_UNAVAILABLE, "the controller begins anew; come again"))
+            self._events.append((group, Started(None, active=self.active)))
+            return
+        for effect in effects:
+            self._do(group, effect)
+
+    def seen(self, state: GroupState) -> None:
+        """While another nameserver decides: a state that a majority holds."""
+        group = self.groups.get(state.group)
+        if group is None and len(self.groups) < GROUPS_MAX:
+            group = self._begin(state.cluster, state.group)
+        if group is not None and not self.active and group.core.state.cluster == state.cluster:
+            self.tell(group, StateRead(state))
+
+    def ask(self, group: Group, event: Callable[[int], Event]) -> asyncio.Future[Any]:
+        """Give the core an event that it answers; the future has the answer."""
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        future.add_done_callback(lambda _: self._waiting.pop(number, None))
+        self.tell(group, event(number))
+        return future
+
+    def _do(self, group: Group, effect: Effect) -> None:
+        match effect:
+            case Direct():
+                session = self.sessions.get(effect.session)
+                if session is not None:
+                    session.send(directive_message(effect))
+            case CompareAndSet():
+                self._task(self._compare_and_set(group, effect))
+            case ReadState():
+                self._task(self._read(group))
+            case StateChanged():
+                self._state_changed(effect)
+            case Refuse():
+                self._refuse(group, effect)
+            case ProposalAnswer() | OperationAnswer():
+                future = self._waiting.get(effect.request)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case Noted():
+                logger.info("%s group=%s %s", effect.event, group.core.state.group, effect.detail)
+
+    def _state_changed(self, change: StateChanged) -> None:
+        old, new = change.old, change.new
+        level = logging.WARNING if new.hold_reason or new.accept_loss else logging.INFO
+        logger.log(
+            level,
+            "group.state group=%s version=%d epoch=%d leader=%s in_sync=%s eligible=%s%s why=%s",
+            new.group,
+            new.version,
+            new.epoch,
+            "none" if new.leader is None else new.leader,
+            names(new.in_sync),
+            names(new.eligible),
+            f" hold={new.hold_reason!r}" if new.hold_reason != old.hold_reason else "",
+            change.why,
+        )
+        self._on_state(new)
+
+    def _refuse(self, group: Group, refusal: Refuse) -> None:
+        session = self.sessions.get(refusal.session)
+        if session is None:
+            return
+        self.refused += 1
+        logger.warning(
+            "session.refused group=%s peer=%s code=%s reason=%s",
+            group.core.state.group,
+            session.peer,
+            refusal.code.value,
+            refusal.reason,
+        )
+        session.drop(RpcFailure(_GRPC[refusal.code], refusal.reason))
+
+    # --- the store --------------------------------------------------------------------------------
+
+    def _task(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _compare_and_set(self, group: Group, effect: CompareAndSet) -> None:
+        try:
+            taken, state = await self._store.compare_and_set(effect.expected_version, effect.state)
+        except StoreUnavailableError as error:
+            logger.warning(
+                "controller.store_unavailable group=%s error=%s", effect.state.group, error
+            )
+            self.tell(group, CasDone(effect.ticket, False, None))
+            return
+        self.tell(group, CasDone(effect.ticket, taken, state))
+
+    async def _read(self, group: Group) -> None:
+        state = group.core.state
+        try:
+            found = await self._store.read(state.cluster, state.group)
+        except StoreUnavailableError as error:
+            logger.debug("controller.store_unavailable group=%s error=%s", state.group, error)
+            self.tell(group, StateRead(None))
+            return
+        self.tell(group, StateRead(found))
+
+    # --- time -------------------------------------------------------------------------------------
+
+    @property
+    def _tick_s(self) -> float:
+        return min(0.25, max(0.02, self.config.controller_lease_ms / 20_000))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            tick = Tick(self.clock.wall_ms())
+            for group in list(self.groups.values()):
+                self.tell(group, tick)
+            now_ns = self.clock.steady_ns()
+            for session in list(self.sessions.values()):
+                session.check_silence(now_ns)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def closed(self, session: "BrokerSession") -> None:
+        """A session's stream has ended."""
+        group = session.group
+        if self.sessions.pop(session.number, None) is None or group is None:
+            return
+        self.tell(group, SessionClosed(session.number))
+        unused = group.core.state.is_new and group.core.pending is None
+        if unused and all(other.group is not group for other in self.sessions.values()):
+            # A wrong name, or a stranger: nothing was decided about it.
+            self.groups.pop(group.core.state.group, None)
+
+    def heard(self, session: "BrokerSession", event: BeatArrived) -> None:
+        """A beat came in on a session that knows its group."""
+        assert session.group is not None
+        self.tell(session.group, event)

@@ -1,0 +1,212 @@
+"""Conversion between the controller's messages and the pure core's values (`ha/core/controller_events.py`)."""
+
+from ..ha.core.controller_events import (
+    AlterIsr,
+    Beat,
+    Direct,
+    OperationAnswer,
+    Order,
+    Outcome,
+    ProposalAnswer,
+    Replica,
+)
+from ..ha.core.group_controller import GroupController
+from ..ha.state_codec import (
+    addresses_from,
+    policy_from,
+    ref_from,
+    ref_message,
+    state_from,
+    state_message,
+)
+from ..proto import v1, v2
+
+_NS_PER_MS = 1_000_000
+
+_ORDERS = {
+    Order.NONE: v1.ORDER_NONE,
+    Order.FOLLOW: v1.ORDER_FOLLOW,
+    Order.PROMOTE: v1.ORDER_PROMOTE,
+    Order.STEP_DOWN: v1.ORDER_STEP_DOWN,
+    Order.HOLD: v1.ORDER_HOLD,
+    Order.RESEED: v1.ORDER_RESEED,
+}
+_CODES = {
+    Outcome.DONE: v2.OK,
+    Outcome.REFUSED: v2.BAD_REQUEST,
+    Outcome.FAILED: v2.HA_NOT_AVAILABLE,
+}
+
+
+def beat_from(message: v1.BrokerBeat) -> Beat:
+    """A beat as the core wants it."""
+    age_ms = message.heard_age_ms
+    known = state_from(message.known) if message.HasField("known") else None
+    return Beat(
+        broker_id=message.replica.broker_id,
+        replica_uuid=message.replica.replica_uuid,
+        incarnation=message.replica.incarnation,
+        seq=message.seq,
+        sent_ns=message.sent_ns,
+        leads=message.role == v1.LEADER,
+        addresses=addresses_from(message.addresses),
+        promised_epoch=message.promised_epoch,
+        last_epoch=message.last_epoch,
+        log_start=message.log_start,
+        log_end=message.log_end,
+        flushed_end=min(message.flushed_end, message.log_end),
+        confirm=message.confirm,
+        suspect=message.suspect,
+        heard_epoch=message.heard_epoch,
+        heard_age_ns=age_ms * _NS_PER_MS if age_ms >= 0 else -1,
+        known=known if known is not None and not known.is_new else None,
+        policy=policy_from(message.policy) if message.HasField("policy") else None,
+        learner=message.learner,
+        log_is_empty=message.log_is_empty,
+        priority=message.priority,
+        drained=message.drained,
+        no_room=message.no_room,
+    )
+
+
+def directive_message(direct: Direct) -> v1.Directive:
+    """What the broker is told."""
+    return v1.Directive(
+        state=None if direct.state.is_new else state_message(direct.state),
+        lease_for_seq=direct.lease_for_seq,
+        lease_ms=direct.lease_ms,
+        order=_ORDERS[direct.order],
+        old_leader_is_dead=direct.old_leader_is_dead,
+        active=direct.active,
+        detail=direct.detail,
+        drain_ms=direct.drain_ms,
+        next=None if direct.next is None else ref_message(direct.next),
+    )
+
+
+def proposal_from(request: v1.AlterIsrRequest, number: int) -> AlterIsr:
+    """A proposal under the number by which its answer is found."""
+    return AlterIsr(
+        number,
+        ref_from(request.leader),
+        request.epoch,
+        request.state_version,
+        request.proposal_seq,
+        tuple(sorted(ref_from(ref) for ref in request.members)),
+        request.confirm,
+    )
+
+
+def proposal_response(answer: ProposalAnswer) -> v1.AlterIsrResponse:
+    """Undecided is said as "not active": the leader asks elsewhere, or again."""
+    return v1.AlterIsrResponse(
+        accepted=answer.accepted,
+        state=None if answer.state.is_new else state_message(answer.state),
+        reason=answer.reason,
+        active=answer.decided,
+    )
+
+
+def operation_response(answer: OperationAnswer) -> v1.GroupsResponse:
+    """How an operator's command ended."""
+    return v1.GroupsResponse(
+        code=_CODES[answer.outcome],
+        message=answer.message,
+        steps=answer.steps,
+        lost_start=answer.lost_start,
+        lost_end=answer.lost_end,
+    )
+
+
+def group_report(
+    core: GroupController,
+    phase: str,
+    cuts: list[v1.ReportCutRequest],
+    controller: str,
+    now_ns: int,
+) -> v1.GroupReport:
+    """What an operator sees of a group: its members, and whoever else was heard."""
+    state = core.state
+    report = v1.GroupReport(
+        state=state_message(state),
+        phase=phase,
+        cuts=cuts,
+        active=core.active,
+        controller=controller,
+    )
+    ids = {member.broker_id for member in state.members} | set(core.replicas)
+    for broker_id in sorted(ids):
+        report.replicas.append(_replica_report(core, broker_id, now_ns))
+    return report
+
+
+def _replica_report(core: GroupController, broker_id: int, now_ns: int) -> v1.ReplicaReport:
+    state = core.state
+    row = core.replicas.get(broker_id)
+    if row is not None:
+        return v1.ReplicaReport(
+            replica=_identity(core, broker_id, row.beat.replica_uuid, row.beat.incarnation),
+            addresses=_addresses(row.beat.addresses),
+            beat=_beat_message(core, row),
+            connected=bool(row.session) and not row.dead,
+            silent_ms=max(0, now_ns - row.heard_ns) // _NS_PER_MS,
+            in_sync=row.ref in state.in_sync,
+            eligible=row.ref in state.eligible,
+        )
+    member = state.member(broker_id)
+    assert member is not None
+    seat = state.in_sync_ref(broker_id) or state.eligible_ref(broker_id)
+    incarnation = seat.incarnation if seat is not None else 0
+    return v1.ReplicaReport(
+        replica=_identity(core, broker_id, member.replica_uuid, incarnation),
+        addresses=_addresses(member.addresses),
+        silent_ms=-1,
+        in_sync=state.in_sync_ref(broker_id) is not None,
+        eligible=state.eligible_ref(broker_id) is not None,
+    )
+
+
+def _identity(
+    core: GroupController, broker_id: int, uuid: str, incarnation: int
+) -> v1.ReplicaIdentity:
+    return v1.ReplicaIdentity(
+        cluster=core.state.cluster,
+        group=core.state.group,
+        broker_id=broker_id,
+        replica_uuid=uuid,
+        incarnation=incarnation,
+    )
+
+
+def _addresses(addresses: object) -> v1.ReplicaAddresses:
+    return v1.ReplicaAddresses(
+        client=addresses.client,  # type: ignore[attr-defined]
+        ha=addresses.ha,  # type: ignore[attr-defined]
+        metrics=addresses.metrics,  # type: ignore[attr-defined]
+    )
+
+
+def _beat_message(core: GroupController, row: Replica) -> v1.BrokerBeat:
+    beat = row.beat
+    age = beat.heard_age_ns
+    return v1.BrokerBeat(
+        replica=_identity(core, beat.broker_id, beat.replica_uuid, beat.incarnation),
+        addresses=_addresses(beat.addresses),
+        seq=beat.seq,
+        sent_ns=beat.sent_ns,
+        role=v1.LEADER if beat.leads else v1.FOLLOWER,
+        promised_epoch=beat.promised_epoch,
+        last_epoch=beat.last_epoch,
+        log_start=beat.log_start,
+        log_end=beat.log_end,
+        flushed_end=beat.flushed_end,
+        confirm=beat.confirm,
+        suspect=beat.suspect,
+        heard_epoch=beat.heard_epoch,
+        heard_age_ms=age // _NS_PER_MS if age >= 0 else -1,
+        learner=beat.learner,
+        log_is_empty=beat.log_is_empty,
+        priority=beat.priority,
+        drained=beat.drained,
+        no_room=beat.no_room,
+    )

@@ -1,0 +1,261 @@
+"""`cometmq.v1.GroupController` on the nameserver's port: brokers' sessions, operators' commands.
+
+Operators' answers carry a code, a sentence and the steps that were done. A nameserver that does not decide says so,
+and says who does when it knows.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..front.service import Kind, Method, Outbound, status_failure
+from ..ha.core.controller_events import (
+    ForceElect,
+    OperationAnswer,
+    ProcessExited,
+    ProposalAnswer,
+    SetDrain,
+    Switchover,
+)
+from ..ha.core.directives import explain, phase
+from ..proto import paths, v1, v2
+from ..proto.errors import RpcFailure, WireError
+from .admission import check_token
+from .controller import SESSIONS_MAX, Controller, Group
+from .controller_messages import (
+    group_report,
+    operation_response,
+    proposal_from,
+    proposal_response,
+)
+from .controller_session import BrokerSession
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS = 1_000_000
+_RESOURCE_EXHAUSTED = 8
+
+
+class ControllerService:
+    """The handlers; plain functions on the loop."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._session_number = 0
+
+    def methods(self) -> list[Method]:
+        """The rows of the service table."""
+        groups = status_failure(v1.GroupsResponse)
+        unary = (
+            (paths.ALTER_ISR, v1.AlterIsrRequest, self.alter_isr, _plain(v1.AlterIsrResponse)),
+            (paths.REPORT_CUT, v1.ReportCutRequest, self.report_cut, _plain(v1.ReportCutResponse)),
+            (
+                paths.PROCESS_EXITED,
+                v1.ProcessExitedRequest,
+                self.process_exited,
+                _plain(v1.ProcessExitedResponse),
+            ),
+            (paths.SWITCHOVER, v1.SwitchoverRequest, self.switchover, groups),
+            (paths.FORCE_ELECT, v1.ForceElectRequest, self.force_elect, groups),
+            (paths.SET_DRAIN, v1.SetDrainRequest, self.set_drain, groups),
+            (paths.GET_GROUPS, v1.GetGroupRequest, self.get_groups, groups),
+        )
+        table = [
+            Method(path, Kind.UNARY, request.FromString, handler, fail)
+            for path, request, handler, fail in unary
+        ]
+        parse = v1.BrokerBeat.FromString
+        nothing = _plain(v1.Directive)
+        table.append(Method(paths.CONTROLLER_SESSION, Kind.BIDI, parse, self.session, nothing))
+        return table
+
+    # --- brokers ----------------------------------------------------------------------------------
+
+    def session(self, ctx: "RequestContext", outbound: Outbound) -> BrokerSession:
+        """A broker opens its session."""
+        controller = self._controller
+        self._check(ctx)
+        if len(controller.sessions) >= SESSIONS_MAX:
+            text = f"this nameserver already has {SESSIONS_MAX} sessions, its limit"
+            raise RpcFailure(_RESOURCE_EXHAUSTED, text)
+        self._session_number += 1
+        session = BrokerSession(controller, self._session_number, ctx.peer, outbound)
+        controller.sessions[session.number] = session
+        return session
+
+    def alter_isr(self, request: v1.AlterIsrRequest, ctx: "RequestContext") -> Any:
+        """A leader proposes another in-sync set."""
+        self._check(ctx)
+        group = self._controller.groups.get(request.group)
+        if group is None or group.core.state.cluster != request.cluster:
+            return v1.AlterIsrResponse(reason=f"group {request.group} is not known here")
+
+        def respond(answer: ProposalAnswer) -> v1.AlterIsrResponse:
+            logger.info(
+                "isr.%s group=%s seq=%d members=%s reason=%s",
+                "altered" if answer.accepted else "refused" if answer.decided else "undecided",
+                request.group,
+                request.proposal_seq,
+                ",".join(str(ref.broker_id) for ref in request.members),
+                answer.reason or "-",
+            )
+            return proposal_response(answer)
+
+        asked = self._controller.ask(group, lambda number: proposal_from(request, number))
+        return _then(asked, respond)
+
+    def report_cut(
+        self, request: v1.ReportCutRequest, ctx: "RequestContext"
+    ) -> v1.ReportCutResponse:
+        """A replica archived and cut a tail that its leader does not have."""
+        self._check(ctx)
+        group = self._controller.groups.get(request.replica.group)
+        if group is None:
+            raise RpcFailure(5, f"group {request.replica.group} is not known here")
+        if all(not _same_cut(request, cut) for cut in group.cuts):
+            group.cuts.append(request)
+            logger.warning(
+                "tail.cut group=%s broker_id=%d start=%d end=%d messages=%d answered_ok=%d"
+                " below_confirm=%s archive=%s",
+                request.replica.group,
+                request.replica.broker_id,
+                request.start,
+                request.end,
+                request.messages,
+                request.below_local_ok,
+                request.below_confirm,
+                request.archive,
+            )
+        return v1.ReportCutResponse()
+
+    def process_exited(
+        self, request: v1.ProcessExitedRequest, ctx: "RequestContext"
+    ) -> v1.ProcessExitedResponse:
+        """A supervisor saw a broker's process end."""
+        self._check(ctx)
+        replica = request.replica
+        group = self._controller.groups.get(replica.group)
+        known = False
+        if group is not None:
+            event = ProcessExited(replica.broker_id, replica.replica_uuid, replica.incarnation)
+            self._controller.tell(group, event)
+            row = group.core.replicas.get(replica.broker_id)
+            known = row is not None and row.dead
+        logger.info(
+            "process.exited group=%s broker_id=%d incarnation=%d status=%s known=%s",
+            replica.group,
+            replica.broker_id,
+            replica.incarnation,
+            request.status,
+            known,
+        )
+        return v1.ProcessExitedResponse(known=known)
+
+    # --- operators --------------------------------------------------------------------------------
+
+    def switchover(self, request: v1.SwitchoverRequest, ctx: "RequestContext") -> Any:
+        """Hand the lead over, without loss."""
+        group = self._operate(request.group, ctx, "switchover")
+        wait_ns = max(0, request.max_wait_ms) * _NS_PER_MS
+        return self._answered(
+            group, lambda number: Switchover(number, request.to, wait_ns, request.dry_run)
+        )
+
+    def force_elect(self, request: v1.ForceElectRequest, ctx: "RequestContext") -> Any:
+        """Make this replica the leader, whatever is lost."""
+        group = self._operate(request.group, ctx, "force_elect")
+        return self._answered(
+            group,
+            lambda number: ForceElect(
+                number, request.to, request.accept_loss, request.reason, request.dry_run
+            ),
+        )
+
+    def set_drain(self, request: v1.SetDrainRequest, ctx: "RequestContext") -> Any:
+        """Send producers elsewhere, or take them again."""
+        group = self._operate(request.group, ctx, "set_drain")
+        return self._answered(group, lambda number: SetDrain(number, request.drain))
+
+    def get_groups(self, request: v1.GetGroupRequest, ctx: "RequestContext") -> v1.GroupsResponse:
+        """Everything that this nameserver knows."""
+        self._check(ctx)
+        controller = self._controller
+        names = [request.group] if request.group else sorted(controller.groups)
+        response = v1.GroupsResponse(code=v2.OK, message="OK")
+        now_ns = controller.clock.steady_ns()
+        for name in names:
+            group = self._group(name)
+            core = group.core
+            report = group_report(
+                core, phase(core, now_ns), list(group.cuts), controller.name, now_ns
+            )
+            response.groups.append(report)
+            response.steps.append(f"{name}: {explain(core, now_ns)}")
+        if not controller.active:
+            response.message = f"this nameserver does not decide at present{controller.hint()}"
+        return response
+
+    # --- help -------------------------------------------------------------------------------------
+
+    def _check(self, ctx: "RequestContext") -> None:
+        check_token(self._controller.config.cluster_token, ctx)
+
+    def _group(self, name: str) -> Group:
+        group = self._controller.groups.get(name)
+        if group is None:
+            known = ", ".join(sorted(self._controller.groups)[:8]) or "none"
+            raise WireError(
+                v2.NOT_FOUND, f"no group {name} has registered with this controller; known: {known}"
+            )
+        return group
+
+    def _operate(self, name: str, ctx: "RequestContext", what: str) -> Group:
+        self._check(ctx)
+        group = self._group(name)
+        logger.info("operator.%s group=%s peer=%s", what, name, ctx.peer)
+        if not self._controller.active:
+            raise WireError(
+                v2.HA_NOT_AVAILABLE,
+                f"this nameserver does not decide at present{self._controller.hint()}",
+            )
+        return group
+
+    def _answered(self, group: Group, event: Any) -> Any:
+        asked = self._controller.ask(group, event)
+
+        def respond(answer: OperationAnswer) -> v1.GroupsResponse:
+            core = group.core
+            response = operation_response(answer)
+            controller = self._controller
+            now_ns = controller.clock.steady_ns()
+            response.groups.append(
+                group_report(core, phase(core, now_ns), list(group.cuts), controller.name, now_ns)
+            )
+            return response
+
+        return _then(asked, respond)
+
+
+def _then(asked: Any, respond: Any) -> Any:
+    """The answer when it is there."""
+
+    async def wait() -> Any:
+        return respond(await asked)
+
+    return wait()
+
+
+def _same_cut(one: v1.ReportCutRequest, other: v1.ReportCutRequest) -> bool:
+    return (one.replica, one.archive, one.start, one.end) == (
+        other.replica,
+        other.archive,
+        other.start,
+        other.end,
+    )
+
+
+def _plain(response: type) -> Any:
+    """A method between our own nodes: it fails with gRPC statuses only."""
+    return lambda _error: response()

@@ -1,0 +1,199 @@
+"""The groups' states in a CAS register that several nameservers keep: any minority of them may be gone.
+
+Each group has a register `group/NAME`. A change takes two rounds over all acceptors (`ha/core/cas_register.py`), each
+fsynced by a majority before it counts. A round that met another proposer is tried again with a higher ballot, after
+a short random pause, until the time is up; then the outcome is unknown and the caller reads.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..ha.core.cas_register import (
+    Ballot,
+    Cell,
+    Change,
+    Outcome,
+    Phase,
+    Round,
+    Vote,
+    merged,
+)
+from ..ha.core.group_state import GroupState
+from .acceptors import Acceptor, Doubles, ask_once
+from .cells import Cells
+from .meta_store import StoreUnavailableError, decode_state, encode_state
+
+logger = logging.getLogger(__name__)
+
+GROUP_PREFIX = "group/"
+_PAUSE_MIN_S = 0.005
+_PAUSE_MAX_S = 0.05
+_RECOVER_EVERY_S = 0.2
+
+
+class Register:
+    """Registers by name, over these acceptors. `life` must never repeat: it makes ballots unique."""
+
+    def __init__(
+        self,
+        acceptors: Sequence[Acceptor],
+        life: str,
+        steady_ns: Callable[[], int],
+        budget_s: float,
+    ) -> None:
+        self.acceptors = acceptors
+        self._life = life
+        self._steady_ns = steady_ns
+        self._budget_ns = int(budget_s * 1e9)
+        self._counter = 0
+        self.doubles = Doubles()
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def change(self, cell: str, change: Change) -> bytes:
+        """Change the register; returns what it holds then. Raises StoreUnavailableError.
+
+        `change` may be asked several times, and has to know its own earlier result again."""
+        deadline_ns = self._steady_ns() + self._budget_ns
+        while True:
+            self._counter += 1
+            ballot = Ballot(self._counter, self._life)
+            attempt = Round(len(self.acceptors), ballot, change)
+            await self._prepare(attempt, cell)
+            if attempt.phase is Phase.ACCEPT:
+                await self._accept(attempt, cell)
+            if attempt.outcome is Outcome.TAKEN:
+                return attempt.value
+            self._counter = max(self._counter, attempt.highest.counter)
+            if self._steady_ns() >= deadline_ns:
+                raise StoreUnavailableError(f"register {cell}: {attempt.outcome.value}")
+            await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
+
+    async def read(self, cell: str) -> bytes:
+        """What the register holds, for certain."""
+        return await self.change(cell, lambda _value: None)
+
+    async def names(self) -> list[str]:
+        """Registers that any reachable acceptor has heard of; a majority has to be reachable."""
+        heard = await ask_once(self.acceptors, lambda acceptor: acceptor.names(), self.doubles)
+        if len(heard) <= len(self.acceptors) // 2:
+            raise StoreUnavailableError("a majority of the nameservers does not answer")
+        return sorted({name for one in heard for name in one.cells})
+
+    async def _prepare(self, attempt: Round, cell: str) -> None:
+        await self._ask(
+            attempt, Phase.PREPARE, lambda acceptor: acceptor.prepare(cell, attempt.ballot)
+        )
+
+    async def _accept(self, attempt: Round, cell: str) -> None:
+        value = attempt.value
+        await self._ask(
+            attempt, Phase.ACCEPT, lambda acceptor: acceptor.accept(cell, attempt.ballot, value)
+        )
+
+    async def _ask(
+        self, attempt: Round, phase: Phase, call: Callable[[Acceptor], Awaitable[Vote]]
+    ) -> None:
+        """One phase: every acceptor is asked; returns when it is decided, and lets the others finish."""
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def one(acceptor: Acceptor) -> None:
+            try:
+                vote = await call(acceptor)
+            except StoreUnavailableError:
+                changed = attempt.failed(phase, acceptor.name)
+            else:
+                changed = attempt.answered(phase, acceptor.name, vote)
+                if (acceptor.name, vote.acceptor_id) in attempt.twice:
+                    self.doubles.tell(acceptor.name, vote.acceptor_id)
+            if changed and not decided.done():
+                decided.set_result(None)
+
+        for acceptor in self.acceptors:
+            task = asyncio.get_running_loop().create_task(one(acceptor))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+        await decided
+
+    async def stop(self) -> None:
+        """Give up what is still on its way."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+
+class RegisterStore:
+    """See the module's docstring; a `MetaStore`."""
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    async def read(self, cluster: str, group: str) -> GroupState:
+        """What is in place."""
+        return _state(await self._register.read(GROUP_PREFIX + group), cluster, group)
+
+    async def groups(self) -> list[tuple[str, str]]:
+        """Every group that has a register."""
+        found = []
+        for name in await self._register.names():
+            if name.startswith(GROUP_PREFIX):
+                group = name.removeprefix(GROUP_PREFIX)
+                state = await self.read("", group)
+                if not state.is_new:
+                    found.append((state.cluster, group))
+        return found
+
+    async def compare_and_set(
+        self, expected_version: int, state: GroupState
+    ) -> tuple[bool, GroupState]:
+        """See `MetaStore`."""
+        new = encode_state(state)
+
+        def change(old: bytes) -> bytes | None:
+            if old == new:
+                return None  # an earlier attempt of ours, whose answers were lost
+            current = _state(old, state.cluster, state.group)
+            return new if current.version == expected_version else None
+
+        value = await self._register.change(GROUP_PREFIX + state.group, change)
+        return value == new, _state(value, state.cluster, state.group)
+
+
+def _state(value: bytes, cluster: str, group: str) -> GroupState:
+    if not value:
+        return GroupState(cluster, group)
+    try:
+        return decode_state(value)
+    except ValueError as error:
+        raise StoreUnavailableError(f"register of group {group}: {error}") from None
+
+
+async def recover(cells: Cells, peers: Sequence[Acceptor], doubles: Doubles) -> None:
+    """Let an acceptor vote again whose disk is empty or was lost; waits for the others.
+
+    An address that leads to this one, or a second one to the same other, has told nothing."""
+    while not cells.votes:
+        heard = await ask_once(peers, lambda peer: peer.names(), doubles, cells.acceptor_id)
+        names = sorted({name for one in heard for name in one.cells} | set(cells.names))
+        majority = (len(peers) + 1) // 2 + 1
+        try:
+            if not names and len(heard) + 1 >= majority:
+                await cells.take_over({})
+            elif len(heard) == len(peers):
+                await cells.take_over(
+                    {name: await _merged(name, cells, peers, doubles) for name in names}
+                )
+        except StoreUnavailableError as error:
+            logger.info("cells.not_recovered error=%s", error)
+        if cells.votes:
+            logger.info("cells.recovered cells=%d", len(names))
+            return
+        await asyncio.sleep(_RECOVER_EVERY_S)
+
+
+async def _merged(name: str, cells: Cells, peers: Sequence[Acceptor], doubles: Doubles) -> Cell:
+    heard = await ask_once(peers, lambda peer: peer.peek(name), doubles, cells.acceptor_id)
+    if len(heard) < len(peers):
+        raise StoreUnavailableError(f"register {name}: not all other nameservers answer")
+    return merged([cells.peek(name), *[vote.cell for vote in heard]])

@@ -1,0 +1,164 @@
+"""Rows of the route tables: who registered, what a group consists of, and what was decided about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Role(Enum):
+    """What a replica does in its group."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Who registers. `uuid` belongs to the data directory, `incarnation` to the process."""
+
+    cluster: str
+    group: str
+    broker_id: int
+    uuid: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a replica is reached, each as HOST:PORT."""
+
+    client: str
+    ha: str = ""
+    metrics: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as routes need it; `perm` has RocketMQ's bits (4 read, 2 write)."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    message_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One registration or beat: `full` ones carry the topic table, the others only its version."""
+
+    replica: Replica
+    addresses: Addresses
+    role: Role
+    epoch: int
+    sequence: int
+    table_version: int
+    full: bool = False
+    topics: tuple[Topic, ...] = ()
+    log_end: int = 0
+    confirm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a registered replica is told; `changed` says whether the visible tables changed."""
+
+    need_full: bool
+    version: int
+    changed: bool
+
+
+class RegistrationRefused(Exception):
+    """The registration contradicts the tables; the text is a sentence for the broker's operator."""
+
+
+class DuplicateReplica(RegistrationRefused):
+    """Somebody else, and alive, holds this place."""
+
+
+class StaleReplica(RegistrationRefused):
+    """The registration comes from an older process or an older epoch."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One replica's row."""
+
+    replica: Replica
+    addresses: Addresses
+    role: Role
+    epoch: int
+    sequence: int
+    heard_ns: int
+    alive: bool = True
+    #: Both None until a full registration came in. A new process counts its versions anew: its table
+    #: is asked for (no version), and the former one serves until then.
+    table_version: int | None = None
+    topics: Mapping[str, Topic] | None = None
+    log_end: int = 0
+    confirm: int = 0
+
+    def visible(self) -> tuple[object, ...]:
+        """What `version` watches of this row, topics aside."""
+        return (self.replica, self.addresses, self.role, self.alive, self.epoch)
+
+
+@dataclass(slots=True)
+class Group:
+    """The replicas that hold one log. `leader_epoch` never decreases while the group is listed."""
+
+    cluster: str
+    name: str
+    members: dict[int, Member] = field(default_factory=dict)
+    leader_epoch: int = 0
+    decision: "Decision | None" = None  #: of this group's controller; None: its roles are fixed
+
+    def leader(self) -> Member | None:
+        """The member that leads, dead or alive."""
+        return next((m for m in self.members.values() if m.role is Role.LEADER), None)
+
+    def in_order(self) -> list[Member]:
+        """All members in the stable order that clients see."""
+        return [self.members[broker_id] for broker_id in sorted(self.members)]
+
+    def is_alive(self) -> bool:
+        """Whether any member beats."""
+        return any(member.alive for member in self.members.values())
+
+    def why_read_only(self) -> str:
+        """Why producers should go elsewhere; empty: they need not."""
+        decision = self.decision
+        if decision is not None and decision.drain:
+            return "an operator drains the group"
+        if decision is not None and decision.hold:
+            return decision.hold
+        leader = self.leader()
+        if leader is None or not leader.alive:
+            return "the group has no live leader"
+        return ""
+
+    def topics(self) -> Mapping[str, Topic]:
+        """The leader's table, or else that of the member that knows most."""
+        tables = [m for m in self.members.values() if m.topics is not None]
+        if not tables:
+            return {}
+        best = max(tables, key=lambda m: (m.role is Role.LEADER, m.alive, m.epoch, m.log_end))
+        return best.topics or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a controller decided about a group; `leader` is a broker id and an incarnation."""
+
+    cluster: str
+    group: str
+    epoch: int
+    leader: tuple[int, int] | None = None
+    hold: str = ""
+    drain: bool = False
+
+    def names_another(self, epoch: int, replica: Replica) -> bool:
+        """This replica, in this life, was not elected for the epoch."""
+        if self.leader is None or self.epoch != epoch:
+            return False
+        return self.leader != (replica.broker_id, replica.incarnation)

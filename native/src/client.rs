@@ -1,0 +1,386 @@
+//! The client half: gRPC calls over HTTP/2 from a thread of its own, answers to Python in batches.
+//!
+//! A call is one request and all of its answers: unary calls and server streams look the same, and
+//! Python is told once, when the call has ended. A channel has one connection at a time, dialled when
+//! a call needs it; its addresses are alternatives, tried in their order. Nothing is repeated here: a
+//! call that fails says so, and whether to say it again is the caller's to decide.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue, CONTENT_TYPE, TE, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{timeout, Instant};
+
+use crate::frame::{self, Deframer, Encoding};
+use crate::inbox::Inbox;
+use crate::status::{Status, DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN};
+
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+const AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("cometmq-native/", env!("CARGO_PKG_VERSION")));
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// An address that does not answer by then is given up for the next one.
+const DIAL: Duration = Duration::from_secs(3);
+/// After all addresses failed, calls fail at once for so long; doubled with every round.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_ANSWER: Duration = Duration::from_secs(10);
+/// Answers that a server may send ahead of us, on a stream and in all.
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
+/// How a call ended, and what had come of it until then.
+struct Done {
+    id: u64,
+    status: Status,
+    messages: Vec<Bytes>,
+}
+
+/// One channel: its addresses, and the connection that there is.
+struct Channel {
+    addresses: Vec<String>,
+    state: tokio::sync::Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    sender: Option<http2::SendRequest<Said>>,
+    failed: Option<(Instant, Status)>,
+    rounds: u32,
+}
+
+/// Calls to any number of servers, and their answers.
+#[pyclass(frozen, module = "cometmq_native")]
+pub struct Client {
+    inbox: Arc<Inbox<Done>>,
+    channels: Mutex<HashMap<u64, Arc<Channel>>>,
+    calls: Arc<Mutex<HashMap<u64, AbortHandle>>>,
+    ids: AtomicU64,
+    runtime: Handle,
+    ending: watch::Sender<bool>,
+}
+
+#[pymethods]
+impl Client {
+    /// Starts the thread.
+    #[new]
+    fn new() -> PyResult<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (ending, mut ended) = watch::channel(false);
+        thread::Builder::new()
+            .name("cometmq-client".into())
+            .spawn(move || {
+                // An error means that the `Client` is gone, which is an end as well.
+                let _ = runtime.block_on(ended.wait_for(|over| *over));
+            })?;
+        Ok(Self {
+            inbox: Arc::new(Inbox::new()?),
+            channels: Mutex::default(),
+            calls: Arc::default(),
+            ids: AtomicU64::new(1),
+            runtime: handle,
+            ending,
+        })
+    }
+
+    /// The descriptor that is readable while `take` has something.
+    fn descriptor(&self) -> i32 {
+        self.inbox.descriptor()
+    }
+
+    /// A channel to `host:port` alternatives; dialled when it is used. Returns its number.
+    fn connect(&self, addresses: Vec<String>) -> PyResult<u64> {
+        if addresses.is_empty() {
+            return Err(PyValueError::new_err("a channel needs an address"));
+        }
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let state = tokio::sync::Mutex::default();
+        let channel = Arc::new(Channel { addresses, state });
+        self.channels().insert(id, channel);
+        Ok(id)
+    }
+
+    /// Forget a channel; calls under way go on.
+    fn disconnect(&self, channel: u64) {
+        self.channels().remove(&channel);
+    }
+
+    /// Begin a call; returns its number, which `take` names once. Raises ValueError for a channel or a
+    /// header that cannot be.
+    fn call(
+        &self,
+        channel: u64,
+        path: &str,
+        message: &[u8],
+        metadata: Vec<(String, String)>,
+        timeout_ms: u64,
+    ) -> PyResult<u64> {
+        let wrong = |text: String| PyValueError::new_err(text);
+        let channel = self.channels().get(&channel).cloned();
+        let channel = channel.ok_or_else(|| wrong("there is no such channel".into()))?;
+        if u32::try_from(message.len()).is_err() {
+            return Err(wrong("a message must be shorter than 4 GiB".into()));
+        }
+        let mut headers = HeaderMap::with_capacity(metadata.len() + 4);
+        for (name, value) in metadata {
+            let name: HeaderName = name
+                .parse()
+                .map_err(|_| wrong(format!("header {name:?}")))?;
+            let value = value
+                .parse()
+                .map_err(|_| wrong(format!("the value of header {name}")))?;
+            headers.append(name, value);
+        }
+        let time = format!("{}m", timeout_ms.min(99_999_999));
+        headers.insert(GRPC_TIMEOUT, time.parse().map_err(|_| wrong(time))?);
+        headers.insert(CONTENT_TYPE, GRPC);
+        headers.insert(TE, TRAILERS);
+        headers.insert(USER_AGENT, AGENT);
+        let mut framed = BytesMut::new();
+        frame::put(&mut framed, message);
+        let order = Order {
+            path: path.into(),
+            headers,
+            body: framed.freeze(),
+            limit: Duration::from_millis(timeout_ms),
+        };
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let (inbox, calls) = (Arc::clone(&self.inbox), Arc::clone(&self.calls));
+        let mut open = self.calls.lock().expect("nothing panics while it is held");
+        let task = self.runtime.spawn(async move {
+            let (status, messages) = order.carry_out(&channel).await;
+            calls
+                .lock()
+                .expect("nothing panics while it is held")
+                .remove(&id);
+            inbox.push(Done {
+                id,
+                status,
+                messages,
+            });
+        });
+        open.insert(id, task.abort_handle());
+        Ok(id)
+    }
+
+    /// Give a call up; `take` does not name it any more unless it had ended before.
+    fn cancel(&self, call: u64) {
+        let mut calls = self.calls.lock().expect("nothing panics while it is held");
+        if let Some(task) = calls.remove(&call) {
+            task.abort();
+        }
+    }
+
+    /// Up to `max` ended calls: (number, gRPC code, sentence, messages).
+    fn take<'py>(&self, python: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
+        let taken = PyList::empty(python);
+        for done in self.inbox.take(max) {
+            let messages = done.messages.iter().map(|one| PyBytes::new(python, one));
+            let messages = PyList::new(python, messages)?;
+            let Status { code, message } = done.status;
+            taken.append((done.id, code, message, messages))?;
+        }
+        Ok(taken)
+    }
+
+    /// Drop all connections and end the thread.
+    fn stop(&self) -> PyResult<()> {
+        self.channels().clear();
+        self.ending
+            .send(true)
+            .map_err(|_| PyRuntimeError::new_err("it was stopped before"))
+    }
+}
+
+impl Client {
+    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Channel>>> {
+        self.channels
+            .lock()
+            .expect("nothing panics while it is held")
+    }
+}
+
+/// What a call says.
+struct Order {
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+    limit: Duration,
+}
+
+impl Order {
+    async fn carry_out(self, channel: &Channel) -> (Status, Vec<Bytes>) {
+        let mut messages = Vec::new();
+        let limit = self.limit;
+        let status = match timeout(limit, self.exchange(channel, &mut messages)).await {
+            Ok(Ok(status) | Err(status)) => status,
+            Err(_) => Status::new(DEADLINE_EXCEEDED, "no answer in time"),
+        };
+        (status, messages)
+    }
+
+    async fn exchange(
+        self,
+        channel: &Channel,
+        messages: &mut Vec<Bytes>,
+    ) -> Result<Status, Status> {
+        let mut sender = channel.sender().await?;
+        sender.ready().await.map_err(broken)?;
+        // The authority is whoever was dialled first: servers here do not look at it.
+        let uri = format!("http://{}{}", channel.addresses[0], self.path);
+        let mut request = Request::post(uri)
+            .body(Said(Some(self.body)))
+            .map_err(|error| Status::new(UNKNOWN, error.to_string()))?;
+        *request.headers_mut() = self.headers;
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        if answer.status() != StatusCode::OK {
+            let text = format!("the server answered with HTTP status {}", answer.status());
+            return Err(Status::new(UNAVAILABLE, text));
+        }
+        if let Some(status) = Status::read(answer.headers()) {
+            return Ok(status); // nothing but headers
+        }
+        receive(answer.into_body(), messages).await
+    }
+}
+
+/// The messages, and the status that stands behind them.
+async fn receive(mut body: Incoming, messages: &mut Vec<Bytes>) -> Result<Status, Status> {
+    let mut deframer = Deframer::new(u32::MAX as usize, Encoding::Gzip);
+    loop {
+        let piece = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+        let Some(piece) = piece else {
+            return Err(Status::new(UNKNOWN, "the answer ended without a status"));
+        };
+        match piece.map_err(broken)?.into_data() {
+            Ok(data) => {
+                deframer.push(data);
+                while let Some(message) = deframer.next()? {
+                    messages.push(message);
+                }
+            }
+            Err(other) => {
+                if let Ok(trailers) = other.into_trailers() {
+                    let missing = || Status::new(UNKNOWN, "the answer has no status");
+                    return Status::read(&trailers).ok_or_else(missing);
+                }
+            }
+        }
+    }
+}
+
+fn broken(error: hyper::Error) -> Status {
+    use std::error::Error;
+    let cause = error
+        .source()
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    Status::new(UNAVAILABLE, format!("{error}{cause}"))
+}
+
+impl Channel {
+    /// The connection, dialled now if there is none. One dials, the others wait for it.
+    async fn sender(&self) -> Result<http2::SendRequest<Said>, Status> {
+        let mut state = self.state.lock().await;
+        if let Some(sender) = state.sender.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        state.sender = None;
+        let waiting = state
+            .failed
+            .as_ref()
+            .filter(|(until, _)| *until > Instant::now());
+        if let Some((_, status)) = waiting {
+            return Err(status.clone());
+        }
+        let mut last = String::new();
+        for address in &self.addresses {
+            match dial(address).await {
+                Ok(sender) => {
+                    *state = State {
+                        sender: Some(sender.clone()),
+                        ..State::default()
+                    };
+                    return Ok(sender);
+                }
+                Err(error) => last = format!("{address}: {error}"),
+            }
+        }
+        let pause = PAUSE
+            .saturating_mul(1 << state.rounds.min(5))
+            .min(PAUSE_MAX);
+        let status = Status::new(
+            UNAVAILABLE,
+            format!("failed to connect to all addresses; last: {last}"),
+        );
+        state.rounds += 1;
+        state.failed = Some((Instant::now() + pause, status.clone()));
+        Err(status)
+    }
+}
+
+async fn dial(address: &str) -> Result<http2::SendRequest<Said>, String> {
+    let stream = timeout(DIAL, TcpStream::connect(address)).await;
+    let stream = stream
+        .map_err(|_| "no answer")?
+        .map_err(|error| error.to_string())?;
+    stream
+        .set_nodelay(true)
+        .map_err(|error| error.to_string())?;
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWER)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    // Its end shows in the sender; calls under way fail by themselves.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+/// A request's body: one framed message.
+struct Said(Option<Bytes>);
+
+impl Body for Said {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(self.0.take().map(|all| Ok(Frame::data(all))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |all| all.len() as u64))
+    }
+}

@@ -1,0 +1,159 @@
+"""Rows of messages as Parquet files: one file for each topic and day, rows in the order of their queues.
+
+    write_rows      rows that somebody has already, whatever columns they have (sink, compaction)
+    write_records   records of a log: their places are put in order, then each is read once
+
+Nothing is visible before a commit record names the files. (pipeline study, section 2.4)
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ...store.scan import RawBytes
+from ..decode import Decoder
+from ..rows import View
+from ..splits import Split
+from .manifest import FileEntry
+from .names import folder_of
+from .places import in_order
+from .row_file import Form, RowFile, file_schema
+
+Integers = npt.NDArray[np.int64]
+
+_US_PER_DAY: Final = 86_400_000_000
+#: A column in one piece holds less than 2 GiB.
+_TOGETHER_BYTES: Final = 1 << 30
+#: Rows that are gathered at a time: small enough for the processor's cache, and memory that is used again.
+_BATCH_ROWS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the files of one try go: staged below `staged`, later called `TOPIC/DAY/stem.parquet`."""
+
+    root: str
+    staged: str
+    stem: str
+
+
+class _Files:
+    """Writes the files of one try, one behind the other."""
+
+    def __init__(self, place: Place, form: Form, about: dict[str, str]) -> None:
+        self._place = place
+        self._form = form
+        self._about = about
+        self._made = False
+        self.entries: list[FileEntry] = []
+
+    def write(self, topic: str, day: int, batches: Iterable[pa.RecordBatch]) -> None:
+        """One file of these rows, none where there are none. Raises OSError."""
+        place = self._place
+        staged = f"{place.staged}/{len(self.entries):05d}.parquet"
+        file: RowFile | None = None
+        try:
+            for batch in batches:
+                if file is None:
+                    file = self._open(staged, topic, batch.schema)
+                file.add(batch)
+        except BaseException:
+            if file is not None:
+                file.abandon()
+            raise
+        if file is not None:
+            path = f"{folder_of(topic, day)}/{place.stem}.parquet"
+            self.entries.append(file.close(topic, path, staged))
+
+    def _open(self, staged: str, topic: str, schema: pa.Schema) -> RowFile:
+        if not self._made:
+            os.makedirs(os.path.join(self._place.root, self._place.staged), exist_ok=True)
+            self._made = True
+        path = os.path.join(self._place.root, staged)
+        return RowFile(path, file_schema(schema, {**self._about, "topic": topic}), self._form)
+
+
+# -- rows -------------------------------------------------------------------------------------
+
+
+def write_rows(
+    batches: Iterable[pa.RecordBatch], place: Place, form: Form, about: dict[str, str]
+) -> list[FileEntry]:
+    """Write all of these rows, which stay in memory meanwhile. Raises OSError."""
+    parts = [batch for batch in batches if len(batch)]
+    if not parts:
+        return []
+    table = pa.Table.from_batches(parts)
+    if table.nbytes < _TOGETHER_BYTES:
+        # Rows are gathered from one place much faster than from many. The batches go at once: what is
+        # gathered then takes their memory, which needs no page faults.
+        table = table.combine_chunks()
+    del parts
+    topics = table["topic"].dictionary_encode().combine_chunks()
+    codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    days = table["storeTimestamp"].cast(pa.int64()).to_numpy() // _US_PER_DAY
+    order = _order_of_table(table, codes, days)
+    names = topics.dictionary.to_pylist()
+    bare = table.drop_columns(["topic"])
+    files = _Files(place, form, about)
+    for begin, end in _groups(codes[order], days[order]):
+        first = order[begin]
+        files.write(names[codes[first]], int(days[first]), _taken(bare, order[begin:end]))
+    return files.entries
+
+
+def _order_of_table(table: pa.Table, codes: Integers, days: Integers) -> Integers:
+    """By topic and day, then as far as there are such columns by broker, queue and offset."""
+    keys: list[Any] = []
+    for name in ("queueOffset", "queueId"):
+        if name in table.column_names:
+            keys.append(table[name].to_numpy())
+    if "brokerName" in table.column_names:
+        brokers = table["brokerName"].dictionary_encode().combine_chunks()
+        keys.append(brokers.indices.fill_null(-1).to_numpy(zero_copy_only=False))
+    return np.lexsort((*keys, days, codes))
+
+
+def _groups(codes: Integers, days: Integers) -> Iterator[tuple[int, int]]:
+    """[begin, end) of the rows of each file."""
+    borders = np.flatnonzero((np.diff(codes) != 0) | (np.diff(days) != 0)) + 1
+    ends = [*borders.tolist(), len(codes)]
+    yield from zip([0, *ends[:-1]], ends, strict=True)
+
+
+def _taken(table: pa.Table, rows: Integers) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, len(rows), _BATCH_ROWS):
+        yield from table.take(pa.array(rows[begin : begin + _BATCH_ROWS])).to_batches()
+
+
+# -- records ----------------------------------------------------------------------------------
+
+
+def write_records(
+    decoder: Decoder,
+    data: memoryview,
+    split: Split,
+    place: Place,
+    *,
+    form: Form,
+    about: dict[str, str],
+) -> list[FileEntry]:
+    """Write the records of a split, whose segment is `data`, with the columns of the decoder (which
+    leaves `topic` out). Only the places of all records are held meanwhile, and the rows of one row group.
+    Raises what the decoder raises, OSError."""
+    view = View(RawBytes(data))
+    batches = decoder.places(view, split.base, split.start, split.end, split.path)
+    columns, days = in_order(view.raw, batches, split.end - split.start)
+    if not len(columns):
+        return []
+    files = _Files(place, form, about)
+    for begin, end in _groups(columns.topic_id, days):
+        topic = decoder.topic(int(columns.topic_id[begin]))
+        rows = decoder.rows(view, columns.take(slice(begin, end)))
+        files.write(topic, int(days[begin]), rows)
+    return files.entries

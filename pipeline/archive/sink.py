@@ -1,0 +1,176 @@
+"""The `rocketmq-archive` sink: rows to Parquet under `topic=/dt=`, exactly once for whoever lists the folder.
+
+    stream.writeStream.format("rocketmq-archive").option("path", "/archive")
+      .option("checkpointLocation", "/checkpoint").start()
+
+Tasks write synced files where nobody looks; the driver's commit writes one record for the micro-batch
+and renames the files (manifest.py). The record is named by query and batch: a batch that Spark repeats
+after a crash finds it, finishes what it says, and throws its own files away, however many
+partitions it has this time. A batch write is one unit, too: all of it or nothing.
+
+Rows need `topic` and `storeTimestamp`; every other column is kept as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from ..errors import OptionError, PipelineError
+from ..sink import nearest, running_batch
+from .manifest import FileEntry, Manifest, commit, finish, finish_one, load, new_token, sweep
+from .names import TRY_MARK, escaped, staging_folder
+from .settings import open_archive
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from .row_file import Form
+
+FORMAT_NAME: Final = "rocketmq-archive"
+OPTIONS: Final = {
+    "path": "the archive's folder, which every worker sees",
+    "codec": "zstd (default), snappy, lz4, gzip or none",
+    "level": "of zstd and gzip (1)",
+    "checkpointLocation": "Spark's own",
+}
+_NEEDED: Final = {"topic": "string", "storeTimestamp": "timestamp"}
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has written."""
+
+    name: str
+    files: tuple[FileEntry, ...]
+
+
+def _settings(options: Mapping[str, str], schema: StructType) -> tuple[str, Form]:
+    """Folder and form. Raises OptionError."""
+    from .row_file import CODECS, Form
+
+    said = {key.lower(): value for key, value in options.items()}
+    for key in said:
+        if key not in {name.lower() for name in OPTIONS}:
+            text = f"Unknown option {key} of the rocketmq-archive sink.{nearest(key, OPTIONS)}"
+            raise OptionError(text)
+    root = said.get("path", "").removeprefix("file://")
+    if not root or "://" in root:
+        raise OptionError("The rocketmq-archive sink needs the option path: a folder.")
+    codec, level = said.get("codec", "zstd"), said.get("level", "1")
+    if codec not in CODECS:
+        raise OptionError(f"Unknown codec {codec}: there are {', '.join(CODECS)}.")
+    if not level.isdigit():
+        raise OptionError(f"level must be a number, but is {level}.")
+    for name, kind in _NEEDED.items():
+        found = next((each for each in schema.fields if each.name == name), None)
+        if found is None or found.dataType.simpleString() != kind:
+            raise OptionError(f"The rocketmq-archive sink needs a column {name} ({kind}).")
+    return os.path.abspath(root), Form(codec, int(level))
+
+
+def _stage(
+    root: str, form: Form, name: str, stem: str, batches: Iterator[pa.RecordBatch]
+) -> Staged:
+    from pyspark import TaskContext
+
+    from .rows import Place, write_rows
+
+    context = TaskContext.get()
+    assert context is not None
+    part = context.partitionId()
+    token = f"{part:05d}-{new_token()}"
+    place = Place(root, staging_folder(name, token), f"{stem}-{part:05d}")
+    return Staged(name, tuple(write_rows(batches, place, form, {"format": "1"})))
+
+
+class ArchiveWriter(DataSourceArrowWriter):
+    """One batch write: one unit of work."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise PipelineError("An archive is only added to: use mode append.")
+        self._root, self._form = _settings(options, schema)
+        open_archive(self._root)
+        finish(self._root)
+        self._name = f"write.{new_token()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: write its rows where nobody looks."""
+        return _stage(self._root, self._form, self._name, self._name[6:], iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: make all of them visible."""
+        files = [file for one in messages if isinstance(one, Staged) for file in one.files]
+        commit(self._root, Manifest(self._name, tuple(files), about={"kind": "write"}))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """On the driver: forget them."""
+        sweep(self._root, self._name + TRY_MARK)
+
+
+class ArchiveStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query: one unit of work for each micro-batch."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._root, self._form = _settings(options, schema)
+        open_archive(self._root)
+        finish(self._root)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task: write its rows where nobody looks."""
+        query, batch = running_batch()
+        stem = f"{query.replace(chr(45), '')}-{batch:010d}"
+        return _stage(self._root, self._form, _unit(query, batch), stem, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: make them visible, unless this batch was committed before."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        if not staged:
+            return
+        name = staged[0].name
+        if load(self._root, name) is not None:
+            finish_one(self._root, name)
+            return
+        files = [file for one in staged for file in one.files]
+        about = {"kind": "batch", "batch": batchId}
+        commit(self._root, Manifest(name, tuple(files), about=about))
+        if batchId:
+            sweep(self._root, name.rpartition(".")[0] + f".{batchId - 1:010d}" + TRY_MARK)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """On the driver: forget what was written for it."""
+        for one in messages:
+            if isinstance(one, Staged) and load(self._root, one.name) is None:
+                sweep(self._root, one.name + TRY_MARK)
+
+
+def _unit(query: str, batch: int) -> str:
+    return f"batch.{escaped(query)}.{batch:010d}"
+
+
+class ArchiveDataSource(DataSource):
+    """Registers the sink; `pyspark_rocketmq.register` does it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `format(...)`."""
+        return FORMAT_NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
+        """For `df.write`."""
+        return ArchiveWriter(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:
+        """For `df.writeStream`."""
+        return ArchiveStreamWriter(dict(self.options), schema, overwrite)

@@ -1,0 +1,138 @@
+"""One range of a log into the archive, in the task that runs where the log can be read.
+
+What a split gives depends on the log and on the archive's settings only, so that every try writes the
+same rows; which of several tries counts, the commit record decides. The source's bytes are digested
+(CRC-32) in the same pass, so that a log that was changed afterwards (a replica that lost its tail) is
+noticed before anything is deleted because of this archive.
+"""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..decode import Decoder, open_split
+from ..schema import COLUMNS
+from ..splits import Split
+from .checksum import crc32
+from .manifest import Manifest, commit, finish_one, load, new_token
+from .names import escaped, split_name, staging_folder
+from .row_file import Form
+from .rows import Place, write_records
+
+KIND: Final = "split"
+_DIGEST_BYTES: Final = 8 << 20
+_BATCH_ROWS: Final = 32768
+#: Of a file; the topic is in its folder's name.
+_BARE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "topic")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWork:
+    """What a task has to do; pickled, so plain values only."""
+
+    root: str
+    split: Split
+    form: Form = field(default_factory=Form)
+    on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
+    verify_crc: bool = True
+    topics: Any = None  #: a filter, None: all
+    topics_said: str = ""  #: the same for people, kept in the record
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDone:
+    """What became of it."""
+
+    name: str
+    start: int
+    end: int
+    rows: int
+    files: int
+    bytes_in: int
+    bytes_out: int
+    fresh: bool  #: False: it was in the archive already
+
+
+def archive_split(work: SplitWork) -> SplitDone:
+    """Write and commit one split. Raises what the decoder raises, ArchiveError, OSError."""
+    split = work.split
+    name = split_name(split.broker, split.base, split.start - split.base)
+    found = load(work.root, name)
+    if found is not None:
+        finish_one(work.root, name)
+        return _done(found, fresh=False)
+    try:
+        manifest = _write(work, name)
+        fresh = commit(work.root, manifest)
+    except OSError:
+        # A try that came second may lose its folder under its hands.
+        found = load(work.root, name)
+        if found is None:
+            raise
+        return _done(found, fresh=False)
+    found = load(work.root, name)
+    assert found is not None, name
+    return _done(found, fresh)
+
+
+def _write(work: SplitWork, name: str) -> Manifest:
+    split = work.split
+    decoder = Decoder(
+        _BARE_COLUMNS,
+        split.broker,
+        verify_crc=work.verify_crc,
+        on_corrupt=work.on_corrupt,
+        topics=work.topics,
+        batch_rows=_BATCH_ROWS,
+    )
+    stem = f"{escaped(split.broker)}-{split.base:020d}-{split.start - split.base:010d}"
+    place = Place(work.root, staging_folder(name, new_token()), stem)
+    about = {"broker": split.broker, "base": str(split.base), "format": "1"}
+    about |= {"start": str(split.start), "end": str(split.end)}
+    data = open_split(split)
+    # First of all, from the log's begin to its end: what comes then finds the pages mapped.
+    source = crc32(data[split.start - split.base : split.end - split.base], 0)
+    files = write_records(decoder, data, split, place, form=work.form, about=about)
+    return Manifest(
+        name,
+        tuple(files),
+        about={
+            "kind": KIND,
+            "broker": split.broker,
+            "base": split.base,
+            "start": split.start,
+            "end": split.end,
+            "source_crc": source,
+            "topics": work.topics_said,
+            "on_corrupt": work.on_corrupt,
+        },
+    )
+
+
+def source_crc(split: Split) -> int:
+    """CRC-32 of the log's bytes [start, end) as they lie there; bytes that are not there count as
+    none. Raises OSError."""
+    crc = 0
+    with open(split.path, "rb") as file:
+        position, end = split.start - split.base, split.end - split.base
+        while position < end:
+            data = os.pread(file.fileno(), min(_DIGEST_BYTES, end - position), position)
+            if not data:
+                break
+            crc = crc32(data, crc)
+            position += len(data)
+    return crc
+
+
+def _done(manifest: Manifest, fresh: bool) -> SplitDone:
+    about = manifest.about
+    return SplitDone(
+        manifest.name,
+        about["start"],
+        about["end"],
+        manifest.rows,
+        len(manifest.files),
+        about["end"] - about["start"],
+        sum(file.bytes for file in manifest.files),
+        fresh,
+    )

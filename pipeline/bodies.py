@@ -1,0 +1,174 @@
+"""Bodies as their senders meant them: decompressed, and batches in one record taken apart.
+
+Few records need it, so they are handled one by one, between runs of plain ones that are not. What cannot
+be read is a `Failure`; whether its record is left out or kept (null body, or not taken apart) is the
+caller's policy. Promises: a part holds at most about `batch_bytes` of decompressed bodies, one body at
+most INFLATED_BYTES_MAX: a small body may claim to be huge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from ..store.doctor.bodies import COMPRESSED, decompress
+from ..store.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6
+from ..store.scan_columns import Columns
+from ..store.scan_raw import Integers, RawBytes
+from .inner_batch import WRAPPED, InnerMessage, unwrap
+from .rows import View
+from .slices import slices
+
+#: As the broker's own limit for bodies that it inflates for consumers.
+INFLATED_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A record whose body cannot be read."""
+
+    offset: int
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that can be built: `bodies` replaces the stored ones; `inner`: these came out of a batch."""
+
+    view: View
+    columns: Columns
+    bodies: pa.Array | None = None
+    inner: bool = False
+
+
+class Bodies:
+    """Takes apart what is not plain."""
+
+    def __init__(
+        self, *, decompress: bool, bodies: bool, keep_unreadable: bool, batch_bytes: int
+    ) -> None:
+        self._unwrap_compressed = (
+            decompress  # who is in a batch is wanted also where bodies are not
+        )
+        self._inflate = decompress and bodies
+        self._keep = keep_unreadable
+        self._batch_bytes = batch_bytes
+        self.failures: list[Failure] = []
+
+    def is_plain(self, columns: Columns) -> bool:
+        """Whether all of these can be built as they lie."""
+        odd = WRAPPED | (COMPRESSED if self._inflate else 0)
+        return not (columns.sys_flag & odd).any()
+
+    def parts(self, view: View, columns: Columns) -> Iterator[Part]:
+        """The records in their order, in parts of one kind."""
+        wrapped = (columns.sys_flag & WRAPPED) == WRAPPED
+        if not self._unwrap_compressed:
+            wrapped &= (columns.sys_flag & COMPRESSED) == 0
+        borders = np.flatnonzero(np.diff(wrapped)) + 1
+        for begin, end in zip(
+            [0, *borders.tolist()], [*borders.tolist(), len(columns)], strict=True
+        ):
+            run = columns.take(slice(begin, end))
+            if wrapped[begin]:
+                for at in range(len(run)):
+                    yield from self._unwrapped(view, run.take(slice(at, at + 1)))
+            elif self.is_plain(run) or not self._inflate:
+                yield Part(view, run)
+            else:
+                yield from self._inflated(view, run)
+
+    def _read(self, view: View, columns: Columns, at: int) -> bytes | None:
+        body = view.raw.bytes_at(int(columns.body_start[at]), int(columns.body_length[at]))
+        try:
+            return decompress(body, int(columns.sys_flag[at]), INFLATED_BYTES_MAX)
+        except ValueError as error:
+            self._fail(columns, at, str(error))
+            return None
+
+    def _fail(self, columns: Columns, at: int, reason: str) -> None:
+        offset, size = int(columns.physical_offset[at]), int(columns.size[at])
+        self.failures.append(Failure(offset, size, reason))
+
+    # -- compressed ---------------------------------------------------------------------------
+
+    def _inflated(self, view: View, columns: Columns) -> Iterator[Part]:
+        begin = size = 0
+        bodies: dict[int, bytes | None] = {}
+        for at in np.flatnonzero(columns.sys_flag & COMPRESSED).tolist():
+            body = self._read(view, columns, at)
+            length = len(body or b"")
+            if bodies and size + length > self._batch_bytes:
+                yield from self._replaced(view, columns, (begin, at), bodies)
+                begin, size, bodies = at, 0, {}
+            bodies[at] = body
+            size += length
+        yield from self._replaced(view, columns, (begin, len(columns)), bodies)
+
+    def _replaced(
+        self, view: View, columns: Columns, part: tuple[int, int], bodies: dict[int, bytes | None]
+    ) -> Iterator[Part]:
+        begin, end = part
+        rows = columns.take(slice(begin, end))
+        stored = slices(view.buffer, rows.body_start, rows.body_length, pa.binary())
+        index = np.arange(len(rows))
+        index[[at - begin for at in bodies]] = len(rows) + np.arange(len(bodies))
+        whole = pa.concat_arrays([stored, pa.array(list(bodies.values()), pa.binary())])
+        found = whole.take(pa.array(index))
+        if not self._keep and found.null_count:
+            readable = found.is_valid()
+            rows, found = rows.take(readable.to_numpy(zero_copy_only=False)), found.filter(readable)
+        if len(rows):
+            yield Part(view, rows, found)
+
+    # -- batches in one record ----------------------------------------------------------------
+
+    def _unwrapped(self, view: View, record: Columns) -> Iterator[Part]:
+        body = self._read(view, record, 0)
+        messages: list[InnerMessage] = []
+        if body is not None:
+            try:
+                messages = list(unwrap(body))
+            except ValueError as error:
+                self._fail(record, 0, str(error))
+                body = None
+        if body is None:
+            if self._keep:
+                yield Part(view, record)
+        elif messages:
+            yield _inner_part(view, record, messages)
+
+
+def _inner_part(view: View, record: Columns, messages: list[InnerMessage]) -> Part:
+    """The messages as records would be: hosts, bodies and properties in a buffer of their own."""
+    flags = int(record.sys_flag[0])
+    born_bytes = HOST_V6_BYTES if flags & BORN_HOST_V6 else HOST_V4_BYTES
+    store_bytes = HOST_V6_BYTES if flags & STORE_HOST_V6 else HOST_V4_BYTES
+    pieces = [
+        view.raw.bytes_at(int(record.born_host_start[0]), born_bytes),
+        view.raw.bytes_at(int(record.store_host_start[0]), store_bytes),
+    ]
+    for message in messages:
+        pieces += (message.body, message.properties)
+    lengths: Integers = np.array([len(piece) for piece in pieces], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    many = record.take(np.zeros(len(messages), np.int64))
+    count = np.arange(len(messages))
+    columns = replace(
+        many,
+        flag=np.array([message.flag for message in messages], np.int64),
+        # INNER_BASE is what the store writes as the record's own offset, too.
+        queue_offset=many.queue_offset + count,
+        born_host_start=np.zeros(len(messages), np.int64) + starts[0],
+        store_host_start=np.zeros(len(messages), np.int64) + starts[1],
+        body_start=starts[2::2],
+        body_length=lengths[2::2],
+        properties_start=starts[3::2],
+        properties_length=lengths[3::2],
+    )
+    return Part(View(RawBytes(b"".join(pieces))), columns, inner=True)

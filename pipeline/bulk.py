@@ -1,0 +1,135 @@
+"""Sends many messages from a task: bounded chunks, a rate, and one answer for all of them.
+
+Promises: a return means that every message is stored as the broker's settings say; messages of one
+message group are sent in their order, plain ones in batches, whose order is the broker's. A failure that
+the SDK's own retries did not outlive ends the task, which Spark repeats: at least once.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..client.clock import steady_s
+from ..client.credentials import Credentials
+from ..client.errors import CometError
+from ..client.outgoing import Outgoing
+from ..client.producer import Producer
+from ..proto import v2
+from .errors import PipelineError
+
+#: Messages and bytes under way at a time; a task holds no more of them.
+CHUNK_MESSAGES = 2048
+CHUNK_BYTES = 8 << 20
+#: Single sends under way, of messages that no batch may hold.
+_SINGLES = 64
+#: A chunk of a slow replay is a part of a second, so that the rate is even.
+_CHUNKS_A_SECOND = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where messages go, and how; pickled into tasks."""
+
+    endpoints: str
+    access_key: str = ""
+    secret_key: str = ""
+    session_token: str = ""
+    tls: bool = False
+    timeout_s: float = 60.0
+    rate: float = 0.0  #: messages a second of one task; 0: as fast as it goes
+
+    def producer(self) -> "BulkProducer":
+        """A producer that is not open yet. Raises ValueError."""
+        more = {}
+        if self.access_key:
+            keys = (self.access_key, self.secret_key, self.session_token)
+            more["credentials"] = Credentials(*keys)
+        return BulkProducer(
+            self.endpoints,
+            tls=self.tls,
+            request_timeout=min(self.timeout_s, 15.0),
+            timeout=self.timeout_s,
+            **more,  # type: ignore[arg-type]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a task sent."""
+
+    messages: int = 0
+    bytes: int = 0
+    left_out: int = 0  #: messages without a body, which no broker takes
+
+
+class BulkProducer(Producer):
+    """A producer that takes messages that are made already."""
+
+    async def send_made(self, messages: list[Outgoing]) -> None:
+        """Send all of these. Raises PipelineError when one was not stored."""
+        plain: dict[str, list[Outgoing]] = {}
+        groups: dict[tuple[str, str], list[Outgoing]] = {}
+        single: list[Outgoing] = []
+        for message in messages:
+            self._fits(message)
+            if message.kind == v2.NORMAL:
+                plain.setdefault(message.topic, []).append(message)
+            elif message.group:
+                groups.setdefault((message.topic, message.group), []).append(message)
+            else:
+                single.append(message)
+        room = asyncio.Semaphore(_SINGLES)
+
+        async def in_order(some: list[Outgoing]) -> list[object]:
+            async with room:
+                return list(await self._one_by_one(some))
+
+        async def batched(some: list[Outgoing]) -> list[object]:
+            return list(await self._batcher.send_all(some))
+
+        work = [batched(some) for some in plain.values()]
+        work += [in_order(some) for some in [*groups.values(), *([one] for one in single)]]
+        for results in await asyncio.gather(*work):
+            refuse_failures(results)
+
+
+def refuse_failures(results: Iterable[object]) -> None:
+    """Raise PipelineError for the first message that was not stored."""
+    failed = [result for result in results if isinstance(result, CometError)]
+    if failed:
+        text = f"{len(failed)} messages were not stored; the first: {failed[0]}"
+        raise PipelineError(text) from failed[0]
+
+
+def send_all(target: Target, messages: Iterable[Outgoing]) -> Sent:
+    """Send them, and wait until all are stored. Raises PipelineError, CometError, ValueError."""
+    return asyncio.run(_send_all(target, messages))
+
+
+async def _send_all(target: Target, messages: Iterable[Outgoing]) -> Sent:
+    count = size = 0
+    limit = CHUNK_MESSAGES
+    if target.rate:
+        limit = max(1, min(limit, int(target.rate / _CHUNKS_A_SECOND)))
+    async with target.producer() as producer:
+        began_s = steady_s()
+        for chunk in _chunks(messages, limit):
+            await producer.send_made(chunk)
+            count += len(chunk)
+            size += sum(len(one.proto.body) for one in chunk)
+            if target.rate:
+                await asyncio.sleep(max(0.0, began_s + count / target.rate - steady_s()))
+    return Sent(count, size)
+
+
+def _chunks(messages: Iterable[Outgoing], limit: int) -> Iterator[list[Outgoing]]:
+    chunk: list[Outgoing] = []
+    size = 0
+    for message in messages:
+        chunk.append(message)
+        size += len(message.proto.body)
+        if len(chunk) >= limit or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,271 @@
+"""Records of a log as Arrow batches: the decoder of every source and job. Imports no Spark.
+
+    for batch in decode(split, columns=("topic", "body")): ...
+    for batch in Decoder(...).range(view, base, start, end): ...     # frames from the wire
+
+Promises: a split gives exactly the records that start in it, whatever the other splits are; every batch
+has at most `batch_rows` rows and about `batch_bytes` bytes of bodies and properties (at least one row);
+damage is never passed over in silence, also not at a border between splits:
+
+    onCorrupt     damage in the log              a wrong checksum (verifyCrc)    a body that cannot be
+                                                                                 decompressed or unwrapped
+    fail          DamagedLogError                DamagedLogError                 DamagedLogError
+    skip          left out, counted in `Report`  left out, counted               left out, counted
+    permissive    left out, counted              kept                            kept: null, or not unwrapped
+
+(pipeline note, sections 2.2 and 3; store format, sections 2.1-2.10)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ..store.scan import Columns, LostRange, OnCorrupt, RawBytes, StopReason, TopicTable, sync, walk
+from ..store.scan_files import open_bytes
+from ..store.scan_one import inspect, is_empty
+from .bodies import Bodies
+from .choosing import Chooser, joined
+from .errors import DamagedLogError, DataLossError, UnreachableError
+from .rows import RowBuilder, View
+from .schema import COLUMNS, PropertiesForm
+from .selection import TopicFilter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .splits import Split
+
+_log = logging.getLogger(__name__)
+BATCH_ROWS: Final = 8192
+#: An Arrow column holds 2 GiB; a batch stays far below, also in memory.
+BATCH_BYTES: Final = 32 << 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What a decoder left out."""
+
+    lost: list[LostRange] = field(default_factory=list)
+
+    @property
+    def lost_bytes(self) -> int:
+        return sum(one.end - one.begin for one in self.lost)
+
+
+def decode(
+    split: Split,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    properties: PropertiesForm = "map",
+    decompress: bool = True,
+    verify_crc: bool = False,
+    on_corrupt: OnCorrupt = "fail",
+    topics: TopicFilter | None = None,
+    batch_rows: int = BATCH_ROWS,
+    batch_bytes: int = BATCH_BYTES,
+    report: Report | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a split. Raises DamagedLogError, DataLossError (the segment is gone)."""
+    decoder = Decoder(
+        *(columns, split.broker),
+        properties=properties,
+        decompress=decompress,
+        verify_crc=verify_crc,
+        on_corrupt=on_corrupt,
+        topics=topics,
+        batch_rows=batch_rows,
+        batch_bytes=batch_bytes,
+        report=report,
+    )
+    view = open_split(split)
+    yield from decoder.range(view, split.base, split.start, split.end, split.path)
+
+
+def open_split(split: Split) -> memoryview:
+    """The segment of a split, mapped. Raises DataLossError (it is gone), UnreachableError."""
+    try:
+        view = open_bytes(Path(split.path))
+    except FileNotFoundError:
+        if not Path(split.path).parent.is_dir():
+            raise UnreachableError(
+                f"This machine does not see {Path(split.path).parent}. The driver and every executor "
+                "must see a store under the same path (a shared file system, or one machine)."
+            ) from None
+        raise DataLossError(
+            f"The segment {split.path} was deleted before its messages from offset {split.start} to "
+            f"{split.end} were read: retention took it."
+        ) from None
+    if len(view) < split.end - split.base:
+        raise DataLossError(
+            f"The segment {split.path} ends at offset {split.base + len(view)}; "
+            f"it was to be read up to {split.end}."
+        )
+    return view
+
+
+class Decoder:
+    """Decodes ranges; keeps what it learned of topics and hosts between them."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        broker: str,
+        *,
+        properties: PropertiesForm = "map",
+        decompress: bool = True,
+        verify_crc: bool = False,
+        on_corrupt: OnCorrupt = "fail",
+        topics: TopicFilter | None = None,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
+        report: Report | None = None,
+    ) -> None:
+        self.report = Report() if report is None else report
+        self._topics = TopicTable()
+        self._rows = RowBuilder(columns, properties, broker, self._topics)
+        self._bodies = Bodies(
+            decompress=decompress,
+            bodies=self._rows.wants_bodies,
+            keep_unreadable=on_corrupt == "permissive",
+            batch_bytes=max(batch_bytes, 1),
+        )
+        self._verify_crc = verify_crc
+        self._on_corrupt: OnCorrupt = on_corrupt
+        everything = topics is None or topics.takes_all
+        self._chooser = None if everything or topics is None else Chooser(topics, self._topics)
+        self._batch_rows = max(batch_rows, 1)
+        self._batch_bytes = max(batch_bytes, 1)
+        self._path = ""
+
+    def range(
+        self, data: Any, base: int, start: int, end: int, path: str = "the wire"
+    ) -> Iterator[pa.RecordBatch]:
+        """The records that start in [start, end) of `data`, which begins at offset `base` and reaches
+        behind the last of them."""
+        view = View(RawBytes(data))
+        for columns in self.places(view, base, start, end, path):
+            yield from self.rows(view, columns)
+
+    def places(self, view: View, base: int, start: int, end: int, path: str) -> Iterator[Columns]:
+        """Where these records lie; for who wants the rows in an order of its own."""
+        self._path = path
+        raw = view.raw
+        first, limit = start - base, end - base
+        if first > 0:
+            first = sync(raw.data, base, first, limit)
+            if first < 0:
+                return
+        walking = walk(
+            *(raw.data, base, first, limit, self._on_corrupt),
+            check_crc=self._verify_crc,
+            topics=self._topics,
+        )
+        yield from self._gathered(view, walking)
+        self._judge(raw.data, base, limit, walking)
+
+    def topic(self, number: int) -> str:
+        """The name of a topic by its number in the records."""
+        return self._topics.names[number]
+
+    # -- damage -------------------------------------------------------------------------------
+
+    def _judge(self, data: memoryview, base: int, limit: int, walking: Any) -> None:
+        """What the walk met, and whether the next split begins where it ended."""
+        for lost in walking.lost:
+            self._lose(lost)
+        at = walking.end
+        if walking.stop is StopReason.DAMAGED and self._on_corrupt == "fail":
+            raise DamagedLogError(self._path, base + at, walking.reason)
+        if walking.stop is StopReason.BLANK:
+            return
+        if walking.stop in (StopReason.EMPTY, StopReason.DAMAGED):
+            following = sync(data, base, at + 1, limit)
+            if following >= 0:  # zeros in the middle: a page was lost
+                self._lose(LostRange(base + at, base + following, "nothing is written here."))
+            return
+        if at > limit:
+            self._judge_border(data, base, limit, at)
+
+    def _judge_border(self, data: memoryview, base: int, limit: int, at: int) -> None:
+        """The next split begins at the first record that it finds: is it the one that comes next?"""
+        following = sync(data, base, limit, min(at + 1, len(data)))
+        if following == at or at >= len(data) or is_empty(data, at):
+            return
+        try:
+            inspect(data, at, base, check_crc=False)
+        except Exception as error:
+            following = sync(data, base, at)
+            if following >= 0:
+                self._lose(LostRange(base + at, base + following, str(error)))
+
+    def _lose(self, lost: LostRange) -> None:
+        if self._on_corrupt == "fail":
+            raise DamagedLogError(self._path, lost.begin, lost.reason)
+        self.report.lost.append(lost)
+        _log.warning(
+            "pipeline.lost path=%s begin=%d end=%d bytes=%d reason=%s",
+            *(self._path, lost.begin, lost.end, lost.end - lost.begin, lost.reason),
+        )
+
+    # -- batches ------------------------------------------------------------------------------
+
+    def _gathered(self, view: View, walking: Iterator[Columns]) -> Iterator[Columns]:
+        """The records that are wanted; few of many are gathered into batches of some size."""
+        if self._chooser is None:
+            yield from walking
+            return
+        waiting: list[Columns] = []
+        count = size = 0
+        for every in walking:
+            columns = self._chooser.take(view.raw, every)
+            if not len(columns):
+                continue
+            waiting.append(columns)
+            count += len(columns)
+            size += int(columns.size.sum())
+            if count >= self._batch_rows or size >= self._batch_bytes:
+                yield joined(waiting)
+                waiting, count, size = [], 0, 0
+        if waiting:
+            yield joined(waiting)
+
+    def rows(self, view: View, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """The rows of records in this order, in batches of bounded size."""
+        for part in self._slices(columns):
+            if self._bodies.is_plain(part):
+                yield self._rows.batch(view, part)
+            else:
+                yield from self._unplain(view, part)
+
+    def _slices(self, columns: Columns) -> Iterator[Columns]:
+        ends = np.cumsum(columns.body_length + columns.properties_length)
+        begin = 0
+        while begin < len(columns):
+            floor = int(ends[begin - 1]) if begin else 0
+            end = int(np.searchsorted(ends, floor + self._batch_bytes, "right"))
+            end = min(max(end, begin + 1), begin + self._batch_rows, len(columns))
+            whole = end - begin == len(columns)
+            yield columns if whole else columns.take(slice(begin, end))
+            begin = end
+
+    def _unplain(self, view: View, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Compressed bodies, and batches in one record."""
+        for part in self._bodies.parts(view, columns):
+            if not part.inner:
+                yield self._rows.batch(part.view, part.columns, part.bodies)
+                continue
+            rows = part.columns
+            if self._chooser is not None:
+                rows = self._chooser.take(part.view.raw, rows, inner=True)
+            for some in self._slices(rows):
+                yield self._rows.batch(part.view, some)
+        failures, self._bodies.failures = self._bodies.failures, []
+        for one in failures:
+            if self._on_corrupt != "permissive":
+                self._lose(LostRange(one.offset, one.offset + one.size, one.reason))

@@ -1,0 +1,229 @@
+"""Job archive: ranges of a log to Parquet, checked, and then the broker's watermark.
+
+    archive(spark, "/data/store", "/archive", gate="127.0.0.1:8081")
+
+One round: finish what a crash left, plan what the archive lacks, write it (a task a range), and with
+`gate` read everything back that lies between the broker's watermark and the end of what is archived
+without a gap, compare it with the log, and set the watermark there. Stops at the first unit that is not
+right: the watermark then stays below it, and the report says why. `follow` repeats rounds.
+
+Promises: exactly once in the archive however often drivers and workers die (manifest.py); nothing is
+below the watermark that was not read back and found equal to the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..archive.checking import check_unit, is_another_log
+from ..archive.coverage import Range, covered_to, left_to_do, ranges_of
+from ..archive.gate import get_mark, set_mark
+from ..archive.manifest import Manifest, all_manifests, finish, replaced, sweep
+from ..archive.names import escaped
+from ..archive.planning import Store, cells, look, split_of
+from ..archive.row_file import Form
+from ..archive.settings import only_writer, open_archive
+from ..archive.splits import KIND, SplitWork, archive_split
+from ..errors import PipelineError
+from ..splits import Split
+from .running import Report, over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivePlan:
+    """What to archive, and how."""
+
+    store: str
+    out: str
+    broker: str = ""  #: name of the broker in the rows; empty: the folder's
+    live: bool = False  #: up to the end of what may be read, not whole segments only
+    written_before_ms: int | None = None
+    topics: Any = None
+    topics_said: str = ""
+    form: Form = field(default_factory=Form)
+    split_bytes: int | None = None
+    on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
+    gate: str = ""  #: HOST:PORT of the broker whose watermark is set
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    root: str
+    manifest: Manifest
+    split: Split | None
+    topics: Any
+    moved: dict[str, tuple[str, ...]]
+
+
+def archive(
+    spark: SparkSession | None, plan: ArchivePlan, *, dry_run: bool = False, known_end: int = 0
+) -> Report:
+    """One round. `known_end`: where the log ended in the round before. Raises PipelineError, OSError,
+    and what the decoder raises."""
+    plan = replace(plan, store=os.path.abspath(plan.store), out=os.path.abspath(plan.out))
+    if plan.gate and plan.topics_said:
+        text = "The delete gate needs every topic in the archive: leave the choice of topics out."
+        raise PipelineError(text)
+    store = look(plan.store, plan.broker, known_end)
+    if dry_run and not os.path.isdir(plan.out):
+        return _planned(plan, store, cells(store, plan.split_bytes or 256 << 20, **_choice(plan)))
+    settings = open_archive(plan.out, plan.split_bytes)
+    with only_writer(plan.out, f"archive-{escaped(store.broker)}"):
+        finish(plan.out)
+        prefix = f"{escaped(store.broker)}."
+        manifests = all_manifests(plan.out, prefix)
+        if not known_end and is_another_log(manifests, store):
+            raise PipelineError(
+                f"{plan.out} holds another log under the name {store.broker!r}, which is only the name "
+                f"of the folder {plan.store} unless it is said: name the broker with --broker "
+                "(`broker` of the plan), so that each has its own."
+            )
+        ranges = ranges_of(manifests, store.broker, plan.topics_said)
+        todo = left_to_do(cells(store, settings.split_bytes, **_choice(plan)), ranges)
+        if dry_run:
+            return _planned(plan, store, todo)
+        sweep(plan.out, prefix)
+        report = _write(spark, plan, todo, store)
+        if plan.gate:
+            _advance(spark, plan, store, report)
+        return report
+
+
+def _choice(plan: ArchivePlan) -> dict[str, Any]:
+    return {"live": plan.live, "written_before_ms": plan.written_before_ms}
+
+
+def _planned(plan: ArchivePlan, store: Store, todo: Sequence[Split]) -> Report:
+    rows = [{"start": one.start, "end": one.end, "segment": one.path} for one in todo]
+    summary = {"store": plan.store, "archive": plan.out, "broker": store.broker, "dry_run": True}
+    return Report("archive", summary | {"splits": len(rows), "log_end": store.end}, rows)
+
+
+def _write(
+    spark: SparkSession | None, plan: ArchivePlan, todo: Sequence[Split], store: Store
+) -> Report:
+    work = [
+        SplitWork(
+            plan.out,
+            split,
+            plan.form,
+            plan.on_corrupt,
+            topics=plan.topics,
+            topics_said=plan.topics_said,
+        )
+        for split in todo
+    ]
+    done = over(spark, work, archive_split, "archive")
+    summary = {
+        "store": plan.store,
+        "archive": plan.out,
+        "broker": store.broker,
+        "log_end": store.end,
+        "splits": len(done),
+        "rows_written": sum(one.rows for one in done if one.fresh),
+        "files": sum(one.files for one in done if one.fresh),
+        "bytes_in": sum(one.bytes_in for one in done),
+        "bytes_out": sum(one.bytes_out for one in done),
+    }
+    rows = [
+        {
+            "start": one.start,
+            "end": one.end,
+            "rows": one.rows,
+            "files": one.files,
+            "bytes": one.bytes_out,
+        }
+        for one in done
+    ]
+    return Report("archive", summary, rows)
+
+
+def _advance(spark: SparkSession | None, plan: ArchivePlan, store: Store, report: Report) -> None:
+    """Check what is new below the watermark to be, and set it."""
+    mark = get_mark(plan.gate)
+    if not mark.gate:
+        text = f"archiveGate is off at {plan.gate}: the broker deletes without looking at it."
+        report.problems.append(text)
+    manifests = all_manifests(plan.out, f"{escaped(store.broker)}.")
+    ranges = ranges_of(manifests, store.broker)
+    target = covered_to(ranges, max(mark.log_start, store.start))
+    report.problems += _never_archived(ranges, mark.watermark, max(mark.log_start, store.start))
+    # Whole segments only: retention takes nothing less.
+    ends = [segment.end for segment in store.log if segment.end <= target]
+    target = max(ends, default=0) if not plan.live else target
+    right_to = max(mark.watermark, min(mark.log_start, target))
+    units = [
+        one
+        for one in manifests
+        if one.about["kind"] == KIND
+        and one.about["end"] > mark.watermark
+        and one.about["start"] < target
+    ]
+    units.sort(key=lambda one: one.about["start"])
+    moved = replaced(all_manifests(plan.out, "compact."))
+    parts = [
+        _Check(
+            plan.out,
+            one,
+            split_of(store, one.about["start"], one.about["end"]),
+            plan.topics,
+            _of(one, moved),
+        )
+        for one in units
+    ]
+    for unit, problems in zip(units, over(spark, parts, _check, "check"), strict=True):
+        if problems:
+            report.problems += problems
+            target = min(target, unit.about["start"])
+            break
+    report.summary["checked"] = len(units)
+    right_to = max(right_to, target)
+    if right_to > mark.watermark:
+        set_mark(plan.gate, right_to)
+    report.summary["watermark"] = max(right_to, mark.watermark)
+
+
+def _never_archived(ranges: Sequence[Range], watermark: int, log_start: int) -> list[str]:
+    """What the broker deleted above its watermark and before it was archived: its disk was too full."""
+    ends = [end for begin, end in ranges if begin < log_start] or [log_start]
+    end = max(ends)
+    if end >= log_start or log_start <= watermark:
+        return []
+    return [
+        f"The broker deleted [{end}, {log_start}) before it was archived (archive.overridden in "
+        "its log)."
+    ]
+
+
+def _of(manifest: Manifest, moved: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {file.path: moved[file.path] for file in manifest.files if file.path in moved}
+
+
+def _check(part: _Check) -> list[str]:
+    return check_unit(part.root, part.manifest, part.split, part.topics, part.moved)
+
+
+def check_archive(
+    spark: SparkSession | None, root: str, store: str = "", broker: str = ""
+) -> Report:
+    """Read a whole archive back; with a store, compare it with what the log still has."""
+    root = os.path.abspath(root)
+    manifests = all_manifests(root)
+    moved = replaced(manifests)
+    found = look(store, broker) if store else None
+    parts = []
+    for one in manifests:
+        split = None
+        if found is not None and one.about.get("kind") == KIND:
+            split = split_of(found, one.about["start"], one.about["end"])
+            split = split if one.about["broker"] == found.broker else None
+        parts.append(_Check(root, one, split, None, _of(one, moved)))
+    problems = [text for found in over(spark, parts, _check, "check") for text in found]
+    summary = {"archive": root, "units": len(manifests), "rows": sum(m.rows for m in manifests)}
+    return Report("check", summary, [], problems)

@@ -1,0 +1,230 @@
+"""Job dlq: what lies in dead letter topics, grouped, and sending some of it again.
+
+A dead letter is a copy in `%DLQ%GROUP`; where it was sent to first stands in its properties. They are
+grouped by consumer group, origin topic, reason and age. Brokers do not write a reason: it is the value of
+a property that the application sets (`reason`, `error` or `exception`, or as told), else how often the
+message was delivered. Sending again goes to the origin topic (or one that is named) with the original's
+body, tags, keys and properties, under a unique key made of the dead letter's place, so that a repeated
+task says the same one. The dead letters stay where they are. (broker semantics, section 4)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ..archive.manifest import FileEntry, all_manifests, files_of, finish
+from ..archive.planning import cells, look
+from ..archive.reading import NO_TIME, Selection, rows
+from ..bulk import Sent, Target, send_all
+from ..errors import PipelineError
+from ..outbound import unique_key
+from ..selection import TopicFilter
+from ..splits import SPLIT_BYTES, Split
+from .replay import origin_of
+from .running import Report, over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ...client.outgoing import Outgoing
+
+PREFIX: Final = "%DLQ%"
+_COLUMNS: Final = (
+    *("topic", "queueId", "queueOffset", "brokerName", "msgId", "tags", "keys", "body"),
+    *(
+        "properties",
+        "reconsumeTimes",
+        "bornTimestamp",
+        "storeTimestamp",
+        "physicalOffset",
+        "sysFlag",
+    ),
+)
+#: Where the topic may stand that a message was sent to first; retry topics are none.
+_ORIGINS: Final = ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
+REASONS: Final = ("reason", "error", "exception")
+_AGES: Final = (
+    (3_600_000, "under 1 h"),
+    (86_400_000, "under 1 day"),
+    (3 * 86_400_000, "under 3 days"),
+    (7 * 86_400_000, "under 7 days"),
+)
+#: Groups of one report; beyond, the reason is an identity and no reason.
+_GROUPS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPlan:
+    """Which dead letters: all, or those of a consumer group, an origin, a reason, a time."""
+
+    store: str = ""
+    archive: str = ""
+    group: str = ""
+    origin: str = ""
+    reason: str = ""  #: a regular expression that the reason has to match
+    start_ms: int = 0
+    end_ms: int = NO_TIME
+    reasons: tuple[str, ...] = REASONS
+    resend: bool = False
+    endpoints: str = ""
+    to: str = ""  #: instead of the origin topic
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPart:
+    """What one task looks at."""
+
+    plan: DlqPlan
+    split: Split | None
+    root: str
+    files: tuple[FileEntry, ...]
+    target: Target
+    now_ms: int
+    dry_run: bool
+
+
+@dataclass(slots=True)
+class DlqDone:
+    """Count, bytes, first and last store time by (group, origin, reason, age)."""
+
+    groups: dict[tuple[str, str, str, str], list[int]] = field(default_factory=dict)
+    sent: Sent = field(default_factory=Sent)
+
+
+def dlq(
+    spark: SparkSession | None,
+    plan: DlqPlan,
+    now_ms: int,
+    *,
+    dry_run: bool = False,
+    tasks: int = 1,
+) -> Report:
+    """Group dead letters, and with `plan.resend` send them. Raises PipelineError."""
+    if bool(plan.archive) == bool(plan.store):
+        raise PipelineError("Name either an archive or a store to look for dead letters.")
+    if plan.resend and not plan.endpoints:
+        raise PipelineError("To send dead letters again, name the endpoints (HOST:PORT).")
+    parts = _parts(plan, now_ms, dry_run)
+    rate = plan.rate / max(min(tasks, len(parts)), 1)
+    parts = [replace(part, target=replace(part.target, rate=rate)) for part in parts]
+    done = over(spark, parts, dlq_part, "dlq")
+    merged: dict[tuple[str, str, str, str], list[int]] = {}
+    for one in done:
+        for key, (count, size, first, last) in one.groups.items():
+            known = merged.setdefault(key, [0, 0, first, last])
+            known[0] += count
+            known[1] += size
+            known[2] = min(known[2], first)
+            known[3] = max(known[3], last)
+    names = ("group", "origin", "reason", "age", "messages", "bytes", "first_ms", "last_ms")
+    order = sorted(merged.items(), key=lambda item: (item[0][:2], -item[1][0]))
+    found: list[dict[str, Any]] = [
+        dict(zip(names, (*key, *values), strict=True)) for key, values in order
+    ]
+    summary = {
+        "messages": sum(values[0] for values in merged.values()),
+        "resend": plan.resend,
+        "dry_run": dry_run,
+        "sent": sum(one.sent.messages for one in done),
+        "left_out": sum(one.sent.left_out for one in done),
+    }
+    return Report("dlq", summary, found)
+
+
+def _parts(plan: DlqPlan, now_ms: int, dry_run: bool) -> list[DlqPart]:
+    target = Target(plan.endpoints)
+    if plan.store:
+        return [
+            DlqPart(plan, split, "", (), target, now_ms, dry_run)
+            for split in cells(look(plan.store), SPLIT_BYTES, live=True)
+        ]
+    finish(plan.archive)
+    return [
+        DlqPart(plan, None, plan.archive, (file,), target, now_ms, dry_run)
+        for file in files_of(all_manifests(plan.archive))
+        if file.topic.startswith(PREFIX)
+    ]
+
+
+def dlq_part(part: DlqPart) -> DlqDone:
+    """In a task. Raises PipelineError, CometError."""
+    done = DlqDone()
+    messages = _messages(part, done)
+    if part.plan.resend and not part.dry_run:
+        left_out = done.sent
+        done.sent = send_all(part.target, messages)
+        done.sent = replace(done.sent, left_out=left_out.left_out)
+    else:
+        for _ in messages:
+            pass
+    return done
+
+
+def _batches(part: DlqPart) -> Iterator[Any]:
+    if part.split is None:
+        for file in part.files:
+            yield from rows(part.root, (file,), Selection(file.topic), _COLUMNS)
+        return
+    from ..decode import decode
+
+    wanted = TopicFilter(pattern=re.escape(PREFIX) + ".*")
+    yield from decode(part.split, _COLUMNS, topics=wanted)
+
+
+def _messages(part: DlqPart, done: DlqDone) -> Iterator[Outgoing]:
+    from ..sink import message_of
+
+    plan = part.plan
+    for batch in _batches(part):
+        for row in batch.to_pylist():
+            properties = dict(row["properties"] or ())
+            stored_ms = round(row["storeTimestamp"].timestamp() * 1000)
+            key = key_of(row, properties, plan.reasons, part.now_ms - stored_ms)
+            if not _wanted(plan, key, stored_ms):
+                continue
+            _count(done, key, len(row["body"] or b""), stored_ms)
+            if not plan.resend:
+                continue
+            unique = unique_key("dlq", row["brokerName"], row["physicalOffset"], plan.to)
+            row["properties"] = properties | origin_of(row)
+            row["properties"].pop("__SHARDINGKEY", None)
+            try:
+                yield message_of(row, plan.to or key[1], unique, part.now_ms)
+            except (ValueError, TypeError) as error:
+                place = f"{row['topic']} at {row['queueOffset']}"
+                raise PipelineError(f"The dead letter {place} cannot be sent: {error}.") from error
+
+
+def key_of(
+    row: dict[str, Any], properties: dict[str, str], reasons: tuple[str, ...], age_ms: int
+) -> tuple[str, str, str, str]:
+    """Group, origin topic, reason and age of a dead letter."""
+    said = [properties.get(name, "") for name in _ORIGINS]
+    origin = next((name for name in said if name and not name.startswith("%")), "")
+    reason = next((properties[name] for name in reasons if properties.get(name)), "")
+    age = next((text for limit, text in _AGES if age_ms < limit), "7 days and more")
+    reason = reason or f"given up after {row['reconsumeTimes']} deliveries"
+    return row["topic"].removeprefix(PREFIX), origin, reason, age
+
+
+def _wanted(plan: DlqPlan, key: tuple[str, str, str, str], stored_ms: int) -> bool:
+    return (
+        plan.group in ("", key[0])
+        and plan.origin in ("", key[1])
+        and (not plan.reason or re.search(plan.reason, key[2]) is not None)
+        and plan.start_ms <= stored_ms < plan.end_ms
+    )
+
+
+def _count(done: DlqDone, key: tuple[str, str, str, str], size: int, stored_ms: int) -> None:
+    if key not in done.groups and len(done.groups) >= _GROUPS_MAX:
+        key = (key[0], key[1], "other reasons", key[3])
+    known = done.groups.setdefault(key, [0, 0, stored_ms, stored_ms])
+    known[0] += 1
+    known[1] += size
+    known[2] = min(known[2], stored_ms)
+    known[3] = max(known[3], stored_ms)

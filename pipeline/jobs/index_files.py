@@ -1,0 +1,122 @@
+"""Index files in a side directory: entries found by many tasks, chained by one.
+
+Tasks leave the entries of their split in `.entries/` (20 bytes each); one task at the end reads them in
+the order of the log and fills file after file, as a broker does. A file is called by the time at which
+it was made: those of the store's own files are taken over, so that the results can be compared; where
+there are more, the name is the time of the file's first record. What the store's own files say of records
+that are gone comes first (`carried`). (store format, section 4)
+"""
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ...store.disk import Disk
+from ...store.index_file import USUAL_LAYOUT, IndexLayout, file_name, guess_layout
+from ...store.index_keys import Entries
+from ...store.index_writer import IndexWriter
+from ..splits import Split
+from .carried import OldEntries
+
+_DRAFTS: Final = ".entries"
+_DRAFT: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
+#: Entries that are chained with one call.
+_ENTRIES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSizes:
+    """Slots and entries of a file."""
+
+    slots: int
+    entries: int
+
+
+def index_sizes(store: str, slots: int = 0, entries: int = 0) -> IndexSizes:
+    """As the store's own files have them. Raises OSError."""
+    if slots and entries:
+        return IndexSizes(slots, entries)
+    for name in _names(store):
+        found = guess_layout(os.path.join(store, "index", name))
+        if found is not None:
+            return IndexSizes(slots or found.slots, entries or found.entries)
+    return IndexSizes(slots or USUAL_LAYOUT.slots, entries or USUAL_LAYOUT.entries)
+
+
+def _names(store: str) -> list[str]:
+    try:
+        names = os.listdir(os.path.join(store, "index"))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.isascii() and name.isdecimal())
+
+
+def save_entries(out: str, split: Split, found: list[Entries]) -> int:
+    """Leave a split's entries for the end; returns how many. Raises OSError."""
+    count = sum(len(one) for one in found)
+    rows = np.empty(count, _DRAFT)
+    begin = 0
+    for one in found:
+        part = rows[begin : begin + len(one)]
+        part["hash"], part["offset"], part["time"] = one.hashes, one.offsets, one.times
+        begin += len(one)
+    folder = os.path.join(out, _DRAFTS)
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"{split.start:020d}")
+    draft = f"{path}.{os.getpid()}"
+    rows.tofile(draft)
+    os.replace(draft, path)
+    return count
+
+
+def merge_index(store: str, out: str, sizes: IndexSizes, log_start: int = 0) -> int:
+    """Chain all entries, behind those of the store's that point below the log's start; returns how many
+    these are. Raises OSError."""
+    names = iter(_names(store))
+    folder = os.path.join(out, "index")
+    shutil.rmtree(folder, ignore_errors=True)  # a task that died may have begun
+    os.makedirs(folder)
+    layout = IndexLayout(sizes.slots, sizes.entries)
+    writer: IndexWriter | None = None
+    last = ""
+    old = OldEntries(store, log_start)
+    for entries in itertools.chain(old, _drafts(os.path.join(out, _DRAFTS))):
+        begin = 0
+        while begin < len(entries):
+            if writer is None or not writer.room:
+                header = old.seed() if writer is None else writer.header.follower()
+                _finish(writer)
+                last = next(names, "") or file_name(int(entries.times[begin]), last)
+                path = os.path.join(folder, last)
+                writer = IndexWriter(path, layout, header, Disk(), create=True)
+            end = min(begin + writer.room, len(entries))
+            writer.put(entries, begin, end)
+            begin = end
+    _finish(writer)
+    shutil.rmtree(os.path.join(out, _DRAFTS), ignore_errors=True)
+    return old.count
+
+
+def _drafts(folder: str) -> Iterator[Entries]:
+    names: list[str] = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for name in names:
+        if not name.isdecimal():
+            continue
+        rows: Any = np.fromfile(os.path.join(folder, name), _DRAFT)
+        for begin in range(0, len(rows), _ENTRIES):
+            part = rows[begin : begin + _ENTRIES]
+            kinds = np.zeros(len(part), np.int64)
+            hashes, offsets = part["hash"].astype(np.int64), part["offset"].astype(np.int64)
+            yield Entries(hashes, offsets, part["time"].astype(np.int64), kinds)
+
+
+def _finish(writer: IndexWriter | None) -> None:
+    if writer is not None:
+        writer.write_out()
+        writer.sync()
+        writer.close()

@@ -1,0 +1,82 @@
+"""Files of consume queues in a side directory: units at their places, by any number of tasks at once.
+
+    consumequeue/TOPIC/QUEUE/FILE       unit k at byte 20 * k of the virtual file, files of one size
+
+Where a queue begins inside a file, fillers stand before it (store format, section 3.4). Every write is of
+a fixed place and of bytes that follow from the log, so it may be repeated and may come in any order.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ...store.consume_queue import FILLER
+from ...store.consume_queue import UNIT as UNIT_STRUCT
+from ...store.layout import file_name
+
+UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+UNIT_BYTES: Final = UNIT_STRUCT.size
+assert UNIT.itemsize == UNIT_BYTES
+_DEFAULT_BYTES: Final = 6_000_000
+_DEFAULT_EXT_BYTES: Final = 48 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSizes:
+    """Sizes of files, and the queues whose units point into extension files."""
+
+    file_bytes: int
+    ext_bytes: int
+    extended: frozenset[tuple[str, int]]
+
+
+def queue_sizes(store: str, file_bytes: int = 0) -> QueueSizes:
+    """As the store's own files have them."""
+    found = file_bytes or _first_size(Path(store) / "consumequeue") or _DEFAULT_BYTES
+    ext = Path(store) / "consumequeue_ext"
+    extended = frozenset(
+        (queue.parent.name, int(queue.name))
+        for queue in ext.glob("*/*")
+        if queue.name.isdecimal() and any(queue.iterdir())
+    )
+    return QueueSizes(found, _first_size(ext) or _DEFAULT_EXT_BYTES, extended)
+
+
+def _first_size(folder: Path) -> int:
+    for path in folder.glob("*/*/*"):
+        if path.name.isdecimal() and path.stat().st_size:
+            return path.stat().st_size
+    return 0
+
+
+def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, units: Any) -> None:
+    """Units from number `first` on. Raises OSError."""
+    folder = os.path.join(out, "consumequeue", key[0], str(key[1]))
+    os.makedirs(folder, exist_ok=True)
+    size = sizes.file_bytes
+    position = first * UNIT_BYTES
+    data = memoryview(units.tobytes())
+    while data:
+        start = position - position % size
+        part = data[: start + size - position]
+        descriptor = os.open(os.path.join(folder, file_name(start)), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(descriptor).st_size < size:
+                os.ftruncate(descriptor, size)
+            os.pwrite(descriptor, part, position - start)
+        finally:
+            os.close(descriptor)
+        data = data[len(part) :]
+        position += len(part)
+
+
+def fill_front(out: str, sizes: QueueSizes, key: tuple[str, int], first: int) -> None:
+    """Fillers from the start of the first unit's file up to it. Raises OSError."""
+    position = first * UNIT_BYTES
+    count = (position % sizes.file_bytes) // UNIT_BYTES
+    if count:
+        units = np.full(count, np.array([FILLER], UNIT)[0], UNIT)
+        write_units(out, sizes, key, first - count, units)

@@ -1,0 +1,245 @@
+"""Job rebuild: consume queues and index of a store made again from its log, in a side directory.
+
+    rebuild(spark, RebuildPlan(store="/data/store", out="/data/again"))
+
+Each task walks one split and writes the units of its records where they belong: a unit's place follows
+from its number alone, so tasks need not wait for each other, and one that is repeated writes the same
+bytes. What needs the order of the whole log is done at the end: index files, light queues, extension
+files. The store is only read; nothing is written into it. The result is byte by byte what a broker
+would have written. What points below the log's start no log can give: it is carried over from the store's
+own files (`carried`), and fillers stand where these are gone. (store format, sections 3 and 4; pipeline
+study, section 2.5)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ...store.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
+from ...store.scan import Columns
+from ...store.scan_light import light_rows
+from ...store.scan_properties import TagsCodes, by_queue
+from ..archive.planning import Store, cells, look
+from ..errors import PipelineError
+from ..splits import SPLIT_BYTES, Split
+from .carried import carry_units, known_queues
+from .index_files import IndexSizes, index_sizes, merge_index, save_entries
+from .queue_files import UNIT, QueueSizes, fill_front, queue_sizes, write_units
+from .queue_order import Piece, write_in_order
+from .running import Report, over
+from .walking import Border, Rows, SplitWalk, gaps, queued
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUEUES: Final = "consumequeue"
+INDEX: Final = "index"
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What to make again. Sizes that are 0 are taken from the store's own files."""
+
+    store: str
+    out: str
+    queues: bool = True
+    index: bool = True
+    split_bytes: int = SPLIT_BYTES
+    queue_file_bytes: int = 0
+    index_slots: int = 0
+    index_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPart:
+    """What one task does."""
+
+    split: Split
+    out: str
+    sizes: QueueSizes
+    queues: bool
+    index: bool
+
+
+@dataclass(slots=True)
+class RebuildDone:
+    """What one task found: runs of units by queue, and what has to wait for the end."""
+
+    border: Border
+    runs: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
+    entries: int = 0
+
+
+def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
+    """Make them. Raises PipelineError, OSError."""
+    store = look(plan.store)
+    out = os.path.abspath(plan.out)
+    if out == store.root or out.startswith(store.root + os.sep):
+        raise PipelineError(f"{out} lies in the store: name a folder beside it.")
+    if os.path.isdir(out) and os.listdir(out):
+        raise PipelineError(f"{out} is not empty: name a new folder.")
+    os.makedirs(out, exist_ok=True)
+    queue_size = queue_sizes(store.root, plan.queue_file_bytes)
+    index_size = index_sizes(store.root, plan.index_slots, plan.index_entries)
+    splits = cells(store, plan.split_bytes, live=True)
+    parts = [RebuildPart(split, out, queue_size, plan.queues, plan.index) for split in splits]
+    done = over(spark, parts, rebuild_part, "rebuild")
+    report = Report("rebuild", {"store": store.root, "out": out, "splits": len(parts)})
+    report.problems += gaps(splits, [one.border for one in done])
+    report.summary["records"] = sum(one.border.records for one in done)
+    if plan.queues:
+        _finish_queues(store, out, queue_size, done, report)
+    if plan.index:
+        merge = _Merge(store.root, out, index_size, store.start)
+        (carried,) = over(spark, [merge], _merge, "index")
+        report.summary["index_entries"] = sum(one.entries for one in done)
+        report.summary["index_entries_carried"] = carried
+        report.summary["index_files"] = len(os.listdir(os.path.join(out, INDEX)))
+    return report
+
+
+def rebuild_part(part: RebuildPart) -> RebuildDone:
+    """In a task. Raises OSError."""
+    walking = SplitWalk(part.split)
+    done = RebuildDone(walking.border)
+    codes = TagsCodes()
+    entries: list[Entries] = []
+    for rows in walking:
+        if part.queues:
+            _units(part, rows, codes, done)
+        if part.index:
+            entries += entries_of(rows)
+    if part.index:
+        done.entries = save_entries(part.out, part.split, entries)
+    return done
+
+
+def entries_of(rows: Rows) -> Iterator[Entries]:
+    """Index entries of these records, in parts of bounded size."""
+    columns = rows.columns
+    lengths = np.cumsum(columns.properties_length)
+    begin = 0
+    while begin < len(columns):
+        floor = int(lengths[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(lengths, floor + BATCH_BYTES_MAX, "right")), begin + 1)
+        part = columns.take(slice(begin, end))
+        yield KeyText(rows.raw.data, part, indexed(part)).entries()
+        begin = end
+
+
+def _units(part: RebuildPart, rows: Rows, codes: TagsCodes, done: RebuildDone) -> None:
+    columns = queued(rows.columns)
+    found = codes.of(rows.raw, columns, rows.topics)
+    for row, name, number in light_rows(rows.raw, columns, rows.topics):
+        at = np.array([row])
+        done.pieces.append(_piece((name, 0, True), np.array([number]), columns, found, at))
+    for topic_id, queue_id, which in by_queue(columns):
+        name = rows.topics.names[topic_id]
+        numbers = columns.queue_offset[which]
+        borders = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(np.arange(len(which)), borders):
+            piece = _piece((name, queue_id, False), numbers[run], columns, found, which[run])
+            done.runs.setdefault((name, queue_id), []).append((piece.first, len(piece.units)))
+            if (name, queue_id) in part.sizes.extended:
+                done.pieces.append(piece)
+            else:
+                write_units(part.out, part.sizes, (name, queue_id), piece.first, piece.units)
+
+
+def _piece(
+    key: tuple[str, int, bool], numbers: Any, columns: Columns, codes: Any, which: Any
+) -> Piece:
+    units = np.empty(len(which), UNIT)
+    units["offset"] = columns.physical_offset[which]
+    units["size"] = columns.size[which]
+    units["code"] = codes[which]
+    name, queue_id, light = key
+    return Piece(name, queue_id, int(numbers[0]), units, columns.store_timestamp[which], light)
+
+
+def _finish_queues(
+    store: Store, out: str, sizes: QueueSizes, done: Iterable[RebuildDone], report: Report
+) -> None:
+    runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    pieces: list[Piece] = []
+    for one in done:
+        for key, found in one.runs.items():
+            runs.setdefault(key, []).extend(found)
+        pieces += one.pieces
+    report.summary["queues"] = len(runs)
+    report.summary["units"] = sum(count for found in runs.values() for _, count in found)
+    fronts = _Fronts(store, out, sizes)
+    for key, found in sorted(runs.items()):
+        first = min(first for first, _ in found)
+        if key not in sizes.extended:
+            fronts.begin(key, first)
+        report.problems += _holes(key, sorted(found))
+        ends = max(first + count for first, count in found)
+        report.rows.append({"topic": key[0], "queue": key[1], "first": first, "end": ends})
+    write_in_order(out, sizes, pieces, fronts.begin)
+    fronts.idle()
+    report.summary["units_carried"] = fronts.carried
+    report.summary["queues_of_old_units"] = fronts.idle_queues
+
+
+class _Fronts:
+    """What stands in queues before the first unit that the log proves: old units, else fillers."""
+
+    def __init__(self, store: Store, out: str, sizes: QueueSizes) -> None:
+        self.carried = 0
+        self.idle_queues = 0
+        self._store = store
+        self._out = out
+        self._sizes = sizes
+        self._begun: set[tuple[str, int]] = set()
+
+    def begin(self, key: tuple[str, int], first: int) -> None:
+        """Raises OSError."""
+        self._begun.add(key)
+        fill_front(self._out, self._sizes, key, first)
+        self._carry(key, first)
+
+    def idle(self) -> None:
+        """Queues all of whose records are gone: their offsets go on where they ended. Raises OSError."""
+        for key in known_queues(self._store.root):
+            if key not in self._begun and self._carry(key, -1):
+                self.idle_queues += 1
+
+    def _carry(self, key: tuple[str, int], first: int) -> int:
+        store = self._store
+        begin, end = carry_units(
+            store.root, self._out, self._sizes, key, log_start=store.start, first=first
+        )
+        self.carried += end - begin
+        return end - begin
+
+
+def _holes(key: tuple[str, int], found: list[tuple[int, int]]) -> list[str]:
+    """Numbers that no record has, and such that two have."""
+    problems = []
+    end = found[0][0]
+    for first, count in found:
+        if first != end:
+            what = "have no record" if first > end else "have two records"
+            low, high = sorted((first, end))
+            problems.append(f"{key[0]}/{key[1]}: the numbers [{low}, {high}) {what}.")
+        end = max(end, first + count)
+    return problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    store: str
+    out: str
+    sizes: IndexSizes
+    log_start: int
+
+
+def _merge(part: _Merge) -> int:
+    return merge_index(part.store, part.out, part.sizes, part.log_start)

@@ -1,0 +1,156 @@
+"""Job reconcile: one store beside another, or beside an archive: digests first, records where they differ.
+
+Logs of a group are the same bytes, so a CRC-32 for each 64 MiB of what both have says whether they are;
+records are looked at only where a digest differs, and the first one is named. An archive has the digest of
+the bytes that each of its units was made from; where it differs, or where a file was damaged, rows and
+records are compared. Retention may have left one side less at the front, a replica may be behind at the
+end: neither is a difference, both are said. (pipeline study, section 4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ..archive.checking import check_unit
+from ..archive.coverage import ranges_of
+from ..archive.manifest import (
+    Manifest,
+    all_manifests,
+    finish,
+    missing_files,
+    replaced,
+    strays,
+)
+from ..archive.planning import Store, cells, look, split_of
+from ..archive.splits import KIND, source_crc
+from ..decode import decode
+from ..splits import Split
+from .running import Report, over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DIGEST_BYTES: Final = 64 << 20
+_IDENTITY: Final = (
+    *("physicalOffset", "size", "topic", "queueId", "queueOffset", "bodyCRC", "storeTimestamp"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same range of two logs."""
+
+    one: Split
+    other: Split
+
+
+def reconcile_stores(
+    spark: SparkSession | None, first: str, second: str, *, digest_bytes: int = DIGEST_BYTES
+) -> Report:
+    """Compare two logs. Raises UnreachableError, OSError."""
+    one, other = look(first, "first"), look(second, "second")
+    begin, end = max(one.start, other.start), min(one.end, other.end)
+    pairs = list(_pairs(one, other, (begin, end), digest_bytes))
+    found = over(spark, pairs, compare, "reconcile")
+    report = Report("reconcile", {"first": one.root, "second": other.root})
+    report.summary |= {
+        "compared_from": begin,
+        "compared_to": end,
+        "digests": len(pairs),
+        "different": sum(bool(text) for text in found),
+        "only_first_bytes": max(one.end - max(end, one.start), 0),
+        "only_second_bytes": max(other.end - max(end, other.start), 0),
+    }
+    report.problems = [text for text in found if text]
+    if begin >= end:
+        report.problems.append("The two logs have no range in common.")
+    return report
+
+
+def _pairs(one: Store, other: Store, part: tuple[int, int], step: int) -> Iterator[Pair]:
+    begin, end = part
+    for cell in cells(one, step, live=True):
+        start, stop = max(cell.start, begin), min(cell.end, end)
+        if start >= stop:
+            continue
+        left, right = split_of(one, start, stop), split_of(other, start, stop)
+        if left is not None and right is not None:
+            yield Pair(left, right)
+
+
+def compare(pair: Pair) -> str:
+    """What is different; "" if nothing is. Raises OSError."""
+    if source_crc(pair.one) == source_crc(pair.other):
+        return ""
+    place = f"[{pair.one.start}, {pair.one.end})"
+    left, right = (_records(split) for split in (pair.one, pair.other))
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            return f"The logs differ in {place}; first: {_said(a)} beside {_said(b)}."
+    if len(left) != len(right):
+        extra = (left if len(left) > len(right) else right)[min(len(left), len(right))]
+        side = "first" if len(left) > len(right) else "second"
+        return f"The logs differ in {place}; only the {side} has {_said(extra)}."
+    return (
+        f"The logs differ in {place}: the records are the same, bytes between or in them are not."
+    )
+
+
+def _records(split: Split) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for batch in decode(split, _IDENTITY, on_corrupt="skip"):
+        columns = [batch[name].to_pylist() for name in _IDENTITY]
+        found += zip(*columns, strict=True)
+    return found
+
+
+def _said(record: tuple[Any, ...]) -> str:
+    offset, _, topic, queue_id, number = record[:5]
+    return f"{topic}/{queue_id}/{number} at {offset} (body checksum {record[5]})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    root: str
+    manifest: Manifest
+    split: Split
+    moved: dict[str, tuple[str, ...]]
+
+
+def reconcile_archive(
+    spark: SparkSession | None, store: str, archive: str, *, broker: str = ""
+) -> Report:
+    """Compare a log with what the archive has of it. Raises PipelineError, OSError."""
+    found = look(store, broker)
+    finish(archive)
+    manifests = all_manifests(archive)
+    units = []
+    moved = replaced(manifests)
+    for one in manifests:
+        if one.about.get("kind") == KIND and one.about["broker"] == found.broker:
+            split = split_of(found, one.about["start"], one.about["end"])
+            if split is not None:
+                units.append(_Unit(archive, one, split, moved))
+    results = over(spark, units, _check, "reconcile")
+    report = Report("reconcile", {"store": found.root, "archive": archive})
+    report.problems = [text for texts in results for text in texts]
+    report.problems += [f"{path} is missing." for path in missing_files(archive, manifests)]
+    report.problems += [f"{path} is named by no record." for path in strays(archive, manifests)]
+    ranges = ranges_of(manifests, found.broker)
+    report.summary |= {
+        "units": len(units),
+        "archived": ", ".join(f"[{begin}, {end})" for begin, end in ranges),
+        "log_start": found.start,
+        "log_end": found.end,
+    }
+    if not units:
+        report.problems.append(
+            f"The archive has nothing of broker {found.broker} that the store still has."
+        )
+    return report
+
+
+def _check(unit: _Unit) -> list[str]:
+    return check_unit(unit.root, unit.manifest, unit.split, None, unit.moved)

@@ -1,0 +1,103 @@
+"""Offsets of queues: `{broker: {topic: {queue: next}}}`, exclusive ends, as users write and Spark keeps them.
+
+Without the broker's level they are of the one broker that there is. In options -1 means latest and -2
+earliest. A stream's offsets also carry `$plan`, how its batches are cut into tasks, so that a batch that is
+repeated after a restart is cut as before (pipeline note, section 3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import OptionError
+
+#: Broker, topic, queue id.
+Queue = tuple[str, str, int]
+Offsets = dict[Queue, int]
+LATEST: Final = -1
+EARLIEST: Final = -2
+PLAN: Final = "$plan"
+_QUEUE_DEPTHS: Final = (2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """An edge of what is read: a place for every queue. The broker "" stands for the only one."""
+
+    kind: Literal["earliest", "latest", "offsets", "time", "times"]
+    offsets: Mapping[Queue, int] = field(default_factory=dict)  # offsets, or times in ms
+    time_ms: int = 0
+    strict: bool = False  # a queue with nothing so new is an error
+
+    def of(self, queue: Queue) -> int | None:
+        """What is said of a queue."""
+        _, topic, queue_id = queue
+        found = self.offsets.get(queue)
+        return found if found is not None else self.offsets.get(("", topic, queue_id))
+
+
+def parse_where(name: str, text: str, *, allow_earliest: bool) -> Where:
+    """earliest, latest or JSON. Raises OptionError."""
+    word = text.lower()
+    if word == "latest":
+        return Where("latest")
+    if word == "earliest":
+        if allow_earliest:
+            return Where("earliest")
+        raise OptionError(f"{name} cannot be earliest.")
+    return Where("offsets", offsets=parse_offsets(name, text, special=True))
+
+
+def parse_offsets(name: str, text: str, *, special: bool) -> dict[Queue, int]:
+    """JSON with or without the broker's level. Raises OptionError."""
+    example = f'{name} is JSON like {{"broker":{{"topic":{{"0":23}}}}}}'
+    try:
+        said = json.loads(text)
+        found = dict(_leaves(said))
+    except (ValueError, TypeError, AttributeError):
+        raise OptionError(f"{example}, not {text[:200]!r}.") from None
+    least = EARLIEST if special else 0
+    for (_, topic, queue_id), value in found.items():
+        if value < least or queue_id < 0:
+            raise OptionError(f"{name}: {value} is no offset of queue {queue_id} of {topic}.")
+    return found
+
+
+def _leaves(said: Any) -> list[tuple[Queue, int]]:
+    if not isinstance(said, dict):
+        raise TypeError
+    found: list[tuple[Queue, int]] = []
+    for first, inner in said.items():
+        if first == PLAN:
+            continue
+        for second, value in inner.items():
+            if isinstance(value, dict):
+                found += [((first, second, int(q)), _whole(n)) for q, n in value.items()]
+            else:
+                found.append((("", first, int(second)), _whole(value)))
+    return found
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def to_json(offsets: Mapping[Queue, int], plan: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """As Spark keeps them: nested, keys are text, in one order."""
+    found: dict[str, Any] = {}
+    for (broker, topic, queue_id), offset in sorted(offsets.items()):
+        found.setdefault(broker, {}).setdefault(topic, {})[str(queue_id)] = offset
+    if plan is not None:
+        found[PLAN] = dict(plan)
+    return found
+
+
+def from_json(said: Mapping[str, Any]) -> tuple[Offsets, dict[str, int]]:
+    """Offsets and plan from what Spark gives back."""
+    plan = said.get(PLAN, {})
+    return dict(_leaves(said)), {name: int(value) for name, value in plan.items()}

@@ -1,0 +1,191 @@
+"""Topics of brokers that have no ReadLog: PullMessage, queue by queue (gRPC API, section 5.12).
+
+Slower by far, and with less to say: a message over the wire has no place in the log, so `physicalOffset`, `size`,
+`flag`, `sysFlag`, `bodyCRC` and `preparedTransactionOffset` are null. Topics must be named. Promises: all messages of
+the planned offsets that the broker still has; a gap that the broker reports is data loss, never passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ...client.message import read_message
+from ...proto import paths, v2
+from ..errors import DataLossError, OptionError, PipelineError
+from ..schema import arrow_schema, shown
+from .log import AnySplit, BrokerLog, PullSplit, QueueName
+from .offsets import Queue
+from .opening import queue_filter
+from .options import SourceOptions
+from .wire_calls import NoTopicError, Wire
+from .wire_topics import route_of, topic_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH: Final = 32
+_GROUP: Final = "cometmq_spark"
+
+
+class PulledLog:
+    """Queues of named topics."""
+
+    physical = False
+
+    def __init__(self, wire: Wire, options: SourceOptions) -> None:
+        self._wire = wire
+        self._options = options
+        if not options.topics.topics:
+            wire.close()
+            raise OptionError(
+                f"{wire.target} does not serve ReadLog: name the topics with subscribe or assign."
+            )
+        self._queues: dict[Queue, v2.MessageQueue] = {}
+        self._absent: set[str] = set()
+
+    def look(self) -> dict[str, BrokerLog]:
+        found: dict[str, BrokerLog] = {}
+        self._queues = {}
+        for topic in sorted(self._options.topics.topics or ()):
+            try:
+                route = route_of(self._wire, topic)
+            except NoTopicError:
+                self._absent.add(topic)  # a stream may wait for it
+                continue
+            self._absent.discard(topic)
+            for queue in route.message_queues:
+                broker = queue.broker.name
+                chosen = queue_filter(self._options, broker)
+                if queue.broker.id or not chosen.wants_queue(topic, queue.id):
+                    continue
+                log = found.setdefault(broker, BrokerLog(0, 0))
+                bounds = (self._edge(queue, v2.BEGINNING), self._edge(queue, v2.END))
+                log.queues[topic, queue.id] = bounds
+                self._queues[broker, topic, queue.id] = queue
+        return found
+
+    def offsets_at_place(self, broker: str, place: int) -> dict[QueueName, int]:
+        raise PipelineError("Queues that are pulled have no places in a log.")
+
+    def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
+        found: dict[QueueName, int] = {}
+        for (name, topic, queue_id), queue in self._queues.items():
+            if name == broker:
+                request = v2.QueryOffsetRequest(
+                    message_queue=queue, query_offset_policy=v2.TIMESTAMP
+                )
+                request.timestamp.FromMilliseconds(time_ms)
+                answer = self._wire.ask(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
+                found[topic, queue_id] = answer.offset
+        return found
+
+    def places(
+        self, broker: str, messages: Sequence[tuple[str, int, int]]
+    ) -> list[tuple[int, int] | None]:
+        return [None] * len(messages)
+
+    def parts(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
+        return []
+
+    def absent(self, topics: Sequence[str]) -> list[str]:
+        return [topic for topic in topics if topic in self._absent]
+
+    def topic_names(self) -> list[str]:
+        return topic_names(self._wire)
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _edge(self, queue: v2.MessageQueue, policy: v2.QueryOffsetPolicy.ValueType) -> int:
+        request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
+        return self._wire.ask(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse).offset
+
+
+def pulled_rows(options: SourceOptions, split: PullSplit) -> Iterator[pa.RecordBatch]:
+    """The rows of a part of a queue."""
+    assert options.access is not None
+    rows: list[v2.Message] = []
+    size = 0
+    with Wire(options.access) as wire:
+        for message in _messages(wire, options, split):
+            rows.append(message)
+            size += len(message.body)
+            if len(rows) >= options.batch_rows or size >= options.batch_bytes:
+                yield _batch(options, split.broker, rows)
+                rows, size = [], 0
+    if rows:
+        yield _batch(options, split.broker, rows)
+
+
+def _messages(wire: Wire, options: SourceOptions, split: PullSplit) -> Iterator[v2.Message]:
+    topic = v2.Resource(name=split.topic)
+    queue = v2.MessageQueue(topic=topic, id=split.queue_id, broker=v2.Broker(name=split.broker))
+    tags = " || ".join(sorted(options.topics.tags)) if options.topics.tags else "*"
+    offset = split.start
+    while offset < split.end:
+        request = v2.PullMessageRequest(
+            group=v2.Resource(name=options.consumer_group or _GROUP),
+            message_queue=queue,
+            offset=offset,
+            batch_size=_BATCH,
+            filter_expression=v2.FilterExpression(type=v2.TAG, expression=tags),
+        )
+        # Without waiting: everything up to the end is there.
+        request.long_polling_timeout.FromMilliseconds(0)
+        following = offset
+        for answer in wire.stream(paths.PULL_MESSAGE, request, v2.PullMessageResponse):
+            kind = answer.WhichOneof("content")
+            if kind == "message" and answer.message.system_properties.queue_offset < split.end:
+                yield answer.message
+            elif kind == "next_offset":
+                following = answer.next_offset
+        if following <= offset:
+            raise DataLossError(
+                f"Queue {split.queue_id} of {split.topic} ({split.broker}) ends at {offset}; it was "
+                f"to be read up to {split.end}."
+            )
+        offset = following
+
+
+def _batch(options: SourceOptions, broker: str, messages: list[v2.Message]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema = arrow_schema(options.columns, options.properties)
+    names = shown(options.columns, options.properties)
+    rows = [_row(options, broker, one) for one in messages]
+    arrays = [pa.array([row.get(name) for row in rows], schema.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _row(options: SourceOptions, broker: str, sent: v2.Message) -> dict[str, Any]:
+    system = sent.system_properties
+    message = read_message(sent, broker)
+    if message.corrupted and options.on_corrupt == "fail":
+        raise PipelineError(
+            f"Message {message.message_id} of {message.topic} came damaged (onCorrupt=fail)."
+        )
+    properties = dict(sent.user_properties) | {"UNIQ_KEY": system.message_id}
+    if system.tag:
+        properties["TAGS"] = system.tag
+    if system.keys:
+        properties["KEYS"] = " ".join(system.keys)
+    if system.message_group:
+        properties["__SHARDINGKEY"] = system.message_group
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    return {
+        "topic": sent.topic.name,
+        "queueId": system.queue_id,
+        "queueOffset": system.queue_offset,
+        "brokerName": broker,
+        "msgId": system.message_id,
+        "tags": system.tag or None,
+        "keys": properties.get("KEYS"),
+        "body": message.body if options.decompress else sent.body,
+        "properties": text if options.properties == "string" else list(properties.items()),
+        "bornTimestamp": system.born_timestamp.ToMicroseconds(),
+        "bornHost": system.born_host,
+        "storeTimestamp": system.store_timestamp.ToMicroseconds(),
+        "storeHost": system.store_host,
+        "reconsumeTimes": max(system.delivery_attempt - 1, 0),
+    }

@@ -1,0 +1,194 @@
+"""Queues of a store from their files, by `pread`: where their messages lie, and how many may be read.
+
+    consumequeue/TOPIC/QUEUE/FILE        place i64 | size i32 | tags code i64, unit k at byte 20 * k
+    batchconsumequeue/TOPIC/QUEUE/FILE   units of 46 bytes (store/batch_queue.py)
+
+Derived data, read only. Nothing is believed beyond the safe end of the log: a queue that was cut keeps
+stale units behind its end. Places rise with the number; fillers (size 0x7FFFFFFF) count as the next
+unit that is none (store format, sections 3.1 and 3.4-3.8).
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from ...store.batch_queue import BatchQueue
+from ...store.consume_queue import FILLER_SIZE, UNIT
+from ...store.keyed import Keyed
+
+UNIT_BYTES: Final = UNIT.size
+_NO_PLACE: Final = 1 << 62
+_GAP_UNITS: Final = 4096
+#: Files that stay open; a store may have tens of thousands of queues.
+_OPEN_MAX: Final = 256
+
+
+class Units(Protocol):
+    """One queue: offsets [first, end) below the safe end of the log."""
+
+    first: int
+    end: int
+
+    def place(self, offset: int) -> tuple[int, int] | None:
+        """Place and size of a message's record."""
+        ...
+
+    def bisect(self, key: Callable[[int], int], value: int) -> int:
+        """First offset for whose place `key` gives `value` or more."""
+        ...
+
+
+def queues_of(root: str) -> list[tuple[str, int, Path]]:
+    """Topic, queue id and folder of every queue of a store."""
+    found: list[tuple[str, int, Path]] = []
+    for kind in ("consumequeue", "batchconsumequeue"):
+        for topic in _entries(os.path.join(root, kind)):
+            found += [
+                (topic.name, int(queue.name), Path(queue.path))
+                for queue in _entries(topic.path)
+                if queue.name.isascii() and queue.name.isdecimal()
+            ]
+    return found
+
+
+def open_units(folder: Path, log_start: int, log_end: int, files: OpenFiles) -> Units:
+    """The queue in this folder, as far as the log may be read."""
+    if folder.parent.parent.name == "batchconsumequeue":
+        return BatchUnits(folder, log_start, log_end)
+    return QueueUnits(folder, log_start, log_end, files)
+
+
+class OpenFiles:
+    """Descriptors by path; the least recently used is closed first."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, path: str, size: int, position: int) -> bytes:
+        """b"" where the file is gone."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            try:
+                descriptor = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return b""
+            if len(self._open) > _OPEN_MAX:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return os.pread(descriptor, size, position)
+
+    def close(self) -> None:
+        """Close all; they open again when they are needed."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+class QueueUnits:
+    """Units of 20 bytes."""
+
+    def __init__(self, folder: Path, log_start: int, log_end: int, opened: OpenFiles) -> None:
+        files = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.isascii() and entry.name.isdecimal():
+                    files[int(entry.name)] = entry.stat().st_size
+        self._folder = folder
+        self._starts = sorted(files)
+        self._opened = opened
+        self.first = self.end = 0
+        if not files:
+            return
+        begin = self._starts[0] // UNIT_BYTES
+        stop = (self._starts[-1] + files[self._starts[-1]]) // UNIT_BYTES
+        self.end = begin + bisect_left(
+            Keyed(begin, stop, lambda number: not self._is_written(number, log_end)), 1
+        )
+        self.first = begin
+        self.first = self.bisect(lambda place: place, log_start)
+
+    def place(self, offset: int) -> tuple[int, int] | None:
+        if not self.first <= offset < self.end:
+            return None
+        place, size, _ = self._unit(offset)
+        return None if size == FILLER_SIZE else (place, size)
+
+    def bisect(self, key: Callable[[int], int], value: int) -> int:
+        keyed = Keyed(self.first, self.end, lambda number: key(self._place(number)))
+        return self.first + bisect_left(keyed, value)
+
+    def _is_written(self, number: int, log_end: int) -> bool:
+        place, size, _ = self._unit(number)
+        return size == FILLER_SIZE or (size > 0 and place >= 0 and place + size <= log_end)
+
+    def _place(self, number: int) -> int:
+        while number < self.end:
+            place, size, _ = self._unit(number)
+            if size != FILLER_SIZE:
+                return place
+            number = self._behind_fillers(number)
+        return _NO_PLACE
+
+    def _behind_fillers(self, number: int) -> int:
+        while number < self.end:
+            units = self._read(number, min(_GAP_UNITS, self.end - number))
+            for count, (_, size, _) in enumerate(UNIT.iter_unpack(units)):
+                if size != FILLER_SIZE:
+                    return number + count
+            if not units:
+                break
+            number += len(units) // UNIT_BYTES
+        return self.end
+
+    def _unit(self, number: int) -> tuple[int, int, int]:
+        data = self._read(number, 1)
+        if len(data) < UNIT_BYTES:  # a file in the middle is gone
+            return 0, 0, 0
+        found: tuple[int, int, int] = UNIT.unpack(data)
+        return found
+
+    def _read(self, number: int, count: int) -> bytes:
+        position = number * UNIT_BYTES
+        at = bisect_left(self._starts, position + 1) - 1
+        if at < 0:
+            return b""
+        start = self._starts[at]
+        path = f"{self._folder}/{start:020d}"
+        data = self._opened.read(path, count * UNIT_BYTES, position - start)
+        return data[: len(data) - len(data) % UNIT_BYTES]
+
+
+class BatchUnits:
+    """Units of 46 bytes: one for each record that holds a batch."""
+
+    def __init__(self, folder: Path, log_start: int, log_end: int) -> None:
+        self._units = [
+            unit
+            for unit in BatchQueue(str(folder))
+            if log_start <= unit.physical_offset and unit.physical_offset + unit.size <= log_end
+        ]
+        self.first = self._units[0].base_offset if self._units else 0
+        self.end = self._units[-1].end_offset if self._units else 0
+
+    def place(self, offset: int) -> tuple[int, int] | None:
+        at = bisect_left(self._units, offset + 1, key=lambda unit: unit.base_offset) - 1
+        if at < 0 or offset >= self._units[at].end_offset:
+            return None
+        return self._units[at].physical_offset, self._units[at].size
+
+    def bisect(self, key: Callable[[int], int], value: int) -> int:
+        at = bisect_left(self._units, value, key=lambda unit: key(unit.physical_offset))
+        return self._units[at].base_offset if at < len(self._units) else self.end

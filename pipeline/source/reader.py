@@ -1,0 +1,95 @@
+"""The batch reader: plans on the driver, reads in tasks.
+
+From directories without edges the log itself is planned, so that queues may be damaged or gone; with
+`startingOffsets` and the like, and over the wire, queues say where their messages lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
+
+from . import tasks
+from .named_topics import refuse_absent
+from .offsets import EARLIEST, LATEST, Where
+from .opening import open_log
+from .options import SourceOptions
+from .planning import PlannedPart, checked, parts, resolve
+from .pushing import narrowed
+from .store_log import StoreLog
+from .tasks import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[PlannedPart]:
+    """The tasks of a batch read. `asked`: the options before filters of the query narrowed them."""
+    asked = asked or options
+    log = open_log(options)
+    try:
+        whole_log = options.starting is None and options.ending is None
+        if isinstance(log, StoreLog) and whole_log and options.assigned is None:
+            logs = log.look_at_logs()
+            refuse_absent(asked, log, logs)
+            size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
+            return [
+                PlannedPart(split, None)
+                for broker, one in logs.items()
+                for split in log.parts(broker, one.log_start, one.log_end, size)
+            ]
+        logs = log.look()
+        refuse_absent(asked, log, logs)
+        starts = resolve(log, logs, options.starting or Where("earliest"), EARLIEST)
+        ends = resolve(log, logs, options.ending or Where("latest"), LATEST)
+        ranges = {queue: (start, ends[queue]) for queue, start in starts.items()}
+        there = checked(ranges, logs, frozenset(ranges), fail_on_loss=options.fail_on_loss)
+        size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
+        return parts(log, there, size)
+    finally:
+        log.close()
+
+
+def part_bytes(options: SourceOptions, log_bytes: int) -> int:
+    """The size of a part: `splitBytes`, less if there would be fewer than `minPartitions`."""
+    if not options.min_partitions:
+        return options.split_bytes
+    return max(min(options.split_bytes, log_bytes // options.min_partitions), 1)
+
+
+class LogReader(DataSourceReader):
+    """Without filter pushdown: Spark refuses a reader that has it unless its setting is on."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = self._asked = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Called by Spark, on the driver."""
+        return [Part(one) for one in plan(self.options, self._asked)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called by Spark, in a task."""
+        return tasks.read(self.options, partition)
+
+
+class FilteringLogReader(LogReader):
+    """With filters on topic and queue id (`filterPushdown`)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what the source can do; Spark checks the rest."""
+        for one in filters:
+            if (
+                isinstance(one, (EqualTo, In))
+                and (found := narrowed(self.options, one)) is not None
+            ):
+                self.options = found
+            else:
+                yield one

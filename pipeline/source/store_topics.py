@@ -1,0 +1,31 @@
+"""Names of a store's topics: from `config/topics.json`, and from the folders of its queues.
+
+Either may be missing or damaged; what the other says counts then. (store format, sections 1 and 8)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+_TABLE = "topicConfigTable"
+
+
+def topics_of(root: str) -> set[str]:
+    """Every topic that the store knows of; none where it does not say. Raises OSError."""
+    found = _configured(os.path.join(root, "config", "topics.json"))
+    for kind in ("consumequeue", "batchconsumequeue"):
+        try:
+            with os.scandir(os.path.join(root, kind)) as entries:
+                found |= {entry.name for entry in entries if entry.is_dir()}
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return found
+
+
+def _configured(path: str) -> set[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return set(json.load(file)[_TABLE])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()  # to name topics is all that it is needed for

@@ -1,0 +1,76 @@
+"""What a task does: reads its part and gives Arrow batches. Runs in executors; pickled with its part."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from ..decode import Decoder, decode
+from ..errors import DataLossError
+from ..splits import Split
+from .log import PullSplit, WireSplit
+from .options import SourceOptions
+from .planning import PlannedPart
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+
+class Part(InputPartition):
+    """A planned part, as Spark hands it to a task."""
+
+    def __init__(self, planned: PlannedPart) -> None:
+        super().__init__(0)
+        self.planned = planned
+
+
+def read(options: SourceOptions, part: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; none for what Spark makes of an empty plan."""
+    if not isinstance(part, Part):
+        return iter(())
+    return _rows(options, part.planned)
+
+
+def _rows(options: SourceOptions, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from _of_split(options, planned)
+    except DataLossError as error:
+        if options.fail_on_loss:
+            raise
+        _log.warning("pipeline.data_loss %s", error)
+
+
+def _of_split(options: SourceOptions, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
+    split = planned.split
+    chosen = options.topics
+    if planned.ranges is not None:
+        chosen = replace(chosen, ranges=planned.ranges)
+    settings = {
+        "properties": options.properties,
+        "decompress": options.decompress,
+        "verify_crc": options.verify_crc,
+        "on_corrupt": options.on_corrupt,
+        "topics": chosen,
+        "batch_rows": options.batch_rows,
+        "batch_bytes": options.batch_bytes,
+    }
+    if isinstance(split, Split):
+        yield from decode(split, options.columns, **settings)  # type: ignore[arg-type]
+        return
+    assert options.access is not None
+    from .pulled import pulled_rows
+    from .wire import frames
+
+    if isinstance(split, PullSplit):
+        yield from pulled_rows(options, split)
+        return
+    assert isinstance(split, WireSplit)
+    decoder = Decoder(options.columns, split.broker, **settings)  # type: ignore[arg-type]
+    for data, begin, end in frames(options.access, split):
+        yield from decoder.range(data, begin, begin, end, f"{split.broker} over the wire")

@@ -1,0 +1,132 @@
+"""Which bytes of which segments a task reads, and how far a store may be read at all.
+
+    splits = plan(["/data/store"])                 # about equal parts of every segment
+    for split in splits: for batch in decode(split): ...
+
+A split owns every record that *starts* in [start, end); where its first record begins it finds out by
+itself (`scan.sync`: a record names its own offset). Files are found by name; no consume queue is needed.
+How far reading may go says `safe_end`. Nothing is written, no lock is taken (pipeline note, pitfalls 11, 12).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .errors import UnreachableError
+from .safe_end import safe_end
+
+SPLIT_BYTES: Final = 256 << 20
+_FOLDER: Final = "commitlog"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a log: its first offset and how many bytes of log it can hold."""
+
+    path: str
+    base: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of one segment; offsets are physical."""
+
+    root: str
+    base: int
+    path: str
+    start: int
+    end: int
+    broker: str
+
+
+def segments(root: str) -> list[Segment]:
+    """The segments of the store at `root`, in log order. Raises UnreachableError."""
+    folder = Path(root) / _FOLDER
+    try:
+        names = [name for name in os.listdir(folder) if name.isascii() and name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreachableError(
+            f"{root} holds no folder {_FOLDER}: name a store directory that the driver and every "
+            "executor see under this path."
+        ) from None
+    found: list[Segment] = []
+    for name in sorted(names, key=int):
+        path = folder / name
+        try:
+            length = path.stat().st_size
+        except FileNotFoundError:
+            continue  # retention took it a moment ago
+        if length:
+            found.append(Segment(str(path), int(name), length))
+    return found
+
+
+def gaps(log: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Ranges [from, to) in the middle of a log for which there is no file, or a cut one."""
+    return [
+        (before.end, after.base)
+        for before, after in itertools.pairwise(log)
+        if before.end < after.base
+    ]
+
+
+def brokers_of(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[str, ...]:
+    """A name for each store: as given, else the directory's (with its parent's where two are equal)."""
+    if names:
+        return tuple(names)
+    paths = [Path(os.path.abspath(root)) for root in roots]
+    short = [path.name for path in paths]
+    if len(set(short)) == len(short):
+        return tuple(short)
+    return tuple("-".join(path.parts[-2:]) for path in paths)
+
+
+def plan(
+    roots: Sequence[str],
+    split_bytes: int = SPLIT_BYTES,
+    start: int | None = None,
+    end: int | None = None,
+    *,
+    brokers: Sequence[str] = (),
+) -> list[Split]:
+    """Splits over the records that start in [start, end) of every store, in log order.
+
+    `end` is the safe end of the store unless it is smaller. Raises UnreachableError.
+    """
+    found: list[Split] = []
+    for root, broker in zip(roots, brokers_of(roots, brokers), strict=True):
+        log = segments(root)
+        limit = safe_end(root, log)
+        if end is not None:
+            limit = min(limit, end)
+        for segment in log:
+            first = max(segment.base, start or 0)
+            found += split_segment(
+                root, broker, segment, (first, min(segment.end, limit)), split_bytes
+            )
+    return found
+
+
+def split_segment(
+    root: str, broker: str, segment: Segment, part: tuple[int, int], split_bytes: int
+) -> list[Split]:
+    """[start, end) of one segment in parts of about one size."""
+    first, limit = part
+    if first >= limit:
+        return []
+    count = max(round((limit - first) / max(split_bytes, 1)), 1)
+    borders = [first + (limit - first) * number // count for number in range(count + 1)]
+    return [
+        Split(root, segment.base, segment.path, begin, stop, broker)
+        for begin, stop in itertools.pairwise(borders)
+    ]

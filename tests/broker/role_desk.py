@@ -1,0 +1,141 @@
+"""Groups whose leader is elected by the test itself: replicas in controller mode, without a nameserver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cometmq.broker.node import Node
+from cometmq.ha.config import BrokerRole
+from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy
+from cometmq.ha.core.replica import (
+    DirectiveArrived,
+    LeaseRenewed,
+    Order,
+    StateSeen,
+    StepDownOrdered,
+)
+from cometmq.ha.engine import Role
+from cometmq.tests.broker.live import Live, Settings, running, settings, until
+
+NOBODY_THERE = "127.0.0.1:1"
+HOUR_NS = 3_600_000_000_000
+
+
+def replica(directory: Path, broker_id: int, *, sync: bool = False, **broker: Any) -> Settings:
+    """A replica that waits for its orders."""
+    base = settings(directory, broker_id=broker_id, namesrv_addr=NOBODY_THERE, **broker)
+    role: BrokerRole = "SYNC_MASTER" if sync else "ASYNC_MASTER"
+    return replace(
+        base,
+        ha=replace(base.ha, enable_controller_mode=True, broker_role=role, ha_beat_interval_ms=100),
+    )
+
+
+@dataclass
+class Elections:
+    """What a controller would decide, said to the replicas directly."""
+
+    lives: dict[int, Live] = field(default_factory=dict)
+    state: GroupState | None = None
+    epoch: int = 0
+    sync: bool = False
+    _contexts: dict[int, AsyncExitStack] = field(default_factory=dict)
+
+    def node(self, broker_id: int) -> Node:
+        """The parts of a replica."""
+        return self.lives[broker_id].node
+
+    async def start(self, chosen: Settings) -> Live:
+        """Begin a replica."""
+        context = AsyncExitStack()
+        live = await context.enter_async_context(running(chosen))
+        self._contexts[chosen.broker.broker_id] = context
+        self.lives[chosen.broker.broker_id] = live
+        return live
+
+    async def stop(self, broker_id: int) -> None:
+        """End one."""
+        del self.lives[broker_id]
+        await self._contexts.pop(broker_id).aclose()
+
+    async def elect(self, broker_id: int, *followers: int) -> Node:
+        """Make it the leader of a new epoch, with these followers in sync; returns when it leads."""
+        self.epoch += 1
+        self.tell(broker_id, *followers)
+        node = self.node(broker_id)
+        await until(lambda: node.replication.role is Role.LEADER and node.pop_leads)
+        return node
+
+    def tell(self, broker_id: int, *followers: int) -> None:
+        """Say to everybody who leads."""
+        refs = {one: live.node.replication.replica.ref for one, live in self.lives.items()}
+        members = tuple(
+            Member(
+                one,
+                live.node.replication.replica.meta.replica_uuid,
+                Addresses(live.bound.client, live.bound.ha, live.bound.metrics),
+            )
+            for one, live in sorted(self.lives.items())
+        )
+        self.state = GroupState(
+            "DefaultCluster",
+            self.node(broker_id).config.broker_name,
+            version=1 if self.state is None else self.state.version + 1,
+            epoch=self.epoch,
+            leader=refs[broker_id],
+            in_sync=tuple(sorted(refs[one] for one in (broker_id, *followers))),
+            members=members,
+            policy=Policy(self.sync, False, 1),
+        )
+        for one, live in self.lives.items():
+            roles = live.node.replication.roles
+            if one == broker_id:
+                roles.directive(
+                    DirectiveArrived(self.state, Order.PROMOTE, old_leader_is_dead=True)
+                )
+                now_ns = live.node.clock.steady_ns()
+                live.node.replication.lease(LeaseRenewed(now_ns, HOUR_NS))
+            else:
+                roles.directive(DirectiveArrived(self.state, Order.FOLLOW))
+
+    def tell_again(self, broker_id: int) -> None:
+        """The leader goes on; who has come back meanwhile is told, too."""
+        assert self.state is not None
+        members = tuple(
+            Member(
+                one,
+                live.node.replication.replica.meta.replica_uuid,
+                Addresses(live.bound.client, live.bound.ha, live.bound.metrics),
+            )
+            for one, live in sorted(self.lives.items())
+        )
+        self.state = self.state.with_(members=members)
+        for live in self.lives.values():
+            live.node.replication.roles.directive(DirectiveArrived(self.state, Order.NONE))
+
+    def nobody_leads(self) -> None:
+        """The leader is gone, and nobody is elected yet."""
+        assert self.state is not None
+        self.state = self.state.with_(leader=None)
+        for live in self.lives.values():
+            roles = live.node.replication.roles
+            roles.feed(StateSeen(self.state))
+            if live.node.is_leader:
+                roles.feed(StepDownOrdered(0, "a test"))
+
+
+@asynccontextmanager
+async def elections(*chosen: Settings, sync: bool = False) -> AsyncIterator[Elections]:
+    """Replicas of one group that follow nobody yet."""
+    group = Elections(sync=sync)
+    try:
+        for one in chosen:
+            await group.start(one)
+        yield group
+    finally:
+        for broker_id in list(group.lives):
+            await group.stop(broker_id)

@@ -1,0 +1,294 @@
+"""`cometmq ha` and `scripts/promote`: the static sequence, the controller's commands, what each refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cometmq.cli.errors import CliError, Exit
+from cometmq.cli.ha import ha
+from cometmq.cli.ha_doors import find
+from cometmq.cli.ha_static import StaticFailover, Wish
+from cometmq.cli.promote import Watch, promote, rewrite
+from cometmq.proto import v1
+from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+def state_of(leader: int, *in_sync: int, version: int = 3, epoch: int = 4) -> v1.GroupState:
+    state = v1.GroupState(cluster="c", group=GROUP, version=version, epoch=epoch)
+    state.leader.broker_id, state.leader.incarnation = leader, 1
+    for one in in_sync:
+        state.in_sync.add(broker_id=one, incarnation=1)
+    return state
+
+
+def static(stack: ExitStack, *replicas: ReplicaDoor) -> str:
+    for one in replicas:
+        stack.enter_context(one)
+    return str(stack.enter_context(NameserverDoor(replicas)).address)
+
+
+def invoke(*arguments: str) -> tuple[int, Any]:
+    """The exit code and the document; a CliError's code, with its sentence."""
+    done = CliRunner().invoke(ha, [*arguments, "-o", "json"], standalone_mode=False)
+    if isinstance(done.exception, CliError):
+        return done.exception.code, str(done.exception)
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value or 0, json.loads(done.stdout)
+
+
+def test_the_most_advanced_in_sync_replica_is_promoted(stack: ExitStack) -> None:
+    state = state_of(0, 0, 1, 2)
+    old = ReplicaDoor(0, role="leader", state=state)
+    behind, ahead = ReplicaDoor(1, end=900, state=state), ReplicaDoor(2, end=1000, state=state)
+    namesrv = static(stack, old, behind, ahead)
+    old.stop()
+    code, found = invoke("failover", "--namesrv", namesrv)
+    assert (code, found["leader"], found["epoch"]) == (0, 2, 5)
+    assert ahead.calls == ["fence 5", "promote"]
+    assert behind.calls == ["fence 5", "follow 2"]
+    assert ahead.promoted is not None
+    assert ahead.promoted.old_leader_is_dead
+    assert ahead.promoted.state.version == 4
+    assert [ref.broker_id for ref in ahead.promoted.state.in_sync] == [2]  # 1 is behind
+
+
+def test_a_silent_leader_that_may_live_is_not_replaced(stack: ExitStack) -> None:
+    state = state_of(0, 0, 1)
+    old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
+    namesrv = static(stack, old, other)
+    old.stop()
+    with socket.create_server(("127.0.0.1", old.port)):  # it listens and does not answer
+        code, sentence = invoke("failover", "--namesrv", namesrv)
+        assert code == Exit.FAILED
+        assert "could go on taking writes" in sentence
+        assert other.promoted is None
+        code, found = invoke("failover", "--namesrv", namesrv, "--dead")
+    assert (code, found["leader"]) == (0, 1)
+
+
+def test_a_living_leader_is_fenced_first(stack: ExitStack) -> None:
+    old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
+    code, found = invoke("failover", "--namesrv", static(stack, old, other))
+    assert (code, found["leader"]) == (0, 1)
+    assert old.calls == ["fence 2", "follow 1"]
+    assert other.promoted is not None
+    assert not other.promoted.old_leader_is_dead
+
+
+def test_without_the_in_sync_set_nobody_is_promoted(stack: ExitStack) -> None:
+    state = state_of(0, 0)
+    old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
+    namesrv = static(stack, old, other)
+    old.stop()
+    code, sentence = invoke("failover", "--namesrv", namesrv)
+    assert code == Exit.FAILED
+    assert "in-sync set [0]" in sentence
+    assert other.calls == []
+    code, found = invoke("force-elect", "--to", "1", "--namesrv", namesrv)
+    assert (code, other.calls) == (0, [])  # without --accept-loss only the plan
+    code, found = invoke("force-elect", "--to", "1", "--namesrv", namesrv, "--accept-loss")
+    assert (code, found["leader"]) == (0, 1)
+    assert other.promoted is not None
+    assert other.promoted.state.accept_loss
+
+
+def test_a_replica_with_less_than_the_leader_had_confirmed_is_refused(stack: ExitStack) -> None:
+    old, other = ReplicaDoor(0, role="leader", end=5000), ReplicaDoor(1, end=4000)
+    namesrv = static(stack, old, other)
+    old.stop()
+    code, sentence = invoke("failover", "--namesrv", namesrv)
+    assert code == Exit.FAILED
+    assert "confirmed 5000" in sentence
+
+
+def test_a_suspect_replica_does_not_lead(stack: ExitStack) -> None:
+    old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, suspect=True)
+    namesrv = static(stack, old, other)
+    old.stop()
+    assert invoke("failover", "--namesrv", namesrv)[0] == Exit.FAILED
+
+
+def test_a_dry_run_changes_nothing(stack: ExitStack) -> None:
+    old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
+    namesrv = static(stack, old, other)
+    for command in ("failover", "switchover"):
+        code, found = invoke(command, "--namesrv", namesrv, "--dry-run")
+        assert code == 0
+        assert found["steps"]
+    assert old.calls == other.calls == []
+
+
+def test_a_planned_switchover_drains_the_leader(stack: ExitStack) -> None:
+    state = state_of(0, 0, 1)
+    old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
+    code, found = invoke("switchover", "--namesrv", static(stack, old, other))
+    assert (code, found["leader"]) == (0, 1)
+    assert old.calls == ["step down", "fence 5", "follow 1"]
+    assert other.promoted is not None
+    assert [ref.broker_id for ref in other.promoted.state.in_sync] == [0, 1]
+
+
+def test_status_of_a_static_group(stack: ExitStack) -> None:
+    namesrv = static(stack, ReplicaDoor(0, role="leader"), ReplicaDoor(1, end=900))
+    code, (found,) = invoke("status", "--namesrv", namesrv)
+    assert (code, found["leader"]) == (0, "0")
+    assert [row["role"] for row in found["replicas"]] == ["leader", "follower"]
+    table = CliRunner().invoke(ha, ["status", "--namesrv", namesrv], standalone_mode=False)
+    assert "follower" in table.stdout
+
+
+def test_status_without_a_leader_is_unhealthy(stack: ExitStack) -> None:
+    namesrv = static(stack, ReplicaDoor(0), ReplicaDoor(1))
+    assert invoke("status", "--namesrv", namesrv)[0] == Exit.UNHEALTHY
+
+
+def test_commands_go_to_the_active_controller(stack: ExitStack) -> None:
+    replicas = [
+        stack.enter_context(ReplicaDoor(n, role="leader" if n == 0 else "follower")) for n in (0, 1)
+    ]
+    state = state_of(0, 0, 1)
+    idle = stack.enter_context(NameserverDoor(replicas, state, active=False))
+    active = stack.enter_context(NameserverDoor(replicas, state))
+    namesrv = f"{idle.address};{active.address}"
+    code, found = invoke("switchover", "--to", "1", "--namesrv", namesrv)
+    assert (code, found["steps"]) == (0, ["decided"])
+    assert (active.asked[0].to, idle.asked) == (1, [])
+    code, found = invoke("failover", "--dead", "--namesrv", namesrv)
+    assert (code, len(idle.asked), len(active.asked)) == (0, 1, 3)
+    code, (shown,) = invoke("status", "--namesrv", namesrv)
+    assert (code, shown["phase"], shown["in_sync"]) == (0, "stable", [0, 1])
+    active.stop()
+    code, sentence = invoke("switchover", "--namesrv", namesrv)
+    assert (code, "No active controller" in sentence) == (Exit.UNHEALTHY, True)
+
+
+def test_replay_and_reseed(stack: ExitStack) -> None:
+    tail = v1.ArchivedTail(file_id="2-100-200.log", messages=7, answered_ok=5)
+    old = ReplicaDoor(1, tails=[tail])
+    namesrv = static(stack, ReplicaDoor(0, role="leader"), old)
+    code, found = invoke("replay-tail", "--namesrv", namesrv)
+    assert (code, found["messages"], old.calls) == (0, 7, ["replay False"])
+    assert invoke("reseed", "--id", "1", "--namesrv", namesrv, "--dry-run")[0] == 0
+    assert old.calls[-1] == "reseed True"
+    code, sentence = invoke("reseed", "--id", "0", "--namesrv", namesrv)
+    assert (code, "leads the group" in sentence) == (Exit.FAILED, True)
+    assert invoke("reseed", "--id", "7", "--namesrv", namesrv)[0] == Exit.NOT_FOUND
+
+
+def test_a_tail_that_two_replicas_archived_was_sent_from_both(stack: ExitStack) -> None:
+    def tail(crc32: int, *, replayed: bool = False) -> v1.ArchivedTail:
+        return v1.ArchivedTail(
+            file_id="2-100-200",
+            epoch=2,
+            start=100,
+            end=200,
+            messages=8,
+            crc32=crc32,
+            replayed=replayed,
+        )
+
+    one, two = ReplicaDoor(1, tails=[tail(7)]), ReplicaDoor(2, tails=[tail(7)])
+    other = ReplicaDoor(3, tails=[tail(8)])
+    namesrv = static(stack, ReplicaDoor(0, role="leader"), one, two, other)
+    code, found = invoke("replay-tail", "--namesrv", namesrv)
+    assert (code, found["messages"]) == (0, 16), "other bytes are sent, the same ones are not"
+    assert two.calls == ["replay False but 2-100-200"]
+    assert any("not sent twice" in step for step in found["steps"])
+    one.tails, two.tails, other.tails = [tail(7, replayed=True)], [tail(7)], []
+    code, found = invoke("replay-tail", "--id", "2", "--namesrv", namesrv)
+    assert (code, found["messages"]) == (0, 0), "an earlier run sent it from the other"
+    code, found = invoke("replay-tail", "--file", "2-100-200", "--id", "2", "--namesrv", namesrv)
+    assert (code, found["messages"]) == (0, 8), "an operator may repeat it"
+
+
+def test_diff_names_rotten_and_different_blocks(stack: ExitStack) -> None:
+    def block(at: int, crc32: int, now: int) -> v1.BlockDigest:
+        return v1.BlockDigest(offset=at, length=10, crc32=crc32, sealed=True, now=now)
+
+    good = ReplicaDoor(0, role="leader", digests=[block(0, 1, 1), block(10, 2, 2), block(20, 3, 3)])
+    bad = ReplicaDoor(1, digests=[block(0, 1, 1), block(10, 2, 9), block(20, 4, 4)])
+    code, rows = invoke("diff", "--namesrv", static(stack, good, bad))
+    assert code == Exit.PROBLEMS
+    assert [(row["offset"], row["what"], row["brokers"]) for row in rows] == [
+        (10, "rotten", [1]),
+        (20, "different", [0, 1]),
+    ]
+
+
+def test_nobody_there_is_a_sentence() -> None:
+    code, sentence = invoke("status", "--namesrv", "127.0.0.1:1")
+    assert (code, "Nothing answers" in sentence) == (Exit.FAILED, True)
+
+
+def test_promote_writes_the_roles_into_the_files(stack: ExitStack, tmp_path: Path) -> None:
+    old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
+    namesrv = static(stack, old, other)
+    old.stop()
+    files = [tmp_path / "a.conf", tmp_path / "b.conf"]
+    files[0].write_text("# the master\nbrokerId=0\nbrokerRole=ASYNC_MASTER\n")
+    files[1].write_text("brokerId = 1\nbrokerRole=SLAVE\nbrokerName=g\n")
+    confs = [word for n, path in enumerate(files) for word in ("--conf", f"{n}={path}")]
+    arguments = [
+        "--namesrv",
+        namesrv,
+        "--watch",
+        "--once",
+        "--after",
+        "0",
+        "--every",
+        "0.01",
+        *confs,
+    ]
+    done = CliRunner().invoke(promote, arguments, standalone_mode=False)
+    assert done.exception is None, done.output
+    assert other.promoted is not None
+    assert files[1].read_text() == "brokerId=0\nbrokerRole=ASYNC_MASTER\nbrokerName=g\n"
+    assert files[0].read_text() == "# the master\nbrokerId=2\nbrokerRole=SLAVE\n"
+
+
+def test_the_watch_waits_and_puts_an_old_leader_right(stack: ExitStack) -> None:
+    old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, end=1100)
+    namesrv = static(stack, old, other)
+    said: list[str] = []
+    watch = Watch(lambda: find(namesrv, "", ())[0], Wish(), 5.0, {}, said.append)
+    assert not watch.step(0.0)
+    old.role = "follower"
+    assert not watch.step(1.0)  # silent, not for long enough
+    assert not watch.step(5.9)
+    assert watch.step(6.0)
+    old.role, old.calls = "leader", []  # it comes back as what it was
+    assert not watch.step(7.0)
+    assert old.calls == ["fence 2", "follow 1"]
+
+
+def test_a_promotion_that_is_not_confirmed_is_said(stack: ExitStack) -> None:
+    other = ReplicaDoor(1)
+    namesrv = static(stack, other)
+    other.handlers.pop("/cometmq.v1.ReplicaControl/Status")
+    replicas = find(namesrv, "", ())[0]
+    with pytest.raises(CliError, match="No replica"):
+        StaticFailover(replicas, Wish(timeout_s=0.2), lambda _: None).failover()
+
+
+def test_rewriting_keeps_everything_else(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("# text = kept\n\nbrokerId=3\nx=1=2\n")
+    rewrite(path, {"brokerId": "0", "brokerRole": "SYNC_MASTER"})
+    assert path.read_text() == "# text = kept\n\nbrokerId=0\nx=1=2\nbrokerRole=SYNC_MASTER\n"

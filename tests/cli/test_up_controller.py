@@ -1,0 +1,88 @@
+"""`cometmq up` with a controller: the slave leads when the master is killed, and the master comes back as a slave."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.broker.desk import message
+from cometmq.tests.harness.cluster import Cluster
+from cometmq.tests.harness.wire import Wire
+
+LONG_S = 60.0
+RpcError = grpc.aio.AioRpcError
+
+
+async def send(wire: Wire, text: str) -> bool:
+    """One message; whether it was answered OK."""
+    request = v2.SendMessageRequest(messages=[message("t", text.encode(), message_id=text)])
+    try:
+        answer = await wire.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, 5.0)
+    except RpcError:
+        return False  # it was in flight at the process that was killed
+    return bool(answer.status.code == v2.OK)
+
+
+async def send_until_ok(wire: Wire, text: str) -> None:
+    """As a client with retries does."""
+    async with asyncio.timeout(LONG_S):
+        while not await send(wire, text):  # noqa: ASYNC110 - retries
+            await asyncio.sleep(0.05)
+
+
+async def described(wire: Wire) -> v1.DescribeClusterResponse:
+    """The group as the node that answers sees it."""
+    request = v1.DescribeClusterRequest()
+    said: v1.DescribeClusterResponse = await wire.call(
+        paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse
+    )
+    return said
+
+
+async def until_in_sync(wire: Wire, leader: int) -> None:
+    """Wait until this broker leads with the other one in sync."""
+    async with asyncio.timeout(LONG_S):
+        while True:
+            try:
+                members = (await described(wire)).members
+                led = [m.replica.broker_id for m in members if m.role == v1.LEADER]
+                if led == [leader] and all(m.in_sync for m in members):
+                    return
+            except RpcError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+async def drill(cluster: Cluster) -> None:
+    endpoints = cluster.endpoints
+    async with Wire(endpoints) as wire:
+        created = await wire.call(
+            paths.CREATE_TOPIC, v1.CreateTopicRequest(name="t"), v1.CreateTopicResponse
+        )
+        assert created.code == v2.OK, created
+        await until_in_sync(wire, 0)
+        # The controller has to hear where the slave's log begins: beats come once a second.
+        await asyncio.sleep(2.5)
+        assert await send(wire, "before")
+        cluster.kill9("master")
+        await send_until_ok(wire, "meanwhile")
+        # Its supervisor starts it again: it follows now, and takes what it missed.
+        await until_in_sync(wire, 1)
+        cluster.kill9("slave")
+        await send_until_ok(wire, "afterwards")
+        await until_in_sync(wire, 0)
+        first = await wire.call(
+            paths.DESCRIBE_TOPIC, v1.DescribeTopicRequest(name="t"), v1.DescribeTopicResponse
+        )
+        assert sum(queue.max_offset for queue in first.queues) >= 3
+
+
+def test_whoever_is_left_leads_and_whoever_comes_back_follows(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "d", restart=True, controller=True).start()
+    try:
+        asyncio.run(drill(cluster))
+    finally:
+        cluster.stop()

@@ -1,0 +1,172 @@
+"""Both ways of a connection's calls, against a small server that does what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from cometmq.client import calls
+from cometmq.client.addresses import Target
+from cometmq.client.calls import CallFailed, Calls, GrpcioCalls, NativeCalls
+
+native = pytest.mark.skipif(
+    calls.NativeClient is None, reason="the native half is not installed (scripts/native_door)"
+)
+WAYS = ["grpcio", pytest.param("native", marks=native)]
+META = (("x-mq-client-id", "me"),)
+
+
+class Strange(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """`/s/echo`, `/s/meta`, `/s/refuse`, `/s/sleep` and the streams `/s/many`, `/s/break`."""
+
+    def service(self, call: Any) -> Any:
+        name = call.method.rpartition("/")[2]
+        if name in ("many", "break"):
+            return grpc.unary_stream_rpc_method_handler(
+                getattr(self, name.replace("break", "stop"))
+            )
+        return grpc.unary_unary_rpc_method_handler(getattr(self, name))
+
+    async def echo(self, request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def meta(self, _request: bytes, context: Any) -> bytes:
+        found = dict(context.invocation_metadata())
+        return str(found["x-mq-client-id"]).encode()
+
+    async def refuse(self, _request: bytes, context: Any) -> None:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "50% too müch\n")
+
+    async def sleep(self, _request: bytes, _context: Any) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    async def many(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        for number in range(int(request)):
+            yield b"%d" % number * 100
+
+    async def stop(self, _request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"first"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+def dead_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@asynccontextmanager
+async def dialled(way: str, *dead: int) -> AsyncIterator[tuple[Calls, Any]]:
+    """Calls to a server, behind dead alternatives."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((Strange(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    target = Target(tuple(("127.0.0.1", one) for one in (*dead, port)))
+    channel = grpc.aio.insecure_channel(target.name())
+    made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
+    try:
+        yield made, server
+    finally:
+        await made.close()
+        await channel.close()
+        await server.stop(0)
+
+
+def run(way: str, test: Callable[[Calls, Any], Awaitable[None]], *dead: int) -> None:
+    async def work() -> None:
+        async with dialled(way, *dead) as (made, server):
+            await test(made, server)
+
+    asyncio.run(work())
+    assert not calls._hubs or way == "grpcio"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_answers_metadata_and_streams(way: str) -> None:
+    async def test(made: Calls, _server: Any) -> None:
+        big = b"x" * (5 << 20) if way == "native" else b"x"
+        assert await made.unary("/s/echo", b"", 10, META) == b""
+        some = await asyncio.gather(
+            *(made.unary("/s/echo", b"%d" % one, 10, META) for one in range(200))
+        )
+        assert some == [b"%d" % one for one in range(200)]
+        assert await made.unary("/s/meta", big[:100], 10, META) == b"me"
+        found, failure = await made.stream("/s/many", b"500", 10, META)
+        assert failure is None
+        assert found == [b"%d" % number * 100 for number in range(500)]
+        assert await made.stream("/s/many", b"0", 10, META) == ([], None)
+
+    run(way, test)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_failures_have_their_names(way: str) -> None:
+    async def test(made: Calls, server: Any) -> None:
+        with pytest.raises(CallFailed, match="50% too müch") as refused:
+            await made.unary("/s/refuse", b"", 10, META)
+        assert refused.value.code == "RESOURCE_EXHAUSTED"
+        with pytest.raises(CallFailed) as late:
+            await made.unary("/s/sleep", b"", 0.2, META)
+        assert late.value.code == "DEADLINE_EXCEEDED"
+        found, failure = await made.stream("/s/break", b"", 10, META)
+        assert found == [b"first"]
+        assert failure is not None
+        assert (failure.code, str(failure)) == ("UNAVAILABLE", "gone")
+        await server.stop(0)
+        with pytest.raises(CallFailed) as gone:
+            await made.unary("/s/echo", b"", 10, META)
+        assert gone.value.code == "UNAVAILABLE"
+
+    run(way, test)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_alternative_is_taken_when_the_first_is_dead(way: str) -> None:
+    async def test(made: Calls, _server: Any) -> None:
+        assert await made.unary("/s/echo", b"x", 10, META) == b"x"
+
+    run(way, test, dead_port())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nobody_there_was_never_sent(way: str) -> None:
+    async def work() -> None:
+        target = Target((("127.0.0.1", dead_port()),))
+        channel = grpc.aio.insecure_channel(target.name())
+        made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
+        for _ in range(2):
+            with pytest.raises(CallFailed, match=r"(?i)failed to connect") as nobody:
+                await made.unary("/s/echo", b"", 5, META)
+            assert nobody.value.code == "UNAVAILABLE"
+        await made.close()
+        await channel.close()
+
+    asyncio.run(work())
+
+
+@native
+def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
+    async def test(made: Calls, _server: Any) -> None:
+        sleeping = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))
+        cancelled = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await made.close()
+        with pytest.raises(CallFailed) as closed:
+            await sleeping
+        assert closed.value.code == "CLOSED"
+        with pytest.raises(CallFailed, match="channel is closed"):
+            await made.unary("/s/echo", b"", 1, META)
+
+    run("native", test)

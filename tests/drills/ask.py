@@ -1,0 +1,122 @@
+"""Questions that a drill asks its nodes directly, past every proxy: small, blocking, never retried.
+
+None or an empty answer means that the node did not answer in time; a drill polls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from cometmq.proto import paths, v1, v2
+
+WITHIN_S = 2.0
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # the least time that one attempt gets
+)
+_METADATA = (("x-mq-client-id", "drill@1"), ("x-mq-language", "PYTHON"))
+_channels: dict[str, Any] = {}
+
+
+def _channel(address: str) -> Any:
+    channel = _channels.get(address)
+    if channel is None:
+        channel = _channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
+    return channel
+
+
+def forget(prefix: str) -> None:
+    """Close the connections to a cluster that is gone."""
+    for address in [address for address in _channels if address.startswith(prefix)]:
+        _channels.pop(address).close()
+
+
+def call(
+    address: str, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
+) -> Any:
+    """One unary call; raises grpc.RpcError."""
+    method = _channel(address).unary_unary(
+        path,
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=answer.FromString,
+    )
+    return method(request, timeout=within_s, metadata=_METADATA)
+
+
+def quietly(
+    address: str, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
+) -> Any:
+    """The same; None when it fails."""
+    try:
+        return call(address, path, request, answer, within_s)
+    except grpc.RpcError:
+        return None
+
+
+def status(address: str) -> Any:
+    """A replica's v1.ReplicaStatus."""
+    return quietly(address, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
+
+
+def groups(address: str) -> Sequence[Any]:
+    """Every v1.GroupReport of a nameserver."""
+    found = quietly(address, paths.GET_GROUPS, v1.GetGroupRequest(), v1.GroupsResponse)
+    return [] if found is None else list(found.groups)
+
+
+def create_group(address: str, name: str, *, orderly: bool = False) -> Any:
+    """Create a consumer group; raises grpc.RpcError."""
+    request = v1.CreateGroupRequest(name=name, orderly=orderly)
+    return call(address, paths.CREATE_GROUP, request, v1.CreateGroupResponse, 10.0)
+
+
+def process_exited(address: str, request: Any) -> bool:
+    """Tell a nameserver that a broker's process has ended."""
+    found = quietly(address, paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
+    return found is not None
+
+
+def members(address: str) -> Sequence[Any]:
+    """Every v1.MemberStatus that a broker knows."""
+    request = v1.DescribeClusterRequest()
+    found = quietly(address, paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse)
+    return [] if found is None else list(found.members)
+
+
+def in_sync(address: str) -> list[int]:
+    """The broker ids that the leader at this address counts."""
+    return sorted(int(m.replica.broker_id) for m in members(address) if m.in_sync)
+
+
+def create_topic(address: str, name: str, *, kind: int = v2.FIFO, queues: int = 4) -> Any:
+    """Create a topic; raises grpc.RpcError."""
+    request = v1.CreateTopicRequest(name=name, queues=queues, message_type=kind)
+    return call(address, paths.CREATE_TOPIC, request, v1.CreateTopicResponse, 10.0)
+
+
+def fault(address: str, identity: str, **fields: Any) -> Any:
+    """Put a fault of testHooks; raises grpc.RpcError."""
+    request = v1.PutFaultRequest(fault=v1.Fault(id=identity, **fields))
+    return call(address, paths.PUT_FAULT, request, v1.PutFaultResponse)
+
+
+def clear_faults(address: str) -> Any:
+    """Take every fault away."""
+    return quietly(address, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse)
+
+
+def set_clock(address: str, wall_ms: int) -> Any:
+    """Step the wall clock of a broker."""
+    request = v1.SetClockRequest(wall_ms=wall_ms)
+    return call(address, paths.SET_CLOCK, request, v1.ClockResponse)
+
+
+def clock(address: str) -> Any:
+    """The clock of a broker."""
+    return call(address, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)

@@ -1,0 +1,81 @@
+"""Random drills: kills, pauses and cuts by a seed, with the workload running, and a thousand sends after the last one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from .moves import archives, expect_replayed, quiet, replay
+from .stage import Stage
+
+AFTER = 1000
+FAULTS = ("kill", "pause", "cut")
+QUIET_SHARE = 0.25
+
+
+def random_faults(s: Stage, faults: Sequence[str], seconds: float, after: int = AFTER) -> None:
+    """Faults for so long, then heal, and at least `after` acknowledged sends."""
+    chance = random.Random(s.seed)
+    s.load()
+    s.more_acks(200)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if chance.random() < QUIET_SHARE:
+            quiet(s, chance.uniform(0.2, 0.8))
+        {"kill": _kill, "pause": _pause, "cut": _cut}[chance.choice(list(faults))](s, chance)
+        s.settle()
+        s.more_acks(50)
+    s.settle()
+    s.more_acks(after)
+    if not s.setup.sync and archives(s):
+        replay(s)
+    s.finish()
+    if not s.setup.sync:
+        expect_replayed(s)
+
+
+def _victim(s: Stage, chance: random.Random) -> str:
+    """The leader half of the time."""
+    leader = s.plant.leader()
+    return leader if leader and chance.random() < 0.5 else chance.choice(list(s.plant.nodes))
+
+
+def _kill(s: Stage, chance: random.Random) -> None:
+    victim = _victim(s, chance)
+    s.plant.kill(victim, report=chance.random() < 0.5)
+    quiet(s, chance.uniform(0.0, 1.5))
+
+
+def _pause(s: Stage, chance: random.Random) -> None:
+    victim = _victim(s, chance)
+    s.plant.pause(victim)
+    quiet(s, chance.uniform(0.1, 2.0))
+    s.plant.resume(victim)
+
+
+def _cut(s: Stage, chance: random.Random) -> None:
+    victim = _victim(s, chance)
+    other = chance.choice([name for name in s.plant.nodes if name != victim])
+    if chance.random() < 0.4:
+        s.plant.isolate(victim)
+    else:
+        s.plant.cut(victim, other, both=chance.random() < 0.6)
+    quiet(s, chance.uniform(0.1, 2.0))
+    if chance.random() < 0.3:
+        s.plant.note("reset", f"{victim}-{other}")
+        s.plant.network.reset(victim, other)
+
+
+def kills(s: Stage, count: int) -> None:
+    """Kill the leader again and again; the time to the first OK is what counts."""
+    s.load()
+    s.more_acks(300)
+    for _ in range(count):
+        leader = s.plant.wait_leader()
+        s.plant.kill(leader)
+        s.plant.wait_leader(but=leader)
+        s.more_acks(50)
+        s.plant.start_node(leader)
+        s.plant.wait_in_sync(len(s.plant.brokers))
+    s.finish()

@@ -1,0 +1,127 @@
+"""`scripts/drill --compose`: the cluster of docker-compose.yml under kill, stop, pause and network faults.
+
+Each nameserver and broker in turn is killed, stopped, paused and taken off the network through the Docker SDK, while
+raw senders and the official client talk to the one published port of the proxy; directed cuts (drills 7-10) are packet
+filter rules in the containers' own network namespaces. In the end the logs are copied out of the stopped containers and the
+same checker compares. Uses the engine that runs, or one of its own (`tests/docker/engine.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..docker.engine import Engine, NoEngine, engine
+from ..harness.cluster import wait_until
+from . import report, verdict
+from .containers import BROKERS, GROUPS, NAMESERVERS, SETTLE_S, Containers, build
+from .stage import READERS, TOPIC
+
+Fault = tuple[str, Callable[[Containers, str], None], Callable[[Containers, str], None]]
+FAULTS: tuple[Fault, ...] = (
+    ("kill", Containers.kill, Containers.start),
+    ("stop", Containers.stop, Containers.start),
+    ("pause", Containers.pause, Containers.unpause),
+    ("disconnect", Containers.disconnect, Containers.connect),
+)
+
+
+def in_turn(containers: Containers, faults: Sequence[str], services: Sequence[str]) -> None:
+    """Every fault on every service, one after the other, under load."""
+    for name, do, undo in FAULTS:
+        if name not in faults:
+            continue
+        for service in services:
+            do(containers, service)
+            containers.more_acks(60)
+            undo(containers, service)
+            wait_until(f"whole after {name} of {service}", containers.whole, SETTLE_S)
+            containers.more_acks(40)
+            print(f"compose: {name} {service}", flush=True)
+
+
+def cuts(containers: Containers) -> None:
+    """Drills 8, 9 and 10 on containers: the leader of broker-a and what reaches its follower."""
+    for one_way in (True, False):
+        leader = containers.leader("broker-a")
+        follower = next(name for name in GROUPS["broker-a"] if name != leader)
+        containers.drop(leader, follower)
+        if not one_way:
+            containers.drop(follower, leader)
+        time.sleep(8.0)  # the follower leaves the in-sync set
+        containers.more_acks(40)
+        containers.heal(leader, follower)
+        if not one_way:
+            containers.heal(follower, leader)
+        wait_until("whole again", containers.whole, SETTLE_S)
+        print(f"compose: cut {leader} {follower}", flush=True)
+
+
+def swizzle(containers: Containers, seconds: float, seed: int) -> None:
+    """Drill 38 on containers."""
+    chance, end = random.Random(seed), time.monotonic() + seconds
+    while time.monotonic() < end:
+        victims = chance.sample([*NAMESERVERS, *BROKERS], 2)
+        for victim in victims:
+            containers.disconnect(victim)
+            time.sleep(chance.uniform(0.2, 2.0))
+        chance.shuffle(victims)
+        for victim in victims:
+            containers.connect(victim)
+        wait_until("whole again", containers.whole, SETTLE_S)
+        containers.more_acks(40)
+
+
+def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) -> verdict.Verdict:
+    """Up, load, `body`, compare."""
+    result = verdict.Verdict("compose", "containers", "sync")
+    started = time.monotonic()
+    with Containers(docker, folder) as containers:
+        try:
+            containers.up()
+            containers.cometmq("a0", "topic", "create", TOPIC, "--type", "fifo", "--queues", "4")
+            containers.cometmq("a0", "group", "create", READERS)
+            containers.load("c")
+            body(containers)
+            containers.unload()
+            containers.compare(result)
+        except Exception as error:  # the verdict of a drill that could not be carried out
+            result.error = f"{type(error).__name__}: {error}"
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def main(options: argparse.Namespace) -> int:
+    """What was asked for; 1 when a promise was broken, 2 without an engine."""
+    names = [name for name, _, _ in FAULTS]
+    faults = options.faults.split(",") if options.faults else names
+    services = options.services.split(",") if options.services else [*NAMESERVERS, *BROKERS]
+
+    def body(containers: Containers) -> None:
+        in_turn(containers, faults, services)
+        if not options.services:
+            cuts(containers)
+            swizzle(containers, max(20.0, 1800 * options.scale), options.seed or 1)
+
+    with tempfile.TemporaryDirectory(prefix="cometmq-compose-") as folder:
+        try:
+            with engine(Path(folder) / "engine") as docker:
+                if not options.no_build:
+                    build(docker)
+                found = perform(Path(folder) / "drill", docker, body)
+        except NoEngine as reason:
+            print(f"No Docker engine: {reason}. scripts/docker_engine installs and starts one.")
+            return 2
+        report.show([found])
+        if options.out:
+            report.write(options.out, report.as_json([found]))
+        logs = (Path(folder) / "drill" / "logs.txt").read_text()
+        if options.keep:
+            report.write(options.keep / "compose-logs.txt", logs)
+        elif not found.passed:
+            print(logs[-12000:])
+    return 0 if found.passed else 1

@@ -1,0 +1,299 @@
+"""The cluster of docker-compose.yml as a drill sees it: containers, faults through the Docker SDK, and a workload.
+
+Every client talks to the one published port of the proxy. Directed cuts are packet filter rules in the containers' own network
+namespaces (as root, which starting an engine needs as well).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from ..docker.engine import Engine
+from ..harness.cluster import wait_until
+from . import history, verdict
+from .stage import READERS, TOPIC
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ("-p", "cometmqdrill")
+NAMESERVERS = ("ns0", "ns1", "ns2")
+GROUPS = {"broker-a": ("a0", "a1"), "broker-b": ("b0", "b1")}
+BROKERS = tuple(name for names in GROUPS.values() for name in names)
+SEGMENT = 4 << 20
+UP_S, SETTLE_S = 240.0, 120.0
+ENDPOINT = "127.0.0.1:8081"
+
+
+def build(docker: Engine) -> None:
+    """The image, from this tree."""
+    docker.run("bash", "scripts/wheels", cwd=ROOT)
+    docker.run("bash", "scripts/base_image", cwd=ROOT)
+    docker.run("docker", "build", "-t", "cometmq", ".", cwd=ROOT)
+
+
+class Containers:
+    """The composed cluster; faults through the Docker SDK."""
+
+    def __init__(self, docker_engine: Engine, folder: Path) -> None:
+        import docker  # an extra: drills
+
+        self.engine, self.folder = docker_engine, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._compose = [*docker_engine.compose(), *PROJECT]
+        self._environment = {"COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT)}
+        host = docker_engine.env.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+        self._client = docker.DockerClient(base_url=host, timeout=120)
+        self.events = history.History(folder / "events.jsonl", "drill")
+        self.histories: list[Path] = []
+        self.ok = history.Counter("ok")
+        self._loads: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._loads:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        try:
+            (self.folder / "logs.txt").write_text(self.compose("logs", "--no-color"))
+        finally:
+            self.compose("down", "--volumes", "--timeout", "5")
+            self._client.close()
+
+    def compose(self, *words: str) -> str:
+        """A compose command."""
+        changed = Engine({**self.engine.env, **self._environment}, self.engine.inside)
+        return changed.run(*self._compose, *words, cwd=ROOT)
+
+    def up(self) -> Self:
+        """Start everything; returns when both groups have a leader and two in sync."""
+        self.compose("up", "--detach")
+        wait_until("the proxy is healthy", lambda: self.healthy("proxy"), UP_S)
+        wait_until("both groups are whole", self.whole, UP_S)
+        return self
+
+    def container(self, service: str) -> Any:
+        """The SDK's container of a service."""
+        filters = {
+            "label": [
+                f"com.docker.compose.project={PROJECT[1]}",
+                f"com.docker.compose.service={service}",
+            ]
+        }
+        (found,) = self._client.containers.list(all=True, filters=filters)
+        return found
+
+    def healthy(self, service: str) -> bool:
+        """By its health check."""
+        state = self.container(service).attrs["State"]
+        return bool(state.get("Health", {}).get("Status") == "healthy")
+
+    def cometmq(self, service: str, *words: str) -> tuple[int, str]:
+        """A command inside a container: exit code and standard output."""
+        done = self.container(service).exec_run(["cometmq", *words], demux=True)
+        return int(done.exit_code), (done.output[0] or b"").decode()
+
+    def state(self) -> dict[str, Any]:
+        """`cometmq ha status` by group, from the first container that can say."""
+        for service in (*NAMESERVERS, *BROKERS):
+            if self.container(service).status != "running":
+                continue
+            _, text = self.cometmq(service, "ha", "status", "-o", "json")
+            try:
+                return {one["group"]: one for one in json.loads(text)}
+            except ValueError:
+                continue
+        return {}
+
+    def whole(self) -> bool:
+        """Every group has a leader and both replicas in sync."""
+        found = self.state()
+        return set(found) >= set(GROUPS) and all(
+            one["leader"] != "none" and len(one["in_sync"]) == 2 for one in found.values()
+        )
+
+    def leader(self, group: str) -> str:
+        """The service that leads a group; empty when nobody does."""
+        number = str(self.state().get(group, {}).get("leader", ""))
+        return GROUPS[group][int(number)] if number.isdigit() else ""
+
+    # Faults.
+
+    def kill(self, service: str) -> None:
+        """docker kill."""
+        self.events.write("kill", service)
+        self.container(service).kill()
+
+    def stop(self, service: str) -> None:
+        """docker stop."""
+        self.events.write("stop", service)
+        self.container(service).stop(timeout=20)
+
+    def start(self, service: str) -> None:
+        """docker start."""
+        self.events.write("start", service)
+        self.container(service).start()
+
+    def pause(self, service: str) -> None:
+        """docker pause."""
+        self.events.write("pause", service)
+        self.container(service).pause()
+
+    def unpause(self, service: str) -> None:
+        """docker unpause."""
+        self.events.write("resume", service)
+        self.container(service).unpause()
+
+    def disconnect(self, service: str) -> None:
+        """Take it off the network."""
+        self.events.write("isolate", service)
+        self._network().disconnect(self.container(service))
+
+    def connect(self, service: str) -> None:
+        """Put it back."""
+        self.events.write("heal", service)
+        self._network().connect(self.container(service), aliases=[service])
+
+    def _network(self) -> Any:
+        return self._client.networks.get(f"{PROJECT[1]}_default")
+
+    def drop(self, sender: str, receiver: str) -> None:
+        """What `sender` sends does not arrive at `receiver`, until `heal`."""
+        self.events.write("cut", f"{sender}>{receiver}")
+        self._filter(receiver, "-A", self._address(sender))
+
+    def heal(self, sender: str, receiver: str) -> None:
+        """It arrives again."""
+        self.events.write("heal", f"{sender}>{receiver}")
+        self._filter(receiver, "-D", self._address(sender))
+
+    def _address(self, service: str) -> str:
+        networks = self.container(service).attrs["NetworkSettings"]["Networks"]
+        return str(networks[f"{PROJECT[1]}_default"]["IPAddress"])
+
+    def _filter(self, service: str, what: str, source: str) -> None:
+        pid = self.container(service).attrs["State"]["Pid"]
+        words = ["iptables", what, "INPUT", "-s", source, "-j", "DROP"]
+        self.engine.run("nsenter", f"--net=/proc/{pid}/ns/net", *words)
+
+    # The workload.
+
+    def load(self, run: str) -> None:
+        """Raw senders, readers and the official client, all through the published port."""
+        raw = (
+            "-m",
+            "cometmq.tests.drills.load",
+            "--senders",
+            "6",
+            "--pause",
+            "0.02",
+            "--readers",
+            "2",
+            "--group",
+            READERS,
+        )
+        official = (str(Path(__file__).with_name("official_load.py")), "--senders", "2")
+        self.events.write("load", run)
+        for name, words in (("raw", raw), ("official", official)):
+            path = self.folder / f"history-{name}-{run}.jsonl"
+            home = self.folder / f"home-{name}"
+            home.mkdir(exist_ok=True)
+            self.histories.append(path)
+            with (self.folder / f"client-{name}.txt").open("ab") as log:
+                self._loads.append(
+                    subprocess.Popen(
+                        [
+                            *self.engine.inside,
+                            sys.executable,
+                            "-P",
+                            *words,
+                            "--endpoints",
+                            ENDPOINT,
+                            "--topic",
+                            TOPIC,
+                            "--run",
+                            run,
+                            "--history",
+                            str(path),
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        cwd=home,
+                        env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
+                    )
+                )
+        self.more_acks(20)
+
+    def more_acks(self, count: int, seconds: float = SETTLE_S) -> None:
+        """Until so many more sends were acknowledged."""
+        wanted = self.ok.poll(self.histories) + count
+        wait_until(
+            f"{count} more acknowledged sends",
+            lambda: self.ok.poll(self.histories) >= wanted,
+            seconds,
+        )
+
+    def unload(self) -> None:
+        """Stop the senders, let the readers drain, stop them too."""
+        self.events.write("unload", "")
+        (official,) = (p for p in self._loads if "official_load.py" in " ".join(map(str, p.args)))  # type: ignore[arg-type]
+        official.send_signal(signal.SIGTERM)
+        official.wait(60)
+        wait_until("the readers have everything", self._delivered, 60.0)
+        for process in self._loads:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._loads:
+            process.wait(60)
+        self._loads.clear()
+
+    def _delivered(self) -> bool:
+        time.sleep(0.5)
+        promises = verdict.Promises.read(self.histories)
+        behind = set(promises.acknowledged) - set(promises.got)
+        return len(behind) < 200  # the raw senders still send
+
+    def compare(self, result: verdict.Verdict) -> None:
+        """Stop the brokers, copy their logs, and let the checker look."""
+        stores = {}
+        wait_until("both groups are whole", self.whole, SETTLE_S)
+        time.sleep(1.0)
+        leaders = {self.leader(group) for group in GROUPS}
+        # As in stage.py: nobody elects, and the leaders' last records reach their followers.
+        for service in (*NAMESERVERS, *sorted(BROKERS, key=lambda name: name not in leaders)):
+            self.container(service).stop(timeout=20)
+        for service in BROKERS:
+            stores[service] = self._copied(service)
+        promises = verdict.Promises.read(self.histories)
+        found = [
+            record
+            for names in GROUPS.values()
+            for record in verdict.records(stores[names[0]], TOPIC)
+        ]
+        events = list(history.read(self.folder / "events.jsonl"))
+        faults = [event["t"] for event in events if event["e"] in verdict.BREAKING | {"stop"}]
+        tails = verdict.archived(stores.values(), TOPIC)
+        verdict.check_log(result, promises, found, tails, faults)
+        result.reordered = []  # a sender's messages go to two groups, which have no common order
+        for names in GROUPS.values():
+            verdict.check_stores(result, {name: stores[name] for name in names})
+        verdict.measure(result, promises, events)
+
+    def _copied(self, service: str) -> Path:
+        parts, _ = self.container(service).get_archive("/data/store")
+        target = self.folder / "copies" / service
+        target.mkdir(parents=True)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as archive:
+            archive.extractall(target, filter="data")
+        return target / "store"

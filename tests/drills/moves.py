@@ -1,0 +1,180 @@
+"""What several drills do or look at: operator commands, power loss, archives, the followers' tail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cometmq.proto import v1
+
+from . import power_loss as emulator
+from . import verdict
+from .process import DrillError
+from .settings import LEASE_MS
+from .stage import TOPIC, Stage
+
+HA_S = 60.0
+#: A drill's limits are for a quiet machine; tests run beside others.
+SLACK = float(os.environ.get("COMETMQ_DRILL_SLACK", "8"))
+
+
+def ha(stage: Stage, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
+    """`cometmq ha ...` with JSON output; raises DrillError when it ends with another code."""
+    command = [sys.executable, "-P", "-m", "cometmq.cli.main", "ha", *arguments]
+    servers = [stage.plant.namesrv_address(name) for name in stage.plant.nameservers]
+    done = subprocess.run(
+        [*command, "--namesrv", ";".join(servers), "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=HA_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode not in codes:
+        raise DrillError(
+            f"ha {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}\n"
+            + stage.plant.places()
+        )
+    return json.loads(done.stdout) if done.stdout.strip() else {}
+
+
+def switchover(stage: Stage, to: str) -> Any:
+    """Planned change of the leader, by the command."""
+    stage.plant.note("switchover", to)
+    answer = ha(stage, "switchover", "--to", str(stage.plant.nodes[to].number))
+    stage.plant.wait("the new leader leads", lambda: stage.plant.leader() == to)
+    return answer
+
+
+def archives(stage: Stage) -> list[Path]:
+    """Every archived tail of every broker."""
+    found: list[Path] = []
+    for name in stage.plant.brokers:
+        found += sorted((stage.plant.store(name) / "ha" / "diverged").glob("*.log"))
+    return found
+
+
+def expect_no_cut(stage: Stage) -> None:
+    """Nobody cut anything off."""
+    found = archives(stage)
+    stage.check("no replica cut its log", not found, found)
+
+
+def expect_limit(stage: Stage, what: str, found_ms: float, limit_ms: float) -> None:
+    """A time within its limit, times the machine's slack."""
+    text = f"{found_ms:.0f} ms of {limit_ms:.0f}"
+    stage.check(f"{what} within the limit", found_ms <= limit_ms * SLACK, text)
+
+
+def epoch(stage: Stage, name: str) -> int:
+    """The newest epoch of a broker's history."""
+    answer = stage.plant.status(name)
+    return int(answer.beat.last_epoch) if answer is not None else 0
+
+
+def is_suspect(stage: Stage, name: str) -> bool | None:
+    """Its suspect mark; None when it does not answer."""
+    answer = stage.plant.status(name)
+    return None if answer is None else bool(answer.beat.suspect)
+
+
+def quiet(stage: Stage, seconds: float, leases: float = 0.0) -> None:
+    """Let time pass: seconds, or so many leases."""
+    time.sleep(max(seconds, leases * LEASE_MS / 1000))
+
+
+def hold_tail(stage: Stage, leader: str, count: int = 20) -> None:
+    """Let a leader of an asynchronous group acknowledge what no follower gets, and kill it."""
+    plant = stage.plant
+    for other in plant.brokers:
+        if other != leader:
+            plant.cut(leader, other)
+    before = len(_ok_ids(stage))
+    end = time.monotonic() + 0.9  # less than the lag limit: nobody leaves the in-sync set
+    while len(_ok_ids(stage)) < before + count and time.monotonic() < end:
+        time.sleep(0.02)
+    plant.kill(leader)
+    for other in plant.brokers:
+        plant.network.reset(leader, other)
+    plant.heal()
+
+
+def _ok_ids(stage: Stage) -> list[str]:
+    return verdict.Promises.read(stage.histories).acknowledged
+
+
+def replay(stage: Stage) -> int:
+    """Replay every archived tail; how many messages the command names."""
+    answer = ha(stage, "replay-tail")
+    stage.plant.note("replay", str(answer.get("messages")))
+    return int(answer.get("messages", 0))
+
+
+def expect_replayed(stage: Stage) -> None:
+    """After the comparison: every archived message that was answered OK is back in the log."""
+    result = stage.verdict
+    best = stage.plant.store(stage.plant.brokers[0])
+    there = {record.identity for record in verdict.records(best, TOPIC)}
+    missing = [identity for identity in result.archived if identity not in there]
+    stage.check("the archived tail was replayed", not missing, missing[:5])
+
+
+def power_loss(stage: Stage, *names: str, seed: int = 1) -> None:
+    """Lose power: every process is killed together, and what was not flushed is partly gone."""
+    plant = stage.plant
+    plant.note("power-loss", ",".join(names))
+    for name in names:
+        plant.kill(name, report=False)
+    for name in names:
+        emulator.lose(plant.store(name), seed)
+
+
+def force_elect(stage: Stage, name: str) -> Any:
+    """The operator's last resort."""
+    stage.plant.note("force-elect", name)
+    number = str(stage.plant.nodes[name].number)
+    return ha(stage, "force-elect", "--to", number, "--accept-loss", "--reason", "drill")
+
+
+def phase(stage: Stage) -> str:
+    """The controller's phase of the group."""
+    report = stage.plant.report()
+    return "" if report is None else str(report.phase)
+
+
+def hold_reason(stage: Stage) -> str:
+    """Why the group is held; empty when it is not."""
+    report = stage.plant.report()
+    return "" if report is None else str(report.state.hold_reason)
+
+
+def disk_fault(stage: Stage, name: str, target: str, code: int) -> None:
+    """Let a disk call fail on a broker."""
+    from . import ask
+
+    stage.plant.note("fault", f"{name} {target}")
+    address = stage.plant.client_address(name, direct=True)
+    ask.fault(address, target, kind=v1.DISK, target=target, action=v1.FAIL, code=code, rate=1.0)
+
+
+def exit_of(stage: Stage, name: str, seconds: float = 30.0) -> int:
+    """Wait until a broker's process ends by itself; its exit code."""
+    popen = stage.plant.nodes[name].popen
+    assert popen is not None
+    stage.plant.wait(f"{name} ends", lambda: popen.poll() is not None, seconds)
+    stage.plant.network.down(name)
+    return int(popen.returncode)
+
+
+def rss_mb(stage: Stage, name: str) -> float:
+    """Resident memory of a node."""
+    popen = stage.plant.nodes[name].popen
+    assert popen is not None
+    return float(psutil.Process(popen.pid).memory_info().rss) / (1 << 20)

@@ -1,0 +1,136 @@
+"""A drill's workload through the official Python client, unmodified: producers and a consumer in threads.
+
+`python official_load.py --endpoints A;B --topic T --history FILE` works until SIGTERM. The client retries by itself
+inside one call; what it finally raises is an `unknown`, and the message is sent again under the same identity. Imports the
+installed `rocketmq` package and nothing of ours but the history (the two copies of the protocol's modules do not mix).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
+
+from cometmq.tests.drills.history import History
+
+RETRY_S = 0.05
+RESOLVE_S = 20.0
+
+
+class Load:
+    """Threads that share one producer, and one consumer."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._history = History(options.history, f"official-{options.run}")
+        self._stop = threading.Event()
+        self._configuration = ClientConfiguration(options.endpoints, Credentials())
+        self._threads: list[threading.Thread] = []
+
+    def run(self) -> None:
+        """Until SIGTERM."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._stop.set())
+        if self._options.senders:
+            self._start_producer()
+        if self._options.group:
+            thread = threading.Thread(target=self._consume, daemon=True)
+            thread.start()
+        parent = os.getppid()
+        while not self._stop.wait(0.2) and os.getppid() == parent:
+            pass  # until we are told to stop, or whoever started us has gone
+        self._stop.set()
+        end = time.monotonic() + RESOLVE_S
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        self._history.close()
+        os._exit(0)  # the client's threads are not daemons
+
+    def _start_producer(self) -> None:
+        producer = Producer(self._configuration, [self._options.topic])
+        self._patiently(producer.startup)
+        for number in range(self._options.senders):
+            thread = threading.Thread(target=self._send_all, args=(producer, number), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _patiently(self, start: Any) -> None:
+        """The client gives up when the first route does not come; a drill does not."""
+        while not self._stop.is_set():
+            try:
+                start()
+                return
+            except Exception as error:
+                print(f"start: {error}", file=sys.stderr, flush=True)
+                time.sleep(RETRY_S)
+
+    def _send_all(self, producer: Any, number: int) -> None:
+        group, seq = f"{self._options.run}o{number}", 0
+        while not self._stop.is_set():
+            seq += 1
+            self._send(producer, group, seq)
+
+    def _send(self, producer: Any, group: str, seq: int) -> None:
+        identity = f"{group}-{seq}"
+        message = Message()
+        message.topic = self._options.topic
+        message.body = f"{identity}|official".encode()
+        message.message_group = group
+        while True:
+            self._history.write("invoke", identity, group=group, seq=seq)
+            try:
+                receipt = producer.send(message)
+            except Exception as error:  # whatever it raises is no answer to rely on
+                why = f"{type(error).__name__} {error}"[:200]
+                self._history.write("unknown", identity, why=why)
+                time.sleep(RETRY_S)
+            else:
+                self._history.write(
+                    "ok", identity, group=group, seq=seq, offset=getattr(receipt, "offset", None)
+                )
+                return
+
+    def _consume(self) -> None:
+        wanted = {self._options.topic: FilterExpression("*")}
+        consumer = SimpleConsumer(self._configuration, self._options.group, wanted, 2)
+        self._patiently(consumer.startup)
+        while not self._stop.is_set():
+            try:
+                for message in consumer.receive(32, 15) or []:
+                    identity = bytes(message.body).split(b"|")[0].decode()
+                    self._history.write("got", identity)
+                    consumer.ack(message)
+                    self._history.write("done", identity)
+            except Exception as error:
+                self._history.write("silent", "", why=f"{type(error).__name__} {error}"[:200])
+                time.sleep(RETRY_S)
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--endpoints", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--history", type=Path, required=True)
+    parser.add_argument("--run", default="a")
+    parser.add_argument("--senders", type=int, default=2)
+    parser.add_argument("--group", default="")
+    Load(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

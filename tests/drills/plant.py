@@ -1,0 +1,383 @@
+"""The processes of a drill: nameservers and brokers, each one started, killed, stopped and cut off by itself.
+
+Not `cometmq up`: a drill needs every process and every edge of the network in its own hand. Promises: each cluster has a
+net of 127/8 of its own (reserved while it lives), so that all use the usual ports and run side by side; only processes that
+this object started are signalled, by id; `close` leaves none behind; every fault is written to events.jsonl with
+the time at which it was done. The timers are those of the test profile (HA note, 6.10) unless a drill says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from cometmq.proto import v1
+
+from . import ask, power_loss
+from .history import History
+from .network import CLIENT, Network
+from .power_loss import arm
+from .process import DrillError, Process, accepts, reserve_net
+from .settings import (
+    CLIENT_PORT,
+    CLUSTER,
+    GROUP,
+    HA_PORT,
+    NAMESRV_PORT,
+    Setup,
+    broker_conf,
+    namesrv_conf,
+)
+
+START_S = 60.0  # a loaded machine; what a drill measures it measures from its own events
+STOP_S = 30.0
+POLL_S = 0.04
+
+
+class Plant:
+    """All processes of one drill under `folder`."""
+
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        self.folder, self.setup = folder, setup
+        folder.mkdir(parents=True, exist_ok=True)
+        self.events = History(folder / "events.jsonl", "drill")
+        self._seat, self._net = reserve_net()
+        names = [f"ns{n}" for n in range(setup.nameservers)]
+        names += [f"b{n}" for n in range(setup.brokers)]
+        self.nodes = {name: self._process(at, name) for at, name in enumerate(names)}
+        self.network = Network(self._pids)
+        for node in self.nodes.values():
+            if node.is_broker and setup.power:
+                power_loss.arm(self.store(node.name))
+            ports = (CLIENT_PORT, HA_PORT) if node.is_broker else (NAMESRV_PORT,)
+            for port in ports:
+                self.network.add(node.name, (node.public, port), (node.private, port))
+
+    def _process(self, at: int, name: str) -> Process:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        if name.startswith("b"):
+            arm(folder / "store")
+        return Process(name, f"{self._net}.{10 + at}", f"{self._net}.{110 + at}", folder)
+
+    def _pids(self) -> dict[str, int]:
+        return {n.name: n.popen.pid for n in self.nodes.values() if n.popen is not None and n.runs}
+
+    @property
+    def brokers(self) -> list[str]:
+        return [node.name for node in self.nodes.values() if node.is_broker]
+
+    @property
+    def nameservers(self) -> list[str]:
+        return [node.name for node in self.nodes.values() if not node.is_broker]
+
+    @property
+    def endpoints(self) -> str:
+        """Every broker's clients' address, as official clients take them."""
+        return ";".join(self.client_address(name) for name in self.brokers)
+
+    @property
+    def namesrv(self) -> str:
+        return ";".join(f"{self.nodes[n].public}:{NAMESRV_PORT}" for n in self.nameservers)
+
+    def client_address(self, name: str, *, direct: bool = False) -> str:
+        """Where clients dial a broker; `direct`: past the proxy."""
+        node = self.nodes[name]
+        return f"{node.private if direct else node.public}:{CLIENT_PORT}"
+
+    def ha_address(self, name: str) -> str:
+        """The replication port, past the proxy: the drill itself is never cut off."""
+        return f"{self.nodes[name].private}:{HA_PORT}"
+
+    def namesrv_address(self, name: str) -> str:
+        """The nameserver's port, past the proxy."""
+        return f"{self.nodes[name].private}:{NAMESRV_PORT}"
+
+    def store(self, name: str) -> Path:
+        """The store directory of a broker."""
+        return self.nodes[name].folder / "store"
+
+    # Life and death.
+
+    def start(self) -> Self:
+        """Start everything; returns when a leader takes writes and all are in sync."""
+        first = self.setup.first_brokers or self.setup.brokers
+        started = [*self.nameservers, *self.brokers[:first]]
+        for name in started:
+            self.start_node(name, wait=False)
+        for name in started:
+            self.wait_serving(name)
+        self.wait_leader()
+        self.wait_in_sync(first)
+        return self
+
+    def start_node(self, name: str, *, wait: bool = True, conf: Mapping[str, str] = {}) -> None:
+        """Start one process, on the data that it has."""
+        node = self.nodes[name]
+        if node.runs:
+            raise DrillError(f"{name} runs already")
+        file = node.folder / ("broker.conf" if node.is_broker else "namesrv.conf")
+        if not file.exists() or conf:
+            file.write_text("".join(f"{k}={v}\n" for k, v in {**self.conf(name), **conf}.items()))
+        command = [sys.executable, "-P", "-m", "cometmq.cli.main"]
+        command += ["broker" if node.is_broker else "namesrv", "-c", str(file), "--grace", "3"]
+        command.append("--supervised")  # it ends when we do: its standard input is our pipe
+        with (node.folder / "log.txt").open("ab") as log:
+            node.popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                env={"MALLOC_ARENA_MAX": "2", **os.environ, **node.env},
+            )
+        assert node.popen.stdin is not None
+        node.popen.stdin.write(b"{}\n")
+        node.popen.stdin.flush()
+        node.starts += 1
+        node.paused = False
+        self.network.up(name)
+        self.note("start", name)
+        if wait:
+            self.wait_serving(name)
+
+    def conf(self, name: str) -> dict[str, str]:
+        """The settings of a node's file."""
+        node = self.nodes[name]
+        if not node.is_broker:
+            others = [
+                f"{self.nodes[other].public}:{NAMESRV_PORT}"
+                for other in self.nameservers
+                if other != name
+            ]
+            return namesrv_conf(self.setup, node.private, node.folder, others)
+        addresses = (node.public, node.private)
+        return broker_conf(self.setup, node.number, addresses, node.folder, self.namesrv)
+
+    def wait_serving(self, name: str, seconds: float = START_S) -> None:
+        """Until its ports accept."""
+        node = self.nodes[name]
+        port = CLIENT_PORT if node.is_broker else NAMESRV_PORT
+
+        def serves() -> bool:
+            if not node.runs:
+                raise DrillError(f"{name} ended with {node.code}\n{self.tail(name)}")
+            return accepts(node.private, port)
+
+        self.wait(f"{name} serves", serves, seconds)
+
+    def kill(self, name: str, *, report: bool | None = None) -> None:
+        """kill -9; the controller is told when `report` says so (default: the setup's)."""
+        node = self.nodes[name]
+        incarnation = 0
+        assert node.popen is not None
+        self.note("kill", name)
+        node.popen.send_signal(signal.SIGKILL)
+        node.popen.wait(STOP_S)
+        self.network.down(name)
+        if node.is_broker and (self.setup.report_exits if report is None else report):
+            self.report_exit(name, incarnation)
+
+    def report_exit(self, name: str, incarnation: int = 0) -> None:
+        """What a supervisor tells every nameserver when a broker has ended."""
+        request = v1.ProcessExitedRequest(
+            replica=v1.ReplicaIdentity(
+                cluster=CLUSTER,
+                group=GROUP,
+                broker_id=self.nodes[name].number,
+                incarnation=incarnation,
+            ),
+            status="signal 9 (SIGKILL)",
+        )
+        for server in self.nameservers:
+            if self.nodes[server].runs and not self.nodes[server].paused:
+                ask.process_exited(self.namesrv_address(server), request)
+
+    def stop(self, name: str) -> int:
+        """SIGTERM, and wait for the end; the exit code."""
+        node = self.nodes[name]
+        assert node.popen is not None
+        self.note("stop", name)
+        node.popen.send_signal(signal.SIGTERM)
+        try:
+            code = node.popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise DrillError(f"{name} did not stop\n{self.tail(name)}") from None
+        self.network.down(name)
+        return code
+
+    def pause(self, *names: str) -> None:
+        """SIGSTOP."""
+        for name in names:
+            self._signal(name, signal.SIGSTOP)
+            self.nodes[name].paused = True
+        self.note("pause", ",".join(names))
+
+    def resume(self, *names: str) -> None:
+        """SIGCONT."""
+        for name in names:
+            self._signal(name, signal.SIGCONT)
+            self.nodes[name].paused = False
+        self.note("resume", ",".join(names))
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        popen = self.nodes[name].popen
+        assert popen is not None
+        popen.send_signal(number)
+
+    def restart(self, name: str) -> None:
+        """Stop and start."""
+        self.stop(name)
+        self.start_node(name)
+
+    def close(self) -> None:
+        """End everything, however it is."""
+        for node in self.nodes.values():
+            if node.popen is not None and node.runs:
+                with suppress(ProcessLookupError):
+                    node.popen.send_signal(signal.SIGKILL)
+                    node.popen.send_signal(signal.SIGCONT)
+                node.popen.wait(STOP_S)
+        self.network.close()
+        ask.forget(self._net + ".")
+        self._seat.close()
+        self.events.close()
+
+    # The network, with a note of each fault.
+
+    def cut(self, one: str, other: str, *, both: bool = True) -> None:
+        """Hold what flows between two nodes."""
+        self.note("cut", f"{one}{'-' if both else '>'}{other}")
+        self.network.cut(one, other, both=both)
+
+    def isolate(self, name: str, *, clients: bool = False) -> None:
+        """From all other nodes; `clients`: from clients, too."""
+        others = [other for other in self.nodes if other != name] + ([CLIENT] if clients else [])
+        self.note("isolate", name)
+        self.network.isolate(name, others)
+
+    def heal(self) -> None:
+        """No network faults any more."""
+        self.note("heal", "")
+        self.network.heal_all()
+
+    def note(self, event: str, what: str, **more: Any) -> None:
+        """An event of the drill, with its time."""
+        self.events.write(event, what, **more)
+
+    # Looking.
+
+    def status(self, name: str) -> Any:
+        """What a broker says of itself; None when it does not answer."""
+        node = self.nodes[name]
+        if not node.runs or node.paused:
+            return None
+        return ask.status(self.ha_address(name))
+
+    def role(self, name: str) -> str:
+        """follower, promoting, leader, fenced or hold; empty when it does not answer."""
+        answer = self.status(name)
+        return str(answer.role) if answer is not None else ""
+
+    def leaders(self) -> list[str]:
+        """Everybody who says that it leads and may write now."""
+        return [name for name in self.brokers if self.role(name) == "leader"]
+
+    def leader(self) -> str:
+        """The leader of the highest epoch; empty when there is none."""
+        found = [(s.beat.last_epoch, n) for n in self.brokers if (s := self.status(n)) is not None
+                 and s.role == "leader"]  # fmt: skip
+        return max(found)[1] if found else ""
+
+    def followers(self) -> list[str]:
+        """The others that run."""
+        leader = self.leader()
+        return [name for name in self.brokers if name != leader and self.nodes[name].runs]
+
+    def report(self) -> Any:
+        """The active controller's v1.GroupReport; None when no controller answers."""
+        for server in self.nameservers:
+            node = self.nodes[server]
+            if not node.runs or node.paused:
+                continue
+            found = ask.groups(self.namesrv_address(server))
+            for one in found:
+                if one.active and one.state.group == GROUP:
+                    return one
+        return None
+
+    def in_sync(self) -> list[str]:
+        """Who is in the in-sync set, as the leader's client port says."""
+        leader = self.leader()
+        if not leader:
+            return []
+        return [f"b{n}" for n in ask.in_sync(self.client_address(leader, direct=True))]
+
+    def wait(self, what: str, test: Callable[[], Any], seconds: float = START_S) -> Any:
+        """Poll until it is true; raises DrillError."""
+        end = time.monotonic() + seconds
+        while True:
+            answer = test()
+            if answer:
+                return answer
+            if time.monotonic() > end:
+                raise DrillError(f"not within {seconds:g} s: {what}; {self.places()}")
+            time.sleep(POLL_S)
+
+    def wait_leader(self, *, but: str = "", seconds: float = START_S) -> str:
+        """Until somebody leads (another one than `but`); its name."""
+
+        def led() -> str:
+            found = self.leader()
+            return found if found != but else ""
+
+        name: str = self.wait(f"a leader{' that is not ' + but if but else ''}", led, seconds)
+        self.note("leads", name)
+        return name
+
+    def wait_in_sync(self, count: int, seconds: float = START_S) -> list[str]:
+        """Until so many are in sync; their names."""
+
+        def counted() -> list[str]:
+            found = self.in_sync()
+            return found if len(found) == count else []
+
+        found: list[str] = self.wait(f"{count} in sync", counted, seconds)
+        return found
+
+    def tail(self, name: str, lines: int = 12) -> str:
+        """The end of a node's log."""
+        file = self.nodes[name].folder / "log.txt"
+        text = file.read_text(errors="replace") if file.exists() else ""
+        return f"--- {name}\n" + "\n".join(text.splitlines()[-lines:])
+
+    def log(self, name: str) -> str:
+        """All that a node logged."""
+        file = self.nodes[name].folder / "log.txt"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def places(self) -> str:
+        """Where every broker is, in one line each."""
+        lines = []
+        for name in self.brokers:
+            answer = self.status(name)
+            if answer is None:
+                lines.append(f"{name}: {'paused' if self.nodes[name].paused else 'silent'}")
+                continue
+            beat = answer.beat
+            lines.append(
+                f"{name}: {answer.role} promised={beat.promised_epoch} last={beat.last_epoch} "
+                f"end={beat.log_end} confirm={beat.confirm} {beat.write_refusal} {answer.detail}"
+            )
+        return "\n".join(lines)
+
+    def story(self) -> str:
+        """The same, with the ends of all logs; for the file about a failure."""
+        return "\n".join([self.places(), *(self.tail(name) for name in self.nodes)])

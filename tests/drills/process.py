@@ -1,0 +1,67 @@
+"""One process of a drill's plant, and the loopback net that a plant has for itself."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class DrillError(AssertionError):
+    """A drill could not be carried out; the sentence says at which step."""
+
+
+@dataclass(slots=True)
+class Process:
+    """One node and its process, if it runs."""
+
+    name: str
+    public: str
+    private: str
+    folder: Path
+    popen: subprocess.Popen[bytes] | None = None
+    paused: bool = False
+    starts: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        return self.popen is not None and self.popen.poll() is None
+
+    @property
+    def is_broker(self) -> bool:
+        return self.name.startswith("b")
+
+    @property
+    def number(self) -> int:
+        return int(self.name.lstrip("bns"))
+
+    @property
+    def code(self) -> int | None:
+        """How it ended."""
+        return self.popen.returncode if self.popen is not None else None
+
+
+def reserve_net() -> tuple[socket.socket, str]:
+    """A net 127.x.y that nobody else uses while the socket is open."""
+    for _ in range(100):
+        net = f"127.{random.randint(10, 250)}.{random.randint(1, 254)}"
+        seat = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            seat.bind((f"{net}.1", 9))
+        except PermissionError:
+            seat.bind((f"{net}.1", 9009))
+        except OSError:
+            seat.close()
+            continue
+        return seat, net
+    raise DrillError("no free net of 127/8")
+
+
+def accepts(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,258 @@
+"""`scripts/drill`: runs drills and says what came of them, as table, JSON, JUnit and pictures.
+
+scripts/drill --list                      the forty of the table
+scripts/drill --only 5 [--mode async]     one of them; several: --only 5,6,9
+scripts/drill --all --report docs/drills.md
+scripts/drill --seed 7 --faults kill,pause,cut --mode sync --seconds 20 --out verdict.json
+scripts/drill --random 100                so many in a row, seeds from --seed on
+scripts/drill --kills 50 [--default-timers]   the distribution of recovery times
+scripts/drill --compose                   on containers, where a Docker engine runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from . import chance, history, report, timeline
+from .settings import Setup
+from .stage import Stage
+from .table import DRILLS, cases, drill
+from .verdict import Verdict
+
+
+def perform(
+    folder: Path,
+    verdict: Verdict,
+    setup: Setup,
+    body: Callable[[Stage], None],
+    *,
+    scale: float = 0.0,
+    seed: int = 1,
+) -> Verdict:
+    """One drill in `folder`; whatever goes wrong is in the verdict."""
+    started = time.monotonic()
+    with Stage(folder, setup, verdict, scale=scale, seed=seed) as stage:
+        try:
+            stage.open()
+            body(stage)
+        except Exception as error:  # the verdict of a drill that could not be carried out
+            verdict.error = f"{type(error).__name__}: {error}"
+            (folder / "error.txt").write_text(traceback.format_exc() + "\n" + stage.plant.story())
+        histories = list(stage.histories)
+    verdict.seconds = time.monotonic() - started
+    title = f"drill {verdict.drill} ({verdict.mode}): {verdict.title}"
+    events = list(history.read(folder / "events.jsonl"))
+    (folder / "timeline.svg").write_text(timeline.draw(events, histories, title))
+    return verdict
+
+
+def run_drill(
+    number: int, mode: str, folder: Path, *, scale: float = 0.0, seed: int = 1
+) -> Verdict:
+    """One drill of the table in one mode."""
+    row = drill(number)
+    verdict = Verdict(str(number), row.title, mode)
+    return perform(folder, verdict, row.setup_of(mode), row.run, scale=scale, seed=seed)
+
+
+def run_random(
+    folder: Path,
+    seed: int,
+    mode: str,
+    *,
+    faults: tuple[str, ...] = chance.FAULTS,
+    seconds: float = 8.0,
+    after: int = chance.AFTER,
+) -> Verdict:
+    """One random drill."""
+    verdict = Verdict(f"seed {seed}", f"random {','.join(faults)}", mode)
+    brokers = 2 + seed % 2
+    setup = replace(Setup(brokers=brokers, nameservers=1 + 2 * (seed % 3 == 2)).with_mode(mode))
+
+    def body(stage: Stage) -> None:
+        chance.random_faults(stage, faults, seconds, after)
+
+    return perform(folder, verdict, setup, body, seed=seed)
+
+
+def run_kills(
+    folder: Path, count: int, mode: str, *, default_timers: bool, report_exits: bool
+) -> Verdict:
+    """Kills of the leader, for the distribution of recovery times."""
+    what = "default timers" if default_timers else "test timers"
+    told = "exit told" if report_exits else "lease runs out"
+    verdict = Verdict(f"{count} kills", f"{what}, {told}", mode)
+    setup = Setup(default_timers=default_timers, report_exits=report_exits).with_mode(mode)
+    return perform(folder, verdict, setup, lambda stage: chance.kills(stage, count))
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/drill", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="name the drills")
+    parser.add_argument("--all", action="store_true", help="every drill in every mode")
+    parser.add_argument("--only", help="numbers of drills, separated by commas")
+    parser.add_argument("--mode", help="sync, async or 'sync 2'; default: each that a drill has")
+    parser.add_argument("--seed", type=int, help="of a random drill, or of drill 38")
+    parser.add_argument(
+        "--faults", help="kill,pause,cut; with --compose kill,stop,pause,disconnect"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="of faults in a random drill")
+    parser.add_argument(
+        "--after", type=int, default=chance.AFTER, help="sends after the last fault"
+    )
+    parser.add_argument("--random", type=int, metavar="N", help="so many random drills")
+    parser.add_argument("--kills", type=int, metavar="N", help="kill the leader so often")
+    parser.add_argument("--default-timers", action="store_true", help="those that users have")
+    parser.add_argument("--no-exit-report", action="store_true", help="the lease has to run out")
+    parser.add_argument(
+        "--scale", type=float, default=0.0, help="1 is the full length of long drills"
+    )
+    parser.add_argument("--compose", action="store_true", help="drills on containers")
+    parser.add_argument("--services", help="with --compose: these only, such as ns0,a0")
+    parser.add_argument(
+        "--no-build", action="store_true", help="with --compose: the image is there"
+    )
+    parser.add_argument("--out", type=Path, help="write the verdicts as JSON")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", help="no runs: read verdicts of --out files"
+    )
+    parser.add_argument("--junit", type=Path, help="write the verdicts as JUnit XML")
+    parser.add_argument("--report", type=Path, help="write the page of the last results")
+    parser.add_argument("--note", default="", help="a paragraph for the page of the last results")
+    parser.add_argument("--picture", type=Path, help="folder for the timelines")
+    parser.add_argument("--keep", type=Path, help="folder for everything that failing drills left")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what was asked for; 1 when a promise was broken."""
+    options = parse(arguments)
+    if options.list:
+        for row in DRILLS:
+            print(f"{row.number:>3}  {', '.join(row.modes):<12}  {row.title} -> {row.expected}")
+        return 0
+    if options.compose:
+        from .compose import main as compose_main
+
+        return compose_main(options)
+    if options.merge:
+        found = _merged(options.merge)
+        _tell(options, found)
+        return 0 if all(one.passed for one in found) else 1
+    found = [_one(options, name, do) for name, do in _jobs(options)]
+    _tell(options, found)
+    return 0 if all(one.passed for one in found) else 1
+
+
+def _merged(paths: list[Path]) -> list[Verdict]:
+    """The last verdict of each drill in each mode."""
+    last: dict[tuple[str, str], Verdict] = {}
+    for path in paths:
+        for one in report.from_json(path.read_text()):
+            last[one.drill, one.mode] = one
+    return sorted(last.values(), key=lambda one: (len(one.drill), one.drill, one.mode))
+
+
+Job = tuple[str, Callable[[Path], Verdict]]
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    """What to run, by name."""
+    mode = options.mode or "sync"
+    if options.kills:
+        return [
+            (
+                "kills",
+                lambda folder: run_kills(
+                    folder,
+                    options.kills,
+                    mode,
+                    default_timers=options.default_timers,
+                    report_exits=not options.no_exit_report,
+                ),
+            )
+        ]
+    if options.all or options.only:
+        wanted = {int(part) for part in options.only.split(",")} if options.only else None
+        chosen = [
+            (number, its)
+            for number, its in cases()
+            if (wanted is None or number in wanted) and options.mode in (None, its)
+        ]
+        return [(f"{number} {its}", _case(number, its, options)) for number, its in chosen]
+    first = options.seed if options.seed is not None else int(time.time())
+    return [
+        (f"seed {seed}", _seeded(seed, options))
+        for seed in range(first, first + (options.random or 1))
+    ]
+
+
+def _case(number: int, mode: str, options: argparse.Namespace) -> Callable[[Path], Verdict]:
+    seed = options.seed if options.seed is not None else 1
+    return lambda folder: run_drill(number, mode, folder, scale=options.scale, seed=seed)
+
+
+def _seeded(seed: int, options: argparse.Namespace) -> Callable[[Path], Verdict]:
+    faults = tuple(options.faults.split(",")) if options.faults else chance.FAULTS
+    mode = options.mode or ("sync", "async")[seed % 2]
+    return lambda folder: run_random(
+        folder, seed, mode, faults=faults, seconds=options.seconds, after=options.after
+    )
+
+
+def _one(options: argparse.Namespace, name: str, do: Callable[[Path], Verdict]) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="cometmq-drill-", ignore_cleanup_errors=True) as folder:
+        result = do(Path(folder))
+        print(
+            f"{name}: {'passed' if result.passed else 'FAILED'} in {result.seconds:.1f} s",
+            flush=True,
+        )
+        slug = name.replace(" ", "-")
+        if options.picture:
+            report.write(
+                options.picture / f"{slug}.svg", (Path(folder) / "timeline.svg").read_text()
+            )
+        if options.keep and not result.passed:
+            ignore = shutil.ignore_patterns("consumequeue", "index", "home-*")
+            shutil.copytree(folder, options.keep / slug, dirs_exist_ok=True, ignore=ignore)
+    return result
+
+
+def _tell(options: argparse.Namespace, found: list[Verdict]) -> None:
+    report.show(found)
+    times = sorted(ms for one in found for ms in one.rto_ms)
+    if len(times) > 3:
+        print(distribution(times))
+    if options.out:
+        report.write(options.out, report.as_json(found))
+    if options.junit:
+        report.write(options.junit, report.as_junit(found))
+    if options.report:
+        rows = [(str(row.number), row.title, row.expected) for row in DRILLS]
+        how = options.note
+        report.write(options.report, report.as_page(found, rows, how))
+
+
+def distribution(times: list[float]) -> str:
+    """Median, p99 and maximum."""
+    p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
+    return (
+        f"{len(times)} faults, first OK after: median {statistics.median(times):.0f} ms, "
+        f"p99 {p99:.0f} ms, max {max(times):.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a drill's processes are configured with: the usual ports, the test profile's timers, a drill's own wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+CLUSTER, GROUP = "Drill", "broker-a"
+NAMESRV_PORT, CLIENT_PORT, HA_PORT, METRICS_PORT = 9876, 8081, 10912, 5557
+SEGMENT = 1 << 20
+LEASE_MS = 600
+#: HA note, 6.10.
+TEST_PROFILE = {
+    "controllerLeaseMs": str(LEASE_MS),
+    "controllerBeatIntervalMs": "100",
+    "haBeatIntervalMs": "100",
+    "slaveTimeout": "1000",
+    "haInSyncLagMs": "1200",
+    "haReconnectMinMs": "20",
+    "haReconnectMaxMs": "200",
+    "haRefusedRetryMs": "300",
+    "registerBrokerPeriod": "200",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a drill starts with."""
+
+    brokers: int = 2
+    nameservers: int = 1
+    sync: bool = True
+    sync_flush: bool = False
+    min_in_sync: int = 1
+    controller: bool = True
+    segment: int = SEGMENT
+    conf: Mapping[str, str] = field(default_factory=dict)  # of every broker
+    namesrv_conf: Mapping[str, str] = field(default_factory=dict)
+    default_timers: bool = False  # those that users have
+    report_exits: bool = (
+        True  # as a supervisor does: a killed broker's exit is told to the controller
+    )
+    power: bool = False  # brokers keep shadows of what they flushed, so that they can lose power
+    first_brokers: int = 0  # start only so many at first; 0: all
+
+    def with_mode(self, mode: str) -> Setup:
+        """The same in `sync` or `async`."""
+        sync = mode != "async"
+        return replace(self, sync=sync, min_in_sync=self.min_in_sync if sync else 1)
+
+
+def broker_conf(
+    setup: Setup, number: int, addresses: tuple[str, str], folder: Path, namesrv: str
+) -> dict[str, str]:
+    """broker.conf; `addresses` are the public and the private one."""
+    role = "SYNC_MASTER" if setup.sync else "ASYNC_MASTER"
+    if not setup.controller and number > 0:
+        role = "SLAVE"
+    return {
+        "brokerClusterName": CLUSTER,
+        "brokerName": GROUP,
+        "brokerId": str(number),
+        "brokerRole": role,
+        "flushDiskType": "SYNC_FLUSH" if setup.sync_flush else "ASYNC_FLUSH",
+        "minInSyncReplicas": str(setup.min_in_sync if setup.sync else 1),
+        "brokerIP1": addresses[0],
+        "bindAddress": addresses[1],
+        "grpcServerPort": str(CLIENT_PORT),
+        "haListenPort": str(HA_PORT),
+        "metricsPromExporterPort": str(METRICS_PORT),
+        "namesrvAddr": namesrv,
+        "storePathRootDir": str(folder / "store"),
+        "mappedFileSizeCommitLog": str(setup.segment),
+        "testHooks": "true",
+        "enableControllerMode": "true" if setup.controller else "false",
+        **({} if setup.default_timers else TEST_PROFILE),
+        **setup.conf,
+    }
+
+
+def namesrv_conf(setup: Setup, private: str, folder: Path, others: list[str]) -> dict[str, str]:
+    """namesrv.conf; `others` are the other controllers."""
+    timers = {} if setup.default_timers else TEST_PROFILE
+    found = {
+        "bindAddress": private,
+        "listenPort": str(NAMESRV_PORT),
+        "namesrvDataDir": str(folder / "data"),
+        "waitForKnownGroups": "2000",
+        **{key: value for key, value in timers.items() if key.startswith("controller")},
+        **setup.namesrv_conf,
+    }
+    if setup.controller:
+        found["controller"] = "true"
+        if others:
+            found["controllerPeers"] = ",".join(others)
+    return found

@@ -1,0 +1,321 @@
+"""A drill while it runs: the plant, the workload, the watcher of roles, the expectations, and the end of it all.
+
+`finish` is the same for every drill (HA note, 6.12): heal, start what is down, wait until all are in sync, stop the
+senders, let the consumers drain, wait until all logs end alike, stop the processes, and let the checker compare.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from . import ask, history, verdict
+from .logwalk import log_end
+from .plant import POLL_S, START_S, Plant
+from .process import DrillError
+from .settings import Setup
+
+TOPIC, READERS = "drill", "drill-readers"
+WATCH_S = 0.1
+SETTLE_S = 60.0
+UNLOAD_S = 40.0
+# Longer than a message stays hidden whose answer a killed node took with it (load.py: 10 s).
+DRAIN_IDLE_S = 13.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How much load, through which clients."""
+
+    senders: int = 10
+    readers: int = 2
+    official: int = 2  # threads of the official client; 0: without it
+    official_reads: bool = False
+    pause_s: float = 0.02
+    size: int = 200
+
+
+class Stage:
+    """One run of one drill."""
+
+    def __init__(
+        self,
+        folder: Path,
+        setup: Setup,
+        result: verdict.Verdict,
+        *,
+        scale: float = 0.0,
+        seed: int = 1,
+    ) -> None:
+        """`scale` stretches the long drills: 1 is the full length, 0 the shortest that makes sense."""
+        self.folder, self.setup, self.verdict = folder, setup, result
+        self.scale, self.seed = scale, seed
+        self.plant = Plant(folder, setup)
+        self.histories: list[Path] = []
+        self.ok = history.Counter("ok")
+        self._loads: list[subprocess.Popen[bytes]] = []
+        self._readers: list[subprocess.Popen[bytes]] = []
+        self._watching = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True, name="watcher")
+        #: What the checker leaves out where a drill removes old segments on purpose.
+        self.compare_queues = self.check_content = True
+        self.compare_ends = True  #: not where the leader writes something of its own until it stops
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._watching.set()
+        if self._watcher.ident is not None:
+            self._watcher.join(10.0)
+        for process in [*self._loads, *self._readers]:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.plant.close()
+
+    def open(self, *, topic: bool = True) -> Self:
+        """Start the cluster, with the workload's topic and group."""
+        self.plant.start()
+        self._watcher.start()
+        if topic:
+            leader = self.plant.client_address(self.plant.wait_leader(), direct=True)
+            self.retry("create the topic", lambda: ask.create_topic(leader, TOPIC))
+            self.retry("create the group", lambda: ask.create_group(leader, READERS))
+        return self
+
+    def retry(self, what: str, do: Callable[[], Any], seconds: float = START_S) -> Any:
+        """Call until it answers OK (code 20000) or seconds are over."""
+
+        def answered() -> Any:
+            try:
+                answer = do()
+            except grpc.RpcError:
+                return None
+            return answer if answer.code == 20000 else None
+
+        return self.plant.wait(what, answered, seconds)
+
+    # The workload.
+
+    def load(self, workload: Workload = Workload(), run: str = "a") -> None:
+        """Start the senders and readers; returns when the first message was acknowledged."""
+        plant = self.plant
+        plant.note("load", run)
+        before = self.acks()
+        if workload.senders:
+            self._loads.append(
+                self._client(
+                    f"raw-{run}",
+                    *("-m", "cometmq.tests.drills.load", "--run", run),
+                    *("--senders", str(workload.senders), "--pause", str(workload.pause_s)),
+                    *("--size", str(workload.size)),
+                )
+            )
+        if workload.official:
+            script = str(Path(__file__).with_name("official_load.py"))
+            more = ("--group", READERS) if workload.official_reads else ()
+            self._loads.append(
+                self._client(
+                    f"official-{run}",
+                    *(script, "--run", run, "--senders", str(workload.official), *more),
+                )
+            )
+        if workload.readers:
+            self.read(workload.readers, run)
+        if workload.senders:
+            self.wait_acks(before + 1)
+
+    def read(self, readers: int = 2, run: str = "a") -> None:
+        """Start consumers."""
+        self._readers.append(
+            self._client(
+                f"reads-{run}",
+                *("-m", "cometmq.tests.drills.load", "--run", run, "--senders", "0"),
+                *("--readers", str(readers), "--group", READERS, "--resolve", "3"),
+            )
+        )
+
+    def _client(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        path = self.folder / f"history-{name}.jsonl"
+        self.histories.append(path)
+        home = self.folder / f"home-{name}"
+        home.mkdir(exist_ok=True)
+        with (self.folder / f"client-{name}.txt").open("ab") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-P", *arguments, "--endpoints", self.endpoints),
+                    *("--topic", TOPIC, "--history", str(path)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "HOME": str(home), "GRPC_VERBOSITY": "NONE"},
+                cwd=home,
+            )
+
+    @property
+    def endpoints(self) -> str:
+        """What the clients are told."""
+        return self.plant.endpoints
+
+    def acks(self) -> int:
+        """Acknowledged sends so far."""
+        return self.ok.poll(self.histories)
+
+    def wait_acks(self, count: int, seconds: float = START_S) -> int:
+        """Until so many were acknowledged in all."""
+        self.plant.wait(f"{count} acknowledged sends", lambda: self._enough(count), seconds)
+        return self.ok.count
+
+    def more_acks(self, count: int, seconds: float = START_S) -> int:
+        """Until so many more were acknowledged from now on."""
+        return self.wait_acks(self.acks() + count, seconds)
+
+    def _enough(self, count: int) -> bool:
+        for process in self._loads:
+            if process.poll() is not None:
+                raise DrillError(f"a load ended with {process.returncode}: {self.client_errors()}")
+        return self.acks() >= count
+
+    def client_errors(self) -> str:
+        """What the clients' processes printed."""
+        files = sorted(self.folder.glob("client-*.txt"))
+        return " ".join(path.read_text(errors="replace")[-600:] for path in files)
+
+    def acks_within(self, seconds: float) -> int:
+        """How many sends are acknowledged while so long passes."""
+        before = self.acks()
+        time.sleep(seconds)
+        return self.acks() - before
+
+    def unload(self) -> None:
+        """Stop the senders; what is unknown is resolved as far as it can be."""
+        self.plant.note("unload", "")
+        for process in self._loads:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._loads:
+            try:
+                process.wait(UNLOAD_S)
+            except subprocess.TimeoutExpired:
+                raise DrillError(f"a load did not stop: {self.client_errors()}") from None
+        self._loads.clear()
+
+    # What is expected.
+
+    def check(self, what: str, passed: bool, found: object = "") -> None:
+        """Note an expectation and whether it was met."""
+        self.verdict.checks.append(verdict.Check(what, bool(passed), str(found)))
+        self.plant.note("check", what, passed=bool(passed))
+
+    # The end.
+
+    def finish(self, *, settle: bool = True, drain: bool = True) -> None:
+        """Heal everything, drain, stop, compare."""
+        plant = self.plant
+        if settle:
+            self.settle()
+        if self._loads:
+            self.unload()
+        if drain and self._readers:
+            self._drain()
+        for process in self._readers:
+            process.terminate()
+        for process in self._readers:
+            process.wait(UNLOAD_S)
+        self._readers.clear()
+        if settle:
+            self.wait_alike()
+        leader = plant.leader()
+        # Nobody is left to elect another leader. It stops first: what it writes about messages that are still out
+        # has to reach its followers.
+        brokers = sorted(plant.brokers, key=lambda name: name != leader)
+        for name in (*plant.nameservers, *brokers):
+            if plant.nodes[name].runs:
+                plant.stop(name)
+        self.compare()
+
+    def settle(self) -> None:
+        """Heal the network, resume and start whatever is down, wait for a whole in-sync set."""
+        plant = self.plant
+        plant.heal()
+        for node in plant.nodes.values():
+            if node.paused:
+                plant.resume(node.name)
+            if not node.runs:
+                plant.start_node(node.name, wait=False)
+        for node in plant.nodes.values():
+            plant.wait_serving(node.name)
+        plant.wait_leader(seconds=SETTLE_S)
+        plant.wait_in_sync(len(plant.brokers), SETTLE_S)
+
+    def _drain(self) -> None:
+        """Until the readers have got nothing new for a while."""
+        got = history.Counter("got")
+        seen, since = -1, time.monotonic()
+        end = time.monotonic() + SETTLE_S
+        while time.monotonic() < end and time.monotonic() - since < DRAIN_IDLE_S:
+            count = got.poll(self.histories)
+            if count != seen:
+                seen, since = count, time.monotonic()
+            elif self._all_delivered():
+                return
+            time.sleep(POLL_S * 5)
+
+    def _all_delivered(self) -> bool:
+        promises = verdict.Promises.read(self.histories)
+        return set(promises.acknowledged) <= set(promises.got)
+
+    def wait_alike(self) -> None:
+        """All logs end at the same place, and stay there."""
+        stores = [self.plant.store(name) / "commitlog" for name in self.plant.brokers]
+
+        if not self.compare_ends:
+            return
+
+        def alike() -> bool:
+            return len({log_end(store) for store in stores}) == 1
+
+        self.plant.wait("all logs end alike", alike, SETTLE_S)
+
+    def compare(self) -> None:
+        """The checker's part."""
+        plant, result = self.plant, self.verdict
+        stores = {name: plant.store(name) for name in plant.brokers}
+        promises = verdict.Promises.read(self.histories)
+        events = list(history.read(self.folder / "events.jsonl"))
+        best = max(stores, key=lambda name: log_end(stores[name] / "commitlog"))
+        found = verdict.records(stores[best], TOPIC)
+        if self.check_content:
+            tails = verdict.archived(stores.values(), TOPIC)
+            faults = [event["t"] for event in events if event["e"] in verdict.BREAKING]
+            verdict.check_log(result, promises, found, tails, faults)
+        if self.check_content and any("reads-" in path.name for path in self.histories):
+            verdict.check_deliveries(result, promises, found)
+        verdict.check_stores(result, stores, queues=self.compare_queues, ends=self.compare_ends)
+        verdict.measure(result, promises, events)
+
+    def _watch(self) -> None:
+        """Note every change of a role."""
+        seen: dict[str, tuple[str, int]] = {}
+        while not self._watching.wait(WATCH_S):
+            for name in self.plant.brokers:
+                try:
+                    answer = self.plant.status(name)
+                except ValueError:  # the channel was closed: the drill ends
+                    return
+                now = ("down", 0) if answer is None else (answer.role, answer.beat.last_epoch)
+                if seen.get(name) != now:
+                    seen[name] = now
+                    self.plant.note("role", name, role=now[0], epoch=now[1])

@@ -1,0 +1,153 @@
+"""The proxies of the drills: they pass bytes on, and hold, delay, refuse and reset as they are told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.tests.drills.network import CLIENT, Network
+
+WITHIN_S = 10.0
+
+
+class Echo:
+    """A server that sends back what it gets."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self.socket.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            while data := connection.recv(65536):
+                connection.sendall(data)
+        except OSError:
+            pass
+        connection.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def plain() -> Iterator[tuple[Network, tuple[str, int]]]:
+    """A network with one node, dialled by nobody in particular."""
+    yield from made({})
+
+
+@pytest.fixture
+def owned() -> Iterator[tuple[Network, tuple[str, int]]]:
+    """The same; this process is the node `me`."""
+    yield from made({"me": os.getpid()})
+
+
+def made(owners: dict[str, int]) -> Iterator[tuple[Network, tuple[str, int]]]:
+    echo, network = Echo(), Network(lambda: owners)
+    public = ("127.0.0.1", free_port())
+    network.add("node", public, echo.address)
+    network.up("node")
+    yield network, public
+    network.close()
+    echo.socket.close()
+
+
+def dial(address: tuple[str, int]) -> socket.socket:
+    connection = socket.create_connection(address, WITHIN_S)
+    connection.settimeout(WITHIN_S)
+    return connection
+
+
+def silent(connection: socket.socket, seconds: float = 0.3) -> bool:
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b"?"
+    except TimeoutError:
+        return True
+    finally:
+        connection.settimeout(WITHIN_S)
+
+
+def test_bytes_pass_and_the_end_too(plain: tuple[Network, tuple[str, int]]) -> None:
+    with dial(plain[1]) as connection:
+        sent = os.urandom(1 << 20)
+        threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
+        got = b""
+        while len(got) < len(sent):
+            got += connection.recv(1 << 16)
+        assert got == sent
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+
+def test_a_cut_holds_and_healing_delivers(plain: tuple[Network, tuple[str, int]]) -> None:
+    network, public = plain
+    with dial(public) as connection:
+        connection.sendall(b"one")
+        assert connection.recv(3) == b"one"
+        network.cut(CLIENT, "node", both=False)
+        connection.sendall(b"two")
+        assert silent(connection)
+        network.heal(CLIENT, "node")
+        assert connection.recv(3) == b"two"
+        network.cut("node", CLIENT, both=False)  # the way back only
+        connection.sendall(b"six")
+        assert silent(connection)
+        network.heal_all()
+        assert connection.recv(3) == b"six"
+
+
+def test_an_edge_knows_who_dialled(owned: tuple[Network, tuple[str, int]]) -> None:
+    network, public = owned
+    network.cut(CLIENT, "node")
+    with dial(public) as connection:
+        connection.sendall(b"mine")
+        assert connection.recv(4) == b"mine"  # not a client's connection
+        network.isolate("node", ["me"])
+        connection.sendall(b"held")
+        assert silent(connection)
+        with dial(public) as late:  # a new connection does not get through either
+            late.sendall(b"late")
+            assert silent(late)
+            network.heal_all()
+            assert (connection.recv(4), late.recv(4)) == (b"held", b"late")
+
+
+def test_delay(plain: tuple[Network, tuple[str, int]]) -> None:
+    network, public = plain
+    network.delay(CLIENT, "node", 0.2)
+    with dial(public) as connection:
+        begin = time.monotonic()
+        connection.sendall(b"slow")
+        assert connection.recv(4) == b"slow"
+        assert time.monotonic() - begin >= 0.2
+
+
+def test_reset_and_refusal(plain: tuple[Network, tuple[str, int]]) -> None:
+    network, public = plain
+    with dial(public) as connection:
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+        assert network.reset(CLIENT, "node") == 1
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    network.down("node")
+    with pytest.raises(ConnectionRefusedError):
+        dial(public)
+    network.up("node")
+    dial(public).close()

@@ -1,0 +1,32 @@
+"""Random drills: kills, pauses and cuts by a seed; a thousand acknowledged sends after the last one.
+
+Five in every run; `scripts/drill --random 100 --seed 1` is the long command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.tests.drills.judging import settle
+from cometmq.tests.drills.run import run_random
+
+SECONDS = 6.0
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("seed", "mode"), [(1, "sync"), (2, "sync"), (3, "async"), (4, "sync"), (5, "async")]
+)
+def test_random_faults(seed: int, mode: str, tmp_path: Path) -> None:
+    result = run_random(tmp_path, seed, mode, seconds=SECONDS)
+    settle(result, tmp_path)
+    assert result.acknowledged >= 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_a_hundred_in_a_row(seed: int, tmp_path: Path) -> None:
+    settle(run_random(tmp_path, seed, ("sync", "async")[seed % 2], seconds=SECONDS), tmp_path)

@@ -1,0 +1,57 @@
+"""Permission to write (R4): from the controller, from every follower's echo, or because nobody else can be elected."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.ha.core.lease import Lease
+
+LEASE = 1000
+TIMES = st.integers(0, 10_000)
+
+
+def test_the_controllers_lease_counts_from_the_beat() -> None:
+    lease = Lease(LEASE)
+    assert not lease.may_write(5)
+    lease.renewed(100, LEASE)
+    assert lease.may_write(1099)
+    assert not lease.may_write(1100)
+    lease.renewed(50, LEASE)  # a late answer shortens nothing
+    assert lease.may_write(1099)
+
+
+def test_an_echo_counts_less_than_the_lease() -> None:
+    lease = Lease(LEASE)
+    lease.peers_echoed(100, alone=False)
+    assert lease.may_write(999)
+    assert not lease.may_write(1000)
+    lease.peers_echoed(None, alone=False)
+    assert not lease.may_write(999)
+
+
+def test_alone_it_writes_for_ever() -> None:
+    lease = Lease(LEASE)
+    lease.peers_echoed(None, alone=True)
+    assert lease.may_write(10**15)
+    lease.ended()
+    assert not lease.may_write(10**15)
+
+
+def test_nothing_is_written_before_the_former_leader_is_done() -> None:
+    lease = Lease(LEASE, write_after_ns=500)
+    lease.peers_echoed(None, alone=True)
+    assert not lease.may_write(499)
+    assert lease.may_write(500)
+
+
+def test_a_static_leader_needs_none() -> None:
+    assert Lease(LEASE, is_needed=False).may_write(10**15)
+
+
+@given(sent=TIMES, now=TIMES, echo=st.none() | TIMES)
+def test_permission_always_ends(sent: int, now: int, echo: int | None) -> None:
+    lease = Lease(LEASE)
+    lease.renewed(sent, LEASE)
+    lease.peers_echoed(echo, alone=False)
+    lease.validate()
+    newest = max(sent, echo or 0)
+    assert not lease.may_write(newest + LEASE)

@@ -1,0 +1,249 @@
+"""What comes from outside and should not: each refused or survived, with a counter and a line in the log."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from cometmq.ha import epochs_file, frames
+from cometmq.ha.boot_id import OVERRIDE_NAME
+from cometmq.proto import paths, v1
+from cometmq.tests.ha.group import Group
+from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, run, until
+from cometmq.tests.ha.test_roles import run as run_group
+
+
+def counts(live: Live) -> dict[str, int]:
+    return live.replication.counters
+
+
+def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader(cluster_token="secret")
+        async with grpc.aio.insecure_channel(leader.address) as channel:
+            call = channel.stream_stream(paths.HA_REPLICATE)()
+            assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert counts(leader)["strangers"] == 1
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"segment_size": 1}, "SEGMENT_SIZE"),
+        ({"broker_id": 0}, "ID_IN_USE"),
+        ({"group": "another"}, "WRONG_GROUP"),
+        ({"log_end": 10**9, "epochs": [v1.EpochStartPoint(epoch=1)]}, "DIVERGED"),
+    ],
+)
+def test_a_hello_that_cannot_be_accepted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], code: str
+) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        leader.append(b"x")
+        fields = {
+            "cluster_id": "cluster",
+            "group": "group",
+            "broker_id": 1,
+            "replica_uuid": "u",
+            "segment_size": leader.segment,
+            **changes,
+        }
+        frame = v1.FollowerFrame(hello=v1.Hello(**fields))
+        async with grpc.aio.insecure_channel(leader.address) as channel:
+            call = channel.stream_stream(paths.HA_REPLICATE)()
+            await call.write(frame.SerializeToString())
+            reply = v1.LeaderFrame.FromString(await call.read()).hello_reply
+        assert v1.RejectCode.Name(reply.reject_code) == code
+        assert not reply.accept
+        assert counts(leader)[f"refused_{code.lower()}"] == 1
+        assert any("ha.follower.refused" in record.getMessage() for record in caplog.records)
+
+    run(tmp_path, story)
+
+
+def test_epochs_that_no_history_can_have(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        points = [v1.EpochStartPoint(epoch=5, start=0), v1.EpochStartPoint(epoch=2, start=9)]
+        frame = v1.FollowerFrame(hello=v1.Hello(epochs=points)).SerializeToString()
+        async with grpc.aio.insecure_channel(leader.address) as channel:
+            call = channel.stream_stream(paths.HA_REPLICATE)()
+            await call.write(frame)
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(tmp_path, story)
+
+
+def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
+    """A copied data directory: the same uuid and the same id. The older life may not take over the newer one's stream."""
+
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        first = await pair.follower(leader)
+        await until(lambda: leader.replication.in_sync_count == 2)
+        await pair.stop(first)
+        shutil.copytree(tmp_path / "follower", tmp_path / "copy")
+        again = await pair.follower(leader)
+        await pair.stop(again)
+        again = await pair.follower(leader)  # a third life
+        # Its stream stands: the former life's place in the in-sync set alone would not keep the copy out.
+        await until(
+            lambda: any(m.connected and m.incarnation == 3 for m in leader.replication.members())
+        )
+        await until(lambda: leader.replication.in_sync_count == 2)
+        copy = await pair.follower(leader, "copy")  # a second one
+        await until(lambda: copy.replication.refused is not None)
+        assert (copy.replication.refused or "").startswith("ID_IN_USE")
+        assert counts(leader)["refused_id_in_use"] > 0
+        assert again.replication.refused is None
+
+    run(tmp_path, story)
+
+
+def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_chunk, make_beat = frames.chunk, frames.beat
+    chunks: list[bytes] = []
+    beats: list[bytes] = []
+    replaying = [False, False]
+
+    def chunk(**fields: Any) -> bytes:
+        chunks.append(make_chunk(**fields))
+        if replaying[0]:
+            replaying[0] = False
+            return chunks[0]
+        return chunks[-1]
+
+    def beat(**fields: Any) -> bytes:
+        beats.append(make_beat(**fields))
+        if replaying[1]:
+            replaying[1] = False
+            return beats[0]
+        return beats[-1]
+
+    async def story(group: Group) -> None:
+        monkeypatch.setattr(frames, "chunk", chunk)
+        monkeypatch.setattr(frames, "beat", beat)
+        await group.start(0, 1)
+        group.elect(0)
+        one = await group.leads(0)
+        await until(lambda: len(group.state.in_sync) == 2)
+        await until(lambda: group.replicas[1].log.log_end == one.log.log_end)
+        await until(lambda: bool(beats))
+        group.elect(1, in_sync=(0, 1))
+        two = await group.leads(1)
+        await assert_equal_logs(two, one)
+        replaying[0] = True
+        await two.append_random(1, 20)
+        await until(lambda: counts(one).get("nack_gap", 0) > 0)
+        await assert_equal_logs(two, one)
+        dropped = counts(one)["streams_dropped"]
+        replaying[1] = True  # of epoch 1, while epoch 2 is followed
+        await until(lambda: counts(one)["streams_dropped"] > dropped)
+        await two.append_random(2, 20)
+        await assert_equal_logs(two, one)
+        assert one.replication.replica.history == two.replication.replica.history
+
+    run_group(Group(tmp_path), story)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "torn"])
+def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        await leader.append_random(1, 20)
+        follower = group.replicas[1]
+        await assert_equal_logs(leader, follower)
+        path = follower.directory / "ha" / epochs_file.EPOCHS_NAME
+        await group.stop(1)
+        if damage == "deleted":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-2])
+        await group.start(1)
+        follower = group.replicas[1]
+        group.tell_state(follower)
+        assert counts(follower)["epochs_made"] == 1
+        await leader.append_random(2, 20)
+        await assert_equal_logs(leader, follower)
+        assert follower.lives == 1, "nothing was cut"
+
+    run_group(Group(tmp_path), story)
+
+
+def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        follower = await pair.follower(leader, store={"flush_interval_consume_queue": 60_000})
+        await until(lambda: leader.replication.in_sync_count == 2)
+        failing = [True]
+
+        def fault(call: str) -> None:
+            if failing[0] and call == "fallocate":
+                raise OSError(28, "No space left on device")
+
+        follower.log.disk.fault = fault
+        await leader.append_random(1, 200)
+        await until(lambda: counts(follower).get("nack_disk_full", 0) > 0)
+        await until(lambda: counts(leader).get("nack_disk_full", 0) > 0)
+        failing[0] = False
+        await assert_equal_logs(leader, follower)
+
+    run(tmp_path, story)
+
+
+def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        await leader.append_random(1, 20)
+        follower = group.replicas[1]
+        await assert_equal_logs(leader, follower)
+        meta = (follower.directory / "ha" / "replica.meta").read_bytes()
+        await group.stop(1)
+        # As a power loss leaves it: no clean stop, and another boot.
+        (follower.directory / "ha" / "replica.meta").write_bytes(meta)
+        (follower.directory / "ha" / OVERRIDE_NAME).write_text("another boot\n")
+        await group.start(1)
+        follower = group.replicas[1]
+        assert follower.replication.beat().suspect
+        await group.stop(1)
+        await group.start(1)
+        follower = group.replicas[1]
+        assert follower.replication.beat().suspect, "it survives a clean restart"
+        group.tell_state(follower)
+        await until(lambda: not follower.replication.beat().suspect)
+        await asyncio.sleep(0)
+
+    run_group(Group(tmp_path), story)
+
+
+def test_state_beside_the_log_travels_by_kind(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        locks = [b"first"]
+        taken: list[bytes] = []
+        leader, follower = group.replicas[0], group.replicas[1]
+        leader.replication.meta_snapshot["LOCKS"] = lambda: locks[0]
+        follower.replication.meta_apply["LOCKS"] = taken.append
+        follower.replication.meta_snapshot["POP"] = lambda: b"handed over"
+        pops: list[bytes] = []
+        leader.replication.meta_apply["POP"] = pops.append
+        group.elect(0)
+        await group.leads(0)
+        await until(lambda: taken == [b"first"])
+        await until(lambda: pops == [b"handed over"])
+        locks[0] = b"second" * 20_000
+        await until(lambda: taken[-1] == locks[0])
+
+    run_group(Group(tmp_path), story)

@@ -1,0 +1,208 @@
+"""ReplicaControl over the wire: a static group is promoted by calls, and nothing destructive happens by accident."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from cometmq.ha.core.group_state import GroupState, Policy
+from cometmq.ha.core.replica import Role
+from cometmq.ha.state_codec import state_message
+from cometmq.ha.token import token_metadata
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.ha.group import Group
+from cometmq.tests.ha.group import Replica as Elected
+from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, run, until
+from cometmq.tests.ha.test_roles import run as run_group
+
+
+async def call(live: Live, path: str, request: Any, kind: Any, token: str = "") -> Any:
+    async with grpc.aio.insecure_channel(live.address) as channel:
+        raw = await channel.unary_unary(path)(
+            request.SerializeToString(), metadata=token_metadata(token)
+        )
+    return kind.FromString(raw)
+
+
+async def status(live: Live) -> Any:
+    return await call(live, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
+
+
+def decided(leader: Live, version: int, epoch: int, *others: Live) -> GroupState:
+    """What scripts/promote makes of the replicas that it reached."""
+    from cometmq.ha.core.group_state import Addresses, Member
+
+    state = GroupState("cluster", "group", version, epoch, leader.replication.replica.ref)
+    for live in (leader, *others):
+        meta = live.replication.replica.meta
+        address = Addresses(ha=live.address)
+        state = state.with_member(Member(live.broker_id, meta.replica_uuid, address))
+    return state.with_(
+        version=version, in_sync=(leader.replication.replica.ref,), policy=Policy(sync=True)
+    )
+
+
+def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader()
+        follower = await pair.follower(leader)
+        end = await leader.append_random(1, 20)
+        await assert_equal_logs(leader, follower)
+        first, second = await status(leader), await status(follower)
+        assert (first.code, first.role, second.role) == (v2.OK, "leader", "follower")
+        assert first.beat.log_end == second.beat.log_end == end
+        assert [(each.epoch, each.start) for each in second.epochs] == [(1, 0)]
+        assert second.beat.heard_epoch == 1
+        assert second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
+
+    run(tmp_path, story)
+
+
+def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        master = await pair.leader()
+        slave = await pair.follower(master)
+        end = await master.append_random(1, 50)
+        await assert_equal_logs(master, slave)
+        await until(lambda: master.replication.confirm == end)
+        fenced = await call(slave, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
+        assert fenced.beat.promised_epoch == 2
+        await call(master, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
+        assert master.replication.role is Role.FENCED
+        state = state_message(decided(slave, 1, 2, master))
+        answer = await call(
+            slave, paths.PROMOTE, v1.PromoteRequest(state=state), v1.ControlResponse
+        )
+        assert (answer.code, answer.status.role) == (v2.OK, "leader")
+        answer = await call(master, paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
+        assert answer.code == v2.OK
+        await slave.append_random(2, 50)
+        await assert_equal_logs(slave, master)
+        # Both keep it over a restart, whatever their configuration said.
+        port = slave.replication.port
+        await pair.stop_all()
+        slave = await pair.follower("127.0.0.1:1", ha_listen_port=port)
+        master = await pair.leader()
+        assert slave.replication.role is Role.LEADER
+        await slave.append_random(3, 20)
+        await assert_equal_logs(slave, master)
+
+    run(tmp_path, story)
+
+
+def test_a_static_master_that_was_fenced_does_not_lead_after_a_restart(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        master = await pair.leader()
+        await call(master, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
+        await pair.stop(master)
+        master = await pair.leader()
+        assert master.replication.role is Role.FENCED
+        assert master.replication.write_refusal() is not None
+
+    run(tmp_path, story)
+
+
+def test_a_planned_step_down_waits_for_the_followers(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        master = await pair.leader()
+        slave = await pair.follower(master)
+        await until(lambda: master.replication.in_sync_count == 2)
+        end = await master.append_random(1, 100)
+        request = v1.StepDownRequest(epoch=2, drain_ms=10_000)
+        answer = await call(master, paths.STEP_DOWN, request, v1.ControlResponse)
+        assert answer.code == v2.OK, answer.message
+        assert slave.log.log_end == end
+        assert master.replication.write_refusal() is not None
+
+    run(tmp_path, story)
+
+
+def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        state = state_message(group.state.with_(epoch=9, leader=group.replicas[1].ref))
+        request = v1.PromoteRequest(state=state)
+        answer = await call(group.replicas[1], paths.PROMOTE, request, v1.ControlResponse)
+        assert answer.code != v2.OK
+        assert "switchover" in answer.message
+        assert leader.role is Role.LEADER
+
+    run_group(Group(tmp_path), story)
+
+
+def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        await leader.append_random(1, 50)
+        follower: Elected = group.replicas[1]
+        await assert_equal_logs(leader, follower)
+        await until(lambda: len(group.state.in_sync) == 2)
+        uuid = follower.replication.replica.meta.replica_uuid
+        refused = await call(follower, paths.RESEED, v1.ReseedRequest(), v1.ControlResponse)
+        assert refused.code != v2.OK
+        request = v1.ReseedRequest(accept_loss=True, dry_run=True)
+        planned = await call(follower, paths.RESEED, request, v1.ControlResponse)
+        assert planned.code == v2.OK
+        assert planned.steps
+        assert follower.reopened == []
+        request = v1.ReseedRequest(accept_loss=True)
+        await call(follower, paths.RESEED, request, v1.ControlResponse)
+        await until(lambda: follower.lives == 2)
+        assert follower.replication.replica.meta.replica_uuid != uuid
+        group.decide(in_sync=(leader.ref,))  # the controller sees another disk
+        leader.replication.roles.state_seen(group.state)
+        group.tell_state(follower)
+        await assert_equal_logs(leader, follower)
+        refused = await call(leader, paths.RESEED, v1.ReseedRequest(), v1.ControlResponse)
+        assert refused.code != v2.OK
+
+    run_group(Group(tmp_path), story)
+
+
+def test_a_stranger_may_not_control(tmp_path: Path) -> None:
+    async def story(pair: Pair) -> None:
+        leader = await pair.leader(cluster_token="secret")
+        for path in (paths.REPLICA_STATUS, paths.FENCE, paths.GET_DIGESTS):
+            async with grpc.aio.insecure_channel(leader.address) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await channel.unary_unary(path)(b"", metadata=token_metadata("wrong"))
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert leader.replication.role is Role.LEADER
+        async with grpc.aio.insecure_channel(leader.address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(paths.FENCE)(
+                    b"\xff\xff", metadata=token_metadata("secret")
+                )
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(tmp_path, story)
+
+
+def test_a_cut_by_order_leaves_an_archive(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        common = leader.log.log_end
+        await leader.append_random(1, 10)
+        follower = group.replicas[1]
+        await assert_equal_logs(leader, follower)
+        await until(lambda: follower.replication.confirm == follower.log.log_end)
+        refused = await call(
+            follower, paths.CUT_TAIL, v1.CutTailRequest(to=common), v1.ControlResponse
+        )
+        assert refused.code != v2.OK, "it is confirmed"
+        request = v1.CutTailRequest(to=common, reason="a test", accept_loss=True)
+        await call(follower, paths.CUT_TAIL, request, v1.ControlResponse)
+        await until(lambda: follower.lives == 2)
+        await assert_equal_logs(leader, follower)
+        assert list((follower.directory / "ha" / "diverged").glob("*.log"))
+        await asyncio.sleep(0)
+
+    run_group(Group(tmp_path), story)

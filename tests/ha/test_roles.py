@@ -1,0 +1,196 @@
+"""Roles that change in place, over real stores and real streams: promotion, fencing, and what a rejoining tail costs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from cometmq.ha import archive, epochs_file
+from cometmq.ha.core.group_state import Policy
+from cometmq.ha.core.replica import DiskFailed, FenceOrdered, LeaseRenewed, Role
+from cometmq.proto import v1
+from cometmq.tests.ha.group import Group
+from cometmq.tests.ha.live import assert_equal_logs, log_bytes, until
+
+
+def run(group: Group, story: Callable[[Group], Awaitable[None]]) -> None:
+    async def main() -> None:
+        try:
+            async with asyncio.timeout(50):
+                await story(group)
+        finally:
+            await asyncio.gather(*group.reopening, return_exceptions=True)
+            await group.stop()
+
+    asyncio.run(main())
+
+
+def test_nobody_leads_before_the_controller_says_so(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        await asyncio.sleep(0.1)
+        assert {replica.role for replica in group.replicas.values()} == {Role.FOLLOWER}
+        assert group.replicas[0].replication.write_refusal() is not None
+        group.elect(0)
+        leader = await group.leads(0)
+        assert leader.promoted == [1]
+        assert leader.replication.write_refusal() is None
+        await leader.append_random(1, 50)
+        await assert_equal_logs(leader, group.replicas[1])
+        await until(lambda: len(group.state.in_sync) == 2)
+        await until(lambda: leader.replication.confirm == leader.log.log_end)
+
+    run(Group(tmp_path), story)
+
+
+def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        one = await group.leads(0)
+        two = group.replicas[1]
+        end = await one.append_random(1, 50)
+        await until(lambda: len(group.state.in_sync) == 2)
+        await until(lambda: two.log.log_end == end)
+        group.elect(1, in_sync=(0, 1))
+        await group.leads(1)
+        assert one.stepped_down and two.promoted == [2]
+        assert two.replication.replica.history.entries[-1].start == end
+        await two.append_random(2, 50)
+        await assert_equal_logs(two, one)
+        assert one.replication.replica.history == two.replication.replica.history
+        assert epochs_file.load(one.directory / "ha") == two.replication.replica.history
+        assert one.lives == two.lives == 1
+        await until(lambda: two.replication.confirm == two.log.log_end)
+
+    run(Group(tmp_path), story)
+
+
+def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        old = await group.leads(0)
+        new = group.replicas[1]
+        common = await old.append_random(1, 20)
+        await until(lambda: len(group.state.in_sync) == 2)
+        await until(lambda: new.log.log_end == common)
+        await group.stop(1)
+        old.append(*(b"only here %d" % number for number in range(10)))
+        tail = log_bytes(old.log)[common:]
+        await group.start(1)
+        for replica in (old, group.replicas[1]):
+            side = replica.replication.roles.follower
+            if side is not None:
+                side.set_leader("")
+        group.elect(1)
+        new = await group.leads(1)
+        await until(lambda: old.lives == 2)
+        await new.append_random(2, 20)
+        await assert_equal_logs(new, old)
+        (archived,) = archive.tails(old.directory / "ha")
+        kept = (archive.folder_of(old.directory / "ha") / archived.log_name).read_bytes()
+        assert kept.ljust(len(tail), b"\0")[: len(tail)] == tail
+        assert (archived.start, archived.messages, archived.answered_ok) == (common, 10, 10)
+
+    run(Group(tmp_path, policy=Policy(sync=False)), story)
+
+
+def test_a_cut_below_what_is_confirmed_is_held(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0)
+        group.elect(0)
+        old = await group.leads(0)
+        end = await old.append_random(1, 20)
+        await until(lambda: old.replication.confirm == end)
+        await group.start(1)
+        group.elect(1)  # a wrong decision: it has nothing
+        await group.leads(1)
+        await until(lambda: old.role is Role.HOLD)
+        assert old.log.log_end == end
+        assert old.lives == 1
+        group.decide(accept_loss=True)
+        group.replicas[1].replication.roles.state_seen(group.state)
+        group.tell_state(old)
+        await until(lambda: old.lives == 2)
+        await assert_equal_logs(group.replicas[1], old)
+
+    run(Group(tmp_path), story)
+
+
+def test_a_leader_of_an_old_epoch_is_fenced_by_a_follower_that_promised_more(
+    tmp_path: Path,
+) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        await until(lambda: len(group.state.in_sync) == 2)
+        group.replicas[1].replication.roles.feed(FenceOrdered(7))
+        await until(lambda: leader.role is Role.FENCED)
+        assert leader.replication.replica.promised_epoch == 7
+        assert leader.replication.write_refusal() is not None
+
+    run(Group(tmp_path), story)
+
+
+def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0, in_sync=(0, 1))
+        leader = await group.leads(0)
+        await until(lambda: leader.replication.confirm == leader.log.log_end)
+        group.answers_proposals = False  # the controller is gone, too
+        leader.replication.roles.machine.lease.controller_until_ns = 0
+        await asyncio.sleep(0.3)
+        assert leader.replication.write_refusal() is None, "its follower echoes"
+        await group.stop(1)
+        await until(lambda: leader.replication.write_refusal() is not None)
+        assert "heard neither" in (leader.replication.write_refusal() or "")
+        await until(lambda: leader.role is Role.FENCED)
+        assert leader.replication.beat().role == v1.LEADER, "nobody may take it for gone"
+        now_ns = leader.replication.replica.steady_ns()
+        leader.replication.lease(LeaseRenewed(now_ns, 60_000_000_000))
+        await until(lambda: leader.replication.write_refusal() is None)
+        assert (leader.replication.epoch, leader.promoted) == (1, [1, 1])
+
+    run(Group(tmp_path), story)
+
+
+def test_a_follower_that_came_back_without_a_controller_was_refused_for_ever(
+    tmp_path: Path,
+) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0, in_sync=(0, 1))
+        leader = await group.leads(0)
+        await until(lambda: leader.replication.confirm == leader.log.log_end)
+        group.answers_proposals = False
+        leader.replication.roles.machine.lease.controller_until_ns = 0
+        await group.stop(1)
+        await until(lambda: leader.role is Role.FENCED)
+        version = group.state.version
+        await group.start(1)  # a later life of the same disk
+        await until(lambda: leader.replication.write_refusal() is None)
+        await leader.append_random(1, 20)
+        await until(lambda: leader.replication.confirm == leader.log.log_end)
+        assert group.replicas[1].ref not in group.state.in_sync
+        assert group.state.version == version
+        assert leader.promoted == [1, 1] and leader.lives == 1
+        assert len(leader.replication.replica.history.entries) == 1
+
+    run(Group(tmp_path), story)
+
+
+def test_a_failed_disk_marks_the_replica_and_asks_for_the_end(tmp_path: Path) -> None:
+    async def story(group: Group) -> None:
+        await group.start(0)
+        group.elect(0)
+        leader = await group.leads(0)
+        leader.replication.roles.feed(DiskFailed("a flush failed"))
+        assert leader.failed == ["a flush failed"]
+        assert leader.role is Role.FENCED
+        await group.stop(0)
+        await group.start(0)
+        assert group.replicas[0].replication.replica.meta.suspect
+
+    run(Group(tmp_path), story)

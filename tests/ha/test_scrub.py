@@ -1,0 +1,283 @@
+"""Rot is found, handed out to nobody, mended from who has the right bytes, and never a reason to cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from cometmq.ha import digests
+from cometmq.ha.digests import SegmentDigest
+from cometmq.ha.scrub import Scrub
+from cometmq.ha.scrub_peer import Peer
+from cometmq.proto import paths, v1
+from cometmq.store.disk import Disk
+from cometmq.store.errors import CorruptLogError
+from cometmq.store.results import GetStatus
+from tests.ha.scrub_pair import COUNT, Near, Pair, Replica
+
+
+async def _mended(scrub: Scrub) -> None:
+    for _ in range(3000):
+        if scrub.total.mended:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nothing was mended")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
+def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
+    async def story() -> None:
+        known = digests.load(pair.one.kit.root / "ha")
+        starts = [start for start, _ in pair.one.kit.store.finished_segments()]
+        assert list(known) == starts
+        assert not any(each.sealed for each in known.values()), (
+            "they were finished before this life"
+        )
+        pair.one.kit.write_many(30, size=200)
+        assert await pair.one.scrub.seal() > 0
+        fresh = digests.load(pair.one.kit.root / "ha")
+        assert all(fresh[start].sealed for start in fresh if start not in known)
+
+    pair.run(story)
+
+
+def test_equal_replicas_are_equal(pair: Pair) -> None:
+    async def story() -> None:
+        result = await pair.one.scrub.run_once()
+        assert result.blocks == len(pair.one.kit.store.finished_segments())
+        assert (result.rotten, result.different, result.unreached) == (0, 0, [])
+
+    pair.run(story)
+
+
+def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
+    async def story() -> None:
+        pair.one.kit.flip_byte(4096 + 700)
+        result = await pair.one.scrub.run_once()
+        assert (result.rotten, result.mended, result.lost) == (1, 1, 0)
+        assert pair.one.kit.log_bytes() == pair.bytes
+        assert (await pair.one.scrub.run_once()).rotten == 0
+
+    pair.run(story)
+
+
+def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> None:
+    """Only bodies have checksums: the digest sees the rest."""
+
+    async def story() -> None:
+        record = pair.records[20]
+        pair.one.kit.flip_byte(record.physical_offset + 44)  # the time of birth
+        assert (await pair.one.scrub.run_once()).mended == 1
+        assert pair.one.kit.log_bytes() == pair.bytes
+
+    pair.run(story)
+
+
+def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pair) -> None:
+    async def story() -> None:
+        pair.one.scrub.start()
+        record = pair.records[20]
+        pair.one.kit.flip_byte(record.physical_offset + 120)
+        store = pair.one.kit.store
+        before = store.get("TopicTest", 0, 0, 100, 1 << 20)
+        assert [each.queue_offset for each in before.records] == list(range(20))
+        held = store.get("TopicTest", 0, 20, 100, 1 << 20)
+        assert (held.records, held.next_offset) == ([], 20), "the reader waits in front of it"
+        await _mended(pair.one.scrub)  # the reader's find began a round
+        after = store.get("TopicTest", 0, 20, 100, 1 << 20)
+        assert (after.status, len(after.records)) == (GetStatus.FOUND, COUNT - 20)
+        assert pair.one.kit.log_bytes() == pair.bytes
+        await pair.one.scrub.stop()
+
+    pair.run(story)
+
+
+def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
+    """It may have the right bytes: what is passed over now would be lost although it is not."""
+
+    async def story() -> None:
+        pair.near.down = True
+        pair.one.scrub.start()
+        store = pair.one.kit.store
+        pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
+        damaged = pair.one.kit.log_bytes()
+        result = await pair.one.scrub.run_once()
+        assert (result.rotten, result.lost, result.unreached) == (1, 1, ["near"])
+        offsets = [each.queue_offset for each in store.get("TopicTest", 0, 0, 100, 1 << 20).records]
+        assert offsets == [r.queue_offset for r in pair.records if r.physical_offset < 4096]
+        assert pair.one.kit.log_bytes() == damaged, "nothing is cut, nothing is overwritten"
+        pair.near.down = False
+        assert (await pair.one.scrub.run_once()).mended == 1, "when the other is back"
+        assert len(store.get("TopicTest", 0, 0, 100, 1 << 20).records) == COUNT
+        await pair.one.scrub.stop()
+
+    pair.run(story)
+
+
+def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
+    async def story() -> None:
+        pair.one.peers = []
+        pair.one.scrub.start()
+        store = pair.one.kit.store
+        pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
+        damaged = pair.one.kit.log_bytes()
+        for _ in range(2):
+            assert (await pair.one.scrub.run_once()).lost == 1, "it is said at every round"
+        offsets = [each.queue_offset for each in store.get("TopicTest", 0, 0, 100, 1 << 20).records]
+        assert offsets == [number for number in range(COUNT) if number != 20]
+        assert pair.one.kit.log_bytes() == damaged
+        await pair.one.scrub.stop()
+
+    pair.run(story)
+
+
+def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
+    """It is the other's to mend: its bytes do not match its own digest, ours do."""
+
+    async def story() -> None:
+        pair.two.kit.flip_byte(4096 + 700)
+        result = await pair.one.scrub.run_once()
+        assert (result.rotten, result.different) == (0, 0)
+        assert pair.one.kit.log_bytes() == pair.bytes
+        assert (await pair.two.scrub.run_once()).mended == 1
+        assert pair.two.kit.log_bytes() == pair.bytes
+
+    pair.run(story)
+
+
+def test_the_same_block_rotten_on_both_sides_is_mended_by_nobody(pair: Pair) -> None:
+    async def story() -> None:
+        pair.one.kit.flip_byte(4096 + 700)
+        pair.two.kit.flip_byte(4096 + 900)
+        assert (await pair.one.scrub.run_once()).lost == 1
+        assert (await pair.two.scrub.run_once()).lost == 1
+
+    pair.run(story)
+
+
+def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: Path) -> None:
+    one, two = Replica(tmp_path / "one"), Replica(tmp_path / "two")
+    for replica in (one, two):
+        replica.open()
+    one.kit.write_many(40, size=200)
+    two.kit.write_many(40, size=201)
+    one.peers = [Near(two.scrub)]
+    before = one.kit.log_bytes()
+
+    async def story() -> None:
+        result = await one.scrub.run_once()
+        assert result.different == len(one.kit.store.finished_segments())
+        assert (result.rotten, result.mended) == (0, 0)
+
+    asyncio.run(story())
+    assert one.kit.log_bytes() == before
+    one.kit.close()
+    two.kit.close()
+
+
+def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -> None:
+    async def story() -> None:
+        pair.one.scrub.start()
+        store = pair.one.kit.store
+        assert store.read_log(0, 4096) == pair.bytes[:4096]
+        pair.one.kit.flip_byte(4096 + 700)
+        with pytest.raises(CorruptLogError):
+            store.read_log(4096, 4096)
+        await _mended(pair.one.scrub)
+        assert store.read_log(4096, 4096) == pair.bytes[4096:8192]
+        await pair.one.scrub.stop()
+
+    pair.run(story)
+
+
+def test_digests_name_what_lies_there_now(pair: Pair) -> None:
+    """What `cometmq ha diff` prints; asking for it is also a scrub on demand."""
+
+    async def story() -> None:
+        pair.one.kit.flip_byte(700)
+        blocks = [each async for each in pair.one.scrub.get_digests(v1.DigestsRequest())]
+        assert [block.offset for block in blocks if block.crc32 != block.now] == [0]
+        some = v1.DigestsRequest(start=4096, end=8192)
+        assert [each.offset async for each in pair.one.scrub.get_digests(some)] == [4096]
+
+    pair.run(story)
+
+
+def test_digests_follow_retention(pair: Pair) -> None:
+    async def story() -> None:
+        known = digests.load(pair.one.kit.root / "ha")
+        pair.one.kit.store._log.drop_first()
+        await pair.one.scrub.seal()
+        left = digests.load(pair.one.kit.root / "ha")
+        assert left == {start: each for start, each in known.items() if start >= 4096}
+
+    pair.run(story)
+
+
+def test_a_damaged_line_counts_as_none(tmp_path: Path) -> None:
+    disk = Disk()
+    first = SegmentDigest(0, 3 << 20, True, (1, 2, 3))
+    second = SegmentDigest(3 << 20, 3 << 20, False, (4, 5, 0xFFFFFFFF))
+    digests.append(tmp_path, first, disk)
+    digests.append(tmp_path, second, disk)
+    assert digests.load(tmp_path) == {0: first, 3 << 20: second}
+    path = tmp_path / digests.DIGESTS_NAME
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])  # a crash in the middle of the line
+    assert digests.load(tmp_path) == {0: first}
+    digests.append(tmp_path, second, disk)
+    assert digests.load(tmp_path) == {0: first, 3 << 20: second}
+    digests.forget(tmp_path, 3 << 20, disk)
+    assert digests.load(tmp_path) == {0: first}
+
+
+# -- over the wire --------------------------------------------------------------------------------
+
+
+class _Served(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    def __init__(self, scrub: Scrub) -> None:
+        self._scrub = scrub
+        self.tokens: list[Any] = []
+
+    def service(self, call: Any) -> Any:
+        kinds: dict[str, tuple[Any, Callable[[Any], AsyncIterator[Any]]]] = {
+            paths.GET_DIGESTS: (v1.DigestsRequest, self._scrub.get_digests),
+            paths.READ_RANGE: (v1.ReadRangeRequest, self._scrub.read_range),
+        }
+        kind, answer = kinds[call.method]
+        self.tokens.append(dict(call.invocation_metadata).get("x-cometmq-token"))
+
+        async def stream(raw: bytes, _context: Any) -> AsyncIterator[bytes]:
+            async for each in answer(kind.FromString(raw)):
+                yield each.SerializeToString()
+
+        return grpc.unary_stream_rpc_method_handler(stream)
+
+
+def test_a_peer_over_the_wire(pair: Pair) -> None:
+    async def story() -> None:
+        server = grpc.aio.server()
+        served = _Served(pair.two.scrub)
+        server.add_generic_rpc_handlers((served,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        pair.one.peers = [Peer(f"127.0.0.1:{port}", "secret")]
+        pair.one.kit.flip_byte(4096 + 700)
+        assert (await pair.one.scrub.run_once()).mended == 1
+        assert pair.one.kit.log_bytes() == pair.bytes
+        assert set(served.tokens) == {"secret"}
+        await server.stop(None)
+        pair.one.kit.flip_byte(4096 + 700)
+        result = await pair.one.scrub.run_once()
+        assert (result.lost, len(result.unreached)) == (1, 1)
+
+    pair.run(story)

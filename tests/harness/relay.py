@@ -1,0 +1,48 @@
+"""Between two processes of a test: connections that become deaf, or lead to somebody else from now on."""
+
+import asyncio
+
+
+class Relay:
+    """Passes connections on to a port; those that stand can be made deaf."""
+
+    def __init__(self, to: int) -> None:
+        self.to = to  #: the port to which new connections go
+        self._hearing = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        self._hearing.set()
+        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def make_deaf(self) -> None:
+        """What stands carries nothing any more; new connections are passed on."""
+        self._hearing.clear()
+        self._hearing = asyncio.Event()
+        self._hearing.set()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self.to)
+        hearing = self._hearing
+        for one, other in ((reader, other_writer), (other_reader, writer)):
+            task = asyncio.create_task(_pump(one, other, hearing))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hearing: asyncio.Event
+) -> None:
+    while data := await reader.read(65_536):
+        await hearing.wait()  # for ever, once it is deaf: neither end hears of it
+        writer.write(data)
+    writer.close()

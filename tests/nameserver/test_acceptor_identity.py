@@ -1,0 +1,191 @@
+"""Who an acceptor is, whatever address it is reached under: a majority is one of acceptors."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from cometmq.ha.core.cas_register import Ballot
+from cometmq.nameserver.acceptors import Acceptor, Doubles, OwnAcceptor, PeerAcceptor
+from cometmq.nameserver.cells import ID_FILE, Cells
+from cometmq.nameserver.deciding import DecidingTogether
+from cometmq.nameserver.meta_store import StoreUnavailableError
+from cometmq.nameserver.register_store import Register, recover
+from cometmq.nameserver.server import NameserverServer
+from cometmq.tests.nameserver.fake_broker import controller_config, free_ports, until
+
+CELL = "group/g"
+TIMEOUT_S = 5.0
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(scenario())  # type: ignore[arg-type]
+
+
+def opened(directory: Path) -> Cells:
+    directory.mkdir(exist_ok=True)
+    cells = Cells(directory)
+    cells.open()
+    return cells
+
+
+async def with_votes(directory: Path) -> str:
+    """A directory of an acceptor that has voted; returns who it is."""
+    cells = opened(directory)
+    await cells.take_over({})
+    assert (await cells.prepare(CELL, Ballot(1, "before"))).ok
+    await cells.close()
+    return cells.acceptor_id
+
+
+@asynccontextmanager
+async def nameserver(
+    directory: Path, port: int, peers: list[str]
+) -> AsyncIterator[DecidingTogether]:
+    config = controller_config(directory, listen_port=port, controller_peers=",".join(peers))
+    server = NameserverServer(config)
+    await server.start()
+    try:
+        deciding = server._deciding
+        assert isinstance(deciding, DecidingTogether)
+        yield deciding
+    finally:
+        await server.stop(0.2)
+
+
+@asynccontextmanager
+async def reached(*addresses: str) -> AsyncIterator[list[PeerAcceptor]]:
+    peers = [PeerAcceptor(address, "secret", TIMEOUT_S) for address in addresses]
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            await peer.close()
+
+
+def doubles_told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    texts = [record.getMessage() for record in caplog.records]
+    return sorted(text for text in texts if text.startswith("acceptor.twice"))
+
+
+@pytest.mark.parametrize("has_voted", [True, False])
+def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_voted: bool
+) -> None:
+    """It was a majority of one: the only decider of its own world, beside the others'."""
+
+    async def scenario() -> None:
+        (port,) = free_ports(1)
+        if has_voted:
+            await with_votes(tmp_path)
+        names = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        async with nameserver(tmp_path, port, names) as alone:
+            await until(lambda: len(doubles_told(caplog)) == 2)
+            with pytest.raises(StoreUnavailableError):
+                await alone._register.read(CELL)
+            with pytest.raises(StoreUnavailableError):
+                await alone._register.names()
+            assert not await alone._is_held(CELL, alone._cells.peek(CELL))
+            assert alone._cells.votes is has_voted
+            assert not alone.controller.active
+            identity = alone._cells.acceptor_id
+        assert doubles_told(caplog) == [
+            f"acceptor.twice address={name} id={identity}" for name in names
+        ], "once each"
+
+    with caplog.at_level(logging.INFO):
+        run(scenario)
+
+
+def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        port, absent, other = free_ports(3)
+        await with_votes(tmp_path / "other")
+        elsewhere = [f"127.0.0.1:{absent}", f"127.0.0.1:{other}"]
+        names = [f"127.0.0.1:{port}", f"localhost:{port}"]
+        cells = opened(tmp_path / "lost")
+        async with nameserver(tmp_path / "other", port, elsewhere), reached(*names) as peers:
+            acceptors: list[Acceptor] = [OwnAcceptor(cells), *peers]
+            register = Register(acceptors, "life", lambda: 0, budget_s=0)
+            with pytest.raises(StoreUnavailableError):
+                await register.read(
+                    CELL
+                )  # its own acceptor does not vote, the other one does, once
+            waiting = asyncio.create_task(recover(cells, peers, Doubles()))
+            await asyncio.sleep(0.5)
+            assert not cells.votes, "not all others have told what they have"
+            waiting.cancel()
+            with suppress(asyncio.CancelledError):
+                await waiting
+            await cells.take_over({})
+            await register.read(CELL)  # two of three, and two acceptors
+            await register.stop()
+        await cells.close()
+
+    run(scenario)
+
+
+def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: Path) -> None:
+    """Who is reached is another one than was meant, but each of them once."""
+
+    async def scenario() -> None:
+        ports = free_ports(3)
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        for index in (1, 2):
+            await with_votes(tmp_path / f"ns{index}")
+        cells = opened(tmp_path / "ns0")
+        async with (
+            nameserver(tmp_path / "ns1", ports[1], [addresses[0], addresses[2]]),
+            nameserver(tmp_path / "ns2", ports[2], [addresses[0], addresses[1]]),
+            reached(addresses[2], addresses[1]) as peers,
+        ):
+            async with asyncio.timeout(30):
+                await recover(cells, peers, Doubles())
+            assert CELL in cells.names
+        await cells.close()
+
+    run(scenario)
+
+
+def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        identity = await with_votes(tmp_path)
+        assert len(bytes.fromhex(identity)) == 16
+        again = opened(tmp_path)
+        assert again.acceptor_id == identity
+        assert (await again.prepare(CELL, Ballot(2, "p"))).acceptor_id == identity
+        await again.close()
+        (tmp_path / "cells").unlink()
+        lost = opened(tmp_path)
+        assert (lost.acceptor_id, lost.votes) == (identity, False)
+        await lost.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("harm", [b"", b"nonsense" * 9, None])
+def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
+    tmp_path: Path, harm: bytes | None
+) -> None:
+    async def scenario() -> None:
+        first = await with_votes(tmp_path)
+        path = tmp_path / ID_FILE
+        if harm is None:
+            path.unlink()
+        else:
+            path.write_bytes(harm)
+        cells = opened(tmp_path)
+        made = cells.acceptor_id
+        assert len(made) == len(first)
+        assert made != first
+        assert cells.votes
+        assert cells.peek(CELL).promised == Ballot(1, "before")
+        await cells.close()
+        again = opened(tmp_path)
+        assert again.acceptor_id == made
+        await again.close()
+
+    run(scenario)

@@ -1,0 +1,66 @@
+"""What the pipeline's tests share: one small Spark session a test process, and golden stores unpacked once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.tests.formats import cases
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A JVM starts in ten seconds, or in minutes where many others want the same two cores."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(480))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real session: two threads, a small heap, no user interface."""
+    pyspark_sql = pytest.importorskip("pyspark.sql", reason="pyspark is not installed")
+    from cometmq.pipeline.jvm import NoJavaError
+    from cometmq.pipeline.pyspark_rocketmq import configure, register
+
+    folder = tmp_path_factory.mktemp("spark")
+    builder = pyspark_sql.SparkSession.builder.master("local[2]").appName("cometmq-tests")
+    try:
+        builder = configure(builder)
+    except NoJavaError as error:
+        pytest.skip(str(error))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "768m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "ERROR",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = builder.getOrCreate()
+        register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A golden case's directory, unpacked once; nobody may write to it."""
+    folder = tmp_path_factory.mktemp("golden")
+    known: dict[str, Path] = {}
+
+    def unpacked(case: str) -> Path:
+        if case not in known:
+            known[case] = cases.unpack(case, folder)
+        return known[case]
+
+    return unpacked

@@ -1,0 +1,56 @@
+"""The streaming archive under SIGKILL: the folder, read by plain PyArrow, has each row exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from cometmq.pipeline.archive.manifest import all_manifests, files_of, strays
+from cometmq.tests.formats.cases import records_of
+from cometmq.tests.pipeline.killing import Killer
+from cometmq.tests.pipeline.written import sent, write_store
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+
+def killed(tmp_path: Path, count: int, drivers: int, workers: int) -> None:
+    messages = [sent(f"topic{n % 3}", n, body=b"b" * (n % 300 + 1)) for n in range(count)]
+    store = write_store(tmp_path / "store", messages, segment=256 << 10)
+    expected = sorted(record.physical_offset for record, _ in records_of(store))
+    killer = Killer(store, tmp_path / "out", tmp_path / "checkpoint", messages=500)
+    while killer.driver_kills < drivers:
+        assert killer.kill_driver(), killer.log[-1]
+        seen(tmp_path / "out", expected, whole=False)
+    while killer.worker_kills < workers:
+        before = killer.worker_kills
+        killer.kill_workers(workers)
+        assert killer.worker_kills > before, killer.log[-1]
+    killer.finish()
+    seen(tmp_path / "out", expected, whole=True)
+    found = all_manifests(str(tmp_path / "out"))
+    assert strays(str(tmp_path / "out"), found) == []
+    assert sum(file.rows for file in files_of(found)) == count
+    assert list((tmp_path / "out" / "_staging").iterdir()) == []
+    print(f"{killer.runs} drivers, {killer.driver_kills} and {killer.worker_kills} killed")
+
+
+def seen(out: Path, expected: list[int], whole: bool) -> None:
+    """At any time no row twice and no file that cannot be read; at the end all of them."""
+    table = ds.dataset(out, partitioning="hive").to_table(columns=["physicalOffset"])
+    offsets = sorted(table["physicalOffset"].to_pylist())
+    assert len(offsets) == len(set(offsets))
+    assert set(offsets) <= set(expected)
+    assert not whole or offsets == expected
+
+
+@pytest.mark.timeout(600)
+def test_three_drivers_and_three_workers_die(tmp_path: Path) -> None:
+    killed(tmp_path, 12_000, 3, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_twenty_drivers_and_twenty_workers_die(tmp_path: Path) -> None:
+    killed(tmp_path, 60_000, 20, 20)

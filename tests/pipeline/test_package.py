@@ -1,0 +1,40 @@
+"""`pyspark_rocketmq`: found by name, light to import, beside whatever else is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cometmq
+
+CODE = """
+import json, pkgutil, sys
+names = [one.name for one in pkgutil.iter_modules() if one.name.startswith("pyspark_rocketmq")]
+import pyspark_rocketmq
+source = pyspark_rocketmq.DefaultSource
+heavy = [name for name in ("numpy", "grpc", "cometmq.store.scan") if name in sys.modules]
+print(json.dumps([names, source.name(), heavy]))
+"""
+
+
+def test_spark_finds_the_source_by_the_name_of_its_package(tmp_path: Path) -> None:
+    """Spark imports every such package whenever it looks for any source: nothing heavy may come along."""
+    folder = Path(cometmq.__file__).parent / "pipeline"
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    names, name, heavy = json.loads(done.stdout)
+    assert "pyspark_rocketmq" in names
+    assert name == "rocketmq"
+    assert "grpc" not in heavy
+    assert "cometmq.store.scan" not in heavy

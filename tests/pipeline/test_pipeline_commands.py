@@ -1,0 +1,320 @@
+"""`cometmq pipeline`: every job as users call it; insights, compaction by key, packing, and usage errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click.testing
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import cometmq
+from cometmq.cli import pipeline_archive, pipeline_session
+from cometmq.cli.errors import CliError, Exit
+from cometmq.cli.main import cli
+from cometmq.cli.pipeline_archive import duration_ms
+from cometmq.cli.pipeline_session import millis, tasks_of
+from cometmq.client.testing import TestBroker
+from cometmq.pipeline.jobs.archive import ArchivePlan, archive
+from cometmq.pipeline.jobs.compact import latest_by_key
+from cometmq.pipeline.jobs.insights import insights
+from cometmq.tests.harness.cluster import cometmq_command, wait_until
+from cometmq.tests.pipeline.logs import MadeLog, message
+from cometmq.tests.pipeline.reading import whole_topic
+from cometmq.tests.pipeline.written import sent, write_store
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Calls a command on the session of the tests; its exit code and its document."""
+
+    @contextmanager
+    def session(*_: Any) -> Any:
+        yield spark
+
+    for name in ("archive", "sending", "store"):
+        monkeypatch.setattr(f"cometmq.cli.pipeline_{name}.spark_session", session)
+
+    def call(*arguments: str) -> tuple[int, Any]:
+        runner = click.testing.CliRunner()
+        words = ["pipeline", *arguments, "-o", "json"]
+        result = runner.invoke(cli, words, standalone_mode=False)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.return_value, json.loads(result.stdout)
+
+    return call
+
+
+def test_one_job_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """As users have it: an embedded session, a table, the exit code."""
+    store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(500)])
+    command = [*cometmq_command(), "pipeline", "verify", str(store), "--master", "local[1]"]
+    command += ["--driver-memory", "512m"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == Exit.DONE, done.stderr
+    assert "records" in done.stdout
+    assert "500" in done.stdout
+
+
+def test_the_jobs_one_after_the_other(run: Callable[..., Any], tmp_path: Path) -> None:
+    store = str(write_store(tmp_path / "broker-a", [sent("t", n) for n in range(1500)]))
+    out = str(tmp_path / "archive")
+    code, said = run("archive", store, out, "--live", "--dry-run")
+    assert (code, said["dry_run"], Path(out).exists()) == (Exit.DONE, True, False)
+    code, said = run("archive", store, out, "--live", "--split-bytes", "65536")
+    assert (code, said["rows_written"]) == (Exit.DONE, 1500)
+    code, said = run("archive", store, out, "--before", "1h")
+    assert (code, said["splits"]) == (Exit.DONE, 0)
+    code, said = run("check", out, "--store", store)
+    assert (code, said["problems"]) == (Exit.DONE, [])
+    code, said = run("reconcile", store, "--archive", out)
+    assert (code, said["problems"]) == (Exit.DONE, [])
+    code, said = run("reconcile", store, "--with", store)
+    assert (code, said["different"]) == (Exit.DONE, 0)
+    code, said = run("compact", out)
+    assert (code, said["files_out"]) == (Exit.DONE, 1)
+    code, said = run("replay", "--archive", out, "--topic", "t", "--to", "u", "--dry-run")
+    assert (code, said["messages"], said["sent"]) == (Exit.DONE, 1500, 0)
+    code, said = run("dlq", "--archive", out)
+    assert (code, said["messages"]) == (Exit.DONE, 0)
+    code, said = run("rebuild", store, str(tmp_path / "again"))
+    assert (code, said["units"]) == (Exit.DONE, 1500)
+    code, said = run("insights", store, str(tmp_path / "report"))
+    assert (code, said["records"]) == (Exit.DONE, 1500)
+    next(Path(out).glob("topic=t/dt=*/*.parquet")).unlink()
+    code, said = run("check", out)
+    assert code == Exit.PROBLEMS
+    assert "cannot be read" in said["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("archive", "s", "a", "--codec", "zip"), "--codec must be one of zstd"),
+        (("archive", "s", "a", "--before", "2 days"), "--before must be like 48h"),
+        (("archive", "s", "a", "--follow", "0s"), "--follow needs a pause of 1s"),
+        (("archive", "s", "a", "--follow", "9s", "--dry-run"), "does not go with --dry-run"),
+        (("reconcile", "s"), "Name what to compare with"),
+        (("compact", "a", "--latest", "t"), "belong together"),
+        (("dlq", "--store", "s", "--to", "t"), "--to belongs to --resend"),
+        (("replay", "--topic", "t", "--to", "u", "--start", "x"), "--start must be milliseconds"),
+        (("replay", "--topic", "t", "--to", "u"), "Name one place to look into"),
+        (("dlq",), "Name one place to look into"),
+        (("dlq", "s", "--store", "s"), "Name one place to look into"),
+        (("dlq", "s", "--reason", "("), "--reason is no regular expression"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(CliError, match=said) as caught:
+        without_spark(*words)
+    assert caught.value.code == Exit.USAGE
+
+
+def without_spark(*words: str) -> None:
+    """Calls a command; a session that it would start is a real one, in this process."""
+    runner = click.testing.CliRunner()
+    result = runner.invoke(cli, ["pipeline", *words], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "nowhere"),
+        ("rebuild", "nowhere", "again"),
+        ("insights", "nowhere", "out"),
+        ("reconcile", "nowhere", "--with", "there"),
+        ("archive", "nowhere", "out"),
+        ("check", "nowhere"),
+        ("compact", "nowhere"),
+        ("dlq", "nowhere"),
+        ("dlq", "--archive", "nowhere"),
+        ("replay", "nowhere", "--topic", "t", "--to", "u"),
+    ],
+)
+def test_a_jvm_was_started_before_a_missing_directory_was_noticed(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def started(*_: Any) -> None:
+        raise AssertionError("a session was started")
+
+    for name in ("archive", "sending", "store"):
+        monkeypatch.setattr(f"cometmq.cli.pipeline_{name}.spark_session", started)
+    with pytest.raises(CliError, match=r"nowhere holds no folder commitlog|no archive in nowhere"):
+        without_spark(*words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dlq_with_the_store_where_other_jobs_have_it_was_a_usage_error(
+    run: Callable[..., Any],
+) -> None:
+    """`cometmq pipeline dlq STORE` ended with 2; only `--store` was known. Real dead letters, sent again."""
+    with TestBroker() as broker:
+        topic, group = broker.create_topic("poison"), broker.create_group("billing", max_attempts=1)
+        with (
+            cometmq.sync.Producer(broker.endpoints) as producer,
+            cometmq.sync.SimpleConsumer(broker.endpoints, group=group, topics=topic) as consumer,
+        ):
+            for number in range(4):
+                properties = {"reason": "no stock"} if number % 2 else {}
+                producer.send(topic, f"{number}".encode(), keys=["k"], properties=properties)
+            got = 0
+            while got < 4:
+                got += len(consumer.receive(invisible_for=30, wait=20))
+            broker.clock.advance("40s")
+            assert consumer.receive(wait=1) == []
+        store = str(next(broker.directory.rglob("commitlog")).parent)
+        wait_until("the store says so", lambda: run("dlq", store)[1]["messages"] == 4)
+        code, said = run("dlq", store, "--group", group)
+        assert code == Exit.DONE
+        assert [(row["origin"], row["reason"], row["messages"]) for row in said["rows"]] == [
+            (topic, "given up after 1 deliveries", 2),
+            (topic, "no stock", 2),
+        ]
+        words = ("--reason", "stock", "--resend", "--yes", "--endpoint", broker.endpoints)
+        code, said = run("dlq", store, *words)
+        assert (code, said["sent"], said["problems"]) == (Exit.DONE, 2, [])
+        found = whole_topic(broker.endpoints, topic, 6)
+        assert sorted(int(one.body) for one in found) == [0, 1, 1, 2, 3, 3]
+
+
+def test_follow_goes_on_with_what_is_appended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without Spark, and the pauses are this test's: a round without news says nothing."""
+    log = MadeLog(tmp_path / "broker-a").append(*(message(n) for n in range(900)))
+    assert log.base, "one segment is full, one is not"
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            log.append(*(message(n) for n in range(900, 1000)))
+        if len(pauses) == 4:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def session(*_: Any) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(pipeline_archive, "time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(pipeline_archive, "spark_session", session)
+    words = ["pipeline", "archive", str(log.root), str(tmp_path / "out"), "--live"]
+    words += ["--follow", "2s", "-o", "json"]
+    result = click.testing.CliRunner().invoke(cli, words, standalone_mode=False)
+    assert isinstance(result.exception, click.Abort)
+    said, rounds = result.stdout.strip(), []
+    while said:
+        document, end = json.JSONDecoder().raw_decode(said)
+        rounds.append((document["rows_written"], document["problems"]))
+        said = said[end:].strip()
+    assert rounds == [(900, []), (100, [])]
+    assert pauses == [2.0] * 4
+    offsets = ds.dataset(tmp_path / "out", partitioning="hive").to_table()["physicalOffset"]
+    assert sorted(offsets.to_pylist()) == log.starts
+
+
+def test_times_and_durations() -> None:
+    assert duration_ms("30m", "x") == 1_800_000
+    assert millis("1795000000000", "x") == 1_795_000_000_000
+    assert millis("2026-11-22T10:00", "x") == millis("2026-11-22T11:00+01:00", "x")
+    assert millis(None, "x") is None
+
+
+def test_the_bar_adds_up_what_runs() -> None:
+    class Stage:
+        def __init__(self, done: int, total: int) -> None:
+            self.numCompletedTasks, self.numTasks = done, total
+
+    class Tracker:
+        def __init__(self) -> None:
+            self.stages = {1: Stage(3, 8), 2: Stage(0, 2), 3: None}
+
+        def getActiveStageIds(self) -> list[int]:
+            return [1, 2, 3]
+
+        def getStageInfo(self, number: int) -> Stage | None:
+            return self.stages[number]
+
+    assert tasks_of(Tracker()) == (3, 10)
+
+
+def test_a_failure_of_ours_is_found_in_sparks_words() -> None:
+    text = "Job aborted\n  cometmq.pipeline.errors.DamagedLogError: The log is damaged.\n at java"
+    with pytest.raises(CliError, match=r"^The log is damaged\.$"), pipeline_session.failures():
+        raise RuntimeError(text)
+    with pytest.raises(ValueError, match="else"), pipeline_session.failures():
+        raise ValueError("else")
+
+
+def test_the_packed_environment_has_what_a_worker_imports(tmp_path: Path) -> None:
+    out = tmp_path / "env.tar.gz"
+    command = [*cometmq_command(), "pipeline", "pack", str(out)]
+    subprocess.run(command, check=True, timeout=300, capture_output=True)
+    with tarfile.open(out) as archive:
+        archive.extractall(tmp_path / "environment", filter="fully_trusted")
+    code = "import cometmq, pyarrow, sys; from cometmq.pipeline.jobs import archive, replay, dlq"
+    code += "; print(sys.prefix, cometmq.__file__)"
+    python = tmp_path / "environment" / "bin" / "python"
+    done = subprocess.run(
+        [str(python), "-I", "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.count(str(tmp_path)) == 2
+
+
+def test_insights_count_what_is_there(spark: Any, tmp_path: Path) -> None:
+    messages = [
+        sent("orders", n, KEYS="hot" if n % 2 else f"k{n}", body=b"x" * 100) for n in range(900)
+    ]
+    messages += [sent("small", n, queues=1, body=b"y") for n in range(100)]
+    store = write_store(tmp_path / "broker-a", messages, step_ms=60_000)
+    (store / "config").mkdir(exist_ok=True)
+    (store / "config" / "consumerOffset.json").write_text(
+        '{"offsetTable":{"orders@billing":{0:100,1:225,2:0}}}'
+    )
+    report = insights(spark, str(store), str(tmp_path / "out"), split_bytes=50_000)
+    assert report.summary["records"] == 1000
+    tables = {
+        path.stem: pq.read_table(path).to_pylist() for path in (tmp_path / "out").glob("*.parquet")
+    }
+    assert sum(row["messages"] for row in tables["rates"]) == 1000
+    assert sum(row["messages"] for row in tables["sizes"]) == 1000
+    assert sum(row["messages"] for row in tables["latency"]) == 1000
+    assert tables["keys"][0] == {"topic": "orders", "key": "hot", "messages": 450}
+    assert [(row["group"], row["queue"], row["lag"]) for row in tables["lag"]] == [
+        ("billing", 0, 125),
+        ("billing", 1, 0),
+        ("billing", 2, 225),
+    ]
+    (orders, small) = tables["skew"]
+    assert (orders["queues"], orders["largest_to_mean"]) == (4, 1.0)
+    assert (small["queues"], small["largest_share"]) == (1, 1.0)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<svg") >= 5
+    assert "orders: hot" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_the_latest_of_every_key(spark: Any, tmp_path: Path) -> None:
+    messages = [sent("accounts", n, queues=2, KEYS=f"account-{n % 10}") for n in range(200)]
+    store = write_store(tmp_path / "broker-a", messages, step_ms=1000)
+    out = tmp_path / "archive"
+    archive(spark, ArchivePlan(str(store), str(out), live=True, split_bytes=8192))
+    report = latest_by_key(spark, str(out), "accounts", str(tmp_path / "latest"))
+    assert report.summary["keys"] == 10
+    found = pq.read_table(tmp_path / "latest").to_pylist()
+    assert sorted(row["body"] for row in found) == sorted(one.body for one in messages[-10:])

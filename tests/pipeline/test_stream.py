@@ -1,0 +1,172 @@
+"""The streaming source from store directories: restarts, limits, new queues, retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from cometmq.pipeline.errors import DataLossError
+from cometmq.pipeline.source.options import parse
+from cometmq.pipeline.source.stream import LogStreamReader
+from cometmq.tests.pipeline.logs import MadeLog, message
+
+
+def reader(log: MadeLog, **options: str) -> LogStreamReader:
+    given = {"path": str(log.root), "startingOffsets": "earliest", "brokerName": "b", **options}
+    return LogStreamReader(parse(given))
+
+
+def rows(source: LogStreamReader, start: Any, end: Any) -> list[int]:
+    found: list[int] = []
+    for part in source.partitions(start, end):
+        for batch in source.read(part):
+            found += [int(row["msgId"], 16) for row in batch.to_pylist()]
+    return found
+
+
+def test_micro_batches_give_every_message_once_within_their_limits(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path)
+    log.append(*(message(n, "ab"[n % 2], n % 3) for n in range(500)))
+    for limit, most in ((ReadMaxRows(60), 60), (ReadMaxBytes(9_000), 80), (ReadMaxRows(1), 1)):
+        source = reader(log)
+        at = source.initialOffset()
+        found: list[int] = []
+        while (end := source.latestOffset(at, limit)) != at:
+            some = rows(source, at, end)
+            assert 0 < len(some) <= most
+            found += some
+            at = end
+            if most == 1 and len(found) == 5:
+                break
+        assert found == list(range(len(found)))
+        assert most == 1 or len(found) == 500
+
+
+def test_what_is_appended_and_queues_that_are_new_come_next(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(10)))
+    source = reader(log)
+    start = source.initialOffset()
+    first = source.latestOffset(start, ReadAllAvailable())
+    assert rows(source, start, first) == list(range(10))
+    assert source.latestOffset(first, ReadAllAvailable()) == first
+    log.append(message(10), message(11, "t", 5), message(12, "new", 0))
+    second = source.latestOffset(first, ReadAllAvailable())
+    assert second["b"] == {"t": {"0": 11, "5": 1}, "new": {"0": 1}}
+    assert rows(source, first, second) == [10, 11, 12]
+
+
+def test_a_stream_may_begin_before_its_topic_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MadeLog(tmp_path).append(*(message(n, "orders") for n in range(10)))
+    source = reader(log, subscribe="ordesr", startingOffsets="latest")
+    start = source.initialOffset()
+    said = (
+        f"There is no topic 'ordesr' in {tmp_path}. Did you mean 'orders'? The query waits for it."
+    )
+    assert said in caplog.text
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+    log.append(*(message(n, "ordesr") for n in range(10, 13)))
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert rows(source, start, end) == [10, 11, 12]
+
+
+def test_a_repeated_batch_is_cut_as_the_first_time(tmp_path: Path) -> None:
+    """Another number of tasks after a restart would leave files of the first try behind."""
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(600)))
+    source = reader(log, splitBytes="20000")
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    first = [part.planned.split for part in source.partitions(start, end)]  # type: ignore[attr-defined]
+    assert len(first) > 3
+    log.append(*(message(n) for n in range(600, 700)))
+    again = reader(log, splitBytes="777777")
+    assert [p.planned.split for p in again.partitions(start, end)] == first  # type: ignore[attr-defined]
+    assert rows(again, start, end) == list(range(600))
+
+
+def test_available_now_reads_what_is_there_and_no_more(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(10)))
+    source = reader(log, minOffsetsPerTrigger="1000")
+    start = source.initialOffset()
+    source.prepareForTriggerAvailableNow()
+    log.append(*(message(n) for n in range(10, 20)))
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert rows(source, start, end) == list(range(10))
+    assert source.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_few_messages_may_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("cometmq.pipeline.source.stream.steady_s", lambda: now[0])
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(5)))
+    source = reader(log, minOffsetsPerTrigger="8", maxTriggerDelay="10s")
+    start = source.initialOffset()
+    assert source.latestOffset(start, ReadAllAvailable()) == start
+    now[0] += 11
+    end = source.latestOffset(start, ReadAllAvailable())
+    assert rows(source, start, end) == list(range(5))
+    log.append(*(message(n) for n in range(5, 13)))
+    assert source.latestOffset(end, ReadAllAvailable()) != end
+
+
+def test_messages_that_retention_took_are_data_loss(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path).append(*(message(n) for n in range(900)))
+    source = reader(log)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    with pytest.raises(DataLossError, match="Retention took them"):
+        source.partitions(start, end)
+    calm = reader(log, failOnDataLoss="false")
+    found = rows(calm, start, end)
+    assert found == list(range(900 - len(found), 900))
+    assert 0 < len(found) < 900
+
+
+def test_a_topic_that_was_made_anew_is_data_loss(tmp_path: Path) -> None:
+    """Its offsets begin at 0 again: going on at the old ones would pass over its messages."""
+    log = MadeLog(tmp_path / "old").append(*(message(n) for n in range(50)))
+    source = reader(log)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    new = MadeLog(tmp_path / "new").append(message(0))
+    with pytest.raises(DataLossError, match="there are 0 to 1"):
+        reader(new).partitions(start, end)
+
+
+def test_a_query_goes_on_where_it_ended(spark: Any, tmp_path: Path) -> None:
+    log = MadeLog(tmp_path / "store").append(*(message(n, "t", n % 4) for n in range(300)))
+
+    def drain(**options: str) -> list[int]:
+        stream = spark.readStream.format("rocketmq").option("path", str(log.root))
+        for name, value in {"startingOffsets": "earliest", **options}.items():
+            stream = stream.option(name, value)
+        query = (
+            stream.load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(100)
+        return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
+
+    assert max(drain(maxOffsetsPerTrigger="130")) <= 130
+    log.append(*(message(n, "t", n % 5) for n in range(300, 400)))
+    assert sum(drain(splitBytes="5000", minPartitions="2")) == 100
+    table = spark.read.parquet(str(tmp_path / "out")).select("msgId").collect()
+    assert sorted(int(row[0], 16) for row in table) == list(range(400))
+
+
+def test_a_stream_has_no_end(spark: Any, tmp_path: Path) -> None:
+    MadeLog(tmp_path).append(message(0))
+    stream = spark.readStream.format("rocketmq").option("path", str(tmp_path))
+    with pytest.raises(Exception, match="A stream has no end"):
+        stream.option("endingOffsets", "latest").load().writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "c")
+        ).start().awaitTermination(60)

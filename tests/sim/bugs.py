@@ -1,0 +1,248 @@
+"""Planted bugs: the product with exactly one rule removed, each with the faults that can show it.
+
+The first nine are those of the HA note, appendix A; the others remove rules that only this design has. A simulation that does not find
+them within `SEEDS` seeds would not find their like in the product either.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cometmq.ha.core import controller_events as heard
+from cometmq.ha.core import follower_events as events
+from cometmq.ha.core import hello, in_sync
+from cometmq.ha.core import replica as roles
+from cometmq.ha.core.epochs import EpochHistory
+from cometmq.ha.core.follower import Follower
+from cometmq.ha.core.group_controller import GroupController
+from cometmq.ha.core.group_state import Ref
+from cometmq.ha.core.in_sync import InSyncSet
+from cometmq.ha.core.lease import Lease
+from cometmq.ha.core.member import Member
+from cometmq.ha.core.replica import RoleMachine
+from cometmq.ha.core.undecided import Proposals
+
+from .parts import Parts, ShellRules
+
+#: A bug must be found within so many seeds of its own schedule.
+SEEDS = 50
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    parts: Parts
+    bias: str
+    fixed: dict[str, Any] = field(default_factory=dict)  #: settings in which it can show
+
+
+SYNC_MEMORY = {"is_sync": True, "sync_flush": False, "power_losses": True, "clock_steps": False}
+SYNC_DISK = {"is_sync": True, "sync_flush": True, "power_losses": True, "clock_steps": False}
+SYNC = {"is_sync": True, "clock_steps": False}
+ONE_SIZE = {"clock_steps": False, "one_size": True}
+ASYNC = {"is_sync": False, "clock_steps": False}
+
+
+class CountsUnflushed(InSyncSet):
+    """A follower's written end counts in a SYNC_FLUSH group."""
+
+    def position(self, member: Member) -> int:
+        return member.written_end
+
+
+def cut_to_own_confirm(
+    follower: hello.FollowerFacts, leader: hello.LeaderFacts
+) -> hello.Accept | hello.CutTo | hello.Reject:
+    """Truncate to what the follower knows as confirmed, whatever the histories say (KIP-101)."""
+    verdict = hello.decide(follower, leader)
+    if isinstance(verdict, hello.Reject):
+        return verdict
+    start = min(follower.log_end, leader.log_end, max(follower.confirm, 0))
+    if follower.log_end <= leader.log_end and start == follower.log_end:
+        return hello.Accept(start, 0, 0)
+    if follower.log_end > start:
+        return hello.CutTo(start, 0, 0)
+    return hello.Accept(start, 0, 0)
+
+
+def ignores_histories(
+    follower: hello.FollowerFacts, leader: hello.LeaderFacts
+) -> hello.Accept | hello.CutTo | hello.Reject:
+    """Equal lengths are taken for equal logs, and nothing is compared (classic HA, finding 3)."""
+    verdict = hello.decide(
+        replace(follower, epochs=None, log_end=min(follower.log_end, leader.log_end)),
+        replace(leader, epochs=None),
+    )
+    if isinstance(verdict, hello.Reject) or follower.log_end <= leader.log_end:
+        if isinstance(verdict, hello.Accept):
+            return hello.Accept(verdict.start_offset, 0, 0)
+        return verdict
+    return hello.CutTo(leader.log_end, 0, 0)
+
+
+class RefusesEqualStart(EpochHistory):
+    """RocketMQ's rule: an epoch that starts where the last one starts is not entered (finding 4)."""
+
+    def assign(self, epoch: int, start: int) -> None:
+        if self.entries and start <= self.entries[-1].start:
+            return
+        super().assign(epoch, start)
+
+
+class CountsCommittedOnly(Proposals):
+    """Whoever is proposed away does not count any more, before it is known what became of it."""
+
+    @property
+    def effective(self) -> frozenset[Ref]:
+        return self.wanted if self.undecided else self.committed
+
+    wanted: frozenset[Ref] = frozenset()
+
+    def propose(self, wanted: Any, now_ns: int) -> Any:
+        members = frozenset(wanted)
+        proposal = super().propose(members, now_ns)
+        if proposal is not None:
+            self.wanted = members
+        return proposal
+
+
+class IgnoresPromise(Follower):
+    """Frames of a leader below the promise are taken."""
+
+    def _is_stale(self, epoch: int, what: str, effects: list[events.Effect]) -> bool:
+        return False
+
+    def _on_promised(self, event: events.Promised, effects: list[events.Effect]) -> None:
+        self.promised = max(self.promised, event.epoch)
+
+    def validate(self) -> None:
+        return
+
+
+class ForgetsEarlierLives(Proposals):
+    """Whoever came back in a later life is not waited for, before the state names that life."""
+
+    def seated(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
+        found, _ = super().seated(members)
+        later = [m.broker_id for m in members.values() if m.ref not in self.effective]
+        seats = {ref.broker_id for ref in self.effective - {self.me}}
+        return found, bool(self.version) and seats <= {*later, *(m.broker_id for m in found)}
+
+
+class TakesLateProposals(GroupController):
+    """Neither the version nor the sequence of a proposal is looked at."""
+
+    def _rule(self, proposal: heard.AlterIsr, now_ns: int, effects: list[heard.Effect]) -> None:
+        if proposal.epoch == self.state.epoch:
+            proposal = replace(
+                proposal,
+                state_version=self.state.version,
+                proposal_seq=max(proposal.proposal_seq, self.state.last_proposal_seq + 1),
+            )
+        super()._rule(proposal, now_ns, effects)
+
+
+class NeedsNoLease(Lease):
+    def may_write(self, now_ns: int) -> bool:
+        return True
+
+
+class DoesNotWait(RoleMachine):
+    """A promoted leader writes at once, whether or not the old one may still."""
+
+    def _lead_when_due(self, now_ns: int, effects: list[roles.Effect]) -> None:
+        self.lease.write_after_ns = now_ns
+        super()._lead_when_due(now_ns, effects)
+
+
+class CountsArrival(InSyncSet):
+    """An acknowledgement is as fresh as its arrival, not as the frame that it had read."""
+
+    def on_event(self, event: in_sync.Event, now_ns: int) -> list[in_sync.Effect]:
+        if isinstance(event, in_sync.Acked):
+            event.echo_ns = now_ns
+        return super().on_event(event, now_ns)
+
+
+class LeaseFromArrival(Lease):
+    """A lease counts from when the answer is read."""
+
+    def renewed(self, sent_ns: int, lease_ns: int) -> None:
+        super().renewed(sent_ns + lease_ns, lease_ns)
+
+
+class ElectsWithoutGrace(GroupController):
+    """A controller that has just started believes in everybody's silence."""
+
+    def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
+        self.grace_until_ns = 0
+        return super().on_event(event, now_ns)
+
+
+class JoinsBelowConfirm(InSyncSet):
+    """Near is near enough."""
+
+    def _has_arrived(self, member: Member) -> bool:
+        return member.verified
+
+
+class ClearsSuspectAtOnce(Follower):
+    def _on_compared(self, event: events.TailCompared, effects: list[events.Effect]) -> None:
+        super()._on_compared(event, effects)
+        if self.suspect:
+            self.suspect = False
+            effects.append(events.SuspectCleared())
+
+
+class LabelsFromBeats(Follower):
+    """An epoch is entered when it is heard of, not with its first data (rule 2 of section 6.5)."""
+
+    def on_event(self, event: events.Event, now_ns: int) -> list[events.Effect]:
+        effects = super().on_event(event, now_ns)
+        new = isinstance(event, events.BeatArrived) and event.epoch > self.label
+        if new and self.history is not None:
+            self.history.assign(self.epoch, self.log_end)
+            self.label = self.epoch
+            effects.append(events.AssignEpoch(self.epoch, self.log_end))
+        return effects
+
+
+def _shell(**removed: bool) -> Parts:
+    return Parts(rules=ShellRules(**removed))
+
+
+_APPENDIX_A: tuple[Bug, ...] = (
+    Bug("suspect rule", _shell(suspects_power_loss=False), "power", SYNC_MEMORY),
+    Bug("acknowledgement only after the flush", Parts(in_sync=CountsUnflushed), "power", SYNC_DISK),
+    Bug("cut by epochs", Parts(decide=cut_to_own_confirm), "cuts", SYNC),
+    Bug("durable suspect mark", _shell(suspect_mark_is_durable=False), "suspects", SYNC_MEMORY),
+    Bug("zeroing of the cut tail", _shell(zeroes_what_it_cuts=False), "cuts", ONE_SIZE),
+    Bug("replacing entries of equal start", Parts(history=RefusesEqualStart), "elections", SYNC),
+    Bug("union of committed and proposed", Parts(proposals=CountsCommittedOnly), "isr", SYNC),
+    Bug("epoch check on frames", Parts(follower=IgnoresPromise), "fences", SYNC),
+    Bug("versions and sequences of proposals", Parts(controller=TakesLateProposals), "isr", SYNC),
+)
+_OURS: tuple[Bug, ...] = (
+    Bug("lease", Parts(lease=NeedsNoLease), "leases", ASYNC),
+    Bug("waiting after a promotion", Parts(role_machine=DoesNotWait), "leases", ASYNC),
+    Bug("echoed time stamps", Parts(in_sync=CountsArrival), "leases", ASYNC),
+    Bug("lease from the beat's departure", Parts(lease=LeaseFromArrival), "leases", ASYNC),
+    Bug(
+        "grace after a controller's start",
+        Parts(controller=ElectsWithoutGrace),
+        "controllers",
+        ASYNC,
+    ),
+    Bug("waiting for later lives", Parts(proposals=ForgetsEarlierLives), "isr", SYNC),
+    Bug("joining only with everything confirmed", Parts(in_sync=JoinsBelowConfirm), "isr", SYNC),
+    Bug(
+        "suspect until confirm is reached",
+        Parts(follower=ClearsSuspectAtOnce),
+        "power",
+        SYNC_MEMORY,
+    ),
+    Bug("epochs only with data", Parts(follower=LabelsFromBeats), "elections", SYNC),
+    Bug("comparison of logs", Parts(decide=ignores_histories), "cuts", SYNC),
+    Bug("archive before the cut", _shell(archives_what_it_cuts=False), "cuts", ASYNC),
+)
+BUGS: tuple[Bug, ...] = _APPENDIX_A + _OURS

@@ -1,0 +1,393 @@
+"""What goes wrong, and when: a schedule of faults drawn from one seed.
+
+A *bias* makes some kinds of faults more likely: planted bugs are hunted with the kinds that can show them. Combined scenes
+(isolate the leader and kill it after the election, restart all followers and then kill the leader) stand beside single faults,
+because the worst of them never happen by chance alone.
+"""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.ha.core import replica
+from cometmq.ha.core.group_state import GroupState
+
+from .scheduler import MS
+from .settings import SAFETY_MS
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .world import World
+
+WEIGHTS = {
+    "kill": 10,
+    "power": 8,
+    "mid_step": 8,
+    "pause": 7,
+    "isolate": 8,
+    "one_way": 6,
+    "cut_pair": 6,
+    "isolate_then_kill": 7,
+    "restart_followers_kill_leader": 6,
+    "two_elections": 5,
+    "slow_disk": 4,
+    "slow_link": 4,
+    "clock_step": 3,
+    "loss": 4,
+    "damage": 3,
+    "rot": 2,
+    "nameserver": 5,
+    "leader_from_nameserver": 4,
+    "power_all": 2,
+    "fence": 2,
+    "tail_then_silence": 3,
+    "isr_churn": 3,
+    "cut_followers_restart_nameservers": 2,
+}
+BIASES: dict[str, dict[str, int]] = {
+    "power": {"power": 60, "power_all": 10, "restart_followers_kill_leader": 15, "slow_disk": 10},
+    "elections": {"two_elections": 40, "isolate_then_kill": 40, "kill": 20, "mid_step": 10},
+    "fences": {"fence": 50, "isolate": 10},
+    "cuts": {
+        "tail_then_silence": 60,
+        "isolate_then_kill": 30,
+        "isolate": 20,
+        "kill": 20,
+        "power": 10,
+        "mid_step": 20,
+    },
+    "isr": {
+        "isr_churn": 80,
+        "cut_pair": 40,
+        "one_way": 30,
+        "loss": 40,
+        "slow_link": 30,
+        "isolate_then_kill": 30,
+        "kill": 20,
+    },
+    "suspects": {"power": 30, "power_all": 20, "restart_followers_kill_leader": 20, "kill": 40},
+    "controllers": {
+        "cut_followers_restart_nameservers": 60,
+        "nameserver": 50,
+        "leader_from_nameserver": 30,
+        "one_way": 20,
+        "pause": 20,
+    },
+    "leases": {"isolate": 50, "pause": 40, "leader_from_nameserver": 30, "one_way": 20},
+}
+
+
+class Faults:
+    def __init__(self, world: "World", rng: random.Random, bias: str = "") -> None:
+        self.world = world
+        self.rng = rng
+        weights = dict(WEIGHTS)
+        if bias:
+            weights = dict.fromkeys(WEIGHTS, 1) | BIASES[bias]
+        settings = world.settings
+        if not settings.power_losses and bias != "power":
+            weights["power"] = weights["power_all"] = 0
+        if not settings.clock_steps:
+            weights["clock_step"] = 0
+        self._kinds = sorted(weights)
+        self._weights = [weights[kind] for kind in self._kinds]
+        self.damage_share = 0.0
+        self.over = False
+        #: How often a cut, or a change of the in-sync set, is followed by a crash at the worst time.
+        self._strikes_after_cuts = 0.8 if bias == "cuts" else 0.15
+        self._strikes_after_changes = {"isr": 0.3, "elections": 0.4}.get(bias, 0.03)
+
+    def plan(self) -> None:
+        self.world.scheduler.after(int((0.6 + self.rng.random()) * 1000) * MS, self._next)
+
+    def _next(self) -> None:
+        now_ms = self.world.scheduler.now // MS
+        if now_ms > SAFETY_MS - 500:
+            return
+        (kind,) = self.rng.choices(self._kinds, self._weights)
+        self.world.say("fault", "%s", kind)
+        getattr(self, f"_{kind}")()
+        self.world.scheduler.after(int((0.1 + self.rng.random() * 1.1) * 1000) * MS, self._next)
+
+    def _in(
+        self, low_ms: float, high_ms: float, action: Callable[..., None], *args: object
+    ) -> None:
+        delay = int((low_ms + self.rng.random() * (high_ms - low_ms)) * MS)
+        self.world.scheduler.after(delay, self._unless_over, action, args)
+
+    def _unless_over(self, action: Callable[..., None], args: tuple[object, ...]) -> None:
+        if not self.over:
+            action(*args)
+
+    # --- whom -------------------------------------------------------------------------------------
+
+    def _any(self) -> "Node":
+        """The leader half of the time."""
+        leader = self.world.leader()
+        if leader is not None and self.rng.random() < 0.5:
+            return leader
+        return self.rng.choice(self.world.nodes)
+
+    def _leader(self) -> "Node":
+        return self.world.leader() or self.rng.choice(self.world.nodes)
+
+    def _others(self, node: "Node") -> list[str]:
+        return [name for name in self.world.names() if name != node.name]
+
+    # --- processes and machines -------------------------------------------------------------------
+
+    def _die(
+        self, node: "Node", without_power: bool, low_ms: float = 20, high_ms: float = 900
+    ) -> None:
+        if not node.alive:
+            return
+        incarnation = node.ref.incarnation
+        node.crash(without_power)
+        if not without_power and self.rng.random() < 0.5:
+            self._in(5, 40, self.world.process_exited, node, incarnation)
+        self._in(low_ms, high_ms, node.start)
+
+    def _kill(self) -> None:
+        self._die(self._any(), False)
+
+    def _power(self) -> None:
+        self._die(self._any(), True)
+
+    def _power_all(self) -> None:
+        for node in self.world.nodes:
+            self._die(node, True, 50, 1200)
+
+    def _mid_step(self) -> None:
+        """A crash between two effects of whatever it does next."""
+        node = self._any()
+        if node.alive:
+            node.steps_to_death = self.rng.randint(1, 60)
+            node.dies_without_power = self.world.settings.power_losses and self.rng.random() < 0.4
+            self._in(400, 1200, node.start)
+
+    def _pause(self) -> None:
+        node = self._any()
+        node.paused_until = (
+            self.world.scheduler.now + int((0.1 + self.rng.random() * 2) * 1000) * MS
+        )
+
+    def _restart_followers_kill_leader(self) -> None:
+        leader = self._leader()
+        without_power = self.world.settings.power_losses and self.rng.random() < 0.5
+        for node in self.world.nodes:
+            if node is not leader:
+                self._die(node, without_power, 20, 150)
+        self._in(50, 400, self._die, leader, False)
+
+    def has_cut(self, node: "Node") -> None:
+        """Seldom, but then always too early: nothing has overwritten what was cut."""
+        if not self.over and self.rng.random() < self._strikes_after_cuts:
+            self._in(1, 40, self._die, node, False)
+
+    def committed(self, state: GroupState) -> None:
+        """The leader dies right after a change of the state, or somewhere on its way to lead."""
+        strikes = not self.over and self.rng.random() < self._strikes_after_changes
+        if not strikes or state.leader is None:
+            return
+        leader = self.world.nodes[state.leader.broker_id]
+        if self.rng.random() < 0.5:
+            self._in(0, 8, self._die, leader, False)
+        elif leader.alive:
+            leader.steps_to_death = self.rng.randint(1, 10)
+            leader.dies_without_power = False
+            self._in(30, 600, leader.start)
+
+    def _fence(self) -> None:
+        """An operator fences a replica for the next epoch, and elects nobody."""
+        node = self._any()
+        if node.alive:
+            node.deliver(node.feed, replica.FenceOrdered(node.promised + self.rng.randint(0, 2)))
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def _isolate(self) -> None:
+        self._cut_off(self._any(), 300, 2500)
+
+    def _cut_off(self, node: "Node", low_ms: float, high_ms: float) -> None:
+        edges = [(node.name, other) for other in self._others(node)]
+        edges += [(other, node.name) for other in self._others(node)]
+        self._cut_for(edges, low_ms, high_ms)
+
+    def _cut_for(self, edges: list[tuple[str, str]], low_ms: float, high_ms: float) -> None:
+        self.world.network.cut(*edges)
+        self._in(low_ms, high_ms, self.world.network.heal, *edges)
+
+    def _one_way(self) -> None:
+        node = self._any()
+        outwards = self.rng.random() < 0.5
+        edges = [(node.name, o) if outwards else (o, node.name) for o in self._others(node)]
+        some = [edge for edge in edges if self.rng.random() < 0.7]
+        self._cut_for(some, 200, 2000)
+
+    def _cut_pair(self) -> None:
+        node = self._leader()
+        other = self.rng.choice(self._others(node))
+        self._cut_for([(node.name, other), (other, node.name)], 200, 2000)
+
+    def _leader_from_nameserver(self) -> None:
+        node = self._leader()
+        edges = [(node.name, n.name) for n in self.world.nameservers]
+        edges += [(n.name, node.name) for n in self.world.nameservers]
+        self._cut_for(edges, 300, 2500)
+
+    def _isolate_then_kill(self) -> None:
+        """The leader writes on alone for a while, and somebody else leads when it is back."""
+        leader = self._leader()
+        self._cut_off(leader, 900, 2500)
+        self._in(700, 1500, self._kill_leader_but, leader)
+
+    def _tail_then_silence(self) -> None:
+        """The old leader has a long tail of its own, the new one nearly nothing to put over it."""
+        leader = self._leader()
+        self._cut_off(leader, 1300, 1900)
+        self._in(250, 450, self._stop_writing)
+        self._in(2000, 2600, self._write_again)
+
+    def _stop_writing(self) -> None:
+        self.world.writes_until = self.world.scheduler.now
+
+    def _isr_churn(self) -> None:
+        """Members leave and join while requests are doubled and late."""
+        network, leader = self.world.network, self._leader()
+        network.doubling, network.slow_share, network.slow_ms = 0.9, 0.3, 150
+        others = [node.name for node in self.world.nodes if node is not leader]
+        for start_ms in (0, 700, 1400):
+            other = self.rng.choice(others)
+            edges = [(leader.name, other), (other, leader.name)]
+            self._in(start_ms, start_ms + 100, self._cut_for, edges, 350, 550)
+        self._in(2200, 2500, self._no_loss)
+
+    def _cut_followers_restart_nameservers(self) -> None:
+        """Only the old controller's lease permits the leader to write; the new one knows nothing of it."""
+        leader = self._leader()
+        edges = [(leader.name, n.name) for n in self.world.nodes if n is not leader]
+        edges += [(b, a) for a, b in edges]
+        self._cut_for(edges, 600, 1500)
+        for nameserver in self.world.nameservers:
+            self._in(150, 280, nameserver.crash)
+            self._in(290, 400, nameserver.start)
+
+    def _kill_leader_but(self, former: "Node") -> None:
+        leader = self.world.leader()
+        if leader is not None and leader is not former and self.rng.random() < 0.6:
+            self._die(leader, False)
+        elif self.rng.random() < 0.5:
+            self._die(former, self.world.settings.power_losses and self.rng.random() < 0.3)
+
+    def _two_elections(self) -> None:
+        """Leaders die as soon as they lead, without a message between."""
+        self._stop_writing()
+        self._in(0, 50, self._strike_leader, self.rng.randint(2, 3))
+        self._in(900, 1800, self._write_again)
+
+    def _strike_leader(self, times: int) -> None:
+        leader = self.world.leader()
+        if leader is not None:
+            if self.rng.random() < 0.4:
+                self._cut_off(leader, 300, 900)
+            else:
+                self._die(leader, False, 20, 500)
+            times -= 1
+        if times:
+            self._in(20, 300, self._strike_leader, times)
+
+    def _write_again(self) -> None:
+        self.world.writes_until = 1 << 62
+
+    def _loss(self) -> None:
+        network = self.world.network
+        network.loss = self.rng.random() * 0.3
+        network.doubling = self.rng.random() * 0.5
+        network.slow_share, network.slow_ms = 0.2, 100
+        self._in(500, 2500, self._no_loss)
+
+    def _no_loss(self) -> None:
+        network = self.world.network
+        network.loss = network.doubling = 0.0
+        network.slow_share, network.slow_ms = 0.02, 60
+
+    def _slow_link(self) -> None:
+        node = self._any()
+        edges = [(node.name, other) for other in self._others(node) if self.rng.random() < 0.6]
+        for edge in edges:
+            self.world.network.slow_edges[edge] = self.rng.choice((50, 200, 400))
+        self._in(500, 2500, self._fast_links, *edges)
+
+    def _fast_links(self, *edges: tuple[str, str]) -> None:
+        for edge in edges:
+            self.world.network.slow_edges.pop(edge, None)
+
+    def _damage(self) -> None:
+        self.damage_share = 0.05
+        self._in(200, 1000, self._no_damage)
+
+    def _no_damage(self) -> None:
+        self.damage_share = 0.0
+
+    def on_the_wire(self, data: bytes) -> bytes:
+        """A chunk, seldom with a bit that turned over on the way."""
+        if not self.damage_share or self.rng.random() > self.damage_share:
+            return data
+        damaged = bytearray(data)
+        damaged[self.rng.randrange(len(damaged))] ^= 1 << self.rng.randrange(8)
+        return bytes(damaged)
+
+    # --- disks and clocks -------------------------------------------------------------------------
+
+    def _slow_disk(self) -> None:
+        node = self._any()
+        node.disk.latency_factor = self.rng.choice((20, 60, 150))
+        self._in(500, 2500, self._fast_disk, node)
+
+    def _fast_disk(self, node: "Node") -> None:
+        node.disk.latency_factor = 1
+
+    def _clock_step(self) -> None:
+        self._any().clock.step(int(self.rng.random() * 5000) * MS)
+
+    def _rot(self) -> None:
+        """A sealed byte of a follower turns over; the scrub finds it some time later."""
+        followers = [
+            n for n in self.world.nodes if n.alive and n.leader is None and n.confirm > 600
+        ]
+        if followers:
+            node = self.rng.choice(followers)
+            offset = self.rng.randrange(0, node.confirm - 500)
+            self.world.rot(node, offset)
+            self._in(200, 1500, self.world.scrub)
+
+    # --- nameservers ------------------------------------------------------------------------------
+
+    def _nameserver(self) -> None:
+        nameserver = self.rng.choice(self.world.nameservers)
+        if self.rng.random() < 0.3:
+            pause = int((0.1 + self.rng.random() * 1.5) * 1000) * MS
+            nameserver.paused_until = self.world.scheduler.now + pause
+            return
+        nameserver.crash()
+        self._in(50, 2000, nameserver.start)
+
+    # --- healing ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        self.over = True
+        world = self.world
+        world.network.heal_all()
+        self._no_loss()
+        self._no_damage()
+        self._write_again()
+        for nameserver in world.nameservers:
+            nameserver.paused_until = min(nameserver.paused_until, world.scheduler.now)
+            nameserver.start()
+        for node in world.nodes:
+            node.disk.latency_factor = 1
+            node.clock.set_rate(0)
+            node.steps_to_death = 0
+            node.paused_until = min(node.paused_until, world.scheduler.now)
+            node.start()
+        world.scrub()

@@ -1,0 +1,52 @@
+"""The simulated disk forgets what a real one may forget, and nothing else."""
+
+import random
+
+from .disk import PAGE_BYTES, Disk
+from .records import MESSAGE, build, scan
+
+
+def test_a_loss_of_power_takes_only_what_was_not_flushed() -> None:
+    fates = set()
+    for seed in range(60):
+        disk = Disk()
+        disk.write(0, b"a" * 1000)
+        disk.flush(700)
+        disk.lose_power(random.Random(seed))
+        assert disk.live[:700] == b"a" * 700
+        assert disk.live == disk.durable
+        fates.add(bytes(disk.live[700:1000]))
+    assert len(fates) > 20
+    assert any(b"a" in fate and b"\0" in fate for fate in fates)
+
+
+def test_pages_survive_in_no_order() -> None:
+    later_without_earlier = 0
+    for seed in range(60):
+        disk = Disk()
+        disk.write(0, b"a" * (4 * PAGE_BYTES))
+        disk.lose_power(random.Random(seed))
+        later_without_earlier += disk.live[0] == 0 and disk.live[2 * PAGE_BYTES] != 0
+    assert later_without_earlier > 0
+
+
+def test_what_is_cut_is_zero_everywhere() -> None:
+    disk = Disk()
+    disk.write(0, b"a" * 500)
+    disk.flush(500)
+    disk.write(500, b"b" * 100)
+    disk.shrink(300, zero=True)
+    disk.lose_power(random.Random(1))
+    assert not any(disk.live[300:])
+    assert disk.live[:300] == b"a" * 300
+
+
+def test_a_scan_stops_at_the_first_torn_or_damaged_record() -> None:
+    log = bytearray(4096)
+    records = [build(MESSAGE, number, number, 20 + number) for number in range(5)]
+    data = b"".join(records)
+    log[: len(data)] = data
+    assert [record.identity for record in scan(log, 0, len(data))] == list(range(5))
+    assert len(scan(log, 0, len(data) - 1)) == 4
+    log[len(records[0]) + len(records[1]) + 18] ^= 4
+    assert len(scan(log, 0, len(data))) == 2

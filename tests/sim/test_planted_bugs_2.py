@@ -1,0 +1,11 @@
+"""Planted bugs, share 2 of 3: with one rule removed the simulation finds a violation within 50 seeds."""
+
+import pytest
+
+from .bugs import Bug
+from .checks import assert_found, bugs
+
+
+@pytest.mark.parametrize("bug", bugs(2, 3), ids=lambda bug: bug.name)
+def test_is_found(bug: Bug) -> None:
+    assert_found(bug)

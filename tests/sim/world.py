@@ -1,0 +1,273 @@
+"""One simulated cluster from its first event to the verdict: a safety phase with faults, then a liveness phase without.
+
+Safety: after every event all invariants hold (`oracle.py`). Liveness: everything is healed, an operator forces an election if the group
+is held for good, and within `HEAL_MS` there must be a leader that answers new writes OK, with everyone in sync and all logs equal.
+"""
+
+from dataclasses import dataclass, field
+
+from cometmq.ha.core import controller_events as heard
+from cometmq.ha.core.follower_events import State
+from cometmq.ha.core.replica import Role
+
+from .faults import Faults
+from .nameserver import Nameserver
+from .network import Network
+from .node import Node
+from .oracle import Oracle, ViolationError
+from .parts import Parts
+from .scheduler import MS, Scheduler, stream_of
+from .settings import HEAL_MS, SAFETY_MS, Settings, jitter, settings_of
+from .stream import Stream
+
+WRITE_EVERY_MS = 14
+
+
+@dataclass(slots=True)
+class Verdict:
+    seed: int
+    violation: str = ""
+    events: int = 0
+    acked: int = 0
+    elections: int = 0
+    cuts: int = 0
+    holds: int = 0
+    forced: int = 0
+    lost: int = 0
+    healed_ms: int = 0
+    fingerprint: int = 0  #: equal for equal stories
+    settings: Settings | None = field(default=None, repr=False)
+
+
+class World:
+    def __init__(
+        self,
+        settings: Settings,
+        parts: Parts | None = None,
+        bias: str = "",
+        story: list[str] | None = None,
+    ) -> None:
+        seed = settings.seed
+        self.settings = settings
+        self.parts = parts or Parts()
+        self.story = story
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, stream_of(seed, "network"))
+        self.oracle = Oracle(self)
+        self.faults = Faults(self, stream_of(seed, "faults"), bias)
+        self.rng = stream_of(seed, "clients")
+        self.nameservers = [
+            Nameserver(self, i, stream_of(seed, f"nameserver {i}"))
+            for i in range(settings.nameservers)
+        ]
+        self.nodes = [Node(self, i, stream_of(seed, f"node {i}")) for i in range(settings.replicas)]
+        self.rotten: list[tuple[Node, int]] = []
+        self.writes_until = 1 << 62
+        self._number = 0
+        self._identity = 0
+        self._fingerprint = 0
+        self.scheduler.after_event = self.oracle.after_event
+
+    # --- asked by the shells ----------------------------------------------------------------------
+
+    def new_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def say(self, who: str, text: str, *values: object) -> None:
+        if self.story is not None:
+            line = text % values if values else text
+            self.story.append(f"{self.scheduler.now / 1e9:9.4f} {who:5} {line}")
+
+    def names(self) -> list[str]:
+        return [node.name for node in self.nodes] + [n.name for n in self.nameservers]
+
+    def leader(self) -> Node | None:
+        """Whoever leads the newest epoch, if it is up."""
+        leading = [n for n in self.nodes if n.alive and n.machine.role is Role.LEADER]
+        return max(leading, key=lambda node: node.machine.epoch, default=None)
+
+    def connect(self, follower: Node, broker_id: int) -> Stream:
+        leader = self.nodes[broker_id]
+        stream = Stream(self.new_number(), follower, leader)
+        follower.streams.append(stream)
+        return stream
+
+    def process_exited(self, node: Node, incarnation: int) -> None:
+        """A supervisor says so to every nameserver, which no cut keeps from hearing it: it is on the same machine as the process,
+        and only what is heard counts."""
+        for nameserver in self.nameservers:
+            edge = (node.name, nameserver.name)
+            self.network.datagram(edge, nameserver.exited, node, incarnation)
+
+    # --- bit rot ----------------------------------------------------------------------------------
+
+    def rot(self, node: Node, offset: int) -> None:
+        node.disk.rot(offset)
+        self.rotten.append((node, offset))
+
+    def scrub(self, only: Node | None = None) -> None:
+        """Damaged blocks are fetched from a side where they are whole."""
+        for node, offset in list(self.rotten):
+            if only in (None, node):
+                node.disk.rot(offset)
+                self.rotten.remove((node, offset))
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Clients send to everyone who believes to lead, also to one that should not."""
+        self.scheduler.after(jitter(self.rng, WRITE_EVERY_MS), self._write)
+        if self.scheduler.now >= self.writes_until:
+            return
+        for node in self.nodes:
+            if node.alive and node.leader is not None:
+                self._identity += 1
+                node.deliver(self._write_to, node, self._identity, self._body_bytes())
+
+    def _body_bytes(self) -> int:
+        """Messages of one size leave records of two logs at the same offsets, others do not."""
+        return 8 if self.settings.one_size else self.rng.randrange(6, 60)
+
+    def _write_to(self, node: Node, identity: int, body_bytes: int) -> None:
+        if node.leader is not None:
+            node.leader.write(identity, body_bytes)
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        verdict = Verdict(self.settings.seed, settings=self.settings)
+        try:
+            self._begin()
+            self.scheduler.run_until(SAFETY_MS * MS)
+            self.say("world", "heals")
+            self.faults.heal()
+            verdict.healed_ms = self._heal()
+        except (AssertionError, LookupError) as error:
+            kind = "" if isinstance(error, ViolationError) else f"{type(error).__name__}: "
+            verdict.violation = f"{kind}{error}" or repr(error)
+            if not isinstance(error, ViolationError) and self.story is not None:
+                raise
+        oracle = self.oracle
+        verdict.events = self.scheduler.count
+        verdict.acked, verdict.elections = len(oracle.acked), oracle.elections
+        verdict.cuts, verdict.holds = oracle.cut_count, oracle.holds
+        verdict.forced, verdict.lost = oracle.forced, oracle.lost
+        verdict.fingerprint = self._finger()
+        return verdict
+
+    def _begin(self) -> None:
+        ppm = self.settings.clock_ppm
+        machines: list[Nameserver | Node] = [*self.nameservers, *self.nodes]
+        for index, machine in enumerate(machines):
+            machine.clock.set_rate(ppm if index % 2 else -ppm)
+            delay = jitter(self.rng, 30)
+            self.scheduler.after(delay, machine.start)
+        self.scheduler.after(300 * MS, self._write)
+        self.scheduler.after(500 * MS, self._compare)
+        self.faults.plan()
+
+    def _compare(self) -> None:
+        self.scheduler.after(700 * MS, self._compare)
+        if not self.rotten:
+            self.oracle.compare_histories()
+
+    def _heal(self) -> int:
+        """How long it took until everything was well."""
+        start = self.scheduler.now
+        goal = len(self.oracle.acked) + 20
+        patience = start + 2500 * MS
+        while self.scheduler.now < start + HEAL_MS * MS:
+            self.scheduler.run_until(self.scheduler.now + 50 * MS)
+            if self.scheduler.now >= patience:
+                patience += 1500 * MS
+                self._operate()
+            if len(self.oracle.acked) >= goal and self._is_well():
+                self.writes_until = self.scheduler.now
+                self.scheduler.run_until(self.scheduler.now + 400 * MS)
+                if self._is_well():
+                    leader = self.leader()
+                    assert leader is not None
+                    self.oracle.compare_logs(leader)
+                    self.oracle.compare_histories()
+                    return (self.scheduler.now - start) // MS
+                self.writes_until = 1 << 62
+        raise ViolationError(f"liveness: {self._why_not_well()}")
+
+    def _is_well(self) -> bool:
+        leader = self.leader()
+        if leader is None or leader.leader is None:
+            return False
+        core = leader.leader.core
+        if core.in_sync_count != len(self.nodes) or core.confirm != leader.log_end:
+            return False
+        return all(
+            node.alive
+            and node.log_end == leader.log_end
+            and not node.suspect
+            and (node is leader or node.follower.core.state is State.IN_SYNC)
+            for node in self.nodes
+        )
+
+    def _operate(self) -> None:
+        """What an operator does about a group that is held: the best of the replicas, with the loss accepted; and
+        about a replica that cannot go on from its own bytes: a new copy."""
+        held = [
+            n for n in self.nameservers if n.alive and n.core.active and n.core.state.hold_reason
+        ]
+        for nameserver in held[:1]:
+            alive = [node for node in self.nodes if node.alive]
+            best = max(alive, key=lambda n: (n.history.last_epoch, n.log_end, -n.broker_id))
+            self.say("world", "forces %s", best.name)
+            self.oracle.forced += 1
+            request = self.new_number()
+            nameserver.feed(heard.ForceElect(request, best.broker_id, True, "simulated"))
+        for node in self.nodes:
+            if not node.alive or node.leader is not None:
+                continue
+            stuck = node.follower.core.state in (State.HOLD, State.DIVERGED)
+            if (stuck or node.machine.role is Role.HOLD) and self.leader() is not None:
+                self._reseed(node)
+
+    def _reseed(self, node: Node) -> None:
+        state = node.machine.state
+        forced = state is not None and (state.accept_loss or self.oracle.forced)
+        if not forced:
+            raise ViolationError(
+                f"I7: {node.name} is held without a forced election: {node.follower.core.refusal}"
+            )
+        self.say("world", "reseeds %s", node.name)
+        node.deliver(node.reseed, "an operator said so")
+
+    def _why_not_well(self) -> str:
+        leader = self.leader()
+        rows = []
+        for node in self.nodes:
+            if not node.alive:
+                rows.append(f"{node.name} dead")
+                continue
+            state = node.follower.core.state.value if node.leader is None else "leads"
+            rows.append(
+                f"{node.name} {node.machine.role.value}/{state} end={node.log_end}"
+                f" suspect={node.suspect} {node.machine.hold_reason}"
+            )
+        newest = self.oracle.newest
+        return f"leader={leader and leader.name} {rows} state={newest}"
+
+    def _finger(self) -> int:
+        total = self.scheduler.count
+        for node in self.nodes:
+            end = getattr(node, "log_end", 0)
+            total = total * 1_000_003 + hash(tuple(node.disk.live[:end:37])) + end
+        return total & 0xFFFFFFFFFFFFFFFF
+
+
+def run_seed(
+    seed: int,
+    parts: Parts | None = None,
+    bias: str = "",
+    story: list[str] | None = None,
+    **fixed: object,
+) -> Verdict:
+    """The whole story of one seed."""
+    return World(settings_of(seed, **fixed), parts, bias, story).run()
