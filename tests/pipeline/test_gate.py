@@ -357,10 +357,13 @@ def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(
         async with desk(tmp_path / "store", chosen) as one:
             one.topic("t")
             await fill(one, 100)
+            # What is confirmed stands in the store a moment later.
+            await until(lambda: look(str(tmp_path / "store")).end >= one.node.store.log_end)
             endpoint = one.live.bound.client
             plan = ArchivePlan(str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint)
             done = await asyncio.to_thread(archive, None, plan)
             assert done.problems == []
+            assert done.summary["watermark"] > 0
             await fill(one, 100)
             percent[0] = 88
             await until(lambda: one.node.store.log_start > done.summary["watermark"])
