@@ -58,6 +58,7 @@ class Control:
             paths.RESEED: (v1.ReseedRequest, self._reseed),
             paths.CUT_TAIL: (v1.CutTailRequest, self._cut_tail),
             paths.REPLAY_TAIL: (v1.ReplayTailRequest, self._replay_tail),
+            paths.READ_PLACES: (v1.ReadPlacesRequest, self._read_places),
         }
         self._streams: dict[str, tuple[Any, Callable[[], Any]]] = {
             paths.GET_DIGESTS: (v1.DigestsRequest, lambda: hooks.get_digests),
@@ -249,3 +250,10 @@ class Control:
         answer = replay(request)
         done: v1.ControlResponse = await answer if asyncio.iscoroutine(answer) else answer
         return done
+
+    async def _read_places(self, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
+        read = self._hooks.read_places
+        if read is None:
+            return v1.ReadPlacesResponse(code=v2.NOT_IMPLEMENTED, message="not served here")
+        answer: v1.ReadPlacesResponse = await read(request)
+        return answer

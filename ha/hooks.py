@@ -65,6 +65,8 @@ class Hooks:
         #: async iterators of v1.BlockDigest and v1.LogBytes for a v1.DigestsRequest and v1.ReadRangeRequest
         self.get_digests: Callable[[Any], Any] | None = None
         self.read_range: Callable[[Any], Any] | None = None
+        #: a coroutine of a v1.ReadPlacesResponse for a v1.ReadPlacesRequest
+        self.read_places: Callable[[Any], Any] | None = None
 
 
 def _nothing() -> None:

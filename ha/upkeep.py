@@ -11,12 +11,14 @@ in `Replication.counters` as `scrub_*`. (HA note, R7, R14 and drill 27)
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from ..proto import v1, v2
 from . import tails
 from .engine import Replication
 from .errors import HaError
+from .places import Log, read_places
 from .room import Room, RoomWatch
 from .scrub import Scrub
 from .scrub_face import Blocks, Options, Result
@@ -35,7 +37,7 @@ _AGAIN_S = 10.0
 _PATIENCE = 3
 
 
-class Stored(Blocks, Room, Protocol):
+class Stored(Blocks, Log, Room, Protocol):
     """What is needed of a store."""
 
 
@@ -64,6 +66,7 @@ class Upkeep:
         replication.replay_tail = self.replay.run
         replication.get_digests = self.scrub.get_digests
         replication.read_range = self.scrub.read_range
+        replication.read_places = partial(read_places, store)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -79,6 +79,7 @@ CUT_TAIL: Final = REPLICA + "CutTail"
 REPLAY_TAIL: Final = REPLICA + "ReplayTail"
 GET_DIGESTS: Final = REPLICA + "GetDigests"
 READ_RANGE: Final = REPLICA + "ReadRange"
+READ_PLACES: Final = REPLICA + "ReadPlaces"
 
 META_CELL: Final = "/cometmq.v1.MetaCell/"
 

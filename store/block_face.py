@@ -9,10 +9,12 @@ Reads check the bodies of records in finished segments while `on_rot` is set: wh
 when it is read. The segment that is written is never checked: it was in memory a moment ago.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from .commit_log import CommitLog
-from .errors import OffsetOutOfRangeError
+from .errors import CorruptLogError, OffsetOutOfRangeError
 from .reading import QueueReader
 from .segment import HeldView
 
@@ -55,6 +57,30 @@ class BlockFace:
             if segment.start == start and segment.end <= self._log.readable_end:
                 return segment.hold()
         return None
+
+    @contextmanager
+    def places(self, places: Sequence[tuple[int, int]]) -> Iterator[Callable[[], list[bytes]]]:
+        """A read of these offsets and lengths, for a thread: the disk may be slow, and the loop does not wait for it.
+
+        The segments are held on the store's thread until the context ends. Raises OffsetOutOfRangeError, and
+        CorruptLogError for what is rotten; the read itself OSError.
+        """
+        log, forbidden = self._log, self._reader.forbidden
+        with ExitStack() as held:
+            reads: list[Callable[[], bytes]] = []
+            holding: set[int] = set()
+            for offset, length in places:
+                end = offset + length
+                if not log.start <= offset < end <= log.readable_end:
+                    raise OffsetOutOfRangeError(offset, log.start, log.readable_end)
+                if any(begin < end and offset < stop for begin, stop in forbidden):
+                    raise CorruptLogError(str(offset), offset, "a block of the log is rotten.")
+                segment = log.segment_at(offset)
+                if segment.start not in holding:
+                    holding.add(segment.start)
+                    held.enter_context(segment.hold())
+                reads.append(partial(segment.read, offset - segment.start, length))
+            yield lambda: [read() for read in reads]
 
     def forbid(self, begin: int, end: int) -> None:
         """The bytes [begin, end) are rotten: no reader gets them until `allow`."""

@@ -1,10 +1,14 @@
 """The asking half of the store's face: messages by key, unique key and id (see `query.py`)."""
 
+from dataclasses import replace
+from itertools import islice
+
 from .commit_log import CommitLog
 from .config import StoreConfig
 from .dispatch import Dispatcher
 from .indexing import Indexing
 from .query import TIME_MAX_MS, KeyQuery, find_by_id, find_records, record_in
+from .reading import QueueReader
 from .record import Record
 
 
@@ -15,6 +19,7 @@ class QueryFace:
     _log: CommitLog
     _dispatcher: Dispatcher
     _indexing: Indexing
+    _reader: QueueReader
 
     def query(
         self,
@@ -31,9 +36,22 @@ class QueryFace:
         Looks at UNIQ_KEY and KEYS; `index_type` "U" or "K" at one of them, "T" at the tags. At most
         maxMsgsNumBatch messages. Raises ValueError, OSError, or StoreError without an index.
         """
-        count_max = min(count_max, self.config.max_msgs_num_batch)
-        asked = KeyQuery(topic, key, count_max, begin_ms, end_ms, index_type)
-        return find_records(asked, self._indexing, self)
+        return self.query_by(KeyQuery(topic, key, count_max, begin_ms, end_ms, index_type))
+
+    def query_by(self, asked: KeyQuery) -> list[Record]:
+        """The same for a question that was put before."""
+        count_max = min(asked.count_max, self.config.max_msgs_num_batch)
+        return find_records(replace(asked, count_max=count_max), self._indexing, self)
+
+    def is_cold_query(self, asked: KeyQuery) -> bool:
+        """Whether a record that `query` would read lies so far back that it comes from the disk; asks the index
+        alone. Raises OSError, StoreError."""
+        is_cold = self._reader.is_cold_place
+        if not is_cold(self._log.start):
+            return False
+        places = self._indexing.find(asked.hash, asked.begin_ms, asked.end_ms)
+        first = islice(places, min(asked.count_max, self.config.max_msgs_num_batch))
+        return any(is_cold(place) for place in first if place >= 0)
 
     def message_by_unique_key(self, topic: str, unique_key: str) -> Record | None:
         """The newest message of this topic with this UNIQ_KEY. Raises OSError, StoreError."""

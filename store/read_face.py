@@ -12,7 +12,7 @@ from .commit_log import CommitLog
 from .places import offset_at, place_of
 from .queue_table import QueueTable
 from .reading import QueueReader
-from .results import GetResult
+from .results import ColdUnit, GetResult
 from .stats import Meter
 
 
@@ -69,6 +69,23 @@ class ReadFace:
     def is_cold_place(self, physical_offset: int) -> bool:
         """The same for a place in the log."""
         return self._reader.is_cold_place(physical_offset)
+
+    def cold_units(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        tag_codes: frozenset[int] | None = None,
+    ) -> tuple[list[ColdUnit], int] | None:
+        """The units of what `get` would have to read from the disk, and the offset behind the last that was looked
+        at; None: nothing at `offset` has to come from there. Costs a comparison while the log fits into memory.
+        Raises OSError when the queue's file cannot be read."""
+        return self._reader.cold_units(
+            topic, queue_id, offset, max_count, max_bytes, tag_codes=tag_codes
+        )
 
     def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """The physical offset of a message that readers see. Raises OSError when the queue's file cannot be read."""

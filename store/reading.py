@@ -42,7 +42,7 @@ from .consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
 from .errors import OffsetOutOfRangeError
 from .queue_table import QueueTable
 from .record import RECORD_BYTES_MIN
-from .results import GetResult, GetStatus, StoredRecord
+from .results import ColdUnit, GetResult, GetStatus, StoredRecord
 from .scan_one import body_matches
 from .topic_names import check_topic
 
@@ -155,6 +155,42 @@ class QueueReader:
     def is_cold_place(self, physical_offset: int) -> bool:
         """The same for a place in the log."""
         return self._log.readable_end - physical_offset > self._memory_span
+
+    def cold_units(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        *,
+        tag_codes: frozenset[int] | None,
+    ) -> tuple[list[ColdUnit], int] | None:
+        """The units that `get` would read, as far as their records have to come from the disk, and the offset behind
+        the last that was looked at. None: the first one is in memory, or is not there at all."""
+        log = self._log
+        border = log.readable_end - self._memory_span
+        queue = self._queues.get((topic, queue_id))
+        if border <= log.start or queue is None:
+            return None
+        if not queue.min_offset <= offset < queue.max_offset:
+            return None
+        step = count_max if tag_codes is None else max(self._filter_units_max, count_max)
+        units: list[ColdUnit] = []
+        number = offset
+        raw = queue.read(offset, min(step, queue.max_offset - offset))
+        for place, size, code in UNIT.iter_unpack(raw):
+            if size != FILLER_SIZE:
+                if not log.start <= place < border or size < RECORD_BYTES_MIN:
+                    break
+                tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
+                if tag_codes is None or tags_match(tags_code, tag_codes):
+                    if units and (len(units) >= count_max or size > bytes_max):
+                        break
+                    bytes_max -= size
+                    units.append(ColdUnit(number, place, size, tags_code))
+            number += 1
+        return (units, number) if number > offset else None
 
     def _limits(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[int, int]:
         """RocketMQ's own, for a batch that begins at `offset`."""

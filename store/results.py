@@ -120,6 +120,16 @@ class GetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdUnit:
+    """A unit of a queue whose record has to come from the disk."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What `open` found, kept, cut and rebuilt; all places are offsets of the log."""
 

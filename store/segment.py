@@ -187,6 +187,11 @@ class Segment:
             raise OSError(errno.EIO, f"{done} of {len(data)} bytes were written", self.path)
         self.written = position + done
 
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes of the file, read so that a thread which waits for the disk holds nobody up; hold the
+        segment meanwhile. Fewer at its end. Raises OSError."""
+        return os.pread(self._descriptor, length, position)
+
     def lend(self, buffer: memoryview) -> None:
         """Let writes go to `buffer`, which is as large as the segment, until it is taken back."""
         self.committed = self._filled = self.written

@@ -13,6 +13,7 @@ from ...proto import v1, v2
 from ...proto.errors import WireError
 from ...store.errors import StoreError
 from ...store.message_id import OffsetId
+from ...store.query import TIME_MAX_MS, KeyQuery
 from ...store.record import Record
 from ..convert import delivery_of, message_item, topic_field
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ..node import Node
 
-_TIME_MAX_MS: Final = (1 << 63) - 1
+#: By field of a request.
+_INDEX_TYPES: Final = {"key": "K", "unique_key": "U", "tag": "T"}
 #: Bytes of records in one answer (but one message always goes): clients take 4 MiB by default.
 _ANSWER_BYTES_MAX: Final = 3 << 20
 
@@ -57,26 +59,29 @@ class MessageQueries:
 
     def _find(self, request: v1.QueryMessagesRequest) -> list[Record]:
         store = self._node.store
-        asked = [
-            name for name in ("key", "unique_key", "tag", "message_id") if getattr(request, name)
-        ]
-        if len(asked) != 1:
+        if sum(bool(getattr(request, name)) for name in (*_INDEX_TYPES, "message_id")) != 1:
             raise WireError(
                 v2.BAD_REQUEST, "name exactly one of key, unique_key, tag and message_id"
             )
-        if asked[0] == "message_id":
+        if request.message_id:
             record = store.message_by_id(request.message_id, request.topic)
             return [] if record is None else [record]
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
-        return store.query(
-            request.topic,
-            getattr(request, asked[0]),
-            count_max=request.count or store.config.max_msgs_num_batch,
-            begin_ms=request.begin_ms,
-            end_ms=request.end_ms or _TIME_MAX_MS,
-            index_type={"key": "K", "unique_key": "U", "tag": "T"}[asked[0]],
-        )
+        asked = key_query(request, store.config.max_msgs_num_batch)
+        return [] if asked is None else store.query_by(asked)
+
+
+def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:
+    """What a request asks the index for; None: nothing. `most` messages where it does not say how many."""
+    for name, index_type in _INDEX_TYPES.items():
+        key = getattr(request, name)
+        if key:
+            times = request.begin_ms, request.end_ms or TIME_MAX_MS
+            return KeyQuery(request.topic, key, request.count or most, *times, index_type)
+    if request.message_id and request.topic:
+        return KeyQuery(request.topic, request.message_id, 1, index_type="U")
+    return None
 
 
 def _found(record: Record) -> v1.FoundMessage:

@@ -52,6 +52,8 @@ class Counters:
     repeated: int = 0
     """Messages that were not stored again, because their ids were sent inside the window."""
     internal_errors: int = 0
+    cold: Counter[str] = field(default_factory=Counter)
+    """What was read on a follower because it is old: reads "passed_on", records "fetched", fetches "refused"."""
 
     def add_sent(self, topic: str, message_type: int, messages: int, size: int) -> None:
         """Messages that were appended."""

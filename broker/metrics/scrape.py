@@ -151,6 +151,12 @@ class Metrics:
                 "Messages not stored again, because their ids were sent inside the window.",
                 [((), counters.repeated)],
             ),
+            self._counter(
+                "cometmq_cold_reads",
+                "What a follower read because it is old: reads passed on, records fetched, fetches refused.",
+                [((how,), number) for how, number in sorted(counters.cold.items())],
+                ("how",),
+            ),
         ]
 
     def _tables(self) -> list[Metric]:

@@ -23,6 +23,7 @@ from ..wire import STATUS_OK, status, timestamp
 from ..wire import field as wire_field
 from .attempts import Attempts, Given
 from .clients import Receivers
+from .cold import ColdRecords
 from .delivery import UNDELIVERED_MS, Delivery, Key
 from .fifo import OrderedGroup
 from .group import PopGroup
@@ -71,12 +72,14 @@ class PopService:
         self.closers: list[Callable[[], None]] = []
         """Called when no poll may wait any longer."""
         node.offsets.on_merged = self._merged
+        self.cold = ColdRecords(node, self.notify)
         self.roles = PopRoles(node, self, self._subs, self._timer, self._order_info)
 
     # Handlers and events.
 
     def open(self, stack: AsyncExitStack) -> None:
         """Take over what the files hold; `stack` writes them at the end."""
+        stack.push_async_callback(self.cold.close)
         stack.push_async_callback(self._order_info.close)
         self._node.pop_leads = self._node.is_leader
         if self._node.pop_leads:
@@ -95,6 +98,7 @@ class PopService:
             return node.lite.receiving.receive(request, ctx)
         poll_ms = poll_time_ms(node, request, ctx, now_ns)
         pop_request = checked(node, request, ctx)
+        pop_request.may_wait = poll_ms > 0
         sub = self._subscription(pop_request.topic.name, pop_request.group)
         self._receivers.add(ctx.client_id, sub.core.topic, sub.core.group)
         more = False
@@ -151,6 +155,7 @@ class PopService:
         self._subs.clear()
         self._receivers.clear()
         self._attempts.clear()
+        self.cold.forget()
 
     def end_polls(self) -> None:
         """Answer every poll: their clients ask again, here or where the leader is."""

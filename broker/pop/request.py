@@ -47,6 +47,8 @@ class PopRequest:
     attempt_id: str
     topic_bytes: bytes
     """Field 1 of every message of the answer."""
+    may_wait: bool = False
+    """It is held when there is nothing, and served when there is."""
 
 
 def poll_time_ms(

@@ -71,19 +71,19 @@ class PopTurn:
         return len(self.items) >= self.request.batch or self.size >= ANSWER_BYTES_MAX
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> GetResult:
-        """Records of a queue that may match."""
+        """Records of a queue that may match; old ones come from a follower, if the request may wait for them."""
         tags = self.request.tags
         if tags is not None and tags.codes is None:
             # Only the records tell which are wanted: a look at one each would take a whole read.
             count = max(count, MAX_BATCH)
-        return self.node.store.get(
-            topic,
-            queue_id,
-            offset,
-            count,
-            max(1, ANSWER_BYTES_MAX - self.size),
-            tag_codes=None if tags is None else tags.codes,
-        )
+        room = max(1, ANSWER_BYTES_MAX - self.size)
+        codes = None if tags is None else tags.codes
+        if self.request.may_wait:
+            cold = self.node.pop.cold
+            found = cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
+            if found is not None:
+                return found
+        return self.node.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
 
     def handle_middle(self, key: Key, pop_ms: int, revive_queue: int) -> str:
         """What the receipt handles of a batch share: everything between its first and its offsets."""

@@ -1,0 +1,226 @@
+"""What is far behind the log's end is read where nobody writes (issue 6, item 9): receiving, and queries by key.
+
+A real leader and a real follower; the machine is said to have hardly any memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.cold_reads import in_sync_followers
+from cometmq.broker.node import Node
+from cometmq.broker.pop import cold
+from cometmq.ha.places import PlacesOfPeer, read_places
+from cometmq.ha.scrub_peer import PeerError
+from cometmq.proto import paths, v1, v2
+from cometmq.tests.broker.desk import Desk, run
+from cometmq.tests.broker.live import until
+from cometmq.tests.broker.role_desk import Elections, elections, replica
+from cometmq.tests.broker.test_role_state import desk_of, level
+
+COUNT = 100
+
+
+@asynccontextmanager
+async def old_messages(tmp_path: Path) -> AsyncIterator[tuple[Elections, Desk]]:
+    """A leader with a follower, and messages that are hardly in memory any more."""
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.topic("ordered", message_type=v2.FIFO)
+        desk.group("g")
+        desk.group("orderly", orderly=True)
+        for number in range(COUNT):
+            await desk.sent(
+                "t", b"%d" % number, tag="even" if number % 2 == 0 else "odd", keys=[f"k{number}"]
+            )
+        await desk.sent(
+            "ordered", *(b"%d" % n for n in range(10)), message_group="one", message_type=v2.FIFO
+        )
+        await level(first, group.node(1))
+        await until(lambda: bool(in_sync_followers(first)))
+        first.store._reader._memory_span = 100
+        yield group, desk
+
+
+async def drained(desk: Desk, topic: str = "t", group: str = "g", **fields: object) -> list[bytes]:
+    """Bodies in the order of their coming, each acknowledged."""
+    bodies: list[bytes] = []
+    while True:
+        got = await desk.receive(
+            topic,
+            group,
+            desk.context(remaining_ms=1500),
+            **fields,
+        )
+        if got.code != v2.OK:
+            return bodies
+        bodies += got.bodies
+        desk.ack(topic, group, *got.handles)
+
+
+def reads_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Every read of the leader's own log that a receive makes from now on."""
+    seen: list[tuple[str, int]] = []
+    real = node.store.get
+
+    def get(topic: str, queue_id: int, offset: int, *rest: object, **more: object) -> object:
+        if topic in {"t", "ordered"}:
+            seen.append((topic, offset))
+        return real(topic, queue_id, offset, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(node.store, "get", get)
+    return seen
+
+
+def test_receiving_old_messages_spares_the_leaders_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            seen = reads_here(group.node(0), monkeypatch)
+            assert await drained(desk) == [b"%d" % n for n in range(COUNT)]
+            assert await drained(desk, "ordered", "orderly") == [b"%d" % n for n in range(10)]
+            counters = group.node(0).counters.cold
+            assert counters["fetched"] == COUNT + 10
+            assert counters["refused"] == 0
+            assert seen == []
+
+    run(body())
+
+
+def test_only_what_a_filter_lets_through_is_fetched(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            wanted = [b"%d" % n for n in range(0, COUNT, 2)]
+            assert await drained(desk, tag="even", batch=7) == wanted
+            assert group.node(0).counters.cold["fetched"] == COUNT // 2
+            await desk.nothing("t", "g", tag="even")
+
+    run(body())
+
+
+def test_a_receive_that_may_not_wait_reads_here(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            short = desk.context(remaining_ms=10)
+            got = await desk.receive("t", "g", short, batch=5)
+            assert got.bodies == [b"0", b"1", b"2", b"3", b"4"]
+            assert not group.node(0).counters.cold
+
+    run(body())
+
+
+@pytest.mark.parametrize("wrong", ["silent", "other"])
+def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    asked = 0
+    real = PlacesOfPeer.read
+
+    async def read(self: PlacesOfPeer, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        nonlocal asked
+        asked += 1
+        if wrong == "silent":
+            raise PeerError("no answer")
+        return list(reversed(await real(self, places)))
+
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            monkeypatch.setattr(PlacesOfPeer, "read", read)
+            assert await drained(desk) == [b"%d" % n for n in range(COUNT)]
+            assert asked == 1
+            assert dict(group.node(0).counters.cold) == {"refused": 1}
+
+    run(body())
+
+
+def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            desk.group("h")
+            found = await asyncio.gather(
+                *(drained(desk, group=name, batch=3) for name in "gh" for _ in range(4))
+            )
+            wanted = sorted(b"%d" % n for n in range(COUNT))
+            assert sorted(chain.from_iterable(found[:4])) == wanted
+            assert sorted(chain.from_iterable(found[4:])) == wanted
+            assert group.node(0).counters.cold["refused"] == 0
+
+    run(body())
+
+
+def test_what_was_fetched_is_forgotten_with_the_role(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            assert (await desk.receive("t", "g", batch=5)).bodies
+            records = group.node(0).pop.cold
+            assert records._kept
+            await group.elect(1, 0)
+            assert not records._kept
+            assert not records._kept_bytes
+
+    run(body())
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            monkeypatch.setattr(cold, "_AHEAD_COUNT", 10)
+            monkeypatch.setattr(cold, "_KEPT_BYTES", 3000)
+            assert await drained(desk, batch=4) == [b"%d" % n for n in range(COUNT)]
+            assert group.node(0).pop.cold._kept_bytes <= 3000
+
+    run(body())
+
+
+def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, desk):
+            await desk.sent("t", b"new", keys=["fresh"])
+            await level(group.node(0), group.node(1))
+            group.node(0).store._reader._memory_span = 1000
+            access = group.lives[0].server.access.statistics
+            async with group.lives[0].client() as wire:
+                for request, count, is_cold in (
+                    (v1.QueryMessagesRequest(topic="t", key="k3"), 1, True),
+                    (v1.QueryMessagesRequest(topic="t", tag="even", count=9), 9, True),
+                    (v1.QueryMessagesRequest(topic="t", unique_key="ID-0", count=1), 1, False),
+                    (v1.QueryMessagesRequest(topic="t", key="fresh"), 1, False),
+                    (v1.QueryMessagesRequest(topic="t", key="never"), 0, False),
+                ):
+                    before = access.forwarded
+                    answer = await wire.call(
+                        paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse, 10.0
+                    )
+                    assert answer.code == v2.OK
+                    assert len(answer.messages) == count, request
+                    assert access.forwarded - before == is_cold, request
+
+    run(body())
+
+
+def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with old_messages(tmp_path) as (group, _):
+            store = group.node(1).store
+            for request, code in (
+                (v1.ReadPlacesRequest(offsets=[0]), v2.BAD_REQUEST),
+                (v1.ReadPlacesRequest(offsets=[0] * 1025, lengths=[1] * 1025), v2.BAD_REQUEST),
+                (v1.ReadPlacesRequest(offsets=[0], lengths=[1 << 30]), v2.BAD_REQUEST),
+                (v1.ReadPlacesRequest(offsets=[1 << 40], lengths=[1]), v2.INTERNAL_ERROR),
+                (v1.ReadPlacesRequest(offsets=[0], lengths=[100]), v2.OK),
+                (v1.ReadPlacesRequest(), v2.OK),
+            ):
+                answer = await read_places(store, request)
+                assert answer.code == code, request
+                assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
+
+    run(body())
