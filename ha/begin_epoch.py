@@ -8,6 +8,7 @@ has to be cut.
 import asyncio
 from collections.abc import Callable
 
+from .core.drain import Drain
 from .core.group_state import Ref
 from .leader import LeaderSide
 from .replica import Replica
@@ -41,19 +42,13 @@ def log_refusal(log: object) -> str | None:
 async def drained(
     side: LeaderSide, seconds: float, successor: Ref | None, still_leads: Callable[[], bool]
 ) -> bool:
-    """Wait until every follower in sync has everything; after half of the time `successor` alone is enough."""
-    waited_s = 0.0
-    while still_leads() and not side.drained() and waited_s < seconds:
-        if waited_s > seconds / 2 and _has_everything(side, successor):
-            return True
+    """Wait until every follower in sync has everything; after half of the time `successor` alone is enough. Whether
+    they have: of one that leads no more when it is asked, nobody knows."""
+    steady_ns = side.replica.steady_ns
+    drain = Drain(successor, steady_ns(), int(seconds * 1e9))
+    while still_leads():
+        verdict = drain.verdict(side.core, side.replica.log.log_end, steady_ns())
+        if verdict is not None:
+            return verdict
         await asyncio.sleep(_POLL_S)
-        waited_s += _POLL_S
-    return not still_leads() or side.drained() or _has_everything(side, successor)
-
-
-def _has_everything(side: LeaderSide, ref: Ref | None) -> bool:
-    if ref is None:
-        return False
-    row = side.core.members.get(ref.broker_id)
-    end = side.replica.log.log_end
-    return row is not None and row.ref == ref and side.core.position(row) >= end
+    return False

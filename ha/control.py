@@ -149,12 +149,14 @@ class Control:
         steps = []
         if request.drain_ms > 0:
             drained = await roles.drain(request.drain_ms / 1000)
-            if not drained:
+            if not drained and roles.role is Role.LEADER:
                 roles.end_drain()
                 return self._refuse(
                     f"the followers do not have everything after {request.drain_ms} ms: it still leads"
                 )
-            steps.append(f"the followers have everything up to {self._replica.log.log_end}")
+            if drained:
+                end = self._replica.log.log_end
+                steps.append(f"the followers have everything up to {end}")
         roles.feed(core.StepDownOrdered(request.epoch, "an operator's order"))
         steps.append("stepped down")
         if request.HasField("state"):

@@ -89,15 +89,6 @@ class LeaderSide:
         self._run(self.core.on_event(event, self.replica.steady_ns()))
         self.on_membership()
 
-    def drained(self) -> bool:
-        """Whether every follower in sync has everything, at the group's flush level."""
-        end = self.replica.log.log_end
-        members = self.core.members.values()
-        in_sync_now = [row for row in members if row.state is in_sync.MemberState.IN_SYNC]
-        return self.core.confirm >= end and all(
-            self.core.position(row) >= end for row in in_sync_now
-        )
-
     # --- asked by sessions ------------------------------------------------------------------------
 
     def is_in_sync(self, broker_id: int) -> bool:

@@ -243,6 +243,12 @@ _OURS: tuple[Bug, ...] = (
     ),
     Bug("epochs only with data", Parts(follower=LabelsFromBeats), "elections", SYNC),
     Bug("comparison of logs", Parts(decide=ignores_histories), "cuts", SYNC),
+    Bug(
+        "draining before a planned change",
+        _shell(drains_before_a_planned_change=False),
+        "handovers",
+        ASYNC,
+    ),
     Bug("archive before the cut", _shell(archives_what_it_cuts=False), "cuts", ASYNC),
 )
 BUGS: tuple[Bug, ...] = _APPENDIX_A + _OURS

@@ -24,7 +24,7 @@ from .settings import settings_of
 from .world import Verdict, World, run_seed
 
 FOUND = 5
-_SUMMED = ("events", "acked", "elections", "cuts", "holds", "forced", "lost")
+_SUMMED = ("events", "acked", "elections", "cuts", "holds", "handovers", "forced", "lost")
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cometmq.ha.core import replica
 from cometmq.ha.core.group_state import GroupState
 
+from .orders import Orders
 from .scheduler import MS
 from .settings import SAFETY_MS
 
@@ -43,6 +44,10 @@ WEIGHTS = {
     "tail_then_silence": 3,
     "isr_churn": 3,
     "cut_followers_restart_nameservers": 2,
+    "switchover": 4,
+    "switchover_and_more": 4,
+    "drain": 2,
+    "full_disk": 2,
 }
 BIASES: dict[str, dict[str, int]] = {
     "power": {"power": 60, "power_all": 10, "restart_followers_kill_leader": 15, "slow_disk": 10},
@@ -73,11 +78,12 @@ BIASES: dict[str, dict[str, int]] = {
         "one_way": 20,
         "pause": 20,
     },
+    "handovers": {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "slow_link": 15},
     "leases": {"isolate": 50, "pause": 40, "leader_from_nameserver": 30, "one_way": 20},
 }
 
 
-class Faults:
+class Faults(Orders):
     def __init__(self, world: "World", rng: random.Random, bias: str = "") -> None:
         self.world = world
         self.rng = rng
@@ -385,6 +391,7 @@ class Faults:
             nameserver.paused_until = min(nameserver.paused_until, world.scheduler.now)
             nameserver.start()
         for node in world.nodes:
+            node.handover.no_room = False
             node.disk.latency_factor = 1
             node.clock.set_rate(0)
             node.steps_to_death = 0

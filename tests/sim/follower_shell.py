@@ -52,6 +52,7 @@ class FollowerShell:
         self._end_stream(goodbye=False)
         self._attempt += 1
         if leader is not None:
+            self.node.handover.over()
             self._dial(self._attempt)
 
     def _dial(self, attempt: int) -> None:

@@ -79,6 +79,7 @@ class LeaderShell:
         )
         self.sessions: dict[int, Session] = {}
         self.waiting: list[Waiting] = []
+        node.handover.over()
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -142,6 +143,8 @@ class LeaderShell:
         if not node.machine.may_write(now):
             self.refresh_lease()
         if not node.machine.may_write(now) or self.core.refusal is not None:
+            return False
+        if not node.handover.takes_writes:
             return False
         self._append(MESSAGE, identity, body_bytes)
         if node.leader is self:

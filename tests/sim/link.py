@@ -76,6 +76,8 @@ class Link:
             known=node.machine.state,
             policy=Policy(settings.is_sync, settings.sync_flush, settings.min_in_sync),
             log_is_empty=node.log_end == 0,
+            drained=node.handover.drained,
+            no_room=node.handover.no_room,
         )
         for nameserver in node.world.nameservers:
             session = self._sessions[nameserver.name]
@@ -98,6 +100,10 @@ class Link:
         state: GroupState | None = event.state if event.state.version else None
         order = _ORDERS[event.order.name] if event.active else replica.Order.NONE
         dead = event.old_leader_is_dead and event.active
+        if order is replica.Order.STEP_DOWN and node.leader is not None:
+            node.feed(replica.DirectiveArrived(state))
+            node.handover.begin(event)
+            return
         node.feed(replica.DirectiveArrived(state, order, dead, event.detail))
 
     def refused(self, name: str, session: int, reason: str) -> None:

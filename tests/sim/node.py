@@ -18,6 +18,7 @@ from cometmq.ha.core.undecided import Proposals
 from . import recovery
 from .disk import Disk
 from .follower_shell import FollowerShell
+from .handover import Handover
 from .leader_shell import LeaderShell
 from .link import Link
 from .records import MESSAGE
@@ -96,6 +97,7 @@ class Node:
         self.kept_proposals: Proposals | None = None
         self.returning = Returning(2 * LEASE_MS * MS)
         self.follower: FollowerShell = FollowerShell(self, self.confirm_hint)
+        self.handover = Handover(self)
         self.link = Link(self)
         self.say("starts end=%d epochs=%s suspect=%s", self.log_end, self.history, self.suspect)
         self.flush_soon()
@@ -112,8 +114,7 @@ class Node:
         self.say("%s", "LOSES POWER" if without_power else "is killed")
         self.world.oracle.crashed(self)
         self.alive = False
-        self.steps_to_death = 0
-        self.paused_until = 0
+        self.steps_to_death = self.paused_until = 0
         if without_power:
             self.machine_up = False
             self.disk.lose_power(self.rng)

@@ -3,6 +3,7 @@
     I1  promises never decrease and are durable before an acknowledgement       `acks`, `leads`
     I2  one life leads an epoch                                                 `leads`
     I3  an elected leader has everything that was ever confirmed                `leads`
+        and who takes over by plan has all that its predecessor had             `_inherits`
     I4  confirmed bytes are equal everywhere; equal epoch entries, equal bytes  `_confirmed`, `compare_histories`
     I5  confirm is monotonic, within the own end, and held by the in-sync set   `confirm_moved`
     I6  OK in a synchronous group: confirmed, with enough in sync               `answered_ok`
@@ -53,6 +54,8 @@ class Oracle:
         self.states: dict[int, GroupState] = {}
         self.newest: GroupState | None = None
         self.elections = self.cut_count = self.holds = self.forced = self.lost = 0
+        self.handovers = 0
+        self.heir: tuple[Ref | None, bytes] = (None, b"")
         self._order_checked = 0
 
     def demand(self, holds: bool, number: str, text: str, *values: object) -> None:
@@ -106,6 +109,7 @@ class Oracle:
         self.demand(durable == epoch, "I1", "%s leads %d, promised %d", node.name, epoch, durable)
         durable = max((e for e, _ in _pairs(node)), default=0)
         self.demand(durable == epoch, "I4", "%s leads %d, not in its history", node.name, epoch)
+        self._inherits(node)
         state = node.machine.state
         if state is not None and state.accept_loss:
             self._forget(node)
@@ -130,6 +134,18 @@ class Oracle:
             self.confirmed_in = {e: min(c, equal) for e, c in self.confirmed_in.items()}
         self.excused.update(i for i, end in self.acked.items() if end > equal)
         self.confirms.clear()
+
+    def handed_over(self, node: "Node", successor: Ref) -> None:
+        """A leader has stepped down by plan, and said that this life of another has everything."""
+        self.handovers += 1
+        self.heir = (successor, bytes(node.disk.live[: node.log_end]))
+
+    def _inherits(self, node: "Node") -> None:
+        heir, log = self.heir
+        self.heir = (None, b"")
+        if node.ref == heir:
+            same = node.disk.live[: min(node.log_end, len(log))] == log
+            self.demand(same, "I3", "%s leads by plan without all %d bytes", node.name, len(log))
 
     # --- confirm ----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class ShellRules:
     zeroes_what_it_cuts: bool = True
     archives_what_it_cuts: bool = True
     promise_before_ack: bool = True
+    drains_before_a_planned_change: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Verdict:
     elections: int = 0
     cuts: int = 0
     holds: int = 0
+    handovers: int = 0
     forced: int = 0
     lost: int = 0
     healed_ms: int = 0
@@ -153,6 +154,7 @@ class World:
         verdict.acked, verdict.elections = len(oracle.acked), oracle.elections
         verdict.cuts, verdict.holds = oracle.cut_count, oracle.holds
         verdict.forced, verdict.lost = oracle.forced, oracle.lost
+        verdict.handovers = oracle.handovers
         verdict.fingerprint = self._finger()
         return verdict
 

@@ -1,0 +1,45 @@
+"""A leader that steps down by plan: how long it waits for its followers (pure; HA note, section 6.6).
+
+It takes no writes meanwhile. Everybody in sync shall have everything; after half of the time the next leader alone is
+enough, because nothing has to be cut then either. A leader that lost its role while it waited knows of nobody any
+more: its last answer is that not everything has arrived.
+"""
+
+from dataclasses import dataclass
+
+from .group_state import Ref
+from .in_sync import InSyncSet
+from .member import MemberState
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One waiting; times are steady nanoseconds."""
+
+    successor: Ref | None  #: who leads next, if that is known
+    begun_ns: int
+    limit_ns: int
+
+    def verdict(self, members: InSyncSet, log_end: int, now_ns: int) -> bool | None:
+        """Whether enough of the followers have everything, or None: wait on."""
+        if _everyone_has(members, log_end):
+            return True
+        waited_ns = now_ns - self.begun_ns
+        if waited_ns * 2 > self.limit_ns and self._successor_has(members, log_end):
+            return True
+        return False if waited_ns >= self.limit_ns else None
+
+    def _successor_has(self, members: InSyncSet, log_end: int) -> bool:
+        if self.successor is None:
+            return False
+        row = members.members.get(self.successor.broker_id)
+        return row is not None and row.ref == self.successor and members.position(row) >= log_end
+
+
+def _everyone_has(members: InSyncSet, log_end: int) -> bool:
+    """Every follower in sync, at the group's flush level."""
+    return members.confirm >= log_end and all(
+        members.position(row) >= log_end
+        for row in members.members.values()
+        if row.state is MemberState.IN_SYNC
+    )

@@ -1,0 +1,55 @@
+"""How long a leader that steps down by plan waits for its followers, and what it says then."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from cometmq.ha.begin_epoch import drained
+from cometmq.ha.core.drain import Drain
+from cometmq.ha.core.group_state import Ref
+from cometmq.ha.core.member import Member, MemberState
+from cometmq.tests.ha.core.test_in_sync_return import MS, NEW, OLD, Pair
+
+
+def pair_with(end: int, *, is_sync: bool = True) -> Pair:
+    """A follower that has `end` of the leader's 300 bytes."""
+    pair = Pair(is_sync=is_sync)
+    pair.open(OLD, 200)
+    pair.ack(OLD, end)
+    return pair
+
+
+def verdict(pair: Pair, successor: Ref | None, waited_ms: int) -> bool | None:
+    drain = Drain(successor, pair.now_ns, 1000 * MS)
+    return drain.verdict(pair.core, 300, pair.now_ns + waited_ms * MS)
+
+
+def test_it_waits_until_everybody_has_everything() -> None:
+    assert verdict(pair_with(299), OLD, 0) is None
+    assert verdict(pair_with(299), OLD, 999) is None
+    assert verdict(pair_with(300), OLD, 0) is True
+    assert verdict(pair_with(300), None, 0) is True
+
+
+def test_when_its_time_is_over_it_says_that_something_is_missing() -> None:
+    assert verdict(pair_with(299), OLD, 1000) is False
+    assert verdict(pair_with(299, is_sync=False), OLD, 1000) is False
+
+
+def test_after_half_of_the_time_the_next_leader_is_enough() -> None:
+    pair = pair_with(300, is_sync=False)
+    # Somebody else in sync has nothing yet: not everyone has everything.
+    pair.core.members[2] = Member(2, "u2", 1, MemberState.IN_SYNC)
+    assert verdict(pair, OLD, 400) is None
+    assert verdict(pair, OLD, 501) is True
+    assert verdict(pair, NEW, 501) is None, "another life of it"
+    assert verdict(pair, NEW, 1000) is False
+
+
+def test_a_leader_that_lost_its_role_while_it_waited_said_that_everything_had_arrived() -> None:
+    pair = pair_with(200)
+    side: Any = SimpleNamespace(
+        core=pair.core,
+        replica=SimpleNamespace(steady_ns=lambda: pair.now_ns, log=SimpleNamespace(log_end=300)),
+    )
+    assert asyncio.run(drained(side, 10, OLD, lambda: False)) is False

@@ -1,0 +1,59 @@
+"""A simulated leader that hands over by plan, as `ha/roles.py` does it: no writes, wait for the followers, step down."""
+
+from typing import TYPE_CHECKING
+
+from cometmq.ha.core import controller_events as heard
+from cometmq.ha.core import replica
+from cometmq.ha.core.drain import Drain
+
+from .scheduler import MS
+
+if TYPE_CHECKING:
+    from .node import Node
+
+POLL_MS = 5
+
+
+class Handover:
+    """Of one life of a replica."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.draining = False
+        self.drained = False  #: stepped down by order, and the next leader has everything
+        self.no_room = False
+
+    @property
+    def takes_writes(self) -> bool:
+        return not self.draining and not self.no_room
+
+    def begin(self, event: heard.Direct) -> None:
+        """The controller wants another leader."""
+        node = self.node
+        if self.draining or node.leader is None:
+            return
+        self.draining = True
+        rules = node.world.parts.rules
+        limit_ns = event.drain_ms * MS if rules.drains_before_a_planned_change else 0
+        node.say("drains for %s", event.next)
+        self._look(Drain(event.next, node.now(), limit_ns), event.detail)
+
+    def _look(self, drain: Drain, reason: str) -> None:
+        node, leader = self.node, self.node.leader
+        verdict = False
+        if leader is not None and self.draining:
+            looked = drain.verdict(leader.core, node.log_end, node.now())
+            if looked is None:
+                node.later(POLL_MS * MS, self._look, drain, reason)
+                return
+            verdict = looked or not node.world.parts.rules.drains_before_a_planned_change
+        self.draining = False
+        node.feed(replica.StepDownOrdered(0, reason or "ordered by the controller"))
+        self.drained = verdict
+        if verdict and drain.successor is not None:
+            node.world.oracle.handed_over(node, drain.successor)
+        node.link.hurry()
+
+    def over(self) -> None:
+        """It leads or follows anew."""
+        self.draining = self.drained = False

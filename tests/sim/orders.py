@@ -1,0 +1,54 @@
+"""What operators order while things go wrong, and what makes a controller hand over by itself."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.ha.core import controller_events as heard
+
+from .scheduler import MS
+
+if TYPE_CHECKING:
+    from .nameserver import Nameserver
+    from .node import Node
+    from .world import World
+
+
+class Orders:
+    """The part of the faults that speaks to whoever decides."""
+
+    world: "World"
+    rng: random.Random
+    _in: Callable[..., None]
+    _leader: Callable[[], "Node"]
+
+    def _switchover(self) -> None:
+        """To anybody who is fit, or to one that may not be."""
+        to = -1 if self.rng.random() < 0.5 else self.rng.choice(self.world.nodes).broker_id
+        wait_ns = self.rng.choice((50, 300, 2000)) * MS
+        for nameserver in self._deciding():
+            nameserver.feed(heard.Switchover(self.world.new_number(), to, wait_ns))
+
+    def _switchover_and_more(self) -> None:
+        """What follows falls into the middle of it."""
+        self._switchover()
+        kind = self.rng.choice(("kill", "isolate", "pause", "nameserver", "slow_link", "cut_pair"))
+        self._in(0, 250, getattr(self, f"_{kind}"))
+
+    def _drain(self) -> None:
+        for nameserver in self._deciding():
+            nameserver.feed(heard.SetDrain(self.world.new_number(), True))
+        self._in(100, 900, self._undrain)
+
+    def _undrain(self) -> None:
+        for nameserver in self._deciding():
+            nameserver.feed(heard.SetDrain(self.world.new_number(), False))
+
+    def _full_disk(self) -> None:
+        """A leader without room takes nothing, and hands over."""
+        handover = self._leader().handover
+        handover.no_room = True
+        self._in(300, 1500, setattr, handover, "no_room", False)
+
+    def _deciding(self) -> list["Nameserver"]:
+        return [n for n in self.world.nameservers if n.alive and n.core.active]
