@@ -3,6 +3,9 @@
 A name may mean another address by then (containers come back with exchanged addresses), and the library goes on with the
 address that it has for as long as anybody answers there: the call would reach the wrong process, and nobody would
 notice. A new channel looks the name up. Calls that are under way on the old one have the time that they were given.
+
+Promises: a call ends with its answer or with an RpcError. The library cancels what is still under way when a channel
+closes, and tells so by CancelledError: whoever waited would take it for his own cancellation, and his task would end.
 """
 
 import asyncio
@@ -13,6 +16,9 @@ import grpc
 import grpc.aio
 
 from ..proto.peers import PEER_OPTIONS
+
+#: Later than this after its time is over, a call on a channel that was replaced is cut off.
+_CLOSE_LATE_S = 1.0
 
 
 class RedialedChannel:
@@ -34,6 +40,10 @@ class RedialedChannel:
         try:
             method = channel.unary_unary(path)
             answer: bytes = await method(request, metadata=metadata, timeout=timeout_s)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise _closed(self._target) from None
         except grpc.RpcError:
             if channel is self._channel:  # else another call was the first to notice
                 self.redial()
@@ -44,7 +54,8 @@ class RedialedChannel:
         """The next call looks the name up."""
         channel, self._channel = self._channel, None
         if channel is not None:
-            task = asyncio.get_running_loop().create_task(channel.close(self._longest_s))
+            closing = channel.close(self._longest_s + _CLOSE_LATE_S)
+            task = asyncio.get_running_loop().create_task(closing)
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -56,3 +67,15 @@ class RedialedChannel:
         for task in self._closing:
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _is_cancelled() -> bool:
+    """Whether the cancellation is the waiting task's own."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _closed(target: str) -> grpc.aio.AioRpcError:
+    nothing = grpc.aio.Metadata()
+    text = f"the connection to {target} was closed"
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=text)

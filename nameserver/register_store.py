@@ -95,20 +95,25 @@ class Register:
     async def _ask(
         self, attempt: Round, phase: Phase, call: Callable[[Acceptor], Awaitable[Vote]]
     ) -> None:
-        """One phase: every acceptor is asked; returns when it is decided, and lets the others finish."""
+        """One phase: every acceptor is asked; returns when it is decided, and lets the others finish. Whatever ends a
+        question, it ends: nobody may wait for an answer that cannot come."""
         decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def one(acceptor: Acceptor) -> None:
+            changed = False
             try:
                 vote = await call(acceptor)
-            except StoreUnavailableError:
-                changed = attempt.failed(phase, acceptor.name)
-            else:
                 changed = attempt.answered(phase, acceptor.name, vote)
                 if (acceptor.name, vote.acceptor_id) in attempt.twice:
                     self.doubles.tell(acceptor.name, vote.acceptor_id)
-            if changed and not decided.done():
-                decided.set_result(None)
+            except StoreUnavailableError:
+                changed = attempt.failed(phase, acceptor.name)
+            except BaseException:
+                changed = attempt.failed(phase, acceptor.name)
+                raise
+            finally:
+                if changed and not decided.done():
+                    decided.set_result(None)
 
         for acceptor in self.acceptors:
             task = asyncio.get_running_loop().create_task(one(acceptor))

@@ -82,7 +82,7 @@ class ColdRecords:
         for unit in units:
             data = self._kept.get(unit.physical_offset)
             if data is None:
-                if not result.records and not self._ask(topic, queue_id, unit, tag_codes):
+                if not self._ask(topic, queue_id, unit, tag_codes) and not result.records:
                     return None
                 result.next_offset = unit.queue_offset
                 break

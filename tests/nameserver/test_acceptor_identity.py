@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cometmq.ha.core.cas_register import Ballot
+from cometmq.ha.core.cas_register import Ballot, Vote
 from cometmq.nameserver.acceptors import Acceptor, Doubles, OwnAcceptor, PeerAcceptor
 from cometmq.nameserver.cells import ID_FILE, Cells
 from cometmq.nameserver.deciding import DecidingTogether
@@ -187,5 +189,31 @@ def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
         again = opened(tmp_path)
         assert again.acceptor_id == made
         await again.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
+def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    class Odd:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def prepare(self, _cell: str, _ballot: Ballot) -> Vote:
+            await asyncio.sleep(0.01)
+            raise error
+
+    async def scenario() -> None:
+        cells = opened(tmp_path / "a")
+        await cells.take_over({})
+        odd: Any = [Odd("one"), Odd("two")]
+        register = Register([OwnAcceptor(cells), *odd], "life", time.monotonic_ns, 0.2)
+        with pytest.raises(StoreUnavailableError):
+            async with asyncio.timeout(TIMEOUT_S):
+                await register.change(CELL, lambda _old: b"new")
+        await register.stop()
+        await cells.close()
 
     run(scenario)
