@@ -14,7 +14,7 @@ from cometmq.ha.redial import RedialedChannel
 SILENT = "/test.Silent/Call"
 
 
-class Silent(grpc.GenericRpcHandler):
+class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers nobody."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ async def silent() -> AsyncIterator[tuple[Silent, RedialedChannel]]:
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 def test_a_call_that_was_cut_off_with_its_channel_looked_like_a_cancelled_task(
