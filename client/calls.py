@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import grpc
 import grpc.aio
 
+from ..proto.peers import cancel_requests
 from .addresses import Target
 
 NativeClient: Any
@@ -73,7 +74,7 @@ def _failed(error: BaseException) -> CallFailed | None:
         return CallFailed(error.code().name, error.details() or "")
     if isinstance(error, grpc.aio.UsageError):  # the channel was closed before the call
         return CallFailed("CLOSED", str(error))
-    if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+    if isinstance(error, asyncio.CancelledError):  # not the caller's: that was looked at before
         return CallFailed("CLOSED", "the connection was closed under the call")
     return None
 
@@ -90,9 +91,12 @@ class GrpcioCalls:
         call = self._calls.get(path)
         if call is None:
             call = self._calls[path] = self._channel.unary_unary(path)
+        asked_to_end = cancel_requests()
         try:
             answer: bytes = await call(request, timeout=timeout_s, metadata=metadata)
         except BaseException as error:
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             raise _failed(error) or error from None
         return answer
 
@@ -106,11 +110,14 @@ class GrpcioCalls:
             start = self._calls[key] = self._channel.unary_stream(path)
         found: list[bytes] = []
         call = None
+        asked_to_end = cancel_requests()
         try:
             call = start(request, timeout=timeout_s, metadata=metadata)
             while (raw := await call.read()) is not grpc.aio.EOF:
                 found.append(raw)
         except BaseException as error:
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             failure = _failed(error)
             if failure is None:
                 raise
@@ -225,9 +232,3 @@ class NativeCalls:
             raise
         finally:
             self._open.discard(number)
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancels the task that runs, rather than the call that it waits for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0

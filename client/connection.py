@@ -21,8 +21,9 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v2
+from ..proto.peers import cancel_requests
 from .addresses import Target
-from .calls import CallFailed, calls_to, is_cancelled
+from .calls import CallFailed, calls_to
 from .credentials import Caller
 from .errors import Forked
 from .retrying import lost
@@ -138,7 +139,7 @@ class Connection:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             log.debug("client.telemetry_write_failed target=%s", self.target)
         except asyncio.CancelledError:
-            if is_cancelled():
+            if cancel_requests():
                 raise
             log.debug("client.telemetry_write_failed target=%s", self.target)
 
@@ -169,12 +170,12 @@ class Connection:
             except asyncio.InvalidStateError:  # it ended before our settings were written
                 log.debug("client.telemetry_ended target=%s", self.target)
             except asyncio.CancelledError:
-                # Our own task's end, or the call's (`reopen`, a closed connection).
-                if is_cancelled():
-                    raise
+                pass  # our own task's end, or the call's (`reopen`, a closed connection)
             finally:
                 self._stream = None
                 stream.cancel()
+            if cancel_requests():
+                raise asyncio.CancelledError
             await asyncio.sleep(REOPEN_S * random.uniform(0.5, 1.5))
 
     async def _talk(self, stream: Any) -> None:

@@ -22,7 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
-from ..proto.peers import PEER_OPTIONS
+from ..proto.peers import PEER_OPTIONS, cancel_requests
 from ..store.disk import Disk
 from . import archive
 from .channel import is_stream_end
@@ -82,6 +82,8 @@ class _Session:
             except Exception as error:
                 if not is_stream_end(error):
                     _logger.exception("ha.controller.failed address=%s", self.address)
+            if cancel_requests():
+                raise asyncio.CancelledError
             if self.active:
                 _logger.info("ha.controller.lost address=%s", self.address)
             self.active = False
@@ -268,6 +270,7 @@ class ControllerLink:
         channel = session.channel
         if channel is None:
             return None
+        asked_to_end = cancel_requests()
         try:
             raw = await channel.unary_unary(path)(
                 request.SerializeToString(), metadata=self.metadata, timeout=_CALL_TIMEOUT_S
@@ -275,12 +278,11 @@ class ControllerLink:
             return kind.FromString(raw)
         except (grpc.RpcError, asyncio.InvalidStateError, DecodeError) as error:
             _logger.info("ha.controller.call_failed address=%s error=%s", session.address, error)
-            return None
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
-            return None  # the channel was closed under the call
+            pass  # ours, or the channel was closed under the call
+        if cancel_requests() > asked_to_end:
+            raise asyncio.CancelledError
+        return None
 
     async def switch_over(self, to: int, max_wait_ms: int) -> v1.GroupsResponse | None:
         """Ask the active controller for a planned change of the leader; None: none answered."""

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ..proto.peers import PEER_OPTIONS
+from ..proto.peers import PEER_OPTIONS, cancel_requests
 
 #: Later than this after its time is over, a call on a channel that was replaced is cut off.
 _CLOSE_LATE_S = 1.0
@@ -37,16 +37,19 @@ class RedialedChannel:
             self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
         channel = self._channel
         self._longest_s = max(self._longest_s, timeout_s)
+        asked_to_end = cancel_requests()
         try:
             method = channel.unary_unary(path)
             answer: bytes = await method(request, metadata=metadata, timeout=timeout_s)
         except asyncio.CancelledError:
-            if _is_cancelled():
+            if cancel_requests() > asked_to_end:
                 raise
             raise _closed(self._target) from None
         except grpc.RpcError:
             if channel is self._channel:  # else another call was the first to notice
                 self.redial()
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             raise
         return answer
 
@@ -67,12 +70,6 @@ class RedialedChannel:
         for task in self._closing:
             task.cancel()
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-def _is_cancelled() -> bool:
-    """Whether the cancellation is the waiting task's own."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 def _closed(target: str) -> grpc.aio.AioRpcError:

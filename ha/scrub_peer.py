@@ -1,5 +1,6 @@
 """Another replica over ReplicaControl: its digests, its bytes, and how it is (HA note, R14)."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 from zlib import crc32
@@ -8,6 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
+from ..proto.peers import cancel_requests
 from .channel import is_stream_end
 from .token import TOKEN_KEY
 
@@ -52,6 +54,7 @@ class Peer:
 
     async def status(self) -> v1.ReplicaStatus:
         """What it says of itself. Raises PeerError."""
+        asked_to_end = cancel_requests()
         try:
             async with grpc.aio.insecure_channel(self.address) as channel:
                 call = channel.unary_unary(paths.REPLICA_STATUS)
@@ -61,6 +64,8 @@ class Peer:
         except DecodeError as error:
             raise PeerError(f"{self.address} sent what cannot be read") from error
         except Exception as error:
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             if is_stream_end(error):
                 raise PeerError(f"{self.address}: {error}") from error
             raise
@@ -68,6 +73,7 @@ class Peer:
     async def _stream(
         self, path: str, request: Any, kind: Any, timeout_s: float
     ) -> AsyncIterator[Any]:
+        asked_to_end = cancel_requests()
         try:
             async with grpc.aio.insecure_channel(self.address) as channel:
                 call = channel.unary_stream(path)
@@ -77,6 +83,8 @@ class Peer:
         except DecodeError as error:
             raise PeerError(f"{self.address} sent what cannot be read") from error
         except Exception as error:
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             if is_stream_end(error):
                 raise PeerError(f"{self.address}: {error}") from error
             raise

@@ -21,6 +21,7 @@ from typing import Final
 import grpc
 
 from ..proto import paths, v1, v2
+from ..proto.peers import cancel_requests
 from ..store.disk import Disk
 from . import archive
 from .archive import Tail
@@ -160,9 +161,12 @@ class Replay:
                 yield each, await self._send_one(each)
 
     async def _send_one(self, each: Resend) -> str:
+        asked_to_end = cancel_requests()
         try:
             answer = await self._send(v2.SendMessageRequest(messages=[each.message]))
         except Exception as error:
+            if cancel_requests() > asked_to_end:
+                raise asyncio.CancelledError from None
             # Whatever it is, the message stays in the archive and in `unsent`.
             _logger.warning("ha.tail.not_sent offset=%d error=%r", each.offset, error)
             return f"the message at {each.offset} could not be sent: {error}"

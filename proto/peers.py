@@ -1,4 +1,5 @@
-"""How a process of a cluster dials another: gRPC options of every channel that outlives one exchange.
+"""How a process of a cluster dials another: gRPC options of every channel that outlives one exchange, and one thing
+that whoever waits for a call has to know.
 
 Promises: a peer that came back is dialled within two seconds (the library's own backoff grows to minutes); a
 connection that carries nothing any more is given up within ten seconds, also where no packet says so - a host that
@@ -7,6 +8,7 @@ of an hour; then its name is looked up anew (the library would use what it knew 
 Source: HA note, section 6.11.
 """
 
+import asyncio
 from typing import Final
 
 PEER_OPTIONS: Final = (
@@ -27,3 +29,15 @@ PEER_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
 )
+
+
+def cancel_requests() -> int:
+    """How often the running task was asked to end.
+
+    grpcio loses such a request when it comes in the turn in which the call ends by itself: the waiting task gets the
+    call's error instead, and whoever calls again after errors never ends. More requests after a call than before it
+    mean that the error stands for a cancellation. (A call that is cancelled with its channel is the opposite: an
+    asyncio.CancelledError that nobody asked for.)
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -30,6 +30,7 @@ from ...front.channels import ChannelPool
 from ...front.context import FORWARDED
 from ...front.service import OutboundFull
 from ...proto import paths, v2
+from ...proto.peers import cancel_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -204,6 +205,8 @@ class TelemetryForward:
             finally:
                 if call is not None:
                     call.cancel()
+            if cancel_requests():
+                raise asyncio.CancelledError
             delay_s = _RETRY_FIRST_S if heard else min(_RETRY_MAX_S, 2 * delay_s)
             await asyncio.sleep(delay_s)
 

@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from cometmq.client.calls import GrpcioCalls
+from cometmq.client.connection import Connection
 from cometmq.ha import redial
+from cometmq.ha.controller_link import _Session
 from cometmq.ha.redial import RedialedChannel
+from cometmq.proto import v1
 
 SILENT = "/test.Silent/Call"
 
@@ -87,5 +92,74 @@ def test_a_caller_that_is_cancelled_itself_is_told_so() -> None:
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
+
+    run(scenario)
+
+
+async def swallowed(*_args: Any, **_options: Any) -> bytes:
+    """What grpcio makes of a cancellation that comes in the turn in which the call fails by itself."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing) from None
+    return b""
+
+
+class Swallowing:
+    """A channel, a method and a stream of such calls."""
+
+    def unary_unary(self, _path: str) -> Any:
+        return swallowed
+
+    def stream_stream(self, _path: str) -> Any:
+        return lambda *_request, **_options: self
+
+    unary_stream = stream_stream
+    __call__ = read = write = staticmethod(swallowed)
+
+    def cancel(self) -> None:
+        pass
+
+    async def close(self, _grace: float = 0.0) -> None:
+        pass
+
+    async def __aenter__(self) -> "Swallowing":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        pass
+
+
+async def ends(task: "asyncio.Task[Any]") -> None:
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
+
+
+def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that stopped in that moment did not stop."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(grpc.aio, "insecure_channel", lambda *_a, **_o: Swallowing())
+        await ends(loop.create_task(RedialedChannel("x:1").call("/a/b", b"", (), 5.0)))
+        link: Any = SimpleNamespace(
+            metadata=(), interval_s=1.0, next_beat=lambda **_o: v1.BrokerBeat(seq=1)
+        )
+        await ends(loop.create_task(_Session(link, "x:1").run()))
+        calls = GrpcioCalls(Swallowing())
+        await ends(loop.create_task(calls.unary("/a/b", b"", 5.0, ())))
+        await ends(loop.create_task(calls.stream("/a/b", b"", 5.0, ())))
+        client: Any = SimpleNamespace(
+            _channel=Swallowing(),
+            _caller=SimpleNamespace(metadata=tuple),
+            _talk=swallowed,
+            target="x:1",
+        )
+        await ends(loop.create_task(Connection._keep_telemetry(client)))
 
     run(scenario)
