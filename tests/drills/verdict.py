@@ -104,6 +104,12 @@ class Promises:
         return [identity for identity, one in self.messages.items() if one.is_ok]
 
 
+def all_delivered(paths: Iterable[Path]) -> bool:
+    """Whether consumers got everything that was answered OK."""
+    promises = Promises.read(paths)
+    return set(promises.acknowledged) <= set(promises.got)
+
+
 @dataclass(slots=True)
 class Check:
     """One expectation of a drill, and what was found."""
