@@ -7,7 +7,7 @@ nothing; the follower's loop does not wait for its disk. Whether the bytes are r
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final, Protocol
 
 import grpc
@@ -44,9 +44,14 @@ async def read_places(store: Log, request: v1.ReadPlacesRequest) -> v1.ReadPlace
     if sum(request.lengths) > _BYTES_MAX:
         text = f"more than {_BYTES_MAX} bytes at once"
         return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
+    places = list(zip(request.offsets, request.lengths, strict=True))
+    held = ExitStack()
     try:
-        with store.places(list(zip(request.offsets, request.lengths, strict=True))) as read:
-            records = await asyncio.to_thread(read)
+        read = held.enter_context(store.places(places))
+        work = asyncio.get_running_loop().run_in_executor(None, read)
+        # Not when this task ends: an asker that has left does not stop the thread, which needs the files.
+        work.add_done_callback(lambda _: held.close())
+        records = await asyncio.shield(work)
     except (OffsetOutOfRangeError, CorruptLogError, OSError) as error:
         return v1.ReadPlacesResponse(code=v2.INTERNAL_ERROR, message=str(error))
     if [len(record) for record in records] != list(request.lengths):

@@ -51,7 +51,7 @@ class ColdRecords:
         self._kept: dict[int, bytes] = {}  # by place, the oldest fetch first
         self._kept_bytes = 0
         self._fetches: dict[tuple[str, int, int], asyncio.Task[None]] = {}
-        self._peers: dict[str, PlacesOfPeer] = {}
+        self._peers: dict[str, PlacesOfPeer] = {}  # by address: as many as there are followers
         self._turn = 0
         self._here_until_ns = 0
 
@@ -67,10 +67,12 @@ class ColdRecords:
     ) -> GetResult | None:
         """What `store.get` would read, as far as it was fetched; None: read it here."""
         node = self._node
+        if not node.config.slave_read_enable:
+            return None
         found = node.store.cold_units(
             topic, queue_id, offset, count, bytes_max, tag_codes=tag_codes
         )
-        if found is None or not node.config.slave_read_enable:
+        if found is None:
             return None
         units, following = found
         result = GetResult(
@@ -151,10 +153,13 @@ class ColdRecords:
             self._here_until_ns = self._node.clock.steady_ns() + _HERE_NS
             _logger.warning("pop.cold_records_refused topic=%s error=%s", key[0], error)
         finally:
-            self._fetches.pop(key, None)
+            if self._fetches.get(key) is asyncio.current_task():
+                del self._fetches[key]
         self._arrived(key[0], key[1])
 
     def _keep(self, place: int, record: bytes) -> None:
+        if place in self._kept:
+            return  # two groups that read the same messages
         self._kept[place] = record
         self._kept_bytes += len(record)
         while self._kept_bytes > _KEPT_BYTES:

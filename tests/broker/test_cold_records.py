@@ -6,8 +6,9 @@ A real leader and a real follower; the machine is said to have hardly any memory
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,6 +164,9 @@ def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path) -> No
             )
             wanted = sorted(b"%d" % n for n in range(COUNT))
             assert sorted(found["g"]) == sorted(found["h"]) == wanted
+            records = group.node(0).pop.cold
+            assert records._kept_bytes == sum(map(len, records._kept.values()))
+            assert not records._fetches
             assert group.node(0).counters.cold["refused"] == 0
 
     run(body())
@@ -233,5 +237,33 @@ def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
                 answer = await read_places(store, request)
                 assert answer.code == code, request
                 assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
+
+    run(body())
+
+
+def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path: Path) -> None:
+    class Slow:
+        """A disk that takes its time."""
+
+        def __init__(self) -> None:
+            self.go, self.held = threading.Event(), False
+
+        @contextmanager
+        def places(self, places: Sequence[tuple[int, int]]) -> Iterator[Callable[[], list[bytes]]]:
+            self.held = True
+            yield lambda: [b"." * length for _, length in places if self.go.wait(10)]
+            self.held = False
+
+    async def body() -> None:
+        slow = Slow()
+        request = v1.ReadPlacesRequest(offsets=[0], lengths=[5])
+        asked = asyncio.create_task(read_places(slow, request))
+        await asyncio.sleep(0.05)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert slow.held
+        slow.go.set()
+        await until(lambda: not slow.held)
 
     run(body())
