@@ -58,9 +58,10 @@ def perform(
 def run_drill(
     number: int, mode: str, folder: Path, *, scale: float = 0.0, seed: int = 1
 ) -> Verdict:
-    """One drill of the table in one mode."""
+    """One drill of the table in one mode; one of full length has a row of its own among the last results."""
     row = drill(number)
-    verdict = Verdict(str(number), row.title, mode)
+    name = str(number) if scale < 1 else f"{number}, full length"
+    verdict = Verdict(name, row.title, mode)
     return perform(folder, verdict, row.setup_of(mode), row.run, scale=scale, seed=seed)
 
 
