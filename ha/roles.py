@@ -231,13 +231,14 @@ class RoleDriver:
             self.follower.start()
 
     async def _promote(self, epoch: int) -> None:
+        def is_wanted() -> bool:
+            return self.role is Role.PROMOTING and self.machine.epoch == epoch
+
+        if not is_wanted():
+            return  # another epoch began in the same turn, and the follower is needed again
         if self.follower is not None:
             await self.follower.stop()
-        failure = await begin_epoch(
-            self.replica,
-            epoch,
-            lambda: self.role is Role.PROMOTING and self.machine.epoch == epoch,
-        )
+        failure = await begin_epoch(self.replica, epoch, is_wanted)
         self.feed(core.Promoted(epoch) if failure is None else core.DiskFailed(failure))
 
     def _lead(self, epoch: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from cometmq.proto import v1
 
-from . import ask, power_loss
+from . import ask
 from .history import History
 from .network import CLIENT, Network
 from .power_loss import arm
@@ -54,8 +54,6 @@ class Plant:
         self.nodes = {name: self._process(at, name) for at, name in enumerate(names)}
         self.network = Network(self._pids)
         for node in self.nodes.values():
-            if node.is_broker and setup.power:
-                power_loss.arm(self.store(node.name))
             ports = (CLIENT_PORT, HA_PORT) if node.is_broker else (NAMESRV_PORT,)
             for port in ports:
                 self.network.add(node.name, (node.public, port), (node.private, port))
@@ -63,7 +61,7 @@ class Plant:
     def _process(self, at: int, name: str) -> Process:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        if name.startswith("b"):
+        if name.startswith("b") and self.setup.shadows:
             arm(folder / "store")
         return Process(name, f"{self._net}.{10 + at}", f"{self._net}.{110 + at}", folder)
 

@@ -41,7 +41,7 @@ class Setup:
     report_exits: bool = (
         True  # as a supervisor does: a killed broker's exit is told to the controller
     )
-    power: bool = False  # brokers keep shadows of what they flushed, so that they can lose power
+    shadows: bool = True  # brokers keep copies of what they flushed, so that they can lose power
     first_brokers: int = 0  # start only so many at first; 0: all
 
     def with_mode(self, mode: str) -> Setup:

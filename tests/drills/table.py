@@ -40,7 +40,6 @@ def _conf(**conf: str) -> Setup:
 
 
 _THREE = Setup(brokers=3)
-_POWER = Setup(power=True)
 _SCRUB = _conf(haScrubIntervalMs="1000")
 _RETENTION = _conf(
     fileReservedTime="1",
@@ -54,7 +53,8 @@ _HALVES = _conf(
     transactionCheckMax="100",
     transactionOpBatchInterval="200",
 )
-_FRESH = Setup(brokers=3, first_brokers=2, segment=4 << 20)
+# At full length the log fills a disk as it is, without a copy of what was flushed.
+_FRESH = Setup(first_brokers=1, segment=4 << 20, shadows=False)
 _SLOW_LEASE = Setup(conf={"controllerLeaseMs": "4000"}, namesrv_conf={"controllerLeaseMs": "4000"})
 
 DRILLS: tuple[Drill, ...] = (
@@ -78,15 +78,15 @@ DRILLS: tuple[Drill, ...] = (
           partitions.isolated_leader),
     Drill(10, "leader to follower dropped, reverse open", BOTH, "as 8", partitions.one_way),
     Drill(11, "power loss of leader, ASYNC_FLUSH", SYNC, "other promoted; suspect catches up",
-          crashes.power_loss_of_leader, _POWER),
+          crashes.power_loss_of_leader),
     Drill(12, "power loss of the only in-sync replica", ("sync", SYNC_2),
           "HOLD and force-elect; with 2 needed the eligible one, no loss",
-          crashes.power_loss_of_last, _POWER),
-    Drill(13, "kill -9 a suspect replica", SYNC, "still suspect", crashes.suspect_dies, _POWER),
+          crashes.power_loss_of_last),
+    Drill(13, "kill -9 a suspect replica", SYNC, "still suspect", crashes.suspect_dies),
     Drill(14, "power loss of all, SYNC_FLUSH", SYNC, "nothing lost", crashes.power_loss_of_all,
-          Setup(sync_flush=True, power=True)),
+          Setup(sync_flush=True)),
     Drill(15, "power loss of all, ASYNC_FLUSH", SYNC, "loss within the flush window, logs equal",
-          crashes.power_loss_of_all, _POWER),
+          crashes.power_loss_of_all),
     Drill(16, "elect B, then C, no message in between", BOTH, "B's private tail goes; logs equal",
           crashes.two_elections, _THREE),
     Drill(17, "kill -9 right after a cut", ASYNC, "the tail does not come back",
@@ -94,7 +94,7 @@ DRILLS: tuple[Drill, ...] = (
     Drill(18, "late and reset in-sync proposals, leader killed", SYNC, "nothing lost",
           partitions.slow_proposals),
     Drill(19, "old incarnation proposed after power loss", SYNC, "rejected; nothing lost",
-          partitions.old_incarnation, _POWER),
+          partitions.old_incarnation),
     Drill(20, "no controller for 10 min, follower dies", BOTH, "service goes on, set unchanged",
           partitions.controller_dies, _SLOW_LEASE),
     Drill(21, "kill controller and leader", BOTH, "election after grace",

@@ -65,6 +65,28 @@ def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(tmp_pa
     run(Group(tmp_path), story)
 
 
+def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobody_any_more(
+    tmp_path: Path,
+) -> None:
+    """Drill 38: the promotion stopped the follower that the next epoch needed."""
+
+    async def story(group: Group) -> None:
+        await group.start(0, 1)
+        group.elect(0)
+        leader = await group.leads(0)
+        other = group.replicas[1]
+        await leader.append_random(1, 20)
+        await until(lambda: len(group.state.in_sync) == 2)
+        await assert_equal_logs(leader, other)
+        group.elect(1, in_sync=(0, 1))
+        group.elect(0, in_sync=(0, 1))
+        leader = await group.leads(0)
+        await leader.append_random(2, 20)
+        await assert_equal_logs(leader, other)
+
+    run(Group(tmp_path), story)
+
+
 def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> None:
     async def story(group: Group) -> None:
         await group.start(0, 1)
