@@ -169,20 +169,20 @@ class Network:
             return  # whoever dialled has gone again
         near.setblocking(False)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(self._dialler(peer[1], door.public[1]), door.node, near)
+        link = Link(self._dialler(peer[1], door.public), door.node, near)
         self._links.add(link)
         link.tasks.append(self._loop.create_task(self._join(link, door)))
 
-    def _dialler(self, port: int, to: int) -> str:
+    def _dialler(self, port: int, to: tuple[str, int]) -> str:
         """The node whose process owns the connection from `port`; CLIENT when none does.
 
         The kernel's table is no snapshot: while connections come and go a line can be missed.
         """
         for _ in range(_LOOKS):
-            inode = _inode(port, to)
+            inode = socket_inode(port, to)
             if inode:
                 owners = self._owners().items()
-                return next((node for node, pid in owners if _has_socket(pid, inode)), CLIENT)
+                return next((node for node, pid in owners if has_socket(pid, inode)), CLIENT)
         return CLIENT
 
     async def _join(self, link: Link, door: Door) -> None:
@@ -258,24 +258,31 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     return listener
 
 
-def _inode(port: int, to: int) -> str:
-    """The inode of the socket with this local and remote port; gRPC's are in the table of IPv6."""
-    ends = re.compile(rf"^\s*\d+: \w+:{port:04X} \w+:{to:04X} ")
+def socket_inode(port: int, to: tuple[str, int]) -> str:
+    """The inode of the socket with this local port and remote address; gRPC's are in the table of IPv6. One that waits
+    for its end (TIME_WAIT) has none: the same port may dial again meanwhile."""
+    address = socket.inet_aton(to[0])[::-1].hex().upper()
+    ends = re.compile(rf"^\s*\d+: \w+:{port:04X} \w*{address}:{to[1]:04X} ")
     for table in ("/proc/net/tcp6", "/proc/net/tcp"):
         with open(table, encoding="ascii") as lines:
             for line in lines:
-                if ends.match(line):
-                    return line.split()[9]
+                if ends.match(line) and (inode := line.split()[9]) != "0":
+                    return inode
     return ""
 
 
-def _has_socket(pid: int, inode: str) -> bool:
+def has_socket(pid: int, inode: str) -> bool:
+    """Whether a process has it open."""
     folder = Path(f"/proc/{pid}/fd")
     try:
-        for name in os.listdir(folder):
-            found = _SOCKET.match(os.readlink(folder / name))
-            if found and found[1] == inode:
-                return True
+        names = os.listdir(folder)
     except OSError:
-        pass  # the process has gone, or the descriptor
+        return False  # the process has gone
+    for name in names:
+        try:
+            found = _SOCKET.match(os.readlink(folder / name))
+        except OSError:
+            continue  # this descriptor has gone; the one that is looked for may come after it
+        if found and found[1] == inode:
+            return True
     return False

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.tests.drills.network import CLIENT, Network
+from cometmq.tests.drills.network import CLIENT, Network, has_socket, socket_inode
 
 WITHIN_S = 10.0
 
@@ -151,3 +151,25 @@ def test_reset_and_refusal(plain: tuple[Network, tuple[str, int]]) -> None:
         dial(public)
     network.up("node")
     dial(public).close()
+
+
+def test_a_descriptor_that_went_away_made_its_process_a_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that redials all the time came through a cut (drill 8)."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as mine:
+            inode = socket_inode(mine.getsockname()[1], address)
+            assert inode
+            real = os.readlink
+            gone = iter([True])
+
+            def readlink(path: os.PathLike[str]) -> str:
+                if next(gone, False):
+                    raise FileNotFoundError(path)
+                return real(path)
+
+            monkeypatch.setattr(os, "readlink", readlink)
+            assert has_socket(os.getpid(), inode)
+            assert not socket_inode(mine.getsockname()[1], ("127.0.0.2", address[1]))
