@@ -31,6 +31,7 @@ from ..proto.errors import (
     RpcFailure,
     WireError,
 )
+from ..proto.peers import cancel_requests
 from .bridge import BridgeSession, ParsingSession
 from .channels import ChannelPool
 from .clock import Clock
@@ -303,10 +304,7 @@ def _set(tick: "asyncio.Future[None]") -> None:
 
 def _is_cancelled(error: BaseException) -> bool:
     """Whether the caller has left, rather than the connection been closed under the call."""
-    if not isinstance(error, asyncio.CancelledError):
-        return False
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and cancel_requests() > 0
 
 
 def _passed_on(error: BaseException) -> RpcFailure:
