@@ -16,15 +16,19 @@ from .stage import Stage, Workload
 
 GIB = 1 << 30
 BIG = Workload(senders=8, readers=0, official=0, pause_s=0.0, size=60_000)
+STEADY = Workload(senders=8, readers=0, official=0)
 
 
 def fresh_follower(s: Stage) -> None:
-    """23: a fresh follower under load, killed in the middle, goes on where it was."""
+    """23: a fresh follower under load, killed in the middle, goes on where it was. The log that it copies is written
+    first, at full speed; small messages come while it copies, so that the disk need not hold far more than two logs."""
     whole = max(24 << 20, int(20 * GIB * s.scale))
     s.load(BIG)
     leader = s.plant.wait_leader()
     log = s.plant.store(leader) / "commitlog"
     s.plant.wait(f"{whole} bytes of log", lambda: _size(log) >= whole, 3600.0)
+    s.unload()
+    s.load(STEADY, "b")
     fresh = next(name for name in s.plant.brokers if s.plant.nodes[name].starts == 0)
     s.plant.start_node(fresh)
     half = whole // 2
