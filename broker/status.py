@@ -104,16 +104,17 @@ def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
     members = members_of(node)
     followers = [member for member in members if member.role == v1.FOLLOWER and member.alive]
     refusal = node.write_refusal() if node.is_leader else None
+    policy = node.replication.policy
     return v1.DescribeClusterResponse(
         code=v2.OK,
         message="OK",
         cluster=node.config.broker_cluster_name,
         door=door,
-        replication="sync" if node.sync_replication else "async",
+        replication="sync" if policy.sync else "async",
         flush="sync" if node.sync_flush else "async",
         behind=max((member.behind for member in followers), default=0),
         members=members,
-        min_in_sync_replicas=node.min_in_sync_replicas,
+        min_in_sync_replicas=policy.min_in_sync,
         write_refusal=refusal or ("" if node.store.writable else node.store.refusal),
         redelivered=node.counters.redelivered_without_handover,
         version=__version__,

@@ -77,7 +77,7 @@ class Steps:
 
 @click.group()
 def ha() -> None:
-    """Show who leads a group; hand over, fail over, force, replay, reseed, compare."""
+    """Show who leads a group; hand over, fail over, force, set its policy, replay, reseed, compare."""
 
 
 @ha.command()
@@ -204,6 +204,44 @@ def force_elect(
     _decide(say, namesrv, paths.FORCE_ELECT, request, _MORE_S)
     if dry_run and output == "table":
         click.echo("Nothing was changed; --accept-loss does it.")
+
+
+@ha.command()
+@where_options
+@click.option(
+    "--sync/--async",
+    "sync",
+    default=None,
+    help="Whether an OK waits for every replica in sync; otherwise as it is.",
+)
+@click.option(
+    "--min-in-sync",
+    type=click.IntRange(1, 16),
+    help="Replicas that must be in sync for an OK, the leader included; otherwise as it is.",
+)
+@_dry_run
+@output_option
+def policy(
+    *, namesrv: str, group: str, named: tuple[str, ...], sync: bool | None, min_in_sync: int | None, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Change what an OK means in a group, without stopping it: the leader begins a new epoch with it.
+
+    Brokers' own configuration only counts when a group is founded; whether their logs flush before an OK stays
+    theirs (flushDiskType).
+    """
+    if sync is None and min_in_sync is None:
+        raise CliError("Name what is to change: --sync, --async or --min-in-sync.", Exit.USAGE)
+    _, report = find(namesrv, group, named)
+    if report is None:
+        raise CliError(
+            "A group without a controller has the policy of its master's configuration: change brokerRole and"
+            " minInSyncReplicas there, and restart it."
+        )
+    request = v1.SetPolicyRequest(
+        group=report.state.group, sync=sync, min_in_sync=min_in_sync or 0, dry_run=dry_run
+    )
+    _decide(Steps(output), namesrv, paths.SET_POLICY, request, _MORE_S)
 
 
 @ha.command("replay-tail")

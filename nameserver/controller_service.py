@@ -14,6 +14,7 @@ from ..ha.core.controller_events import (
     ProcessExited,
     ProposalAnswer,
     SetDrain,
+    SetPolicy,
     Switchover,
 )
 from ..ha.core.directives import explain, phase
@@ -60,6 +61,7 @@ class ControllerService:
             (paths.SWITCHOVER, v1.SwitchoverRequest, self.switchover, groups),
             (paths.FORCE_ELECT, v1.ForceElectRequest, self.force_elect, groups),
             (paths.SET_DRAIN, v1.SetDrainRequest, self.set_drain, groups),
+            (paths.SET_POLICY, v1.SetPolicyRequest, self.set_policy, groups),
             (paths.GET_GROUPS, v1.GetGroupRequest, self.get_groups, groups),
         )
         table = [
@@ -177,6 +179,14 @@ class ControllerService:
         """Send producers elsewhere, or take them again."""
         group = self._operate(request.group, ctx, "set_drain")
         return self._answered(group, lambda number: SetDrain(number, request.drain))
+
+    def set_policy(self, request: v1.SetPolicyRequest, ctx: "RequestContext") -> Any:
+        """Let an OK mean something else from the next epoch on."""
+        group = self._operate(request.group, ctx, "set_policy")
+        sync = request.sync if request.HasField("sync") else None
+        return self._answered(
+            group, lambda number: SetPolicy(number, sync, request.min_in_sync, request.dry_run)
+        )
 
     def get_groups(self, request: v1.GetGroupRequest, ctx: "RequestContext") -> v1.GroupsResponse:
         """Everything that this nameserver knows."""

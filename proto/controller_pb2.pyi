@@ -628,6 +628,38 @@ class SetDrainRequest(_message.Message):
 Global___SetDrainRequest: _TypeAlias = SetDrainRequest  # noqa: Y015
 
 @_typing.final
+class SetPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    SYNC_FIELD_NUMBER: _builtins.int
+    MIN_IN_SYNC_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    sync: _builtins.bool
+    """absent: as it is"""
+    min_in_sync: _builtins.int
+    """0: as it is"""
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        sync: _builtins.bool | None = ...,
+        min_in_sync: _builtins.int = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_sync", b"_sync", "sync", b"sync"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sync", b"_sync", "dry_run", b"dry_run", "group", b"group", "min_in_sync", b"min_in_sync", "sync", b"sync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__sync: _TypeAlias = _typing.Literal["sync"]  # noqa: Y015
+    _WhichOneofArgType__sync: _TypeAlias = _typing.Literal["_sync", b"_sync"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sync) -> _WhichOneofReturnType__sync | None: ...
+
+Global___SetPolicyRequest: _TypeAlias = SetPolicyRequest  # noqa: Y015
+
+@_typing.final
 class GetGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -65,6 +65,7 @@ PROCESS_EXITED: Final = CONTROLLER + "ProcessExited"
 SWITCHOVER: Final = CONTROLLER + "Switchover"
 FORCE_ELECT: Final = CONTROLLER + "ForceElect"
 SET_DRAIN: Final = CONTROLLER + "SetDrain"
+SET_POLICY: Final = CONTROLLER + "SetPolicy"
 GET_GROUPS: Final = CONTROLLER + "GetGroups"
 
 REPLICA: Final = "/cometmq.v1.ReplicaControl/"

@@ -173,6 +173,14 @@ class SetDrain:
 
 
 @dataclass(frozen=True, slots=True)
+class SetPolicy:
+    request: int
+    sync: bool | None = None  #: None: as it is
+    min_in_sync: int = 0  #: 0: as it is
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; `wall_ms` only dates holds for people."""
 
@@ -191,6 +199,7 @@ Event = (
     | Switchover
     | ForceElect
     | SetDrain
+    | SetPolicy
     | Tick
 )
 

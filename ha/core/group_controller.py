@@ -31,6 +31,7 @@ from .controller_events import (
     Replica,
     SessionClosed,
     SetDrain,
+    SetPolicy,
     Started,
     StateChanged,
     StateRead,
@@ -96,7 +97,7 @@ class GroupController:
                 self._on_cas_done(event, now_ns, effects)
             case StateRead():
                 self._on_state_read(event, now_ns, effects)
-            case Switchover() | ForceElect() | SetDrain():
+            case Switchover() | ForceElect() | SetDrain() | SetPolicy():
                 self.operations.begin(event, now_ns, effects)
             case Tick():
                 self._on_tick(event, effects)

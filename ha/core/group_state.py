@@ -57,7 +57,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an OK means in this group; fixed when the group is made."""
+    """What an OK means in this group, the same for a whole epoch; the founder's configuration says the first one, operators
+    the others (`policy_change.py`)."""
 
     sync: bool = False  #: an OK waits for the in-sync set
     sync_flush: bool = False  #: acknowledgements count flushed ends

@@ -1,15 +1,15 @@
-"""What operators order: switchover, forced election, drain, each in steps that people read (pure).
+"""What operators order: switchover, forced election, drain, policy, each in steps that people read (pure).
 
 Switchover: wait until the target holds what the leader held at the start; tell the leader to step down
 (it refuses writes, and beats as a follower when the target has everything); elect the target with that
 proof; wait until it leads. Nothing is cut anywhere, and no write is accepted in between. When a step does not
-happen in time the leader is elected again, and the answer says so.
+happen in time the leader is elected again, and the answer says so. A change of the policy is a switchover
+to the leader itself (`policy_change.py`).
 
 At most one operation a group at a time. It is lost with the controller; each step leaves a state from which the
 ordinary rules go on.
 """
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .controller_events import (
@@ -19,12 +19,15 @@ from .controller_events import (
     Outcome,
     Replica,
     SetDrain,
+    SetPolicy,
     Switchover,
 )
 from .directives import directive
 from .election import Verdict, elected, find_leader, forced, next_epoch, objection, rank
 from .group_state import Ref, names
+from .operation import Operation, answer, refuse
 from .operator_words import force_steps, lost_range, objections, switchover_plan
+from .policy_change import policy_plan, policy_refusal, seated_for, wanted, words
 
 if TYPE_CHECKING:
     from .group_controller import GroupController
@@ -35,24 +38,6 @@ DEFAULT_WAIT_NS = 10_000_000_000
 WAIT_MAX_NS = 60_000_000_000
 #: Writes are refused while a leader drains, so it gets no longer than this.
 DRAIN_MAX_NS = 3_000_000_000
-
-
-@dataclass(slots=True)
-class Operation:
-    """A switchover or forced election under way. Request 0: the controller's own idea."""
-
-    request: int
-    target: Ref
-    deadline_ns: int
-    phase: str = "catch_up"  #: catch_up, step_down, electing, taking_over
-    mark_end: int = 0  #: the leader's end at the start
-    drain_until_ns: int = 0
-    epoch: int = 0
-    steps: list[str] = field(default_factory=list)
-    lost: tuple[int, int] = (0, 0)
-    loses: bool = False
-    is_forced: bool = False
-    why: str = ""
 
 
 class Operations:
@@ -80,7 +65,10 @@ class Operations:
         return max(1, (self.current.drain_until_ns - now_ns) // _NS_PER_MS)
 
     def begin(
-        self, event: Switchover | ForceElect | SetDrain, now_ns: int, effects: list[Effect]
+        self,
+        event: Switchover | ForceElect | SetDrain | SetPolicy,
+        now_ns: int,
+        effects: list[Effect],
     ) -> None:
         """An operator's command arrived."""
         group = self._group
@@ -92,11 +80,13 @@ class Operations:
         elif self.current is not None and not isinstance(event, SetDrain):
             refusal = "another switchover or election of this group is under way: wait for it"
         if refusal:
-            _refuse(event.request, refusal, effects)
+            refuse(event.request, refusal, effects)
         elif isinstance(event, SetDrain):
             self._begin_drain(event, effects)
         elif isinstance(event, Switchover):
             self._begin_switchover(event, now_ns, effects)
+        elif isinstance(event, SetPolicy):
+            self._begin_policy(event, now_ns, effects)
         else:
             self._begin_force(event, now_ns, effects)
 
@@ -105,9 +95,9 @@ class Operations:
         operation, self.current = self.current, None
         if operation is not None:
             operation.steps.append(reason)
-            _answer(operation, Outcome.FAILED, reason, effects)
+            answer(operation, Outcome.FAILED, reason, effects)
         for drain in self._drains:
-            _refuse(drain.request, reason, effects)
+            refuse(drain.request, reason, effects)
         self._drains.clear()
 
     def step(self, now_ns: int, effects: list[Effect]) -> None:
@@ -124,7 +114,7 @@ class Operations:
 
     def _begin_drain(self, event: SetDrain, effects: list[Effect]) -> None:
         if len(self._drains) >= 16:
-            _refuse(event.request, "too many commands at once: wait", effects)
+            refuse(event.request, "too many commands at once: wait", effects)
             return
         self._drains.append(event)
 
@@ -155,11 +145,11 @@ class Operations:
             reason = (
                 "the group has no live leader to hand over: use failover, or wait for an election"
             )
-            _refuse(event.request, reason, effects)
+            refuse(event.request, reason, effects)
             return
         target = self._target(event.to, now_ns)
         if isinstance(target, str):
-            _refuse(event.request, target, effects)
+            refuse(event.request, target, effects)
             return
         wait_ns = min(event.max_wait_ns or DEFAULT_WAIT_NS, WAIT_MAX_NS)
         operation = Operation(event.request, target.ref, now_ns + wait_ns)
@@ -172,9 +162,34 @@ class Operations:
         )
         if event.dry_run:
             operation.steps += switchover_plan(leader, target, wait_ns)
-            _answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
             return
         self.current = operation
+
+    def _begin_policy(self, event: SetPolicy, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        state = group.state
+        leader = group.leader_row(state)
+        if leader is None or not leader.alive(now_ns, group.limits) or not leader.beat.leads:
+            refuse(event.request, "the group has no live leader: wait for an election", effects)
+            return
+        policy = wanted(state, event)
+        live = find_leader(state, group.replicas, now_ns, group.limits).live_in_sync
+        refusal = policy_refusal(state, policy, len(live))
+        if refusal:
+            refuse(event.request, refusal, effects)
+            return
+        operation = Operation(event.request, leader.ref, now_ns + DEFAULT_WAIT_NS, policy=policy)
+        operation.why = f"by an operator: {words(policy)}"
+        if policy == state.policy:
+            operation.steps.append(f"the group is {words(policy)} already")
+            answer(operation, Outcome.DONE, operation.steps[-1], effects)
+        elif event.dry_run:
+            operation.steps += policy_plan(leader, state.policy, policy)
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+        else:
+            operation.steps.append(f"the group is {words(state.policy)}")
+            self.current = operation
 
     def _target(self, to: int, now_ns: int) -> Replica | str:
         """Who shall lead, or a sentence why nobody can."""
@@ -289,10 +304,13 @@ class Operations:
         proven: bool = True,
     ) -> None:
         group = self._group
-        seen = find_leader(group.state, group.replicas, now_ns, group.limits)
+        state = group.state
+        if operation.policy is not None:
+            state = seated_for(state, operation.policy, winner.ref)
+        seen = find_leader(state, group.replicas, now_ns, group.limits)
         verdict = Verdict(winner, live_in_sync=seen.live_in_sync, lost=seen.lost)
-        operation.epoch = next_epoch(group.state, group.replicas.values())
-        state = elected(group.state, verdict, operation.epoch)
+        operation.epoch = next_epoch(state, group.replicas.values())
+        state = elected(state, verdict, operation.epoch)
         operation.phase = "taking_over"
         operation.deadline_ns = now_ns + group.limits.take_over_ns
         group.cas(state, operation.why, effects, proven=proven)
@@ -306,9 +324,11 @@ class Operations:
         row = group.leader_row(state)
         if row is not None and row.beat.leads and row.beat.last_epoch >= state.epoch:
             message = f"broker {row.beat.broker_id} leads epoch {state.epoch}"
+            if operation.policy is not None:
+                message = f"the group is {words(state.policy)}: {message}"
             operation.steps.append(message)
             self.current = None
-            _answer(operation, Outcome.DONE, message, effects)
+            answer(operation, Outcome.DONE, message, effects)
         elif now_ns >= operation.deadline_ns:
             message = f"broker {operation.target.broker_id} was elected but has not taken over yet"
             self._fail(operation, message, effects)
@@ -324,7 +344,7 @@ class Operations:
     def _fail(self, operation: Operation, reason: str, effects: list[Effect]) -> None:
         self.current = None
         operation.steps.append(reason)
-        _answer(operation, Outcome.FAILED, reason, effects)
+        answer(operation, Outcome.FAILED, reason, effects)
 
     # --- forced election --------------------------------------------------------------------------
 
@@ -333,11 +353,11 @@ class Operations:
         state = group.state
         row = group.replicas.get(event.to)
         if row is None or not row.alive(now_ns, group.limits):
-            _refuse(event.request, f"broker {event.to} is not connected", effects)
+            refuse(event.request, f"broker {event.to} is not connected", effects)
             return
         leader = group.leader_row(state)
         if leader is row and row.beat.leads and row.beat.last_epoch >= state.epoch:
-            _refuse(event.request, f"broker {event.to} leads already", effects)
+            refuse(event.request, f"broker {event.to} leads already", effects)
             return
         operation = Operation(event.request, row.ref, now_ns, phase="electing", is_forced=True)
         why = objection(state, row)
@@ -349,9 +369,9 @@ class Operations:
         operation.steps += force_steps(state, row, why, operation.lost)
         if operation.loses and not event.accept_loss:
             reason = f"broker {event.to} {why or 'does not have the newest messages'}"
-            _answer(operation, Outcome.REFUSED, f"{reason}: needs accept-loss", effects)
+            answer(operation, Outcome.REFUSED, f"{reason}: needs accept-loss", effects)
         elif event.dry_run:
-            _answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
         else:
             self.current = operation
 
@@ -373,14 +393,3 @@ class Operations:
         state = forced(group.state, row, operation.epoch)
         operation.steps.append(f"elected for epoch {operation.epoch}, alone in the in-sync set")
         group.cas(state, operation.why, effects, proven=proven)
-
-
-def _refuse(request: int, reason: str, effects: list[Effect]) -> None:
-    effects.append(OperationAnswer(request, Outcome.REFUSED, reason, (reason,)))
-
-
-def _answer(operation: Operation, outcome: Outcome, text: str, effects: list[Effect]) -> None:
-    if operation.request:
-        steps = tuple(operation.steps)
-        answer = OperationAnswer(operation.request, outcome, text, steps, *operation.lost)
-        effects.append(answer)

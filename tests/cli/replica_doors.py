@@ -157,6 +157,7 @@ class NameserverDoor(Door):
             self.handlers |= {
                 paths.GET_GROUPS: (v1.GetGroupRequest, lambda _: self._groups()),
                 paths.SWITCHOVER: (v1.SwitchoverRequest, self._decide),
+                paths.SET_POLICY: (v1.SetPolicyRequest, self._decide),
                 paths.FORCE_ELECT: (v1.ForceElectRequest, self._decide),
                 paths.PROCESS_EXITED: (v1.ProcessExitedRequest, self._exited),
             }

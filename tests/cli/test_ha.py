@@ -135,6 +135,27 @@ def test_a_dry_run_changes_nothing(stack: ExitStack) -> None:
     assert old.calls == other.calls == []
 
 
+def test_a_policy_is_the_controller_s_and_a_static_group_s_its_configuration(
+    stack: ExitStack,
+) -> None:
+    one, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
+    namesrv = static(stack, one, other)
+    code, sentence = invoke("policy", "--namesrv", namesrv)
+    assert code == Exit.USAGE
+    assert "--min-in-sync" in sentence
+    code, sentence = invoke("policy", "--sync", "--namesrv", namesrv)
+    assert code == Exit.FAILED
+    assert "brokerRole" in sentence
+    door = stack.enter_context(NameserverDoor([one, other], state_of(0, 0, 1)))
+    code, found = invoke("policy", "--async", "--namesrv", door.address)
+    assert (code, found["steps"]) == (0, ["decided"])
+    (asked,) = door.asked
+    assert asked.HasField("sync")
+    assert (asked.sync, asked.min_in_sync) == (False, 0)
+    invoke("policy", "--min-in-sync", "2", "--namesrv", door.address)
+    assert (door.asked[-1].HasField("sync"), door.asked[-1].min_in_sync) == (False, 2)
+
+
 def test_a_planned_switchover_drains_the_leader(stack: ExitStack) -> None:
     state = state_of(0, 0, 1)
     old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)

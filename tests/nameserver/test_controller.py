@@ -208,6 +208,34 @@ def test_drain_is_on_disk_and_in_the_routes(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_policy_is_changed_by_command_and_is_on_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with controller(tmp_path) as link:
+            leader, follower = await pair(link)
+            before = leader.state
+            request = v1.SetPolicyRequest(
+                group="g", sync=not before.policy.sync, min_in_sync=1, dry_run=True
+            )
+            plan = await link.call(paths.SET_POLICY, request, v1.GroupsResponse)
+            assert plan.code == v2.OK
+            assert any("for an epoch with the new policy" in step for step in plan.steps)
+            request.dry_run = False
+            answer = await link.call(paths.SET_POLICY, request, v1.GroupsResponse)
+            assert answer.code == v2.OK, answer
+            assert answer.message.endswith("broker 0 leads epoch 2")
+            assert leader.leads
+            assert leader.state.policy.sync is not before.policy.sync
+            request = v1.SetPolicyRequest(group="g", min_in_sync=5)
+            refused = await link.call(paths.SET_POLICY, request, v1.GroupsResponse)
+            assert refused.code == v2.BAD_REQUEST
+            await stop(leader, follower)
+        async with controller(tmp_path) as link:
+            report = (await link.groups("g")).groups[0]
+            assert report.state.policy.sync is not before.policy.sync
+
+    run(scenario)
+
+
 def test_strangers_on_a_session(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with controller(tmp_path) as link:

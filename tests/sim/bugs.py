@@ -19,6 +19,7 @@ from cometmq.ha.core.group_state import Ref
 from cometmq.ha.core.in_sync import InSyncSet
 from cometmq.ha.core.lease import Lease
 from cometmq.ha.core.member import Member
+from cometmq.ha.core.policy_change import wanted
 from cometmq.ha.core.replica import RoleMachine
 from cometmq.ha.core.undecided import Proposals
 
@@ -179,6 +180,19 @@ class ElectsWithoutGrace(GroupController):
         return super().on_event(event, now_ns)
 
 
+class ChangesThePolicyAtOnce(GroupController):
+    """In the epoch that runs, whose leader counts by the former one."""
+
+    def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
+        if not isinstance(event, heard.SetPolicy) or self.pending is not None:
+            return super().on_event(event, now_ns)
+        effects: list[heard.Effect] = []
+        if self.active and self.is_read and not self.state.is_new:
+            new = self.state.with_(policy=wanted(self.state, event))
+            self.cas(new, "at once", effects)
+        return effects
+
+
 class JoinsBelowConfirm(InSyncSet):
     """Near is near enough."""
 
@@ -249,6 +263,7 @@ _OURS: tuple[Bug, ...] = (
         "handovers",
         ASYNC,
     ),
+    Bug("one policy an epoch", Parts(controller=ChangesThePolicyAtOnce), "handovers", SYNC),
     Bug("archive before the cut", _shell(archives_what_it_cuts=False), "cuts", ASYNC),
 )
 BUGS: tuple[Bug, ...] = _APPENDIX_A + _OURS

@@ -24,7 +24,17 @@ from .settings import settings_of
 from .world import Verdict, World, run_seed
 
 FOUND = 5
-_SUMMED = ("events", "acked", "elections", "cuts", "holds", "handovers", "forced", "lost")
+_SUMMED = (
+    "events",
+    "acked",
+    "elections",
+    "cuts",
+    "holds",
+    "handovers",
+    "policy_changes",
+    "forced",
+    "lost",
+)
 
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cometmq.ha.core import replica
 from cometmq.ha.core.group_state import GroupState
 
-from .orders import Orders
+from .orders import MANY_ORDERS, ORDERS, Orders
 from .scheduler import MS
 from .settings import SAFETY_MS
 
@@ -44,10 +44,7 @@ WEIGHTS = {
     "tail_then_silence": 3,
     "isr_churn": 3,
     "cut_followers_restart_nameservers": 2,
-    "switchover": 4,
-    "switchover_and_more": 4,
-    "drain": 2,
-    "full_disk": 2,
+    **ORDERS,
 }
 BIASES: dict[str, dict[str, int]] = {
     "power": {"power": 60, "power_all": 10, "restart_followers_kill_leader": 15, "slow_disk": 10},
@@ -78,7 +75,7 @@ BIASES: dict[str, dict[str, int]] = {
         "one_way": 20,
         "pause": 20,
     },
-    "handovers": {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "slow_link": 15},
+    "handovers": {**MANY_ORDERS, "slow_link": 15},
     "leases": {"isolate": 50, "pause": 40, "leader_from_nameserver": 30, "one_way": 20},
 }
 
@@ -372,8 +369,7 @@ class Faults(Orders):
     def _nameserver(self) -> None:
         nameserver = self.rng.choice(self.world.nameservers)
         if self.rng.random() < 0.3:
-            pause = int((0.1 + self.rng.random() * 1.5) * 1000) * MS
-            nameserver.paused_until = self.world.scheduler.now + pause
+            nameserver.paused_until = self.world.scheduler.now + self.rng.randint(100, 1600) * MS
             return
         nameserver.crash()
         self._in(50, 2000, nameserver.start)

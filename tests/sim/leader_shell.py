@@ -54,10 +54,11 @@ class LeaderShell:
         self.node = node
         self.epoch = epoch
         settings = node.settings
+        assert node.machine.state is not None
         limits = in_sync.Limits(
             is_sync=settings.is_sync,
             counts_flushed=settings.sync_flush,
-            min_in_sync=settings.min_in_sync,
+            min_in_sync=node.machine.state.policy.min_in_sync,
             lag_limit_ns=LAG_LIMIT_NS,
             join_lag_bytes=CHUNK_BYTES,
             dead_after_ns=DEAD_AFTER_NS,

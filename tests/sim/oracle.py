@@ -7,6 +7,7 @@
     I4  confirmed bytes are equal everywhere; equal epoch entries, equal bytes  `_confirmed`, `compare_histories`
     I5  confirm is monotonic, within the own end, and held by the in-sync set   `confirm_moved`
     I6  OK in a synchronous group: confirmed, with enough in sync               `answered_ok`
+        as many as the policy says, which is one for each epoch                 `committed`
     I7  no cut below the own confirm offset without an operator                 `cuts`
     I8  what a cut removes is in an archive first                               `has_cut`
     I9  nothing of a leader below the promise is appended or acknowledged       `appends`, `acks`
@@ -22,7 +23,7 @@ confirmed is kept once, as the bytes themselves (`truth`): I13's limit is then I
 from typing import TYPE_CHECKING
 
 from cometmq.ha.core import in_sync
-from cometmq.ha.core.group_state import GroupState, Ref
+from cometmq.ha.core.group_state import GroupState, Policy, Ref
 from cometmq.ha.core.replica import Role
 
 from .records import MESSAGE, read_one, scan
@@ -52,9 +53,10 @@ class Oracle:
         self.confirms: dict[tuple[str, int], int] = {}
         self.promises: dict[str, int] = {}
         self.states: dict[int, GroupState] = {}
+        self.policies: dict[int, Policy] = {}  #: of each epoch
         self.newest: GroupState | None = None
         self.elections = self.cut_count = self.holds = self.forced = self.lost = 0
-        self.handovers = 0
+        self.handovers = self.policy_changes = 0
         self.heir: tuple[Ref | None, bytes] = (None, b"")
         self._order_checked = 0
 
@@ -72,9 +74,12 @@ class Oracle:
             return False
         state.validate()
         self.states[state.version] = state
+        policy = self.policies.setdefault(state.epoch, state.policy)
+        self.demand(policy == state.policy, "I6", "two policies in epoch %d", state.epoch)
         if self.newest is None or state.version > self.newest.version:
             if self.newest is not None:
                 state.assert_follows(self.newest)
+                self.policy_changes += state.policy != self.newest.policy
                 self.holds += bool(state.hold_reason) and not self.newest.hold_reason
             self.newest = state
             self._seats(state)
@@ -208,7 +213,7 @@ class Oracle:
         if node.settings.is_sync:
             core = leader.core
             self.demand(write.end <= core.confirm, "I6", "%s answers above confirm", node.name)
-            enough = core.in_sync_count >= node.settings.min_in_sync
+            enough = core.in_sync_count >= self.policies[leader.epoch].min_in_sync
             self.demand(enough, "I6", "%s answers with %d in sync", node.name, core.in_sync_count)
         if node.settings.sync_flush:
             self.demand(write.end <= node.disk.flushed, "I6", "%s answers unflushed", node.name)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from cometmq.ha.core import controller_events as heard
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .nameserver import Nameserver
     from .node import Node
     from .world import World
+
+#: How often each is chosen among all faults, and where they are looked for.
+ORDERS = {"switchover": 4, "switchover_and_more": 4, "drain": 2, "full_disk": 2, "policy": 2}
+MANY_ORDERS = {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "policy": 30}
 
 
 class Orders:
@@ -32,8 +36,11 @@ class Orders:
     def _switchover_and_more(self) -> None:
         """What follows falls into the middle of it."""
         self._switchover()
+        self._in(0, 250, self._in_the_middle())
+
+    def _in_the_middle(self) -> Callable[[], None]:
         kind = self.rng.choice(("kill", "isolate", "pause", "nameserver", "slow_link", "cut_pair"))
-        self._in(0, 250, getattr(self, f"_{kind}"))
+        return cast("Callable[[], None]", getattr(self, f"_{kind}"))
 
     def _drain(self) -> None:
         for nameserver in self._deciding():
@@ -43,6 +50,14 @@ class Orders:
     def _undrain(self) -> None:
         for nameserver in self._deciding():
             nameserver.feed(heard.SetDrain(self.world.new_number(), False))
+
+    def _policy(self) -> None:
+        """More or fewer have to be in sync from now on; what follows may fall into the middle of it."""
+        minimum = self.rng.choice((1, 1, 2, 3))
+        for nameserver in self._deciding():
+            nameserver.feed(heard.SetPolicy(self.world.new_number(), None, minimum))
+        if self.rng.random() < 0.5:
+            self._in(0, 250, self._in_the_middle())
 
     def _full_disk(self) -> None:
         """A leader without room takes nothing, and hands over."""

@@ -33,6 +33,7 @@ class Verdict:
     cuts: int = 0
     holds: int = 0
     handovers: int = 0
+    policy_changes: int = 0
     forced: int = 0
     lost: int = 0
     healed_ms: int = 0
@@ -154,7 +155,7 @@ class World:
         verdict.acked, verdict.elections = len(oracle.acked), oracle.elections
         verdict.cuts, verdict.holds = oracle.cut_count, oracle.holds
         verdict.forced, verdict.lost = oracle.forced, oracle.lost
-        verdict.handovers = oracle.handovers
+        verdict.handovers, verdict.policy_changes = oracle.handovers, oracle.policy_changes
         verdict.fingerprint = self._finger()
         return verdict
 

@@ -15,6 +15,7 @@ from cometmq.ha.core.controller_events import (
     ProcessExited,
     SessionClosed,
     SetDrain,
+    SetPolicy,
     Switchover,
     Tick,
 )
@@ -70,6 +71,7 @@ events = st.one_of(
     st.builds(Switchover, st.integers(1, 9), ids),
     st.builds(ForceElect, st.integers(1, 9), ids, st.booleans()),
     st.builds(SetDrain, st.integers(1, 9), st.booleans()),
+    st.builds(SetPolicy, st.integers(1, 9), st.none() | st.booleans(), st.integers(0, 4)),
     st.builds(Tick, st.just(1)),
 )
 

@@ -1,0 +1,63 @@
+"""What an OK means is changed while clients send: each change holds at once, and no client sees an error for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.tests.drills.judging import settle
+from cometmq.tests.drills.moves import ha
+from cometmq.tests.drills.run import perform
+from cometmq.tests.drills.settings import Setup
+from cometmq.tests.drills.stage import Stage
+from cometmq.tests.drills.verdict import Verdict
+
+
+def changes(s: Stage) -> None:
+    """Asynchronous, then synchronous with two needed, then with one, and the leader dies; nothing is lost."""
+    s.load()
+    s.more_acks(200)
+    leader = s.plant.wait_leader()
+    follower = s.plant.followers()[0]
+    answer = ha(s, "policy", "--sync", "--min-in-sync", "2")
+    s.check("a new epoch of the same leader", s.plant.leader() == leader, answer)
+    s.more_acks(300)
+    s.plant.cut(leader, follower)
+    s.plant.wait("sends are answered no more", lambda: s.acks_within(1.0) == 0)
+    s.plant.heal()
+    s.plant.wait_in_sync(2)
+    s.more_acks(300)
+    ha(s, "policy", "--min-in-sync", "1")
+    s.more_acks(100)
+    s.plant.wait_in_sync(2)
+    s.plant.kill(leader)
+    s.plant.wait_leader(but=leader)
+    s.more_acks(300)
+    s.settle()
+    ha(s, "policy", "--async")
+    s.more_acks(200)
+    policy = ha(s, "status")[0]["policy"]
+    s.check("shown to operators", policy.startswith("async"), policy)
+    s.finish()
+
+
+def no_error(s: Stage) -> None:
+    """Five changes under load: a pause of writes, and no error."""
+    s.load()
+    s.more_acks(200)
+    for mode in ("--sync", "--async", "--sync", "--async", "--sync"):
+        ha(s, "policy", mode)
+        s.more_acks(100)
+        s.plant.wait_in_sync(2)
+    s.finish()
+    s.check("the official client saw none", s.verdict.official_errors == 0, s.verdict.reasons)
+    s.check("nobody cut anything off", not s.verdict.archived, s.verdict.archived)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("body", [changes, no_error], ids=lambda body: body.__name__)
+def test_a_policy_is_changed_under_load(body: object, tmp_path: Path) -> None:
+    assert callable(body)
+    result = Verdict("policy", (body.__doc__ or "").strip(), "sync")
+    settle(perform(tmp_path, result, Setup().with_mode("async"), body), tmp_path)

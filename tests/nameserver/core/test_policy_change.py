@@ -1,0 +1,116 @@
+"""A group's policy is changed while it runs: by whom, when it is refused, and who is in sync afterwards."""
+
+import pytest
+
+from cometmq.ha.core.controller_events import (
+    Direct,
+    OperationAnswer,
+    Order,
+    Outcome,
+    SetPolicy,
+    Switchover,
+)
+from cometmq.ha.core.group_state import Policy
+from cometmq.tests.nameserver.core.desk import A, B, C, Desk, state
+
+
+def changed(desk: Desk, event: SetPolicy) -> OperationAnswer:
+    """The leader obeys."""
+    desk.tell(event)
+    order = desk.last(Direct)
+    assert (order.order, order.next, order.lease_for_seq) == (Order.STEP_DOWN, A, 0)
+    desk.beat(0, leads=False, drained=True)
+    assert desk.store.epoch == 6
+    order = [e for e in desk.effects if isinstance(e, Direct) and e.order is Order.PROMOTE][-1]
+    assert order.old_leader_is_dead, "it was itself: there is nothing to wait for"
+    desk.beat(0, leads=True, last_epoch=6)
+    answer: OperationAnswer = desk.last(OperationAnswer)
+    return answer
+
+
+def test_more_in_sync_from_the_next_epoch_on() -> None:
+    desk = Desk(state())
+    desk.everybody()
+    answer = changed(desk, SetPolicy(1, min_in_sync=2))
+    assert answer.outcome is Outcome.DONE
+    assert answer.message == (
+        "the group is synchronous, with at least 2 in sync: broker 0 leads epoch 6"
+    )
+    assert desk.store.policy == Policy(sync=True, min_in_sync=2)
+    assert desk.store.leader == A
+    assert desk.store.in_sync == (A, B, C)
+
+
+def test_who_left_below_the_old_minimum_is_not_eligible_under_a_lower_one() -> None:
+    desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A,), eligible=(B, C)))
+    desk.beat(0, leads=True)
+    changed(desk, SetPolicy(1, min_in_sync=1))
+    assert desk.store.eligible == (), "the leader alone confirms from now on"
+
+
+def test_who_becomes_synchronous_is_alone_in_sync_at_first() -> None:
+    desk = Desk(state(policy=Policy(sync=False)))
+    desk.everybody()
+    changed(desk, SetPolicy(1, sync=True, min_in_sync=2))
+    assert desk.store.policy == Policy(sync=True, min_in_sync=2)
+    assert desk.store.in_sync == (A,), "others may lack what was answered OK"
+    assert desk.store.eligible == ()
+
+
+def test_an_asynchronous_group_waits_for_nobody() -> None:
+    desk = Desk(state(policy=Policy(sync=True, min_in_sync=2)))
+    desk.everybody()
+    changed(desk, SetPolicy(1, sync=False))
+    assert desk.store.policy == Policy(sync=False, min_in_sync=1)
+    assert desk.store.in_sync == (A, B, C)
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (SetPolicy(1, min_in_sync=4), "only 3 of 3 replicas are in sync"),
+        (SetPolicy(1, sync=False, min_in_sync=2), "never waits for a replica"),
+    ],
+)
+def test_what_could_not_be_kept_is_refused(event: SetPolicy, why: str) -> None:
+    desk = Desk(state())
+    desk.everybody()
+    before = desk.store
+    desk.tell(event)
+    answer = desk.last(OperationAnswer)
+    assert answer.outcome is Outcome.REFUSED
+    assert why in answer.message
+    assert desk.store == before
+
+
+def test_without_a_leader_nothing_is_changed() -> None:
+    desk = Desk(state(leader=None))
+    desk.beat(1)
+    desk.tell(SetPolicy(1, min_in_sync=2))
+    assert desk.last(OperationAnswer).outcome is Outcome.REFUSED
+
+
+def test_the_same_policy_and_a_dry_run_change_nothing() -> None:
+    desk = Desk(state())
+    desk.everybody()
+    before = desk.store
+    desk.tell(SetPolicy(1, sync=True))
+    assert desk.last(OperationAnswer).message.endswith("already")
+    desk.tell(SetPolicy(2, sync=False, dry_run=True))
+    assert "dry run" in desk.last(OperationAnswer).message
+    assert desk.store == before
+
+
+def test_a_leader_that_does_not_step_down_keeps_its_policy() -> None:
+    desk = Desk(state())
+    desk.everybody()
+    desk.tell(SetPolicy(1, min_in_sync=2))
+    desk.tell(Switchover(2, to=1))
+    assert "under way" in desk.last(OperationAnswer).message
+    for _ in range(40):
+        desk.everybody()
+        desk.pass_ms(100)
+    answers = [e for e in desk.effects if isinstance(e, OperationAnswer) and e.request == 1]
+    assert answers[-1].outcome is Outcome.FAILED
+    assert desk.store.policy == Policy(sync=True, min_in_sync=1)
+    assert desk.store.epoch == 5
