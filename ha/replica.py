@@ -132,8 +132,7 @@ class Replica:
 
     def newest_epoch_with_bytes(self) -> int:
         """0 of an empty log."""
-        end = self.log.log_end
-        return max((each.epoch for each in self.history.entries if each.start < end), default=0)
+        return self.history.last_written(self.log.log_end)
 
     def close_with(self, log: object) -> None:
         """Nothing more will be written. The stop counts as clean when the log is closed with everything on the

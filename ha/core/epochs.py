@@ -73,6 +73,10 @@ class EpochHistory:
 
     # --- questions --------------------------------------------------------------------------------
 
+    def last_written(self, log_end: int) -> int:
+        """The epoch of the last byte of a log that ends here; one that began there wrote nothing. 0 of an empty log."""
+        return max((each.epoch for each in self.entries if each.start < log_end), default=0)
+
     def epoch_at(self, offset: int) -> EpochStart:
         """The label of the byte at `offset`, or of the byte that would be appended there.
 

@@ -23,7 +23,7 @@ Without a `history` (an older protocol) chunks carry the leader's epoch and noth
 
 from dataclasses import dataclass
 
-from .epochs import EpochHistory
+from .epochs import EpochHistory, EpochStart
 from .follower_events import (
     MOVES,
     Accepted,
@@ -157,8 +157,7 @@ class Follower:
         self.flushed_end = max(self.flushed_end, min(event.flushed_end, event.log_end))
         self.heard_ns = now_ns  # the time to answer the hello starts now
         if self.history is not None:  # an epoch that we began and wrote nothing in labels nothing
-            self.history.truncate(self.log_end)
-            self.label = self.history.last_epoch
+            self.label = self.history.last_written(self.log_end)
         self._move(State.HELLO, effects)
 
     def _on_accepted(self, event: Accepted, now_ns: int, effects: list[Effect]) -> None:
@@ -275,15 +274,16 @@ class Follower:
         return True
 
     def _takes_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
-        """The history goes on without a hole: the same epoch, or a newer one that starts right here."""
-        history = self.history
-        if history is None or (
-            event.epoch == self.label and event.epoch_start == history.entries[-1].start
-        ):
+        """The history goes on without a hole: the same epoch, or a newer one that starts right here. Epochs that we
+        began and wrote nothing in leave the disk's history first: they must not label these bytes."""
+        history, label = self.history, EpochStart(event.epoch, event.epoch_start)
+        if history is None or (event.epoch == self.label and label == history.entries[-1]):
             return True
-        starts_here = event.epoch_start == event.offset
-        starts_before = self.log_end == 0 and event.epoch_start <= event.offset
-        if not self.label < event.epoch <= self.epoch or not (starts_here or starts_before):
+        starts_here = label.start == event.offset or (
+            not self.log_end and label.start < event.offset
+        )
+        is_next = self.label < label.epoch <= self.epoch and starts_here
+        if not is_next and (event.epoch != self.label or label not in history.entries):
             detail = f"a chunk of epoch {event.epoch}@{event.epoch_start} at {event.offset}"
             self._complain(Complaint.GAP, f"{detail} does not go on from {history}", effects)
             return False
@@ -395,5 +395,5 @@ class Follower:
         assert self.state not in _STREAMING or self.cut is None
         if self.history is not None:
             self.history.validate()
-            assert self.label == self.history.last_epoch, (self.label, self.history)
+            assert self.label <= self.history.last_epoch, (self.label, self.history)
             assert self.state in (State.IDLE, State.HELLO, *_STOPPED) or self.epoch <= self.promised

@@ -2,7 +2,7 @@
 
 A node has two addresses of 127/8: its servers bind the private one, and the public one, which it
 advertises and everybody dials, belongs to the proxy. So no process needs a setting for drills. Who dialled is found by
-the socket's owner in /proc, and so an edge is directed and has two ends: `cut("b0", "b1")` holds what b0 sends to b1,
+the socket's owner (`owners.py`), and so an edge is directed and has two ends: `cut("b0", "b1")` holds what b0 sends to b1,
 whoever opened the connection. Held bytes are not lost: after `heal` they arrive late, as TCP's retransmissions do.
 Faults: hold (a cut, one-way or both), delay, half-open (both ways held), reset. Linux only.
 """
@@ -10,21 +10,18 @@ Faults: hold (a cut, one-way or both), delay, half-open (both ways held), reset.
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from .owners import has_socket, socket_inode
 
 CLIENT = "client"  # everybody who is no node
 CHUNK = 256 << 10
 CALL_S = 10.0
-_LOOKS = 20
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: closing sends RST
 Edge = tuple[str, str]
 
@@ -169,21 +166,15 @@ class Network:
             return  # whoever dialled has gone again
         near.setblocking(False)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = Link(self._dialler(peer[1], door.public), door.node, near)
+        link = Link(self._dialler(peer, door.public), door.node, near)
         self._links.add(link)
         link.tasks.append(self._loop.create_task(self._join(link, door)))
 
-    def _dialler(self, port: int, to: tuple[str, int]) -> str:
-        """The node whose process owns the connection from `port`; CLIENT when none does.
-
-        The kernel's table is no snapshot: while connections come and go a line can be missed.
-        """
-        for _ in range(_LOOKS):
-            inode = socket_inode(port, to)
-            if inode:
-                owners = self._owners().items()
-                return next((node for node, pid in owners if has_socket(pid, inode)), CLIENT)
-        return CLIENT
+    def _dialler(self, source: tuple[str, int], to: tuple[str, int]) -> str:
+        """The node whose process owns the connection from `source`; CLIENT when none does, or it has gone again."""
+        inode = socket_inode(source, to)
+        owners = self._owners().items() if inode else ()
+        return next((node for node, pid in owners if has_socket(pid, inode)), CLIENT)
 
     async def _join(self, link: Link, door: Door) -> None:
         forth, back = (link.dialler, link.node), (link.node, link.dialler)
@@ -256,33 +247,3 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     listener.listen(256)
     listener.setblocking(False)
     return listener
-
-
-def socket_inode(port: int, to: tuple[str, int]) -> str:
-    """The inode of the socket with this local port and remote address; gRPC's are in the table of IPv6. One that waits
-    for its end (TIME_WAIT) has none: the same port may dial again meanwhile."""
-    address = socket.inet_aton(to[0])[::-1].hex().upper()
-    ends = re.compile(rf"^\s*\d+: \w+:{port:04X} \w*{address}:{to[1]:04X} ")
-    for table in ("/proc/net/tcp6", "/proc/net/tcp"):
-        with open(table, encoding="ascii") as lines:
-            for line in lines:
-                if ends.match(line) and (inode := line.split()[9]) != "0":
-                    return inode
-    return ""
-
-
-def has_socket(pid: int, inode: str) -> bool:
-    """Whether a process has it open."""
-    folder = Path(f"/proc/{pid}/fd")
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False  # the process has gone
-    for name in names:
-        try:
-            found = _SOCKET.match(os.readlink(folder / name))
-        except OSError:
-            continue  # this descriptor has gone; the one that is looked for may come after it
-        if found and found[1] == inode:
-            return True
-    return False

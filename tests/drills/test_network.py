@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cometmq.tests.drills.network import CLIENT, Network, has_socket, socket_inode
+from cometmq.tests.drills import owners
+from cometmq.tests.drills.network import CLIENT, Network
+from cometmq.tests.drills.owners import has_socket, socket_inode
 
 WITHIN_S = 10.0
 
@@ -160,7 +162,7 @@ def test_a_descriptor_that_went_away_made_its_process_a_stranger(
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as mine:
-            inode = socket_inode(mine.getsockname()[1], address)
+            inode = socket_inode(mine.getsockname(), address)
             assert inode
             real = os.readlink
             gone = iter([True])
@@ -172,4 +174,24 @@ def test_a_descriptor_that_went_away_made_its_process_a_stranger(
 
             monkeypatch.setattr(os, "readlink", readlink)
             assert has_socket(os.getpid(), inode)
-            assert not socket_inode(mine.getsockname()[1], ("127.0.0.2", address[1]))
+            assert not socket_inode(mine.getsockname(), ("127.0.0.2", address[1]))
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_kernel_and_its_table_name_the_same_socket(family: socket.AddressFamily) -> None:
+    with socket.create_server(("127.0.0.3", 0)) as server, socket.socket(family) as mine:
+        to = server.getsockname()
+        mine.connect(to if family is socket.AF_INET else ("::ffff:127.0.0.3", to[1]))
+        _, source = server.accept()
+        expected = os.fstat(mine.fileno()).st_ino
+        assert (owners._in_tables(source, to), socket_inode(source, to)) == (expected, expected)
+
+
+def test_callers_that_had_given_up_kept_everybody_else_waiting() -> None:
+    """Each cost a third of a second, on a busy machine more came in that time: nobody was connected any more."""
+    if not owners._kernel_answers():
+        pytest.skip("this kernel has no sock_diag")
+    begun = time.monotonic()
+    for port in range(20_000, 20_200):
+        assert not socket_inode(("127.9.9.9", port), ("127.9.9.8", 9876))
+    assert time.monotonic() - begun < 5.0

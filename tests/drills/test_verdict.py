@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cometmq.ha import epochs_file
+from cometmq.ha.core.epochs import EpochHistory, EpochStart
 from cometmq.tests.drills import logwalk, report, timeline, verdict
 from cometmq.tests.drills.history import Counter, History, read
 
@@ -135,6 +137,18 @@ def test_differing_bytes_are_counted(tmp_path: Path) -> None:
     verdict.check_stores(result, stores)
     assert result.divergent_bytes == 2
     assert "byte 9" in result.divergence
+
+
+def test_an_epoch_that_begins_with_a_message_is_a_wrong_label(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", ["s-1", "s-2"])
+    (store / "ha").mkdir()
+    _, second = logwalk.walk(store / "commitlog")
+    epochs_file.save(store / "ha", EpochHistory([EpochStart(1, 0), EpochStart(2, second.offset)]))
+    result = verdict.Verdict("test")
+    verdict.check_stores(result, {"b0": store}, queues=False)
+    (sentence,) = result.wrong_labels
+    assert sentence.startswith(f"b0: 2@{second.offset} of ")
+    assert not result.passed
 
 
 def test_recovery_is_counted_from_the_fault(tmp_path: Path) -> None:

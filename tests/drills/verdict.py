@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import history, logwalk
+from .labels import wrong_labels
 
 SHOWN = 5
 FAULT_S = 1.0  # a connection that a fault broke may be found broken so much later
@@ -143,6 +144,7 @@ class Verdict:
     divergent_bytes: int = 0
     divergence: str = ""
     queue_differences: list[str] = field(default_factory=list)
+    wrong_labels: list[str] = field(default_factory=list)  # epochs whose bytes are another's
     rto_ms: list[float] = field(default_factory=list)
     max_gap_ms: float = 0.0
     official_gap_ms: float = 0.0
@@ -165,7 +167,7 @@ class Verdict:
             found.append(f"{len(self.archived)} acknowledged and cut off: {self.archived[:SHOWN]}")
         if self.divergent_bytes or self.divergence:
             found.append(f"{self.divergent_bytes} divergent bytes: {self.divergence}")
-        found += self.queue_differences[:SHOWN]
+        found += self.queue_differences[:SHOWN] + self.wrong_labels[:SHOWN]
         if self.undelivered:
             found.append(f"{self.undelivered} acknowledged messages were never delivered")
         if self.error:
@@ -280,7 +282,7 @@ def check_stores(
     verdict: Verdict, stores: dict[str, Path], *, queues: bool = True, ends: bool = True
 ) -> None:
     """Byte-identical logs (without `ends`: up to the shorter one's end), and every consume queue as a
-    rebuild from the log gives it."""
+    rebuild from the log gives it; every epoch of a history begins with its own first record."""
     names = sorted(stores)
     for other in names[1:]:
         logs = stores[names[0]] / "commitlog", stores[other] / "commitlog"
@@ -288,6 +290,8 @@ def check_stores(
         verdict.divergent_bytes += count
         if sentence:
             verdict.divergence = f"{names[0]} and {other}: {sentence}"
+    for name in names:
+        verdict.wrong_labels += [f"{name}: {sentence}" for sentence in wrong_labels(stores[name])]
     if not queues:
         return
     for name in names:

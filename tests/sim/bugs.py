@@ -40,6 +40,7 @@ class Bug:
 SYNC_MEMORY = {"is_sync": True, "sync_flush": False, "power_losses": True, "clock_steps": False}
 SYNC_DISK = {"is_sync": True, "sync_flush": True, "power_losses": True, "clock_steps": False}
 SYNC = {"is_sync": True, "clock_steps": False}
+PAIR = {"is_sync": True, "clock_steps": False, "replicas": 2, "min_in_sync": 2}
 ONE_SIZE = {"clock_steps": False, "one_size": True}
 ASYNC = {"is_sync": False, "clock_steps": False}
 
@@ -221,6 +222,17 @@ class LabelsFromBeats(Follower):
         return effects
 
 
+class KeepsEmptyEpochs(Follower):
+    """An epoch that was begun without a byte stays in the disk's history, and labels what comes of an older one."""
+
+    def _takes_label(self, event: events.ChunkArrived, effects: list[events.Effect]) -> bool:
+        before = self.label
+        taken = super()._takes_label(event, effects)
+        if event.epoch == before:
+            effects[:] = [e for e in effects if not isinstance(e, events.AssignEpoch)]
+        return taken
+
+
 def _shell(**removed: bool) -> Parts:
     return Parts(rules=ShellRules(**removed))
 
@@ -256,6 +268,7 @@ _OURS: tuple[Bug, ...] = (
         SYNC_MEMORY,
     ),
     Bug("epochs only with data", Parts(follower=LabelsFromBeats), "elections", SYNC),
+    Bug("no labels from empty epochs", Parts(follower=KeepsEmptyEpochs), "heirs", PAIR),
     Bug("comparison of logs", Parts(decide=ignores_histories), "cuts", SYNC),
     Bug(
         "draining before a planned change",

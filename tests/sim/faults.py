@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cometmq.ha.core import replica
 from cometmq.ha.core.group_state import GroupState
 
+from .heirs import Heirs
 from .orders import MANY_ORDERS, ORDERS, Orders
 from .scheduler import MS
 from .settings import SAFETY_MS
@@ -43,6 +44,7 @@ WEIGHTS = {
     "fence": 2,
     "tail_then_silence": 3,
     "isr_churn": 3,
+    "heir_fails": 3,
     "cut_followers_restart_nameservers": 2,
     **ORDERS,
 }
@@ -76,11 +78,12 @@ BIASES: dict[str, dict[str, int]] = {
         "pause": 20,
     },
     "handovers": {**MANY_ORDERS, "slow_link": 15},
+    "heirs": {"heir_fails": 90},
     "leases": {"isolate": 50, "pause": 40, "leader_from_nameserver": 30, "one_way": 20},
 }
 
 
-class Faults(Orders):
+class Faults(Orders, Heirs):
     def __init__(self, world: "World", rng: random.Random, bias: str = "") -> None:
         self.world = world
         self.rng = rng
@@ -189,6 +192,7 @@ class Faults(Orders):
 
     def committed(self, state: GroupState) -> None:
         """The leader dies right after a change of the state, or somewhere on its way to lead."""
+        self.elected(state)
         strikes = not self.over and self.rng.random() < self._strikes_after_changes
         if not strikes or state.leader is None:
             return

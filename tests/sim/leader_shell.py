@@ -100,6 +100,7 @@ class LeaderShell:
                             self.pump(session)
                 case in_sync.MemberJoined() | in_sync.MemberLeft():
                     node.say("member %s", effect)
+                    self.refresh_lease()
                     for session in self.sessions.values():
                         if session.broker_id == effect.broker_id:
                             session.want_beat = True
@@ -108,6 +109,7 @@ class LeaderShell:
                     self.close(effect.session, effect.reason)
                 case in_sync.ProposeIsr():
                     node.say("proposes %s", effect)
+                    self.refresh_lease()  # before the controller can know of it, whatever stops us in between
                     node.link.propose(effect)
         node.touched = True
 

@@ -5,6 +5,7 @@
     I3  an elected leader has everything that was ever confirmed                `leads`
         and who takes over by plan has all that its predecessor had             `_inherits`
     I4  confirmed bytes are equal everywhere; equal epoch entries, equal bytes  `_confirmed`, `compare_histories`
+        and an entry with bytes begins with the first record of its epoch       `_labels`
     I5  confirm is monotonic, within the own end, and held by the in-sync set   `confirm_moved`
     I6  OK in a synchronous group: confirmed, with enough in sync               `answered_ok`
         as many as the policy says, which is one for each epoch                 `committed`
@@ -26,7 +27,7 @@ from cometmq.ha.core import in_sync
 from cometmq.ha.core.group_state import GroupState, Policy, Ref
 from cometmq.ha.core.replica import Role
 
-from .records import MESSAGE, read_one, scan
+from .records import EPOCH_START, MESSAGE, read_one, scan
 
 if TYPE_CHECKING:
     from .follower_shell import FollowerShell
@@ -309,6 +310,7 @@ class Oracle:
         """I4, second half; costs as much as the logs are long."""
         nodes = [node for node in self.world.nodes if node.alive]
         for index, one in enumerate(nodes):
+            self._labels(one)
             for other in nodes[index + 1 :]:
                 theirs = set(other.history.entries)
                 for entry in reversed(one.history.entries):
@@ -327,6 +329,15 @@ class Oracle:
                             end,
                         )
                         break
+
+    def _labels(self, node: "Node") -> None:
+        """Each entry with bytes begins with the first record of its epoch."""
+        for entry in node.history.entries:
+            first = read_one(node.disk.live, entry.start, node.log_end)
+            if first is not None:  # else nothing was written, or it is rotten
+                found = (first.kind, first.identity)
+                same = found == (EPOCH_START, entry.epoch)
+                self.demand(same, "I4", "%s labels %s with %s", node.name, first, entry)
 
     # --- at the end -------------------------------------------------------------------------------
 

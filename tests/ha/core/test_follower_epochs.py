@@ -202,3 +202,16 @@ def test_an_epoch_that_was_begun_without_a_byte_does_not_keep_older_epochs_out()
     stream.follow(8)
     assert stream.labelled(100, 6, 100) == [AssignEpoch(6, 100), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0), EpochStart(6, 100)])
+
+
+def test_an_epoch_that_was_begun_without_a_byte_does_not_label_bytes_of_an_older_one() -> None:
+    # Found by the simulation: it stayed in the history on the disk while the older epoch's bytes went on, so that
+    # the next leader would have cut below what was confirmed, and the replica was held.
+    stream = EpochStream(promised=7)
+    assert stream.core.history is not None
+    stream.core.history.assign(7, 100)
+    stream.core.label = 7
+    stream.follow(8)
+    assert stream.labelled(100, 1, 0) == [AssignEpoch(1, 0), Append(), SendAck()]
+    assert stream.core.history == EpochHistory([EpochStart(1, 0)])
+    assert stream.labelled(110, 1, 0) == [Append(), SendAck()], "once is enough"

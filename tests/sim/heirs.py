@@ -1,0 +1,60 @@
+"""A leader's heir that fails while it takes over, so that the old leader's own tail is what the group goes on with."""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.ha.core.group_state import GroupState
+
+from .scheduler import MS
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .world import World
+
+STORY_MS = 3000
+
+
+class Heirs:
+    """The part of the faults that waits for an election."""
+
+    world: "World"
+    rng: random.Random
+    over: bool
+    _in: Callable[..., None]
+    _leader: Callable[[], "Node"]
+    _cut_for: Callable[..., None]
+    _until_ns = 0
+    _former: "Node | None" = None  #: its heir is to fail
+
+    def _heir_fails(self) -> None:
+        """The leader writes what nobody else has, and is killed for a moment. One story at a time: it takes a while."""
+        if self.world.scheduler.now < self._until_ns:
+            return
+        self._until_ns = self.world.scheduler.now + STORY_MS * MS
+        leader = self._leader()
+        others = [node.name for node in self.world.nodes if node is not leader]
+        edges = [(leader.name, name) for name in others] + [(name, leader.name) for name in others]
+        self._cut_for(edges, 650, 750)  # until the streams are given up, with all that is under way
+        self._in(150, 230, self._fell, leader)
+
+    def _fell(self, leader: "Node") -> None:
+        if leader.alive and not self.over:
+            self._former = leader
+            leader.crash(False)
+            self._in(1500, 1700, leader.start)
+
+    def elected(self, state: GroupState) -> None:
+        """Somebody was: the heir dies on its way to lead, and is back when the old leader leads again."""
+        former, self._former = self._former, None
+        if former is None or state.leader is None or self.over:
+            return
+        heir = self.world.nodes[state.leader.broker_id]
+        if heir is former or not heir.alive:
+            return
+        heir.steps_to_death = self.rng.randint(2, 9)
+        heir.dies_without_power = False
+        self._in(20, 60, former.start)
+        self._in(800, 1000, heir.start)
+        edges = [(heir.name, former.name), (former.name, heir.name)]
+        self._in(1200, 1500, self._cut_for, edges, 350, 500)
