@@ -276,20 +276,21 @@ class Follower:
     def _takes_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
         """The history goes on without a hole: the same epoch, or a newer one that starts right here. Epochs that we
         began and wrote nothing in leave the disk's history first: they must not label these bytes."""
-        history, label = self.history, EpochStart(event.epoch, event.epoch_start)
-        if history is None or (event.epoch == self.label and label == history.entries[-1]):
+        history, epoch, start = self.history, event.epoch, event.epoch_start
+        if history is None:
             return True
-        starts_here = label.start == event.offset or (
-            not self.log_end and label.start < event.offset
-        )
-        is_next = self.label < label.epoch <= self.epoch and starts_here
-        if not is_next and (event.epoch != self.label or label not in history.entries):
-            detail = f"a chunk of epoch {event.epoch}@{event.epoch_start} at {event.offset}"
+        newest = history.entries[-1] if history.entries else None
+        if newest is not None and epoch == self.label == newest.epoch and start == newest.start:
+            return True
+        starts_here = start == event.offset or (not self.log_end and start < event.offset)
+        is_next = self.label < epoch <= self.epoch and starts_here
+        if not is_next and (epoch != self.label or EpochStart(epoch, start) not in history.entries):
+            detail = f"a chunk of epoch {epoch}@{start} at {event.offset}"
             self._complain(Complaint.GAP, f"{detail} does not go on from {history}", effects)
             return False
-        history.assign(event.epoch, event.epoch_start)
-        self.label = event.epoch
-        effects.append(AssignEpoch(event.epoch, event.epoch_start))
+        history.assign(epoch, start)
+        self.label = epoch
+        effects.append(AssignEpoch(epoch, start))
         return True
 
     def _on_appended(self, event: Appended, effects: list[Effect]) -> None:

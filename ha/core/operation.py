@@ -8,7 +8,7 @@ from .group_state import Policy, Ref
 
 @dataclass(slots=True)
 class Operation:
-    """A switchover or forced election under way. Request 0: the controller's own idea."""
+    """A switchover, forced election or change of the policy under way. Request 0: the controller's own idea."""
 
     request: int
     target: Ref
