@@ -121,7 +121,8 @@ class FollowerSide:
         self._echo_ts = 0  # of this stream: a former leader had another clock
         self.hooks.on_stream()
         log = self.replica.log
-        connecting = events.Connecting(log.log_end, log.flushed_offset)
+        history = EpochHistory(self.replica.history.entries)
+        connecting = events.Connecting(log.log_end, log.flushed_offset, history)
         self._run(self.core.on_event(connecting, self.replica.steady_ns()))
         self._attempt_task = asyncio.get_running_loop().create_task(self._attempt())
         goodbye = False
@@ -380,8 +381,6 @@ class FollowerSide:
             self.replica.assign_epoch(epoch, start)
         except OSError as error:
             _logger.error("ha.epoch.not_saved epoch=%d error=%s", epoch, error)
-            self.core.history = EpochHistory(self.replica.history.entries)
-            self.core.label = self.core.history.last_epoch
             self._drop = f"epoch {epoch} could not be saved: {error}"
 
     def _append(self) -> None:

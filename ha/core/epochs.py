@@ -73,6 +73,11 @@ class EpochHistory:
 
     # --- questions --------------------------------------------------------------------------------
 
+    def ends_with(self, epoch: int, start: int) -> bool:
+        """Whether this is its newest entry."""
+        last = self.entries[-1] if self.entries else None
+        return last is not None and last.epoch == epoch and last.start == start
+
     def last_written(self, log_end: int) -> int:
         """The epoch of the last byte of a log that ends here; one that began there wrote nothing. 0 of an empty log."""
         return max((each.epoch for each in self.entries if each.start < log_end), default=0)

@@ -156,6 +156,7 @@ class Follower:
         self.received_end = max(self.received_end, event.log_end)
         self.flushed_end = max(self.flushed_end, min(event.flushed_end, event.log_end))
         self.heard_ns = now_ns  # the time to answer the hello starts now
+        self.history = event.history or self.history
         if self.history is not None:  # an epoch that we began and wrote nothing in labels nothing
             self.label = self.history.last_written(self.log_end)
         self._move(State.HELLO, effects)
@@ -277,10 +278,7 @@ class Follower:
         """The history goes on without a hole: the same epoch, or a newer one that starts right here. Epochs that we
         began and wrote nothing in leave the disk's history first: they must not label these bytes."""
         history, epoch, start = self.history, event.epoch, event.epoch_start
-        if history is None:
-            return True
-        newest = history.entries[-1] if history.entries else None
-        if newest is not None and epoch == self.label == newest.epoch and start == newest.start:
+        if history is None or (epoch == self.label and history.ends_with(epoch, start)):
             return True
         starts_here = start == event.offset or (not self.log_end and start < event.offset)
         is_next = self.label < epoch <= self.epoch and starts_here

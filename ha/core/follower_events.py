@@ -6,6 +6,8 @@ Events and the two effects of every chunk are plain slotted values: they are mad
 from dataclasses import dataclass
 from enum import Enum
 
+from .epochs import EpochHistory
+
 
 class State(Enum):
     IDLE = "idle"
@@ -48,10 +50,12 @@ class Complaint(Enum):
 @dataclass(slots=True)
 class Connecting:
     """A stream is being opened; the hello goes out as its first frame. The ends are the log's own: a
-    failed append may have taken some records of its chunk."""
+    failed append may have taken some records of its chunk. So is the history, a copy of the disk's: an election that
+    came to nothing may have begun an epoch."""
 
     log_end: int
     flushed_end: int
+    history: EpochHistory | None = None  #: None: as it was
 
 
 @dataclass(slots=True)

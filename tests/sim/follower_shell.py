@@ -62,7 +62,8 @@ class FollowerShell:
         if node.follower is not self or node.leader is not None:
             return
         self.echo_ns = 0
-        self.feed(events.Connecting(node.log_end, node.flushed_end))
+        history = node.world.parts.history(node.history.entries)
+        self.feed(events.Connecting(node.log_end, node.flushed_end, history))
         self.stream = node.world.connect(node, self.leader.broker_id)
         core = self.core
         facts = hello.FollowerFacts(

@@ -12,6 +12,7 @@ from cometmq.ha.core.follower_events import (
     BeatArrived,
     ChunkArrived,
     CompareTail,
+    Connecting,
     Cut,
     CutOrdered,
     Drop,
@@ -202,6 +203,18 @@ def test_an_epoch_that_was_begun_without_a_byte_does_not_keep_older_epochs_out()
     stream.follow(8)
     assert stream.labelled(100, 6, 100) == [AssignEpoch(6, 100), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0), EpochStart(6, 100)])
+
+
+def test_an_epoch_of_an_election_that_came_to_nothing_does_not_label_bytes_of_an_older_one() -> (
+    None
+):
+    # Found by the simulation: the follower's own copy of the history did not know of it.
+    stream = EpochStream(promised=7)
+    on_disk = EpochHistory([EpochStart(1, 0), EpochStart(7, 100)])
+    stream.send(Connecting(100, 100, on_disk))
+    stream.send(Accepted(8, 100, 0, 100, 0))
+    stream.send(TailCompared(True))
+    assert stream.labelled(100, 1, 0) == [AssignEpoch(1, 0), Append(), SendAck()]
 
 
 def test_an_epoch_that_was_begun_without_a_byte_does_not_label_bytes_of_an_older_one() -> None:
