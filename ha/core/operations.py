@@ -140,8 +140,8 @@ class Operations:
 
     def _begin_switchover(self, event: Switchover, now_ns: int, effects: list[Effect]) -> None:
         state = self._group.state
-        leader = self._group.leader_row(state)
-        if leader is None or not leader.alive(now_ns, self._group.limits) or not leader.beat.leads:
+        leader = self._live_leader(now_ns)
+        if leader is None:
             reason = (
                 "the group has no live leader to hand over: use failover, or wait for an election"
             )
@@ -169,8 +169,8 @@ class Operations:
     def _begin_policy(self, event: SetPolicy, now_ns: int, effects: list[Effect]) -> None:
         group = self._group
         state = group.state
-        leader = group.leader_row(state)
-        if leader is None or not leader.alive(now_ns, group.limits) or not leader.beat.leads:
+        leader = self._live_leader(now_ns)
+        if leader is None:
             refuse(event.request, "the group has no live leader: wait for an election", effects)
             return
         policy = wanted(state, event)
@@ -190,6 +190,13 @@ class Operations:
         else:
             operation.steps.append(f"the group is {words(state.policy)}")
             self.current = operation
+
+    def _live_leader(self, now_ns: int) -> Replica | None:
+        """Who leads and is there."""
+        row = self._group.leader_row(self._group.state)
+        if row is None or not row.beat.leads or not row.alive(now_ns, self._group.limits):
+            return None
+        return row
 
     def _target(self, to: int, now_ns: int) -> Replica | str:
         """Who shall lead, or a sentence why nobody can."""
@@ -219,11 +226,8 @@ class Operations:
 
     def _make_room(self, now_ns: int) -> None:
         """A leader whose disk is full hands over to a replica in sync that has room."""
-        group = self._group
-        leader = group.leader_row(group.state)
-        if leader is None or not leader.beat.no_room or not leader.beat.leads:
-            return
-        if not leader.alive(now_ns, group.limits):
+        leader = self._live_leader(now_ns)
+        if leader is None or not leader.beat.no_room:
             return
         target = self._target(-1, now_ns)
         if isinstance(target, str) or target.beat.no_room:

@@ -22,8 +22,6 @@ def wanted(state: GroupState, event: SetPolicy) -> Policy:
 
 def policy_refusal(state: GroupState, policy: Policy, live: int) -> str:
     """Why it cannot be; empty: it can. `live`: how many of the in-sync set are there now."""
-    if policy.min_in_sync < 1:
-        return f"at least {policy.min_in_sync} in sync: it must be 1 or more, the leader counts"
     if policy.min_in_sync > 1 and not policy.sync:
         return (
             f"an asynchronous group never waits for a replica, so at least {policy.min_in_sync} in sync"

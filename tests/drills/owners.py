@@ -29,9 +29,7 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 def socket_inode(source: Address, to: Address) -> int:
     """The inode of the TCP socket with this local and this remote address (IPv4, also in a socket of IPv6). 0: it is not
     there any more, or waits for its end."""
-    if _kernel_answers():
-        return _ask(source, to)
-    return next((inode for _ in range(_LOOKS) if (inode := _in_tables(source, to))), 0)
+    return _ask(source, to) if _kernel_answers() else _look_for(source, to)
 
 
 def has_socket(pid: int, inode: int) -> bool:
@@ -75,6 +73,10 @@ def _ask(source: Address, to: Address) -> int:
     if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return 0  # an error: no such socket
     return int(struct.unpack_from("=I", answer, _INODE_AT)[0])
+
+
+def _look_for(source: Address, to: Address) -> int:
+    return next((inode for _ in range(_LOOKS) if (inode := _in_tables(source, to))), 0)
 
 
 def _in_tables(source: Address, to: Address) -> int:

@@ -184,7 +184,7 @@ def test_the_kernel_and_its_table_name_the_same_socket(family: socket.AddressFam
         mine.connect(to if family is socket.AF_INET else ("::ffff:127.0.0.3", to[1]))
         _, source = server.accept()
         expected = os.fstat(mine.fileno()).st_ino
-        assert (owners._in_tables(source, to), socket_inode(source, to)) == (expected, expected)
+        assert (owners._look_for(source, to), socket_inode(source, to)) == (expected, expected)
 
 
 def test_callers_that_had_given_up_kept_everybody_else_waiting() -> None:

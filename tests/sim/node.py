@@ -90,9 +90,7 @@ class Node:
             self.machine.heard_ns = self.now()  # an older life of ours may have heard it just now
             if state.leader.broker_id == self.broker_id:
                 self.machine.former = (self.broker_id, state.epoch)
-                entries = self.history.entries
-                written = [each.epoch for each in entries if each.start < self.log_end]
-                self.machine.led_epoch = max(written, default=0)
+                self.machine.led_epoch = self.history.last_written(self.log_end)
         self.leader: LeaderShell | None = None
         self.kept_proposals: Proposals | None = None
         self.returning = Returning(2 * LEASE_MS * MS)

@@ -65,6 +65,16 @@ class EpochStream(Stream):
         return effects
 
 
+def begun_without_a_byte() -> EpochStream:
+    """Elected for epoch 7 and deposed before its first record; it follows the leader of epoch 8."""
+    stream = EpochStream(promised=7)
+    assert stream.core.history is not None
+    stream.core.history.assign(7, 100)
+    stream.core.label = 7
+    stream.follow(8)
+    return stream
+
+
 def test_the_promise_is_durable_before_anything_is_acknowledged() -> None:
     stream = EpochStream()
     effects = stream.follow(5)
@@ -196,11 +206,7 @@ def test_the_suspect_mark_stays_when_the_stream_breaks() -> None:
 
 def test_an_epoch_that_was_begun_without_a_byte_does_not_keep_older_epochs_out() -> None:
     # Found by the simulation: elected, deposed before its first record, and then refusing every chunk.
-    stream = EpochStream(promised=7)
-    assert stream.core.history is not None
-    stream.core.history.assign(7, 100)
-    stream.core.label = 7
-    stream.follow(8)
+    stream = begun_without_a_byte()
     assert stream.labelled(100, 6, 100) == [AssignEpoch(6, 100), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0), EpochStart(6, 100)])
 
@@ -220,11 +226,7 @@ def test_an_epoch_of_an_election_that_came_to_nothing_does_not_label_bytes_of_an
 def test_an_epoch_that_was_begun_without_a_byte_does_not_label_bytes_of_an_older_one() -> None:
     # Found by the simulation: it stayed in the history on the disk while the older epoch's bytes went on, so that
     # the next leader would have cut below what was confirmed, and the replica was held.
-    stream = EpochStream(promised=7)
-    assert stream.core.history is not None
-    stream.core.history.assign(7, 100)
-    stream.core.label = 7
-    stream.follow(8)
+    stream = begun_without_a_byte()
     assert stream.labelled(100, 1, 0) == [AssignEpoch(1, 0), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0)])
     assert stream.labelled(110, 1, 0) == [Append(), SendAck()], "once is enough"
