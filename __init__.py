@@ -12,8 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client import errors as errors
     from .client import sync as sync
-    from .client.credentials import Credentials as Credentials
-    from .client.decorated import consumer as consumer
+    from .client.decorator import consumer as consumer
     from .client.errors import CometError as CometError
     from .client.errors import ConnectionFailed as ConnectionFailed
     from .client.errors import OutcomeUnknown as OutcomeUnknown
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .client.simple_consumer import SimpleConsumer as SimpleConsumer
     from .client.transactions import Resolution as Resolution
     from .client.transactions import TransactionProducer as TransactionProducer
+    from .client.transport.credentials import Credentials as Credentials
 
 _HOMES = {
     "BEGINNING": "pull_consumer",
@@ -38,7 +38,7 @@ _HOMES = {
     "END": "pull_consumer",
     "CometError": "errors",
     "ConnectionFailed": "errors",
-    "Credentials": "credentials",
+    "Credentials": "transport.credentials",
     "Filter": "filters",
     "Message": "message",
     "OutcomeUnknown": "errors",
@@ -50,7 +50,7 @@ _HOMES = {
     "Resolution": "transactions",
     "SimpleConsumer": "simple_consumer",
     "TransactionProducer": "transactions",
-    "consumer": "decorated",
+    "consumer": "decorator",
     "sql": "filters",
 }
 _MODULES = ("errors", "sync")

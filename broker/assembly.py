@@ -1,6 +1,6 @@
 """The first parts of a node, in their order: the store, what it holds of topics and groups, replication.
 
-`life.py` connects them and begins the rest. Promises: the store is recovered and the tables are read before
+`lifecycle.py` connects them and begins the rest. Promises: the store is recovered and the tables are read before
 anything else exists; whoever leads by its configuration does so from here on, an elected leader later (`role.py`).
 """
 
@@ -11,24 +11,24 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..ha.engine import Identity, Replication, Role
-from ..store.disk import Disk
+from ..store.format.disk import Disk
+from ..store.format.record import pack_host
+from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
-from ..store.record import pack_host
-from ..store.shadow_disk import ShadowDisk
 from .admin import removal
 from .clients.registry import ClientRegistry
-from .cluster_view import ClusterView
-from .durability import DurabilityGate
 from .lite.service import LiteService
+from .maintenance.store_maintenance import StoreMaintenance
 from .metadata.log import MetaLog
 from .metadata.tables import Metadata
 from .metrics.counters import Counters
 from .node import Node
-from .offset_recent import RecentOffsets
-from .offsets import ConsumerOffsets
+from .offsets.consumer_offsets import ConsumerOffsets
+from .offsets.recent import RecentOffsets
 from .pop.receive import PopService
+from .routing.cluster_view import ClusterView
+from .sending.durability import DurabilityGate
 from .sending.sender import Sender
-from .store_keeper import StoreKeeper
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..front.faults import FaultTable
     from ..ha.config import HaConfig
-    from ..store.config import StoreConfig
+    from ..store.config.store_config import StoreConfig
     from .config import BrokerConfig
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError, HaError."""
     disk = Disk()
     if faults is not None:
-        if ShadowDisk.wanted(store_config.root):
-            disk = ShadowDisk(store_config.root)
+        if PowerLossDisk.wanted(store_config.root):
+            disk = PowerLossDisk(store_config.root)
         disk.fault = faults.disk_fault
     store = MessageStore(store_config, clock.wall_ms, disk)
     for line in store.open().lines():
@@ -107,7 +107,7 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     node.sender = Sender(node)
     node.pop = PopService(node)
     node.lite = LiteService(node)
-    node.keeper = StoreKeeper(node)
+    node.keeper = StoreMaintenance(node)
     name_host(node, config.grpc_server_port)
     return node
 

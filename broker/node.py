@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..proto.errors import WireError
-from .journal.face import Journal, NullJournal
+from .journal.api import Journal, NullJournal
 from .metadata.log import META_TOPIC
 
 if TYPE_CHECKING:
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from ..store.message_store import MessageStore
     from .clients.registry import ClientRegistry
     from .clients.telemetry_forward import TelemetryForward
-    from .cluster_view import ClusterView
     from .config import BrokerConfig
     from .delay.levels import DelayLevels
     from .delay.timer_service import TimerService
-    from .durability import DurabilityGate
     from .lite.service import LiteService
+    from .maintenance.store_maintenance import StoreMaintenance
     from .metadata.log import MetaLog
     from .metadata.tables import Group, Metadata
     from .metrics.counters import Counters
-    from .offsets import ConsumerOffsets
+    from .offsets.consumer_offsets import ConsumerOffsets
     from .pop.receive import PopService
+    from .routing.cluster_view import ClusterView
+    from .sending.durability import DurabilityGate
     from .sending.sender import Sender
-    from .store_keeper import StoreKeeper
     from .trace.service import TraceService
     from .transactions.service import Transactions
 
@@ -70,7 +70,7 @@ class Node:
     durability: DurabilityGate = field(init=False)
     sender: Sender = field(init=False)
     pop: PopService = field(init=False)
-    keeper: StoreKeeper = field(init=False)
+    keeper: StoreMaintenance = field(init=False)
     journal: Journal = field(default_factory=NullJournal)
     """What makes the pop state survive; opened on a leader."""
     timers: TimerService = field(init=False)

@@ -2,7 +2,7 @@
 
 A role changes inside a life (`role.py`). What changes bytes that the log already has (a tail that diverged
 is cut, a replica begins anew) happens between two lives: the broker closes everything, and the next life does
-what was planned before it opens the store (`ha/pending.py`; HA, R6). Promises: settings that contradict
+what was planned before it opens the store (`ha/rejoin/pending.py`; HA, R6). Promises: settings that contradict
 each other are refused before anything is opened; a stop waits for a change of lives that is under way; a
 life that cannot begin again ends the process, because nobody would serve.
 """
@@ -20,9 +20,9 @@ from ..front.config import DoorConfig
 from ..front.errors import PortInUseError
 from ..ha.config import HaConfig
 from ..ha.errors import HaPortInUseError
-from ..store.config import StoreConfig
+from ..store.config.store_config import StoreConfig
 from .config import BrokerConfig
-from .life import Bound, BrokerLife, Ends
+from .lifecycle import Bound, BrokerLifecycle, Ends
 from .node import Node
 from .settings import check_settings
 
@@ -61,7 +61,7 @@ class BrokerServer:
         self._clock = clock or Clock()
         self._origins = origins or {}
         self._on_fatal = on_fatal
-        self._life: BrokerLife | None = None
+        self._life: BrokerLifecycle | None = None
         self._changing: asyncio.Task[None] | None = None
         self._reopen_due = False
         """Asked for by the life that is there now, or that begins."""
@@ -96,7 +96,7 @@ class BrokerServer:
         return self.life.access
 
     @property
-    def life(self) -> BrokerLife:
+    def life(self) -> BrokerLifecycle:
         """The present one."""
         assert self._life is not None, "the broker is not started, or between two lives"
         return self._life
@@ -107,7 +107,7 @@ class BrokerServer:
         return self._life is not None
 
     async def _begin(self) -> Bound:
-        life = BrokerLife(
+        life = BrokerLifecycle(
             self._broker,
             self._store,
             self._ha,

@@ -19,16 +19,16 @@ from .delay.recall import Recalls
 if TYPE_CHECKING:
     from ..front.context import RequestContext
     from ..front.service import Outbound
+    from .admin.fault_service import FaultService
     from .admin.message_queries import MessageQueries
     from .admin.read_log import LogReads
     from .admin.service import Admin
     from .clients.sessions import Sessions
+    from .maintenance.store_maintenance import StoreMaintenance
     from .node import Node
     from .pop.ack import AckService
-    from .pull import PullService
-    from .routes import Routes
-    from .store_keeper import StoreKeeper
-    from .test_service import TestService
+    from .pull.service import PullService
+    from .routing.routes import Routes
 
 
 def messaging(
@@ -134,7 +134,7 @@ def reading(reads: LogReads) -> list[Method]:
     ]
 
 
-def administration(admin: Admin, keeper: StoreKeeper, queries: MessageQueries) -> list[Method]:
+def administration(admin: Admin, keeper: StoreMaintenance, queries: MessageQueries) -> list[Method]:
     """`cometmq.v1.Admin`."""
     return [
         _unary(
@@ -201,7 +201,7 @@ def administration(admin: Admin, keeper: StoreKeeper, queries: MessageQueries) -
     ]
 
 
-def testing(tests: TestService) -> list[Method]:
+def testing(tests: FaultService) -> list[Method]:
     """`cometmq.v1.Test`."""
     return [
         _unary(paths.GET_CLOCK, v1.GetClockRequest, v1.ClockResponse, tests.get_clock),

@@ -16,7 +16,7 @@ from .lazy_group import LazyGroup, Table
 
 #: Name -> (module of this package, command in it, one line of help).
 COMMANDS: Table = {
-    "up": ("up", "up", "Start a cluster on this machine: nameserver, master and slave."),
+    "up": ("cluster.up", "up", "Start a cluster on this machine: nameserver, master and slave."),
     "namesrv": ("serve", "namesrv", "Run a nameserver."),
     "broker": ("serve", "broker", "Run one replica of a broker group."),
     "single": ("serve", "single", "Run a nameserver and a broker in one process."),
@@ -24,14 +24,22 @@ COMMANDS: Table = {
     "topic": ("topic", "topic", "Create, alter, delete, list and describe topics."),
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
-    "message": ("message", "message", "Send messages, watch them arrive, find them again."),
-    "cluster": ("cluster", "cluster", "Describe the members of a broker group."),
-    "ha": ("ha", "ha", "Who leads a group: hand over, fail over, replay, reseed, compare."),
-    "healthcheck": ("healthcheck", "healthcheck", "Ask a node whether it serves."),
+    "message": ("message.command", "message", "Send messages, watch them arrive, find them again."),
+    "cluster": ("cluster.command", "cluster", "Describe the members of a broker group."),
+    "ha": ("ha.command", "ha", "Who leads a group: hand over, fail over, replay, reseed, compare."),
+    "healthcheck": ("cluster.healthcheck", "healthcheck", "Ask a node whether it serves."),
     "doctor": ("doctor", "doctor", "Say what this machine gives a node, and which door serves."),
-    "store": ("store", "store", "Look into a store directory, check it, repair it (offline)."),
-    "pipeline": ("pipeline", "pipeline", "Spark jobs: archive, replay, verify, rebuild, insights."),
-    "config": ("config_show", "config", "Show settings and where they come from."),
+    "store": (
+        "store.command",
+        "store",
+        "Look into a store directory, check it, repair it (offline).",
+    ),
+    "pipeline": (
+        "pipeline.command",
+        "pipeline",
+        "Spark jobs: archive, replay, verify, rebuild, insights.",
+    ),
+    "config": ("config.show", "config", "Show settings and where they come from."),
 }
 
 #: Names of RocketMQ's own tool, which work and are not listed.

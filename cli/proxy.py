@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
+from .config.sources import broker_owners, proxy_owners
 from .errors import CliError
-from .owners import broker_owners, proxy_owners
 from .serve import Process, process_options, settings_options
 
 
@@ -33,7 +33,7 @@ def proxy(ready_file: Path | None, **arguments: Any) -> None:
 
 
 class _Proxy:
-    """A proxy as `process.py` runs it."""
+    """A proxy as `cluster/process.py` runs it."""
 
     def __init__(self, process: Process, ready_file: Path | None) -> None:
         from ..broker.proxy.config import ProxyConfig

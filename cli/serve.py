@@ -1,7 +1,7 @@
 """`cometmq namesrv`, `cometmq broker`, `cometmq single`: one server process each.
 
 Every setting of the process's dataclasses is a flag of its command; precedence and origins are
-`config_loader.py`'s, the life of the process is `process.py`'s. The servers' modules are imported
+`config/loader.py`'s, the life of the process is `cluster/process.py`'s. The servers' modules are imported
 before the supervisor's first line is waited for, so that processes that need each other's ports
 still start side by side.
 """
@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from .config_loader import Loaded, as_text, load, schema
+from .cluster.process import Supervision, configure_logging, logger, run_server, start_or_explain
+from .config.loader import Loaded, as_text, load, schema
+from .config.sources import broker_owners, namesrv_owners
 from .errors import Exit
-from .owners import broker_owners, namesrv_owners
-from .process import Supervision, configure_logging, logger, run_server, start_or_explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,7 +115,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     from ..front.errors import DoorError
     from ..ha.errors import HaError
     from ..nameserver.known_groups import DirectoryLockedError
-    from ..store.errors import StoreError
+    from ..store.format.errors import StoreError
 
     return (DoorError, HaError, DirectoryLockedError, StoreError)
 
@@ -153,7 +153,7 @@ def single(namesrv_config: Path | None, **arguments: Any) -> None:
 
 
 class _Namesrv:
-    """A nameserver as `process.py` runs it."""
+    """A nameserver as `cluster/process.py` runs it."""
 
     def __init__(self, process: Process, file: Path | None = None) -> None:
         from ..front.config import DoorConfig
@@ -178,20 +178,20 @@ class _Namesrv:
 
     async def told(self, news: Mapping[str, Any]) -> None:
         """The supervisor saw a broker's process end: a controller need not wait for its lease."""
-        from .exited import tell_controller
+        from .cluster.exit_notice import tell_controller
 
         await tell_controller(self._bound, self._token, news)
 
 
 class _Broker:
-    """A broker as `process.py` runs it."""
+    """A broker as `cluster/process.py` runs it."""
 
     def __init__(self, process: Process) -> None:
         from ..broker.config import BrokerConfig
         from ..broker.server import BrokerServer
         from ..front.config import DoorConfig
         from ..ha.config import HaConfig
-        from ..store.config import StoreConfig
+        from ..store.config.store_config import StoreConfig
 
         loaded = process.load(broker_owners(), namesrv_owners(), process.file)
         ha = loaded.config(HaConfig)

@@ -3,7 +3,7 @@
     producer.py, transactions.py          send
     simple_consumer.py, push_consumer.py, pull_consumer.py    receive
     sync.py                               the same, blocking: one event loop in a thread, the same core
-    opened.py                             what every client is: opened, closed, counted
+    base.py                             what every client is: opened, closed, counted
     session.py                            what all of them share: connections, routes, telemetry, life
     routes.py, retrying.py, filters.py, identity.py, outgoing.py, message.py    pure parts
 

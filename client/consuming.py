@@ -17,14 +17,14 @@ from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from .errors import CometError, OutcomeUnknown, RequestRefused, refused
 from .message import Message, read_message
-from .retrying import Again
+from .retrying import RetryableError
 from .session import Tries
 
 if TYPE_CHECKING:
-    from .addresses import Target
     from .filters import Filter
     from .routes import Queue
     from .session import Session
+    from .transport.addresses import Target
 
 ANSWER_MARGIN_S = 3.0
 """Beyond the polling time: what the answer has to come in."""
@@ -90,7 +90,7 @@ async def _poll(
     if not found and status is not None and status.code not in (v2.OK, *_EMPTY):
         error = refused(status.code, status.message)
         if is_retriable(status.code):
-            raise Again(error, maybe_done=False)
+            raise RetryableError(error, maybe_done=False)
         raise error
     return found
 

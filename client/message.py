@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..proto import v2
 
 if TYPE_CHECKING:
-    from .addresses import Target
+    from .transport.addresses import Target
 
 INFLATED_MAX = 64 << 20
 """Bytes of an inflated body; a small message must not be able to fill the memory."""

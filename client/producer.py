@@ -18,13 +18,13 @@ from datetime import datetime, timedelta
 from typing import Self, TypedDict, Unpack
 
 from ..proto import paths, v2
+from .base import Client
 from .batching import Batcher
 from .clock import wall_ms
 from .errors import Closed, CometError, OutcomeUnknown
 from .identity import MessageIds
 from .interceptors import Interceptor, call_all
 from .message import Receipt
-from .opened import Client
 from .outgoing import Outgoing, outgoing, outgoing_like
 from .sending import Result, send_together
 from .session import Options, Session

@@ -23,14 +23,14 @@ from typing import Final, Self, Unpack
 
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
+from .base import Client
 from .clock import steady_s
 from .consuming import ANSWER_MARGIN_S, describe
 from .errors import ConnectionFailed, NotFound, refused
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all
 from .message import Message, read_message
-from .opened import Client
-from .retrying import Again
+from .retrying import RetryableError
 from .routes import Queue
 from .session import Options, Session
 
@@ -227,7 +227,7 @@ class PullConsumer(Client):
                 began_s = steady_s()
                 try:
                     await self._pull(cursor)
-                except Again:
+                except RetryableError:
                     await asyncio.sleep(_PAUSE_S)
                     await self._look_where_it_is(cursor)
                     continue
@@ -279,7 +279,7 @@ class PullConsumer(Client):
         ):
             error = refused(status.code, status.message)
             if is_retriable(status.code):
-                raise Again(error, maybe_done=False)
+                raise RetryableError(error, maybe_done=False)
             raise error
         session.statistics.received += len(messages)
         for message in messages:

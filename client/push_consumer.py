@@ -25,18 +25,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self, Unpack
 
 from ..proto import paths, v2
+from .ack_dispatcher import AckDispatcher
+from .base import Client
 from .clock import steady_s
 from .consuming import describe, receive
 from .errors import CometError, NotFound
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all, is_coroutine
 from .message import Message
-from .opened import Client
-from .pausing import RetryPolicy, read_policy
-from .retrying import Again
+from .retry_policy import RetryPolicy, read_policy
+from .retrying import RetryableError
 from .routes import Queue, next_queue, read_route
 from .session import Options, Session
-from .telling import Teller
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class PushConsumer(Client):
         self._loops: dict[tuple[str, Queue], asyncio.Task[None]] = {}
         self._running: set[asyncio.Future[None]] = set()
         self._assigning: asyncio.Task[None] | None = None
-        self._teller = Teller(self._session, self._settle)
+        self._teller = AckDispatcher(self._session, self._settle)
 
     async def start(self) -> Self:
         """Connect and begin. Raises ConnectionFailed or NotFound."""
@@ -141,7 +141,7 @@ class PushConsumer(Client):
             for topic in self._subscriptions:
                 try:
                     self._adopt(topic, await self._assigned(topic))
-                except (CometError, Again) as error:
+                except (CometError, RetryableError) as error:
                     # What was assigned before goes on.
                     log.info("push.not_assigned topic=%s error=%s", topic, error)
                 except Exception:  # a defect: assignments are not to end with it
@@ -188,7 +188,7 @@ class PushConsumer(Client):
                     invisible_s=None,
                     attempt_id=attempt_id,
                 )
-            except Again as error:
+            except RetryableError as error:
                 busy = getattr(error.cause, "code", 0) == v2.TOO_MANY_REQUESTS
                 await asyncio.sleep(_BUSY_PAUSE_S if busy else _PAUSE_S)
                 continue

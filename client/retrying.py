@@ -1,6 +1,6 @@
 """How often and how long a request is tried, by one rule.
 
-A first attempt costs nothing extra. What fails in a way that may pass (`Again`) is repeated with
+A first attempt costs nothing extra. What fails in a way that may pass (`RetryableError`) is repeated with
 tenacity's jittered exponential pauses until the total deadline. Promises: when any attempt may have
 taken effect and none was confirmed, the end is `OutcomeUnknown`, never a plain failure, whatever the
 last try's answer was; only questions, which change nothing, end with their plain failure.
@@ -36,7 +36,7 @@ _STRANGER = "certificate_verify_failed"
 T = TypeVar("T")
 
 
-class Again(Exception):
+class RetryableError(Exception):
     """The attempt failed, another one may not. `cause` is what to raise when there is none."""
 
     def __init__(self, cause: CometError, *, maybe_done: bool) -> None:
@@ -52,7 +52,7 @@ async def until_done(
     *,
     harmless: bool = False,
 ) -> T:
-    """Call `once` with the seconds that are left, until it returns, raises anything but `Again`, or
+    """Call `once` with the seconds that are left, until it returns, raises anything but `RetryableError`, or
     the budget is used up.
 
     Raises OutcomeUnknown when an attempt may have been executed (unless it was `harmless`), else the
@@ -65,7 +65,7 @@ async def until_done(
         nonlocal maybe_done
         try:
             return await once(max(end_s - steady_s(), SHORTEST_TRY_S))
-        except Again as error:
+        except RetryableError as error:
             maybe_done = maybe_done or (error.maybe_done and not harmless)
             raise
         except OutcomeUnknown:
@@ -77,25 +77,25 @@ async def until_done(
 
     try:
         return await attempt()
-    except Again as error:
+    except RetryableError as error:
         last = error
     if (left_s := end_s - steady_s()) > 0:
         attempts = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type(Again),
+            retry=tenacity.retry_if_exception_type(RetryableError),
             stop=tenacity.stop_before_delay(left_s) | tenacity.stop_after_attempt(ATTEMPTS_MAX),
             wait=tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S),
             reraise=True,
         )
         try:
             return await attempts(attempt)
-        except Again as error:
+        except RetryableError as error:
             last = error
     if maybe_done:
         raise OutcomeUnknown(f"it may have been done: {last.cause}", message_id) from last.cause
     raise last.cause
 
 
-def lost(target: object, code: str, details: str) -> Again | CometError:
+def lost(target: object, code: str, details: str) -> RetryableError | CometError:
     """What to raise for a call that ended without an answer.
 
     Only a failed dial is sure not to have been executed; what no repetition changes is said at once.
@@ -106,4 +106,4 @@ def lost(target: object, code: str, details: str) -> Again | CometError:
     if _STRANGER in lower:
         return ConnectionFailed(f"{text} (give its authority as tls_roots)")
     sent = not any(sign in lower for sign in _NEVER_SENT)
-    return Again(ConnectionFailed(text), maybe_done=sent)
+    return RetryableError(ConnectionFailed(text), maybe_done=sent)

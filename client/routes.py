@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..proto import v2
-from .addresses import Target, target_of
+from .transport.addresses import Target, target_of
 
 ISOLATION_S = 5.0
 """How long a failed endpoint is avoided: about a failover's length."""

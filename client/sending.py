@@ -17,7 +17,7 @@ from ..proto.errors import CODES, is_retriable
 from .clock import steady_s
 from .errors import CometError, ConnectionFailed, NotFound, OutcomeUnknown, refused
 from .message import Receipt
-from .retrying import Again, until_done
+from .retrying import RetryableError, until_done
 from .routes import Queue, next_queue, queue_of_group
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def send_together(
             answer = await session.ask(
                 queue.target, paths.SEND_MESSAGE, request, v2.SendMessageResponse, left_s
             )
-        except Again as error:
+        except RetryableError as error:
             unsure = unsure or error.maybe_done
             if tries > 1:  # it may be gone for good, and its successor somewhere else
                 await _ask_route_again(session, first.topic, try_s, left_s)
@@ -70,7 +70,7 @@ async def send_together(
             await _ask_route_again(session, first.topic, try_s, left_s)
         if is_retriable(code):
             unsure = unsure or CODES[code].outcome_unknown
-            raise Again(refusal, maybe_done=CODES[code].outcome_unknown)
+            raise RetryableError(refusal, maybe_done=CODES[code].outcome_unknown)
         raise refusal
 
     try:

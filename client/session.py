@@ -22,14 +22,14 @@ import grpc
 
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
-from .addresses import Target, parse_endpoints
 from .clock import steady_s
-from .connection import Connection
-from .credentials import Caller, Credentials
 from .errors import Closed, CometError, ConnectionFailed, Forked, NotFound, refused
 from .identity import client_id
-from .retrying import Again, until_done
+from .retrying import RetryableError, until_done
 from .routes import Isolation, Route, read_route
+from .transport.addresses import Target, parse_endpoints
+from .transport.connection import Connection
+from .transport.credentials import Caller, Credentials
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Session:
         try_s = min(self.request_timeout_s, left_s)
         try:
             return await self._connect(target).unary(path, request, answer, try_s)
-        except Again:
+        except RetryableError:
             self.isolation.fail(target, steady_s())
             raise
 
@@ -209,7 +209,7 @@ class Session:
         """One try of one call with many answers. Raises Again."""
         try:
             return await self._connect(target).stream(path, request, answer, timeout_s)
-        except Again:
+        except RetryableError:
             self.isolation.fail(target, steady_s())
             raise
 
@@ -234,7 +234,7 @@ class Session:
             nonlocal where
             try:
                 found = await self.ask(where, path, request, answer, left_s)
-            except Again as error:
+            except RetryableError as error:
                 where = self.access_point
                 if tries is not None and error.maybe_done:
                     tries.maybe_done = True
@@ -243,7 +243,7 @@ class Session:
             if status.code != v2.OK and status.code not in fine:
                 refusal = refused(status.code, status.message)
                 if is_retriable(status.code):
-                    raise Again(refusal, maybe_done=False)
+                    raise RetryableError(refusal, maybe_done=False)
                 raise refusal
             return found
 
@@ -362,7 +362,7 @@ class Session:
                 await connection.unary(
                     paths.HEARTBEAT, request, v2.HeartbeatResponse, self.request_timeout_s
                 )
-            except (Again, CometError) as error:
+            except (RetryableError, CometError) as error:
                 log.info("client.heartbeat_failed target=%s error=%s", connection.target, error)
             else:
                 self.isolation.recover(connection.target)

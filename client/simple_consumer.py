@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 from typing import Self, Unpack
 
 from ..proto import v2
+from .base import Client
 from .clock import steady_s
 from .consuming import Refusals, acknowledge, change_invisible, describe, receive
 from .errors import NotFound
 from .filters import Filter, Topics, subscriptions
 from .interceptors import Interceptor, call_all
 from .message import Message
-from .opened import Client
-from .retrying import Again
+from .retrying import RetryableError
 from .routes import Queue, next_queue
 from .session import Options, Session
 
@@ -94,7 +94,7 @@ class SimpleConsumer(Client):
                     wait_s=max(left_s, 0.0),
                     invisible_s=invisible_for,
                 )
-            except Again as error:
+            except RetryableError as error:
                 if steady_s() + _PAUSE_S >= end_s:
                     raise error.cause from None
                 await asyncio.sleep(_PAUSE_S)

@@ -23,9 +23,9 @@ from . import pull_consumer as _pull
 from . import push_consumer as _push
 from . import simple_consumer as _simple
 from . import transactions as _transactions
+from .base import Client
 from .errors import Closed, Forked
 from .message import Message
-from .opened import Client
 from .session import Statistics
 
 P = ParamSpec("P")

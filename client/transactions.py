@@ -27,10 +27,10 @@ from .producer import Extras, Producer, _one
 from .routes import queue_of_group
 
 if TYPE_CHECKING:
-    from .addresses import Target
-    from .connection import Connection
     from .interceptors import Interceptor
     from .session import Options
+    from .transport.addresses import Target
+    from .transport.connection import Connection
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from .channels import ChannelPool
 from .clock import Clock
 from .config import DoorConfig
 from .context import FORWARDED, RequestContext
-from .later import Later
+from .reply_future import ReplyFuture
 from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
 
 NOBODY = ""
@@ -176,7 +176,7 @@ class AccessPoint:
             except _LOST as error:
                 await self._after_failure(forward, error, call)
         answer = forward.method.handler(forward.request, forward.ctx)
-        waits = type(answer) is Later or asyncio.isfuture(answer)
+        waits = type(answer) is ReplyFuture or asyncio.isfuture(answer)
         return await answer if waits else answer
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:

@@ -37,15 +37,15 @@ from .context import (
 )
 from .failure import DETAILS_MAX
 from .faults import FaultAction
-from .later import Later
 from .outbound import QueuedOutbound
+from .reply_future import ReplyFuture
 from .service import HALF_CLOSED, Kind, Method, OutboundFull, Session, encode, read_request
 
 if TYPE_CHECKING:
     from .grpcio_door import GrpcioDoor
 
 _NS_PER_S = 1_000_000_000
-_AWAITED = (Later, CoroutineType)
+_AWAITED = (ReplyFuture, CoroutineType)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 # grpc.aio reads the same end whether a client has said all or has left; if it left, the call is
 # cancelled right after. So long is waited to tell one from the other.
@@ -113,7 +113,7 @@ class _Call:
 
     async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
         """The call ends without its answer: the client left, or the service gave its future up."""
-        if not ((type(answer) is Later or isfuture(answer)) and answer.cancelled()):
+        if not ((type(answer) is ReplyFuture or isfuture(answer)) and answer.cancelled()):
             self._undelivered(ctx)
         task = asyncio.current_task()
         if task is not None and not task.cancelling():

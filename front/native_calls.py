@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..proto.errors import RESOURCE_EXHAUSTED, UNAVAILABLE, RpcFailure
 from .failure import DETAILS_MAX
-from .later import Later
+from .reply_future import ReplyFuture
 from .service import HALF_CLOSED, Method, OutboundFull, Session, encode, read_request
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class Answering:
         self.call = call
         self.method = method
         self.ctx = ctx
-        self.future: asyncio.Future[Any] | Later | None = None
+        self.future: asyncio.Future[Any] | ReplyFuture | None = None
         self.left = False
 
-    def wait(self, future: asyncio.Future[Any] | Later) -> None:
+    def wait(self, future: asyncio.Future[Any] | ReplyFuture) -> None:
         """Go on when the service has made up its mind."""
         self.future = future
         self.door.enter(self)
@@ -67,7 +67,7 @@ class Answering:
         self.gone()
         finish(self.call, CLOSING)
 
-    def _done(self, future: asyncio.Future[Any] | Later) -> None:
+    def _done(self, future: asyncio.Future[Any] | ReplyFuture) -> None:
         # Nothing may keep the request in memory: an exception refers to this frame, and the future
         # to the exception.
         self.future = None
@@ -131,7 +131,7 @@ def serve_unary(
         if type(answer) is bytes:
             if not call.reply(answer):
                 door.failures.undelivered(method, ctx)
-        elif type(answer) is Later or isfuture(answer):
+        elif type(answer) is ReplyFuture or isfuture(answer):
             UnaryAnswering(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:
             UnaryAnswering(door, call, method, ctx).wait(door.loop.create_task(answer))
@@ -258,7 +258,7 @@ class NativeOutbound:
         return self._door.drained(self._call)
 
 
-class Talk:
+class BidiCall:
     """A bidirectional stream: its session, and what is sent on it."""
 
     __slots__ = ("call", "ctx", "door", "method", "outbound", "rest", "session")
@@ -365,4 +365,4 @@ def serve_bidi(
     door: NativeDoor, call: Any, method: Method, ctx: RequestContext, _raw: bytes
 ) -> None:
     """Messages both ways."""
-    Talk(door, call, method, ctx).open()
+    BidiCall(door, call, method, ctx).open()

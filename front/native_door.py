@@ -33,7 +33,7 @@ from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
 from .failure import Faults
 from .faults import Fault, FaultAction, FaultTable
-from .native_calls import Talk, finish, serve_bidi, serve_stream, serve_unary
+from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
 from .native_tls import DoorCertificate
 from .service import Kind, Method, ServiceTable
 from .standard import StandardServices
@@ -145,7 +145,7 @@ class NativeDoor:
         table = {**services, **self._standard.table()}
         self._methods = [(method, _SERVE[method.kind]) for method in table.values()]
         self._calls: dict[int, Any] = {}  # those that are not over
-        self._talks: set[Talk] = set()
+        self._talks: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
         self.failures = Faults()
         self._closed: asyncio.Future[None] | None = None  # while it listens
@@ -225,14 +225,14 @@ class NativeDoor:
         """This call is not over yet."""
         self.in_flight += 1
         self._calls[answering.call.id] = answering
-        if type(answering) is Talk:
+        if type(answering) is BidiCall:
             self._talks.add(answering)
 
     def leave(self, answering: Any) -> None:
         """This call is over, or goes on under another name."""
         if self._calls.pop(answering.call.id, None) is not None:
             self.in_flight -= 1
-            if type(answering) is Talk:
+            if type(answering) is BidiCall:
                 self._talks.discard(answering)
 
     def drained(self, call: Any) -> asyncio.Future[None]:
@@ -323,7 +323,7 @@ class NativeDoor:
         else:
             self.leave(answering)
             self._release(event[1])
-            if kind == _GONE or type(answering) is Talk:
+            if kind == _GONE or type(answering) is BidiCall:
                 answering.gone()
 
     def _release(self, number: int) -> None:

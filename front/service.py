@@ -9,7 +9,7 @@ message (anything with `SerializeToString`) or ready bytes:
 
 Handlers are plain functions on the event loop, never coroutines: a hot path should not pay for a
 task, and the one who resolves a future can resolve thousands in a turn. A future is cancelled when
-the client leaves; so is a `Later`, which is a lighter future (`later.py`). (UNARY may return a coroutine where one is needed anyway, as to forward a call.) Errors: `WireError` becomes the answer that `Method.fail` builds (a gRPC success
+the client leaves; so is a `ReplyFuture`, which is a lighter future (`reply_future.py`). (UNARY may return a coroutine where one is needed anyway, as to forward a call.) Errors: `WireError` becomes the answer that `Method.fail` builds (a gRPC success
 that carries a status), `RpcFailure` becomes a gRPC status, anything else is INTERNAL, logged once a
 path and counted. Services never see which door they are behind (front-door note, section 4).
 """

@@ -15,14 +15,19 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ..proto import paths, v1, v2
-from . import beats, frames
 from .core import replica as core
 from .core.replica import Order, Role
 from .hooks import Hooks
-from .replica import Replica
-from .roles import RoleDriver
-from .state_codec import state_from, state_message
-from .token import is_admitted
+from .role import (
+    heartbeats as beats,
+)
+from .role.roles import RoleDriver
+from .state.replica import Replica
+from .state.state_codec import state_from, state_message
+from .stream import (
+    frames,
+)
+from .stream.token import is_admitted
 
 _logger = logging.getLogger(__name__)
 

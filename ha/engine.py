@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..proto import v1
-from .beats import beat
 from .config import HaConfig
 from .control import Control
-from .controller_link import ControllerLink
 from .core.follower_events import State
 from .core.group_state import GroupState, Policy
 from .core.in_sync_events import ProposeIsr
 from .core.replica import DirectiveArrived, DiskFailed, LeaseRenewed, Role
 from .hooks import Hooks
-from .leader import LeaderSide
-from .log import ReplicatedLog
 from .members import MemberStatus
-from .replica import Replica
-from .replica_meta import Identity
-from .roles import RoleDriver
+from .role.controller_link import ControllerLink
+from .role.heartbeats import beat
+from .role.roles import RoleDriver
 from .server import HaServer
+from .state.replica import Replica
+from .state.replica_meta import Identity
+from .stream.leader import LeaderSide
+from .stream.log import ReplicatedLog
 
 __all__ = ["Identity", "MemberStatus", "Replication", "Role"]
 

@@ -4,7 +4,7 @@ HaError
 ├── HaPortInUseError        another process listens on haListenPort
 ├── WrongReplicaError       the data directory belongs to another cluster or group
 ├── DamagedStateError       a file in `<store>/ha/` cannot be believed
-└── CutRefusedError         a plan (`pending.py`) would take away bytes that must stay
+└── CutRefusedError         a plan (`rejoin/pending.py`) would take away bytes that must stay
 
 Refusals on the wire (WRONG_CLUSTER, DIVERGED, ...) are states, not exceptions: see `core/follower.py`.
 """

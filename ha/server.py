@@ -13,16 +13,16 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
-from . import frames
-from .channel import channel_options, read_to_end
 from .config import MAX_FOLLOWERS
 from .core import hello
 from .core.replica import FollowersReturned, HigherEpochSeen, Role
 from .core.returning import Returning
 from .errors import HaPortInUseError
-from .replica import Replica
-from .roles import RoleDriver
-from .token import is_admitted
+from .role.roles import RoleDriver
+from .state.replica import Replica
+from .stream import frames
+from .stream.channel import channel_options, read_to_end
+from .stream.token import is_admitted
 
 if TYPE_CHECKING:
     from .control import Control

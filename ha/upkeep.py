@@ -15,15 +15,17 @@ from functools import partial
 from typing import Protocol
 
 from ..proto import v1, v2
-from . import tails
 from .engine import Replication
 from .errors import HaError
-from .places import Log, read_places
-from .room import Room, RoomWatch
-from .scrub import Scrub
-from .scrub_face import Blocks, Options, Result
-from .scrub_peer import Peer, PeerError
-from .tail_key import same_bytes
+from .record_reads import Log, read_places
+from .rejoin import (
+    diverged_tails as tails,
+)
+from .rejoin.diverged_key import same_bytes
+from .role.disk_full_handover import DiskFullHandover, Room
+from .scrub.api import Blocks, Options, Result
+from .scrub.peer import Peer, PeerError
+from .scrub.scrub import Scrub
 
 _logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class Upkeep:
         options = Options(config.ha_scrub_interval_ms / 1000, config.ha_scrub_rate)
         self.scrub = Scrub(directory, store, self._peers, options)
         self.scrub.on_round = self._count
-        self.room = RoomWatch(replication, store, self._peer)
+        self.room = DiskFullHandover(replication, store, self._peer)
         self.replay = tails.Replay(directory, send or tails.send_to(self._client_of_leader))
         replication.archived_tails = lambda: tails.listed(directory)
         replication.replay_tail = self.replay.run

@@ -15,10 +15,10 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..ha.core.cas_register import Ballot, Identities, Vote
-from ..ha.redial import RedialedChannel
-from ..ha.token import token_metadata
+from ..ha.stream.redial import RedialedChannel
+from ..ha.stream.token import token_metadata
 from ..proto import paths, v1
-from .cells import Cells, ballot_message, cell_from
+from .acceptor_store import AcceptorStore, ballot_message, cell_from
 from .meta_store import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Acceptor(Protocol):
 class OwnAcceptor:
     """This nameserver's."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: AcceptorStore) -> None:
         self.name = OWN
         self._cells = cells
 

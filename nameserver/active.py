@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from .cells import Cells
+from .acceptor_store import AcceptorStore
 from .meta_store import StoreUnavailableError
 from .register_store import Register
 
@@ -28,7 +28,7 @@ class ActiveCell:
     def __init__(
         self,
         register: Register,
-        cells: Cells,
+        cells: AcceptorStore,
         *,
         life: str,
         ttl_ms: int,

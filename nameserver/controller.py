@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..front.clock import Clock
-from ..ha.core.controller_events import (
+from ..ha.core.controller.events import (
     ActiveChanged,
     BeatArrived,
     CasDone,
@@ -38,7 +38,7 @@ from ..ha.core.controller_events import (
     StateRead,
     Tick,
 )
-from ..ha.core.group_controller import GroupController
+from ..ha.core.controller.group_controller import GroupController
 from ..ha.core.group_state import GroupState, names
 from ..proto import v1
 from ..proto.errors import RpcFailure

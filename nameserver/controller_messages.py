@@ -1,6 +1,6 @@
-"""Conversion between the controller's messages and the pure core's values (`ha/core/controller_events.py`)."""
+"""Conversion between the controller's messages and the pure core's values (`ha/core/controller/events.py`)."""
 
-from ..ha.core.controller_events import (
+from ..ha.core.controller.events import (
     AlterIsr,
     Beat,
     Direct,
@@ -10,8 +10,8 @@ from ..ha.core.controller_events import (
     ProposalAnswer,
     Replica,
 )
-from ..ha.core.group_controller import GroupController
-from ..ha.state_codec import (
+from ..ha.core.controller.group_controller import GroupController
+from ..ha.state.state_codec import (
     addresses_from,
     policy_from,
     ref_from,

@@ -8,7 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..front.service import Kind, Method, Outbound, status_failure
-from ..ha.core.controller_events import (
+from ..ha.core.controller.directives import explain, phase
+from ..ha.core.controller.events import (
     ForceElect,
     OperationAnswer,
     ProcessExited,
@@ -17,7 +18,6 @@ from ..ha.core.controller_events import (
     SetPolicy,
     Switchover,
 )
-from ..ha.core.directives import explain, phase
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
 from .admission import check_token

@@ -8,7 +8,7 @@ silence.
 from typing import TYPE_CHECKING, Any
 
 from ..front.service import Outbound, OutboundFull
-from ..ha.core.controller_events import BeatArrived
+from ..ha.core.controller.events import BeatArrived
 from ..proto import v1
 from ..proto.errors import RpcFailure
 from .controller_messages import beat_from

@@ -10,7 +10,7 @@ decision was made from (HA note, 6.3).
 from typing import Protocol
 
 from ..ha.core.group_state import GroupState
-from ..ha.state_codec import state_from, state_message
+from ..ha.state.state_codec import state_from, state_message
 from ..proto import v1
 
 

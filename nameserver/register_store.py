@@ -21,8 +21,8 @@ from ..ha.core.cas_register import (
     merged,
 )
 from ..ha.core.group_state import GroupState
+from .acceptor_store import AcceptorStore
 from .acceptors import Acceptor, Doubles, ask_once
-from .cells import Cells
 from .meta_store import StoreUnavailableError, decode_state, encode_state
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def _state(value: bytes, cluster: str, group: str) -> GroupState:
         raise StoreUnavailableError(f"register of group {group}: {error}") from None
 
 
-async def recover(cells: Cells, peers: Sequence[Acceptor], doubles: Doubles) -> None:
+async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doubles) -> None:
     """Let an acceptor vote again whose disk is empty or was lost; waits for the others.
 
     An address that leads to this one, or a second one to the same other, has told nothing."""
@@ -197,7 +197,9 @@ async def recover(cells: Cells, peers: Sequence[Acceptor], doubles: Doubles) -> 
         await asyncio.sleep(_RECOVER_EVERY_S)
 
 
-async def _merged(name: str, cells: Cells, peers: Sequence[Acceptor], doubles: Doubles) -> Cell:
+async def _merged(
+    name: str, cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doubles
+) -> Cell:
     heard = await ask_once(peers, lambda peer: peer.peek(name), doubles, cells.acceptor_id)
     if len(heard) < len(peers):
         raise StoreUnavailableError(f"register {name}: not all other nameservers answer")

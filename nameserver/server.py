@@ -19,7 +19,7 @@ from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
 from .admission import check_token
 from .config import NameserverConfig
-from .deciding import make_deciding
+from .controller_host import make_deciding
 from .known_groups import KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
 from .query_route import check_topic, message_queues

@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..store.doctor.bodies import COMPRESSED, decompress
-from ..store.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6
-from ..store.scan_columns import Columns
-from ..store.scan_raw import Integers, RawBytes
+from ..store.format.bodies import COMPRESSED, decompress
+from ..store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6
+from ..store.scan.columns import Columns
+from ..store.scan.raw import Integers, RawBytes
 from .inner_batch import WRAPPED, InnerMessage, unwrap
 from .rows import View
 from .slices import slices

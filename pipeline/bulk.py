@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..client.clock import steady_s
-from ..client.credentials import Credentials
 from ..client.errors import CometError
 from ..client.outgoing import Outgoing
 from ..client.producer import Producer
+from ..client.transport.credentials import Credentials
 from ..proto import v2
 from .errors import PipelineError
 

@@ -26,12 +26,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..store.scan import Columns, LostRange, OnCorrupt, RawBytes, StopReason, TopicTable, sync, walk
-from ..store.scan_files import open_bytes
-from ..store.scan_one import inspect, is_empty
+from ..store.scan.files import open_bytes
+from ..store.scan.single import inspect, is_empty
+from ..store.scan.walk import (
+    Columns,
+    LostRange,
+    OnCorrupt,
+    RawBytes,
+    StopReason,
+    TopicTable,
+    sync,
+    walk,
+)
 from .bodies import Bodies
-from .choosing import Chooser, joined
 from .errors import DamagedLogError, DataLossError, UnreachableError
+from .row_filter import RowFilter, joined
 from .rows import RowBuilder, View
 from .schema import COLUMNS, PropertiesForm
 from .selection import TopicFilter
@@ -138,7 +147,7 @@ class Decoder:
         self._verify_crc = verify_crc
         self._on_corrupt: OnCorrupt = on_corrupt
         everything = topics is None or topics.takes_all
-        self._chooser = None if everything or topics is None else Chooser(topics, self._topics)
+        self._chooser = None if everything or topics is None else RowFilter(topics, self._topics)
         self._batch_rows = max(batch_rows, 1)
         self._batch_bytes = max(batch_bytes, 1)
         self._path = ""

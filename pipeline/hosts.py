@@ -11,9 +11,15 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..store.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6, unpack_host
-from ..store.scan_columns import Columns
-from ..store.scan_raw import BytesTable, Integers, RawBytes
+from ..store.format.record import (
+    BORN_HOST_V6,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    STORE_HOST_V6,
+    unpack_host,
+)
+from ..store.scan.columns import Columns
+from ..store.scan.raw import BytesTable, Integers, RawBytes
 from .slices import chosen, hex_text
 
 #: Every connection has a port of its own; a log of many years begins anew here.

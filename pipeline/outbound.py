@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from ..store.property_names import FORBIDDEN_PROPERTIES
+from ..store.format.property_names import FORBIDDEN_PROPERTIES
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..store.properties import decode_properties
-from ..store.scan_raw import RawBytes
+from ..store.format.properties import decode_properties
+from ..store.scan.raw import RawBytes
 from .slices import Integers, slices, some_slices
 
 Words = npt.NDArray[np.uint64]

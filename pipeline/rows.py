@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from ..store.scan_columns import Columns, TopicTable
-from ..store.scan_raw import Integers, RawBytes
+from ..store.scan.columns import Columns, TopicTable
+from ..store.scan.raw import Integers, RawBytes
 from .hosts import Hosts, offset_ids
 from .pairs import Properties
 from .schema import PropertiesForm, arrow_schema, shown

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..store.scan import OnCorrupt, StopReason, is_empty, is_record, sync, walk
-from ..store.scan_files import open_bytes
+from ..store.scan.files import open_bytes
+from ..store.scan.walk import OnCorrupt, StopReason, is_empty, is_record, sync, walk
 
 if TYPE_CHECKING:
     from .splits import Segment

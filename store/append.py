@@ -16,15 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from zlib import crc32
 
-from .commit_log import CommitLog
-from .consume_queue import ConsumeQueue
-from .dispatch import UNQUEUED, Dispatcher, Hint
-from .errors import NoBufferError, StoreError
-from .light_numbers import LightNumbers
-from .light_queues import MULTI_DISPATCH
-from .properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME, is_delayed
-from .queue_table import QueueTable
-from .record import (
+from .dispatch import Dispatcher, Hint
+from .format.errors import NoBufferError, StoreError
+from .format.lmq_queues import MULTI_DISPATCH
+from .format.properties import KNOWN_CODES, SCHEDULE_TOPIC, TAGS_MARK, TAGS_NAME, is_delayed
+from .format.queue_unit import UNQUEUED
+from .format.record import (
     BLANK_BYTES,
     BORN_HOST_V6,
     CRC_MASK,
@@ -40,8 +37,12 @@ from .record import (
     tags_code,
     with_crc_room,
 )
-from .results import AppendResult, Arrival, PutStatus
-from .topic_names import is_light
+from .format.results import AppendResult, Arrival, PutStatus
+from .format.topic_names import is_light
+from .log.commit_log import CommitLog
+from .queue.consume_queue import ConsumeQueue
+from .queue.lmq_numbers import LmqNumbers
+from .queue.table import QueueTable
 
 logger = logging.getLogger(__name__)
 _OK: Final = PutStatus.PUT_OK
@@ -96,7 +97,7 @@ class Appender:
         self._dispatcher = dispatcher
         self._wall_ms = wall_ms
         self._body_bytes_max = body_bytes_max
-        self._light = LightNumbers(queues, light_max, body_bytes_max)
+        self._light = LmqNumbers(queues, light_max, body_bytes_max)
         self._seal = seal  # end every record with its checksum (enabledAppendPropCRC)
         self._encode = encode_sealed if seal else encode
         self._assigned_end = 0  # queue offsets of all records before it are known

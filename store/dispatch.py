@@ -13,12 +13,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from .commit_log import CommitLog
-from .consume_queue import ConsumeQueue
-from .errors import CorruptLogError
-from .light_queues import NUMBERS, light_units
-from .queue_table import QueueTable
-from .record import (
+from .format.errors import CorruptLogError
+from .format.lmq_queues import NUMBERS, light_units
+from .format.queue_unit import UNQUEUED
+from .format.record import (
     BLANK,
     BLANK_BYTES,
     FIXED,
@@ -27,12 +25,13 @@ from .record import (
     MAGIC_V1,
     MAGIC_V2,
     TRANSACTION_MASK,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
     tags_code,
 )
-from .results import Arrival, PutStatus
-from .segment import Segment
+from .format.results import Arrival, PutStatus
+from .log.commit_log import CommitLog
+from .log.segment import Segment
+from .queue.consume_queue import ConsumeQueue
+from .queue.table import QueueTable
 
 #: Hints held while readers may not see the records yet (synchronous modes); about 200 bytes each.
 HINTS_MAX: Final = 65_536
@@ -40,10 +39,9 @@ HINTS_MAX: Final = 65_536
 BULK_BYTES_MIN: Final = 512 << 10
 BULK_RECORDS_MIN: Final = 512
 #: Transaction types that get no unit (store format, section 3.4).
-UNQUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 if TYPE_CHECKING:
-    from .queue_building import ArrivalReader
+    from .queue.building import ArrivalReader
 
 _end_of = attrgetter("end")
 
@@ -199,7 +197,7 @@ class Dispatcher:
     def _read_many(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         if self._reader is None:
             # Comes with NumPy: for a store that has fallen behind, or follows another.
-            from .queue_building import ArrivalReader
+            from .queue.building import ArrivalReader
 
             self._reader = ArrivalReader(self._log)
         return self._reader.read(begin, up_to, records_max)

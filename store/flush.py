@@ -9,7 +9,7 @@ ASYNC_FLUSH wakes every 500 ms, flushes when 4 pages are dirty, and every 10 s w
 (store format, section 7.2); `hasten` makes it flush at once.
 
 With the transient pool only what was committed can be flushed: SYNC_FLUSH commits first, ASYNC_FLUSH
-follows the commit thread (transient_pool.py).
+follows the commit thread (log/transient_pool.py).
 
 A failed fdatasync is never tried again: the kernel may have dropped the pages and would report
 success the next time. The thread reports the failure and ends; the store becomes read-only.
@@ -21,15 +21,15 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from .checkpoint import Checkpoint, CheckpointFile
-from .commit_log import CommitLog
-from .config import StoreConfig
-from .disk import NO_SPACE
+from .config.store_config import StoreConfig
 from .dispatch import Dispatcher
+from .format.checkpoint import Checkpoint, CheckpointFile
+from .format.disk import NO_SPACE
 from .group_commit import FlushRequest, GroupCommit
-from .indexing import Indexing
-from .queue_table import QueueTable
-from .write_gate import WriteGate
+from .index.indexing import Indexing
+from .log.commit_log import CommitLog
+from .log.write_gate import WriteGate
+from .queue.table import QueueTable
 
 _PAGE_BYTES: Final = 4096
 #: The cause of a pause: queue files or the checkpoint find no room.

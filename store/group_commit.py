@@ -2,7 +2,7 @@
 
 The writer adds a request for every append; the flush thread swaps the lists, makes one fdatasync for
 all that the taken one asks for, and settles it. Log order makes one number, the flushed offset, an
-answer for everybody: senders of the broker wait on that number (`broker/durability.py`, together with
+answer for everybody: senders of the broker wait on that number (`broker/sending/durability.py`, together with
 the confirm offset of the replicas and the timeouts), so their requests only say how large a group is.
 A caller without an event loop waits on the request itself (`MessageStore.append_and_wait`).
 

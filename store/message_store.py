@@ -7,7 +7,7 @@ What a PUT_OK promises: the record is in the page cache and survives the process
 loss once `flushed_offset` has passed its end. Readers see a record after `dispatch` passed it; who
 calls decides how far (`up_to`), for instance not beyond what replicas have confirmed.
 
-Reading stands in `read_face.py`, appending in `write_face.py`, checking and mending in `block_face.py`. After a failed flush or a failed queue
+Reading stands in `read_api.py`, appending in `write_api.py`, checking and mending in `block_api.py`. After a failed flush or a failed queue
 write the store is read-only until it is opened again: `writable` is false and `refusal` says why.
 Nothing is lost by that: the log is the truth, queues are derived from it at the next start.
 """
@@ -16,21 +16,14 @@ import logging
 from collections.abc import Callable
 
 from .append import Appender
-from .block_face import BlockFace
-from .checkpoint import Checkpoint, CheckpointFile
-from .commit_log import CommitLog
-from .config import StoreConfig
-from .disk import NO_SPACE, Disk
+from .block_api import BlockApi
+from .config.store_config import StoreConfig
 from .dispatch import Dispatcher
-from .errors import CorruptLogError, StoreClosedError, UnsupportedLayoutError
 from .flush import LogFlusher, QueueFlusher
-from .indexing import Indexing
-from .ownership import Ownership
-from .query_face import QueryFace
-from .queue_table import QueueTable
-from .read_face import ReadFace
-from .reading import QueueReader
-from .results import (
+from .format.checkpoint import Checkpoint, CheckpointFile
+from .format.disk import NO_SPACE, Disk
+from .format.errors import CorruptLogError, StoreClosedError, UnsupportedLayoutError
+from .format.results import (
     AppendResult,
     Arrival,
     GetResult,
@@ -39,12 +32,19 @@ from .results import (
     RecoveryReport,
     StoredRecord,
 )
-from .retention_service import RetentionService
-from .state_face import StateFace
+from .index.indexing import Indexing
+from .log.commit_log import CommitLog
+from .log.transient_pool import LogCommitter
+from .log.write_gate import WriteGate
+from .query_api import QueryApi
+from .queue.table import QueueTable
+from .read_api import ReadApi
+from .reading import QueueReader
+from .retention.service import RetentionService
+from .state_api import StateApi
 from .stats import Meter
-from .transient_pool import LogCommitter
-from .write_face import WriteFace
-from .write_gate import WriteGate
+from .store_lock import StoreLock
+from .write_api import WriteApi
 
 __all__ = [
     "AppendResult",
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 _QUEUES = "dispatch"
 
 
-class MessageStore(ReadFace, QueryFace, WriteFace, StateFace, BlockFace):
+class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
     """Open, start, use, close; each once."""
 
     def __init__(
@@ -80,7 +80,7 @@ class MessageStore(ReadFace, QueryFace, WriteFace, StateFace, BlockFace):
         self._gate = WriteGate()
         self._opened = False
         self._sync = config.sync_flush
-        self._ownership = Ownership(config.root, self.disk)
+        self._ownership = StoreLock(config.root, self.disk)
         self._log = CommitLog.of(config, self.disk)
         self._queues = QueueTable(
             str(config.consume_queue_directory),
@@ -155,7 +155,7 @@ class MessageStore(ReadFace, QueryFace, WriteFace, StateFace, BlockFace):
 
     def _recover(self) -> RecoveryReport:
         # NumPy comes with it: only who opens a store waits for that.
-        from .recovery import Recovery, unit_matches
+        from .recovery.recovery import Recovery, unit_matches
 
         clean = self._ownership.stopped_cleanly
         self._checkpoint = self._checkpoint_file.load()

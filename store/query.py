@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from .errors import RecordFormatError
-from .index_file import IndexFile, IndexLayout, guess_layout, index_files, key_hash
-from .message_id import OffsetId
-from .properties import TAGS
-from .record import Record, decode
-from .scan_one import inspect
+from .format.errors import RecordFormatError
+from .format.index_file import IndexFile, IndexLayout, guess_layout, index_files, key_hash
+from .format.message_id import OffsetId
+from .format.properties import TAGS
+from .format.record import Record, decode
+from .scan.single import inspect
 
 TIME_MAX_MS: Final = (1 << 63) - 1
 INDEX_TYPES: Final = (None, "K", "U", "T")

@@ -13,7 +13,7 @@
 | MESSAGE_WAS_REMOVING | units were looked at, no record behind them is there | the same |
 
 A record of a finished segment whose body is damaged is handed out to nobody: the batch ends in front of it while it can be
-mended from another replica (block_face.py), else it is passed over.
+mended from another replica (block_api.py), else it is passed over.
 
 Statuses and next offsets are RocketMQ's (store format, section 9.1). OFFSET_RESET is the answer of a
 broker that was told to reset a group; a store never gives it. A unit whose record retention took is
@@ -36,15 +36,16 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from .commit_log import CommitLog
-from .config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
-from .consume_queue import FILLER_SIZE, UNIT, ConsumeQueue
-from .errors import OffsetOutOfRangeError
-from .queue_table import QueueTable
-from .record import RECORD_BYTES_MIN
-from .results import ColdUnit, GetResult, GetStatus, StoredRecord
-from .scan_one import body_matches
-from .topic_names import check_topic
+from .config.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
+from .format.errors import OffsetOutOfRangeError
+from .format.queue_unit import FILLER_SIZE, UNIT
+from .format.record import RECORD_BYTES_MIN
+from .format.results import ColdUnit, GetResult, GetStatus, StoredRecord
+from .format.topic_names import check_topic
+from .log.commit_log import CommitLog
+from .queue.consume_queue import ConsumeQueue
+from .queue.table import QueueTable
+from .scan.single import body_matches
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -86,7 +87,7 @@ class QueueReader:
         #: So far behind the log's end records count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
         self._warned: set[ConsumeQueue] = set()
-        #: See block_face.py; while it is set, bodies of finished segments are checked.
+        #: See block_api.py; while it is set, bodies of finished segments are checked.
         self.on_rot: Callable[[int, int], bool] | None = None
         #: Ranges of the log that no reader gets.
         self.forbidden: set[tuple[int, int]] = set()

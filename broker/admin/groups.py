@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.changes import check_writable, count_creation, when_durable
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
-from ..validation import MAX_INVISIBLE_MS, check_group
 from .attributes import GROUP_RULES, changed
 from .progress import all_progress, clients_of, group_progress, group_queues
 from .removal import offer_again, topics_of_group

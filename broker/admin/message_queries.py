@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.message_id import OffsetId
+from ...store.format.errors import StoreError
+from ...store.format.message_id import OffsetId
+from ...store.format.record import Record
 from ...store.query import TIME_MAX_MS, KeyQuery
-from ...store.record import Record
-from ..convert import delivery_of, message_item, topic_field
+from ..messages.convert import delivery_of, message_item, topic_field
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

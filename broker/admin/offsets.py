@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
 from ..pop.retry import queue_topics
-from ..validation import check_group, check_topic
 from .progress import NOT_CONSUMED, queue_row
 
 if TYPE_CHECKING:

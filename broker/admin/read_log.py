@@ -15,8 +15,8 @@ from zlib import crc32
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ...store.errors import OffsetOutOfRangeError
-from ...store.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ...store.format.errors import OffsetOutOfRangeError
+from ...store.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ..status import describe_cluster
 from .groups import GroupAdmin
 from .offsets import OffsetAdmin
+from .status import describe_cluster
 from .topics import TopicAdmin
 
 if TYPE_CHECKING:

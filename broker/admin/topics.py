@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
+from ..messages.validation import MIXED, check_topic
 from ..metadata.changes import check_writable, count_creation, when_durable
 from ..metadata.codec import topic_message
 from ..metadata.tables import PERM_DEFAULT, TYPE_NAMES, Topic, is_internal_topic, type_name
-from ..status import queue_status
-from ..validation import MIXED, check_topic
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
 from .progress import all_group_queues, held_messages
 from .removal import retry_topics_of_topic
+from .status import queue_status
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from ...front.context import FORWARDED
-from ...ha.redial import RedialedChannel
+from ...ha.stream.redial import RedialedChannel
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

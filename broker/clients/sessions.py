@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import paths, v2
 from ...proto.errors import WireError
-from ..validation import check_group, require_client_id
+from ..messages.validation import check_group, require_client_id
 from .telemetry import CONSUMER_TYPES, known_group
 
 if TYPE_CHECKING:

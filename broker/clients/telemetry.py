@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INTERNAL, INVALID_ARGUMENT, RpcFailure, WireError
-from ..filters import parse_filter
 from ..lite.names import quota as lite_quota
+from ..messages.filters import parse_filter
+from ..messages.validation import check_group, check_topic, require_client_id
 from ..metadata.tables import Group
-from ..validation import check_group, check_topic, require_client_id
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext

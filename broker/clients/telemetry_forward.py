@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
-    from ..cluster_view import ClusterView
     from ..node import Node
+    from ..routing.cluster_view import ClusterView
     from .registry import ClientRegistry
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.properties import DELAY, SCHEDULE_TOPIC, encode_properties
-from ...store.record import PROPERTIES_BYTES_MAX, Message
-from ...store.schedule import parse_levels, queue_of
-from ...store.timer_rules import (
+from ...store.config.delay_levels import parse_levels, queue_of
+from ...store.format.properties import DELAY, SCHEDULE_TOPIC, encode_properties
+from ...store.format.record import PROPERTIES_BYTES_MAX, Message
+from ...store.timer.rules import (
     DELIVER_MS,
     OUT_MS,
     REAL_QUEUE,
@@ -36,16 +36,16 @@ from ...store.timer_rules import (
     requested,
     rounded,
 )
+from ..messages.stored_properties import in_bucket_order
 from ..metadata.system_topics import ensure_system_topic
 from ..sending.answer import Special
-from ..stored_properties import in_bucket_order
 from .recall_handle import RecallHandle
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
+    from ..messages.validation import Draft
     from ..metadata.tables import Topic
     from ..node import Node
-    from ..validation import Draft
 
 STAMP_BYTES = 100
 """Room for what delivery adds: TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS and, now and then, TIMER_ROLL_TIMES."""

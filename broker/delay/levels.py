@@ -14,20 +14,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, property_value
-from ...store.record import Message, decode_delivery
-from ...store.results import AppendResult, PutStatus
-from ...store.schedule import DelayOffsets, deliver_ms, parse_levels
-from ..json_file import Saver
+from ...store.config.delay_levels import DelayOffsets, deliver_ms, parse_levels
+from ...store.format.errors import StoreError
+from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC, property_value
+from ...store.format.record import Message, decode_delivery
+from ...store.format.results import AppendResult, PutStatus
+from ..metadata.json_file import Saver
 from ..metadata.system_topics import PROGRESS_GROUP
+from .delivery_copy import copy_of, own_queue
 from .level_core import DelayCore
-from .timer_stamp import copy_of, own_queue
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
-    from ...store.results import StoredRecord
+    from ...store.format.results import StoredRecord
     from ..node import Node
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.record import Message, pack_host
-from ...store.results import PutStatus
-from ...store.timer_rules import DELETE_KEY, UNIQUE_KEY, delete_key, rounded
+from ...store.format.record import Message, pack_host
+from ...store.format.results import PutStatus
+from ...store.timer.rules import DELETE_KEY, UNIQUE_KEY, delete_key, rounded
+from ..messages.validation import MIXED, check_topic, require_client_id
 from ..sending.answer import FAILURES
-from ..validation import MIXED, check_topic, require_client_id
 from .delayed import MADE_BUCKETS, delayed_message
 from .recall_handle import RecallHandle, decode_recall_handle
 

@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ...store.errors import OffsetOutOfRangeError, RecordFormatError
-from ...store.properties import property_value
-from ...store.record import decode_delivery
-from ...store.results import GetStatus
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC, place
-from ...store.timer_store import DUE, KNOWN, TimerStore
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.format.properties import property_value
+from ...store.format.record import decode_delivery
+from ...store.format.results import GetStatus
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, place
+from ...store.timer.store import DUE, KNOWN, TimerStore
+from .delivery_copy import DUE_BEFORE_ENQUEUED, number
 from .timer_core import Timed, TimerCore
-from .timer_stamp import DUE_BEFORE_ENQUEUED, number
 
 if TYPE_CHECKING:
-    from ...store.results import StoredRecord
-    from ...store.timer_unit import TimerUnit
+    from ...store.format.results import StoredRecord
+    from ...store.timer.unit import TimerUnit
     from ..node import Node
     from .timer_stats import TimerStats
 

@@ -2,7 +2,7 @@
 
 What is written is the progress that the log's own flush has reached, never more: slots and messages whose
 copies a power loss could still take count as not delivered (`timer_core.py`). The flush runs on a thread,
-one at a time, in the order that the recovery relies on (`store/timer_store.py`).
+one at a time, in the order that the recovery relies on (`store/timer/store.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ...store.disk import NO_SPACE
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
-from ...store.timer_store import TimerStore
+from ...store.format.disk import NO_SPACE
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
+from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from .timer_core import TimerCore
 

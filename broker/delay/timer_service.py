@@ -1,6 +1,6 @@
 """Messages with a delivery time of their own: from the timer topic into the wheel, and out when due.
 
-The shell around `timer_core.py` (what is due) and `store/timer_store.py` (wheel, timer log, progress).
+The shell around `timer_core.py` (what is due) and `store/timer/store.py` (wheel, timer log, progress).
 Everything runs on the broker's loop in turns of a few milliseconds, so that who sends meanwhile hardly
 notices; only flushing has a thread. On a leader alone: `lead` recovers the files and begins, `stop` ends,
 `finish` writes the progress once the log is closed.
@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.errors import OffsetOutOfRangeError, RecordFormatError, StoreError
-from ...store.properties import property_value
-from ...store.record import Delivery, Message, decode_delivery
-from ...store.results import PutStatus
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
-from ...store.timer_store import TimerStore
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError, StoreError
+from ...store.format.properties import property_value
+from ...store.format.record import Delivery, Message, decode_delivery
+from ...store.format.results import PutStatus
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
+from ...store.timer.store import TimerStore
 from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from .delayed import DelaySends
+from .delivery_copy import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
 from .timer_core import Timed, TimerCore
+from .timer_dedup import TimerDedup
 from .timer_intake import TimerIntake
-from .timer_repeats import TimerRepeats
 from .timer_saver import TimerSaver
-from .timer_stamp import DEQUEUED, ENQUEUED, ROLLED, copy_of, number, own_queue
 from .timer_stats import TimerStats
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TimerService:
         self._core = TimerCore(0, 0)
         self._intake: TimerIntake | None = None
         self._saver: TimerSaver | None = None
-        self._repeats: TimerRepeats | None = None
+        self._repeats: TimerDedup | None = None
         self._turn_handle: asyncio.Handle | None = None
         self._running = False
         self._not_before_ns = 0
@@ -101,7 +101,7 @@ class TimerService:
         self.stats.timing = timers.metrics
         self._intake = TimerIntake(node, timers, core, self.stats)
         self._intake.delivered_before = led
-        self._repeats = TimerRepeats(node, min(read_ms, self._stored_ms(report.queue_offset)))
+        self._repeats = TimerDedup(node, min(read_ms, self._stored_ms(report.queue_offset)))
         # What came last before the stop may be a recall of what is due: enqueue first, then deliver.
         self._begin_at = store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
         self._saver = TimerSaver(node, timers, core, self.stats)

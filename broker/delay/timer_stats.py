@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..metrics.families import Buckets
 
 if TYPE_CHECKING:
-    from ...store.timer_metrics import TimerMetrics
+    from ...store.timer.metrics import TimerMetrics
 
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...store.properties import property_value
-from ...store.record import Delivery as Stored
-from ...store.record import decode_delivery
-from ...store.results import GetResult, GetStatus
-from ...store.timer_rules import OUT_MS, REAL_QUEUE, TIMER_QUEUE, TIMER_TOPIC
+from ...store.format.properties import property_value
+from ...store.format.record import Delivery as Stored
+from ...store.format.record import decode_delivery
+from ...store.format.results import GetResult, GetStatus
+from ...store.timer.rules import OUT_MS, REAL_QUEUE, TIMER_QUEUE, TIMER_TOPIC
 from .core import PopJournal
 from .revive_codec import TAG_CODES, AckRecord, CheckpointRecord, decode
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...store.properties import java_hash
-from ...store.record import Message
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC, rounded
+from ...store.format.properties import java_hash
+from ...store.format.record import Message
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, rounded
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 """The group whose consumer offsets say what of the revive topic is settled."""

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ..pop.delivery import Delivery
 from ..pop.retry import queue_topics
+from .api import Restored
 from .checkpoint import Book, Checkpoint
 from .core import PopJournal
-from .face import Restored
 from .recovery import ReviveReader
 from .revive_codec import REVIVE_GROUP, decode
 from .writer import FLUSH_S, SLICE, JournalWriter

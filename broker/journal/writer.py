@@ -16,15 +16,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.results import AppendResult, PutStatus
-from ...store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
+from ...store.format.results import AppendResult, PutStatus
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from ..metadata.system_topics import ensure_system_topic
 from ..metrics.families import Buckets
 from .checkpoint import Batch, Book, Checkpoint
 from .revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, ReviveWriter, revive_topic
 
 if TYPE_CHECKING:
-    from ...store.record import Message
+    from ...store.format.record import Message
     from ..node import Node
     from .core import PopJournal
 

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.errors import OffsetOutOfRangeError, RecordFormatError
-from ...store.properties import property_value
-from ...store.record import decode_delivery
+from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
+from ...store.format.properties import property_value
+from ...store.format.record import decode_delivery
+from ..messages.validation import (
+    check_group,
+    check_invisible,
+    check_topic,
+    duration_ms,
+    require_client_id,
+)
 from ..metadata.changes import when_durable
 from ..pop.ack import ACK_ENTRIES_MAX
 from ..pop.dead_letter import Origin, move
 from ..pop.delivery import Claim, Outcome
 from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
 from ..pop.request import is_same_message
-from ..validation import check_group, check_invisible, check_topic, duration_ms, require_client_id
 from .names import PROPERTY, queue_of
 from .receive import QUEUE
 

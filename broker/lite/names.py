@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ...store.topic_names import LIGHT_PREFIX
+from ...store.format.topic_names import LIGHT_PREFIX
 
 if TYPE_CHECKING:
     from ..metadata.tables import Group, Topic

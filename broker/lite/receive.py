@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ...proto import v2
 from ...proto.errors import WireError
 from ..pop.delivery import UNDELIVERED_MS
-from ..pop.fifo import OrderedGroup, OrderedQueue
+from ..pop.fifo.ordered_group import OrderedGroup, OrderedQueue
 from ..pop.handles import FIFO_REVIVE_QUEUE
 from ..pop.reader import PopReader
 from ..pop.request import PopRequest, checked, poll_time_ms

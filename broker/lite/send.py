@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.light_queues import with_light_queues
+from ...store.format.lmq_queues import with_light_queues
 from .names import is_parent, queue_of
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ...store.record import Message
+    from ...store.format.record import Message
+    from ..messages.validation import Draft
     from ..metadata.tables import Topic
     from ..sending.answer import Special
-    from ..validation import Draft
 
 
 class LiteSends:

@@ -15,14 +15,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ...store.errors import StoreError
-from ...store.record import decode_delivery
+from ...store.format.errors import StoreError
+from ...store.format.record import decode_delivery
 from .ack import LiteAcks
 from .core import LiteTable
+from .fanout import LiteFanout
 from .names import bound_topic, expiration_ms, is_lite_queue, parse_queue
 from .receive import LiteReceive
 from .send import LiteSends
-from .spread import LiteSpread
 from .subscribe import LiteSubscribe
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LiteService:
         self.receiving = LiteReceive(node, self.table)
         self.subscribing = LiteSubscribe(node, self.table, self.receiving)
         self.acks = LiteAcks(node, self.receiving)
-        self.spreading = LiteSpread(node)
+        self.spreading = LiteFanout(node)
         self._last: dict[str, int] = {}
         """Every lite topic, and when its last message came; 0: the record has to be asked."""
         self._ended: dict[str, int] = {}

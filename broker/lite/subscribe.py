@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
+from ..messages.validation import check_group, check_topic, lite_topic_problem, require_client_id
 from ..pop.request import known_group, readable_topic
-from ..validation import check_group, check_topic, lite_topic_problem, require_client_id
 from .core import Eviction, LiteClient, LiteTable
 from .names import (
     bound_topic,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.results import PutStatus
+from ...store.format.results import PutStatus
 
 if TYPE_CHECKING:
     from ..node import Node

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import json_file
+from . import json_file
 from .log import META_TOPIC, MetaLog
 from .tables import (
     Group,

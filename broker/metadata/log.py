@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.record import (
+from ...store.format.errors import StoreError
+from ...store.format.record import (
     BLANK,
     HOST_V4_BYTES,
     MAGIC_BLANK,
@@ -26,7 +26,7 @@ from ...store.record import (
     decode,
     encode_properties,
 )
-from ...store.results import PutStatus
+from ...store.format.results import PutStatus
 from .codec import (
     PART_BYTES,
     Assembly,
@@ -39,8 +39,8 @@ from .codec import (
 from .tables import Group, Metadata, Topic, is_system_topic
 
 if TYPE_CHECKING:
+    from ...store.format.results import Arrival
     from ...store.message_store import MessageStore
-    from ...store.results import Arrival
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class MetaLog:
         """Append the first record of an epoch; returns the log offset behind it. Raises WireError."""
         start.start = (
             self._store.log_end
-        )  # a segment's end may come in between (`ha/epoch_scan.py`)
+        )  # a segment's end may come in between (`ha/state/epoch_scan.py`)
         return self._append(_TAG_EPOCH, start.SerializeToString())
 
     def catch_up(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.config_file import ordered
-from ..validation import (
+from ...store.format.json_file import ordered
+from ..messages.validation import (
     MIXED,
     SYSTEM_GROUP_PREFIX,
     SYSTEM_GROUPS,

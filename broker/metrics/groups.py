@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...store.record import decode
+from ...store.format.record import decode
 from ..admin.progress import all_group_queues
 from ..lite.names import parse_queue
 from ..metadata.tables import is_system_topic

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..status import members_of
+from ..admin.status import members_of
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

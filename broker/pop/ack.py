@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.properties import property_value
-from ...store.record import decode_delivery
+from ...store.format.properties import property_value
+from ...store.format.record import decode_delivery
+from ..messages.validation import (
+    check_group,
+    check_invisible,
+    check_topic,
+    duration_ms,
+    require_client_id,
+)
+from ..messages.wire import STATUS_OK, field, status
 from ..metadata.changes import when_durable
-from ..validation import check_group, check_invisible, check_topic, duration_ms, require_client_id
-from ..wire import STATUS_OK, field, status
 from .dead_letter import Origin, move
 from .delivery import Claim, Delivery, Key, Outcome
 from .group import PopGroup
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
-    from ...store.results import StoredRecord
+    from ...store.format.results import StoredRecord
     from ..metadata.tables import Topic
     from ..node import Node
     from .reader import Core

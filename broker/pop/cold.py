@@ -17,15 +17,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ...ha.places import PlacesOfPeer
-from ...ha.scrub_peer import PeerError
-from ...store.errors import RecordFormatError
-from ...store.results import GetResult, GetStatus, StoredRecord
-from ...store.scan_one import inspect
-from ..cold_reads import in_sync_followers
+from ...ha.record_reads import PeerRecordReads
+from ...ha.scrub.peer import PeerError
+from ...store.format.errors import RecordFormatError
+from ...store.format.results import GetResult, GetStatus, StoredRecord
+from ...store.scan.single import inspect
+from ..pull.cold_reads import in_sync_followers
 
 if TYPE_CHECKING:
-    from ...store.results import ColdUnit
+    from ...store.format.results import ColdUnit
     from ..node import Node
 
 _logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class ColdRecords:
         self._kept: dict[int, bytes] = {}  # by place, the oldest fetch first
         self._kept_bytes = 0
         self._fetches: dict[tuple[str, int, int], asyncio.Task[None]] = {}
-        self._peers: dict[str, PlacesOfPeer] = {}  # by address: as many as there are followers
+        self._peers: dict[str, PeerRecordReads] = {}  # by address: as many as there are followers
         self._turn = 0
         self._here_until_ns = 0
 
@@ -134,12 +134,12 @@ class ColdRecords:
         peer = self._peers.get(address)
         if peer is None:
             token = node.replication.config.cluster_token
-            peer = self._peers[address] = PlacesOfPeer(address, token)
+            peer = self._peers[address] = PeerRecordReads(address, token)
         self._fetches[key] = node.loop.create_task(self._fetch(key, peer, ahead[0]))
         return True
 
     async def _fetch(
-        self, key: tuple[str, int, int], peer: PlacesOfPeer, units: list[ColdUnit]
+        self, key: tuple[str, int, int], peer: PeerRecordReads, units: list[ColdUnit]
     ) -> None:
         try:
             wanted = [unit for unit in units if unit.physical_offset not in self._kept]

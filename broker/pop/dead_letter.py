@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.properties import decode_properties, encode_properties
-from ...store.record import Message, decode_delivery
-from ...store.topic_names import is_light
-from ..convert import SYS_COMPRESSED, SYS_COMPRESSION_MASK
+from ...store.format.properties import decode_properties, encode_properties
+from ...store.format.record import Message, decode_delivery
+from ...store.format.topic_names import is_light
+from ..messages.convert import SYS_COMPRESSED, SYS_COMPRESSION_MASK
+from ..messages.stored_properties import in_bucket_order
 from ..metadata.tables import Topic
-from ..stored_properties import in_bucket_order
 from .retry import NOT_COPIED
 
 if TYPE_CHECKING:
-    from ...store.results import StoredRecord
+    from ...store.format.results import StoredRecord
     from ..node import Node
 
 _PREFIX = "%DLQ%"

@@ -7,7 +7,7 @@ again, and nothing is lost with this state. What was filtered out counts as cons
 
 When its invisible time is over, a message is `ready`: a leader copies it to the retry topic and `moves`
 or `drops` it; who cannot write gives it out again in place, its attempt counted, before new ones (gRPC
-API, sections 6.1 and 7; broker semantics, sections 1.7-1.11, 13.1). FIFO groups are in `fifo.py`.
+API, sections 6.1 and 7; broker semantics, sections 1.7-1.11, 13.1). FIFO groups are in `pop/fifo/ordered_group.py`.
 
 A handle from before `since_ms` was given out by another replica, or by this one before a restart: while
 it has not expired, it is honoured. Time is passed in, in wall milliseconds. Nothing becomes visible early.

@@ -13,20 +13,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ...store.record import decode_delivery
-from ...store.results import GetStatus
+from ...store.format.record import decode_delivery
+from ...store.format.results import GetStatus
 from .delivery import UNDELIVERED_MS, Delivery, Key, next_pop_ms
-from .fifo import OrderedGroup, OrderedQueue
+from .fifo.order import by_priority, falls_in, in_turn, priority_factor, with_retries
+from .fifo.ordered_group import OrderedGroup, OrderedQueue
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE
-from .order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from .queue import PopQueue
 from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .reviver import LOOKED_AT, last_delay_ms
 from .turn import ANSWER_BYTES_MAX, PopTurn, matches
 
 if TYPE_CHECKING:
-    from ...store.results import GetResult, StoredRecord
+    from ...store.format.results import GetResult, StoredRecord
     from ..node import Node
     from .request import PopRequest
     from .reviver import Reviver

@@ -18,22 +18,22 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ..validation import require_client_id
-from ..wire import STATUS_OK, status, timestamp
-from ..wire import field as wire_field
+from ..messages.validation import require_client_id
+from ..messages.wire import STATUS_OK, status, timestamp
+from ..messages.wire import field as wire_field
 from .attempts import Attempts, Given
 from .clients import Receivers
 from .cold import ColdRecords
 from .delivery import UNDELIVERED_MS, Delivery, Key
-from .fifo import OrderedGroup
+from .failover.roles import PopRoles
+from .fifo.order_info import OrderInfo
+from .fifo.ordered_group import OrderedGroup
 from .group import PopGroup
-from .order_info import OrderInfo
 from .polls import NOT_FOUND, Polls
 from .reader import Core, PopReader
 from .request import PopRequest, checked, known_group, poll_time_ms
 from .retry import is_retry_topic
 from .reviver import Reviver
-from .roles import PopRoles
 from .subscription import Subscription
 from .table import Subscriptions
 from .timer import PopTimer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ..metadata.tables import Group
     from ..node import Node
-    from ..offsets import Position
+    from ..offsets.consumer_offsets import Position
 
 _SERVED_A_TURN = 64
 """Waiters of one group that are answered before the loop gets its turn."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ..convert import topic_field
-from ..filters import Filter, parse_filter
-from ..validation import (
+from ..messages.convert import topic_field
+from ..messages.filters import Filter, parse_filter
+from ..messages.validation import (
     MAX_BATCH,
     MIN_INVISIBLE_MS,
     check_group,

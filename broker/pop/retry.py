@@ -8,10 +8,10 @@ is told by its ORIGIN_GROUP. The second has a `+`, which no topic name may conta
 
 from __future__ import annotations
 
-from ...store.properties import decode_properties, encode_properties, property_value
-from ...store.record import Delivery as Stored
-from ...store.record import Message
-from ..stored_properties import in_bucket_order
+from ...store.format.properties import decode_properties, encode_properties, property_value
+from ...store.format.record import Delivery as Stored
+from ...store.format.record import Message
+from ..messages.stored_properties import in_bucket_order
 
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
 """Kinds of a group's queues, as receipt handles name them."""

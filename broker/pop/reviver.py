@@ -19,9 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.record import Message, decode_delivery
-from ...store.results import PutStatus, StoredRecord
+from ...store.format.errors import StoreError
+from ...store.format.record import Message, decode_delivery
+from ...store.format.results import PutStatus, StoredRecord
 from .dead_letter import Origin, dead_letter, is_dead_letter_topic, make_topic
 from .delivery import UNDELIVERED_MS, Delivery
 from .group import PopGroup

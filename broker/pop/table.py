@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .delivery import Key
-from .fifo import OrderedGroup, OrderedQueue
+from .failover.handover import Handover
+from .fifo.ordered_group import OrderedGroup, OrderedQueue
 from .group import PopGroup
-from .handover import Handover
 from .queue import PopQueue
 from .retry import NORMAL
 from .subscription import Subscription
@@ -22,7 +22,7 @@ from .subscription import Subscription
 if TYPE_CHECKING:
     from ..metadata.tables import Group
     from ..node import Node
-    from .order_info import OrderInfo
+    from .fifo.order_info import OrderInfo
     from .reader import Core, PopReader
 
 _SWEEP_EVERY = 1_024

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.record import Delivery as Stored
-from ..convert import Receipt, message_item
-from ..validation import MAX_BATCH
+from ...store.format.record import Delivery as Stored
+from ..messages.convert import Receipt, message_item
+from ..messages.validation import MAX_BATCH
 from .dead_letter import Origin, is_dead_letter_topic, move
 from .delivery import Key, Terms
 
 if TYPE_CHECKING:
-    from ...store.results import GetResult, StoredRecord
-    from ..filters import Filter
+    from ...store.format.results import GetResult, StoredRecord
+    from ..messages.filters import Filter
     from ..node import Node
     from .request import PopRequest
 

@@ -16,8 +16,8 @@ import grpc.aio
 from ...front.context import FORWARDED
 from ...proto import paths, v2
 from ...proto.errors import WireError
-from ..advertise import scheme_of
-from ..validation import require_client_id
+from ..messages.validation import require_client_id
+from ..routing.advertise import scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """Who owns a request that came to a proxy: the leader of the group that it names, or that has its topic.
 
-The rules are those of `broker/locate.py`, for a node that owns nothing. While a group has no leader that can be reached,
+The rules are those of `broker/routing/request_router.py`, for a node that owns nothing. While a group has no leader that can be reached,
 what changes something waits for one, and reads go to another living replica of the group, which serves them
 from what it has (HA, R10). What nobody can be found for waits until shortly before its deadline.
 """
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...front.access_point import NOBODY
 from ...proto import paths
-from ..locate import GROUP_OF, HELD, TOPIC_OF
+from ..routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...front.context import RequestContext
-    from ..cluster_view import ClusterView, GroupView
+    from ..routing.cluster_view import ClusterView, GroupView
     from .watch import ClusterWatch
 
 LOCAL = frozenset(

@@ -19,8 +19,8 @@ from ...front.channels import ChannelPool
 from ...front.clock import Clock
 from ...front.door import Door, choose_door
 from ..clients.registry import ClientRegistry
-from ..cluster_view import ClusterView
 from ..metrics.http import MetricsServer
+from ..routing.cluster_view import ClusterView
 from .asking import Asking
 from .owners import Owners
 from .table import table

@@ -13,7 +13,7 @@ from ...front.service import Method, status_failure
 from ...proto import paths, v2
 from ...proto.errors import WireError
 from .. import services
-from ..wire import field, status
+from ..messages.wire import field, status
 
 if TYPE_CHECKING:
     from .asking import Asking

@@ -15,7 +15,7 @@ from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
 from ..clients.telemetry_forward import Guest, TelemetryForward
-from ..validation import require_client_id
+from ..messages.validation import require_client_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

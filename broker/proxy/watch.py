@@ -16,13 +16,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ...front.context import TOKEN
-from ...ha.redial import RedialedChannel
+from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..cluster_view import ClusterView
+    from ..routing.cluster_view import ClusterView
 
 log = logging.getLogger(__name__)
 

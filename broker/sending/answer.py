@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.results import AppendResult, PutStatus
-from ..wire import STATUS_OK, field, receipt, status, varint
+from ...store.format.results import AppendResult, PutStatus
+from ..messages.wire import STATUS_OK, field, receipt, status, varint
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore

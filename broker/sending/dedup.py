@@ -1,128 +1,79 @@
-"""Producer deduplication: a message id that was sent inside the window is not stored again.
+"""The shell of producer deduplication: requests go through the window before they go to the log.
 
-Opt-in (`messageDeduplicationEnable`; the reference stores duplicates, broker semantics, section 9.5). A
-producer that did not see the answer, and sends again, gets the answer of the first time. Promises: the
-window is one of time and of count, whichever ends first, so that memory is bounded; a message that was
-not stored is not remembered; two of the same id in one turn are one. Pure: the time is passed in. In
-memory; `repeats.py` finds in the log what was sent before a restart.
+`dedup_window.py` decides; this leaves the repeated messages out of a request, and for as long as the window is,
+after a start or a change of leader, asks the store's index about ids that the window does not know: what
+an earlier life, or the leader before, has stored is not stored again. Messages that wait for their time
+or their transaction lie elsewhere then and are not found. Promises: an index that cannot be read costs a
+duplicate, never a message.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
 from typing import TYPE_CHECKING
 
-from ...store.results import AppendResult, PutStatus
+from ...store.format.errors import StoreError
+from ...store.format.results import AppendResult, PutStatus
+from .dedup_window import Claim, SendWindow
 
 if TYPE_CHECKING:
-    from .answer import Special
+    from ..node import Node
+    from .fast_path import Prepared
 
-_Key = tuple[str, bytes]
-"""Topic and message id."""
-
-
-@dataclass(slots=True)
-class Sent:
-    """A message that was sent once; `result` is None until the log has answered."""
-
-    since_ms: int
-    special: Special | None = None
-    result: AppendResult | None = None
+log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Claim:
-    """The messages of one request, as the window sees them."""
+class SendDedup:
+    """Of one node's sender."""
 
-    sent: list[Sent]
-    """One a message, in the order of the request."""
-    fresh: list[int]
-    """Positions of those that are to be stored."""
-    keys: list[_Key]
+    def __init__(self, node: Node) -> None:
+        config = node.config
+        self._node = node
+        self._window_ms = config.message_deduplication_window_ms
+        self._limit = config.message_deduplication_max_messages
+        self.lead()
 
-    @property
-    def repeats(self) -> int:
-        """How many were sent before."""
-        return len(self.sent) - len(self.fresh)
+    def lead(self) -> None:
+        """What was sent before is only in the log: of an earlier life, or of another leader."""
+        self._window = SendWindow(self._window_ms, self._limit)
+        self._since_ms = self._node.clock.wall_ms()
 
+    def claim(self, ready: Prepared, now_ms: int) -> None:
+        """Leave out the messages that were sent before."""
+        specials = ready.specials or [None] * len(ready.ids)
+        if now_ms < self._since_ms + self._window_ms:
+            for message_id in ready.ids:
+                if not self._window.knows(ready.topic, message_id, now_ms):
+                    self._recall(ready.topic, message_id, now_ms)
+        ready.claim = claim = self._window.claim(ready.topic, ready.ids, specials, now_ms)
+        if claim.repeats:
+            ready.messages = [ready.messages[index] for index in claim.fresh]
+            ready.size = sum(len(message.body) for message in ready.messages)
 
-class SendWindow:
-    """What was sent lately, by topic and message id."""
-
-    def __init__(self, window_ms: int, limit: int) -> None:
-        self._window_ms = window_ms
-        self._limit = limit
-        self._sent: OrderedDict[_Key, Sent] = OrderedDict()
-        self._open = 0
-        """Claims that are not settled yet."""
-
-    def __len__(self) -> int:
-        return len(self._sent)
-
-    def knows(self, topic: str, message_id: bytes, now_ms: int) -> bool:
-        """Whether the message was sent inside the window."""
-        sent = self._sent.get((topic, message_id))
-        return sent is not None and sent.since_ms > now_ms - self._window_ms
-
-    def remember(self, topic: str, message_id: bytes, result: AppendResult) -> None:
-        """A message that was stored before the window began; it leaves with the oldest."""
-        key = (topic, message_id)
-        self._sent[key] = Sent(result.store_timestamp_ms, None, result)
-        self._sent.move_to_end(key, last=False)
-
-    def claim(
-        self, topic: str, ids: Sequence[bytes], specials: Sequence[Special | None], now_ms: int
-    ) -> Claim:
-        """Tell the new messages of a request from those sent before; they count as sent from now on.
-
-        `settle` or `forget` must follow in the same turn.
-        """
-        self._expire(now_ms)
-        self._open += 1
-        claim = Claim([], [], [])
-        for index, message_id in enumerate(ids):
-            key = (topic, message_id)
-            sent = self._sent.get(key)
-            if sent is None:
-                sent = self._sent[key] = Sent(now_ms, specials[index])
-                claim.fresh.append(index)
-            claim.sent.append(sent)
-            claim.keys.append(key)
-        return claim
-
-    def settle(self, claim: Claim, results: Sequence[AppendResult]) -> None:
+    def settle(self, claim: Claim, results: list[AppendResult]) -> None:
         """The log's answers to the fresh messages, in order."""
-        for index, result in zip(claim.fresh, results, strict=True):
-            sent = claim.sent[index]
-            sent.result = result
-            if result.status is not PutStatus.PUT_OK:
-                self._drop(claim.keys[index], sent)
-        self._closed()
+        self._window.settle(claim, results)
 
     def forget(self, claim: Claim) -> None:
         """Nothing of the request was stored."""
-        for index in claim.fresh:
-            self._drop(claim.keys[index], claim.sent[index])
-        self._closed()
+        self._window.forget(claim)
 
-    def _closed(self) -> None:
-        """A turn's last claim: forget the oldest of too many."""
-        self._open -= 1
-        while not self._open and len(self._sent) > self._limit:
-            self._sent.popitem(last=False)
-
-    def _drop(self, key: _Key, sent: Sent) -> None:
-        if self._sent.get(key) is sent:
-            del self._sent[key]
-
-    def _expire(self, now_ms: int) -> None:
-        """Forget what is too old; the oldest stand first."""
-        sent = self._sent
-        until_ms = now_ms - self._window_ms
-        while sent:
-            key, oldest = next(iter(sent.items()))
-            if oldest.since_ms > until_ms:
-                return
-            del sent[key]
+    def _recall(self, topic: str, message_id: bytes, now_ms: int) -> None:
+        """Take a message of an earlier life into the window, if the index knows it."""
+        begin_ms = now_ms - self._window_ms + 1
+        try:
+            found = self._node.store.query(
+                topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
+            )
+        except (OSError, StoreError, ValueError) as error:
+            log.warning("send.index_not_read topic=%s error=%s", topic, error)
+            return
+        for record in found:
+            result = AppendResult(
+                PutStatus.PUT_OK,
+                record.physical_offset,
+                record.size,
+                record.queue_offset,
+                record.store_timestamp_ms,
+            )
+            self._window.remember(topic, message_id, result)

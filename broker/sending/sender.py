@@ -7,8 +7,8 @@ several messages of a request get one entry each, in their order, and an answer 
 has no entries (gRPC API, sections 5.5 and 10.2). An OK answer means what the durability table says
 (design, section 4). Records of the broker itself come through here too, behind what was sent before.
 What waits is bounded, in number, bytes and time: beyond it TOO_MANY_REQUESTS, with the guard's name.
-Who does what: `plain.py` and `typed.py` make records of a request, `answer.py` makes its
-answer, `repeats.py` leaves out what was sent before, `held.py` keeps what another replica may take.
+Who does what: `fast_path.py` and `checked_path.py` make records of a request, `answer.py` makes its
+answer, `dedup.py` leaves out what was sent before, `held_sends.py` keeps what another replica may take.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...front.later import Later
+from ...front.reply_future import ReplyFuture
 from ...proto import paths, v2
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.record import Message, pack_host
-from ...store.results import AppendResult, PutStatus
+from ...store.format.errors import StoreError
+from ...store.format.record import Message, pack_host
+from ...store.format.results import AppendResult, PutStatus
 from ..admin.auto_topics import topic_or_new
-from ..validation import check_messages, check_topic, require_client_id
+from ..messages.validation import check_messages, check_topic, require_client_id
 from .answer import BYTES_FULL, FAILURES, QUEUE_FULL, TOO_OLD, answer_to, failed, failure, refused
-from .held import HeldSends
-from .plain import Lane, Origin, Prepared, lane_of, prepare_plain
-from .repeats import Repeats
-from .typed import Sending, SpecialType, prepare_typed, writable_topic
+from .checked_path import Sending, SpecialType, prepare_typed, writable_topic
+from .dedup import SendDedup
+from .fast_path import Origin, Prepared, TopicTemplate, lane_of, prepare_plain
+from .held_sends import HeldSends
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
@@ -60,12 +60,12 @@ _LANES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
 
 _PUT_OK = PutStatus.PUT_OK
-_Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, Later]"
+_Pending: TypeAlias = "tuple[v2.SendMessageRequest, RequestContext, ReplyFuture]"
 
 
 Hold: TypeAlias = "Callable[[str, v2.SendMessageRequest, RequestContext], Coroutine[Any, Any, Any]]"
 
-_Batch: TypeAlias = "tuple[Later, Prepared]"
+_Batch: TypeAlias = "tuple[ReplyFuture, Prepared]"
 """One request whose messages are ready for the log."""
 
 
@@ -90,7 +90,7 @@ class Sender:
         self._busy_ns = node.store.config.os_page_cache_busy_time_out_mills * 1_000_000
         self._busy = False
         """The last write hung: what was sent meanwhile is refused, so that it does not pile up."""
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, TopicTemplate] = {}
         self.hold: Hold | None = None
         """The access point's: keeps a request until somebody takes it."""
         self._held = HeldSends(node.loop)
@@ -102,7 +102,7 @@ class Sender:
         """When the oldest of what is pending came."""
         self._wait_ns = config.wait_time_mills_in_send_queue * 1_000_000
         self._fast_failure = config.broker_fast_failure_enable
-        self.repeats = Repeats(node) if config.message_deduplication_enable else None
+        self.repeats = SendDedup(node) if config.message_deduplication_enable else None
         """Knows what was sent before; opt-in."""
 
     @property
@@ -124,7 +124,7 @@ class Sender:
         """What is held for another leader is given up: its clients are."""
         self._held.close()
 
-    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> Later:
+    def send(self, request: v2.SendMessageRequest, ctx: RequestContext) -> ReplyFuture:
         """Handler of SendMessage."""
         require_client_id(ctx)
         if len(self._pending) >= APPEND_AT:
@@ -134,7 +134,7 @@ class Sender:
             raise WireError(v2.TOO_MANY_REQUESTS, QUEUE_FULL)
         if self._pending_bytes >= PENDING_BYTES_MAX:
             raise WireError(v2.TOO_MANY_REQUESTS, BYTES_FULL)
-        answer = Later()
+        answer = ReplyFuture()
         if not pending:
             self._since_ns = self._node.clock.steady_ns()
             loop = self._node.loop
@@ -274,7 +274,7 @@ class Sender:
         sending = Sending(ctx, peer, now_ms)
         return prepare_typed(drafts, self._lane(topic), self.origin, self.types, sender=sending)
 
-    def _lane(self, topic: Topic) -> Lane:
+    def _lane(self, topic: Topic) -> TopicTemplate:
         lane = self._lanes.get(topic.name)
         if lane is None or lane.topic is not topic:
             if len(self._lanes) > _LANES_SPARE + 2 * len(self._node.metadata.topics):
@@ -303,12 +303,14 @@ class Sender:
         refusal = node.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
-    def _pass_on(self, request: v2.SendMessageRequest, ctx: RequestContext, answer: Later) -> None:
+    def _pass_on(
+        self, request: v2.SendMessageRequest, ctx: RequestContext, answer: ReplyFuture
+    ) -> None:
         """Another node may take it, or this one in a moment: the access point finds out who."""
         assert self.hold is not None
         self._held.add(self.hold(paths.SEND_MESSAGE, request, ctx), answer)
 
-    def _settle(self, answer: Later, ready: Prepared, results: list[AppendResult]) -> None:
+    def _settle(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
         node = self._node
         end = -1
         for result in results:
@@ -323,7 +325,7 @@ class Sender:
         else:
             node.durability.wait(end, partial(self._durable, answer, ready, results))
 
-    def _settle_repeated(self, answer: Later, ready: Prepared) -> None:
+    def _settle_repeated(self, answer: ReplyFuture, ready: Prepared) -> None:
         """Answer a request of which something was sent before as it was answered then.
 
         It waits for the end of the log, after everybody else of the turn, because who waits for the
@@ -345,14 +347,14 @@ class Sender:
         self._node.durability.advance()
 
     def _durable(
-        self, answer: Later, ready: Prepared, results: list[AppendResult], outcome: PutStatus
+        self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult], outcome: PutStatus
     ) -> None:
         if outcome is _PUT_OK:
             self._answer(answer, ready, results)
         else:
             _resolve(answer, failed(*FAILURES[outcome]))
 
-    def _answer(self, answer: Later, ready: Prepared, results: list[AppendResult]) -> None:
+    def _answer(self, answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> None:
         if not answer.done():
             answer.set_result(answer_to(self._node.store, ready.ids, results, ready.specials))
 
@@ -364,7 +366,7 @@ def next_gather_s(gather_s: float, count: int) -> float:
     return GATHER_S if count >= (GATHER_ON if gather_s else GATHER_FROM) else 0.0
 
 
-def _noted(answer: Later, ready: Prepared, results: list[AppendResult]) -> bool:
+def _noted(answer: ReplyFuture, ready: Prepared, results: list[AppendResult]) -> bool:
     """Tell the owners of special messages where they lie; the others of the turn must not suffer."""
     try:
         ready.note(results)
@@ -375,7 +377,7 @@ def _noted(answer: Later, ready: Prepared, results: list[AppendResult]) -> bool:
     return True
 
 
-def _resolve(answer: Later, content: bytes) -> None:
+def _resolve(answer: ReplyFuture, content: bytes) -> None:
     if not answer.done():
         answer.set_result(content)
 

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
-from ...store.message_id import OffsetId
-from ...store.properties import encode_properties, property_value
-from ...store.record import Message, unpack_host
-from ...store.results import AppendResult, PutStatus
+from ...store.format.message_id import OffsetId
+from ...store.format.properties import encode_properties, property_value
+from ...store.format.record import Message, unpack_host
+from ...store.format.results import AppendResult, PutStatus
 from ..metadata.system_topics import ensure_system_topic
 from ..pop.handles import decode_handle
 from .records import (
@@ -34,9 +34,9 @@ from .records import (
 if TYPE_CHECKING:
     import asyncio
 
-    from ...store.record import Delivery
+    from ...store.format.record import Delivery
     from ..node import Node
-    from ..sending.plain import Prepared
+    from ..sending.fast_path import Prepared
 
 log = logging.getLogger(__name__)
 

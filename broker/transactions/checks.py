@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.record import Record
-from ...store.results import PutStatus
-from ..convert import delivery_of, message_item, topic_field
+from ...store.format.record import Record
+from ...store.format.results import PutStatus
+from ..messages.convert import delivery_of, message_item, topic_field
 from ..metadata.system_topics import ensure_system_topic
 from .core import Half, Step
 from .records import PARKED_TOPIC, TransactionId, checked_copy, immune_copy, parked
@@ -29,8 +29,8 @@ from .records import PARKED_TOPIC, TransactionId, checked_copy, immune_copy, par
 if TYPE_CHECKING:
     import asyncio
 
-    from ...store.record import Message
-    from ...store.results import AppendResult
+    from ...store.format.record import Message
+    from ...store.format.results import AppendResult
     from ..clients.registry import Client
     from .service import Transactions
 

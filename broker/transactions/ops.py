@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.results import PutStatus
+from ...store.format.results import PutStatus
 from .core import BUFFER_MAX
 from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, op_message
 

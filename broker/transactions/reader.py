@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store.record import Record, decode
+from ...store.format.record import Record, decode
 from .core import Half
 from .records import HALF_TOPIC, OP_TOPIC, QUEUE, facts_of, op_offsets
 

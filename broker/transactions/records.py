@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...store.properties import encode_properties, property_value
-from ...store.record import Message
-from ..stored_properties import in_bucket_order
+from ...store.format.properties import encode_properties, property_value
+from ...store.format.record import Message
+from ..messages.stored_properties import in_bucket_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...store.record import Record
+    from ...store.format.record import Record
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -14,8 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ...store.errors import StoreError
-from ...store.record import Record, decode
+from ...store.format.errors import StoreError
+from ...store.format.record import Record, decode
 from .core import Half, Outcome
 from .reader import read_records
 from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, facts_of

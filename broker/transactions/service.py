@@ -16,17 +16,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...front.later import Later
+from ...front.reply_future import ReplyFuture
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.errors import StoreError
-from ...store.properties import decode_properties, is_delayed
-from ...store.record import Record, decode
-from ...store.results import PutStatus
+from ...store.format.errors import StoreError
+from ...store.format.properties import decode_properties, is_delayed
+from ...store.format.record import Record, decode
+from ...store.format.results import PutStatus
 from ..delay.delayed import delayed_message
+from ..messages.validation import check_topic, require_client_id
 from ..metadata.system_topics import ensure_system_topic
 from ..sending.answer import FAILURES, Special, failure
-from ..validation import check_topic, require_client_id
 from .checks import CheckRounds
 from .core import CheckRules, Half, Outcome, TransactionTable
 from .ops import OpWriter
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ...front.context import RequestContext
-    from ...store.record import Message
-    from ...store.results import AppendResult
+    from ...store.format.record import Message
+    from ...store.format.results import AppendResult
+    from ..messages.validation import Draft
     from ..metadata.tables import Topic
     from ..node import Node
-    from ..validation import Draft
 
 _PUT_OK = PutStatus.PUT_OK
 _OUTCOMES = {v2.COMMIT: Outcome.COMMITTED, v2.ROLLBACK: Outcome.ROLLED_BACK}
@@ -207,7 +207,7 @@ class Transactions:
                 v2.HA_NOT_AVAILABLE, "this replica follows: its leader ends transactions"
             )
         answer = self._end(request, ident, self._find(ident))
-        return await answer if type(answer) is Later else answer
+        return await answer if type(answer) is ReplyFuture else answer
 
     def _find(self, ident: TransactionId) -> Half | None:
         half = self.table.find(ident.offset, ident.key)
@@ -309,7 +309,7 @@ class Transactions:
         gate = self.node.durability
         if gate.immediate:
             return v2.EndTransactionResponse(status=_ok())
-        answer = Later()
+        answer = ReplyFuture()
         gate.wait(self.node.store.log_end, partial(_resolve, answer))
         return answer
 
@@ -332,7 +332,7 @@ def _unknown(sentence: str) -> WireError:
     return WireError(v2.INVALID_TRANSACTION_ID, sentence)
 
 
-def _resolve(answer: Later, outcome: PutStatus) -> None:
+def _resolve(answer: ReplyFuture, outcome: PutStatus) -> None:
     if answer.done():
         return
     if outcome is _PUT_OK:

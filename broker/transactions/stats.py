@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import json_file
+from ..metadata import json_file
 from ..metrics.families import Buckets
 from .core import Half, Outcome
 

@@ -34,7 +34,6 @@ from .follower_events import (
     BeatArrived,
     ChunkArrived,
     CompareTail,
-    Complaint,
     ConfirmMoved,
     Connecting,
     Cut,
@@ -44,6 +43,7 @@ from .follower_events import (
     Event,
     Flushed,
     LeaderAlive,
+    NackReason,
     OtherFrame,
     Promised,
     Refused,
@@ -228,7 +228,7 @@ class Follower:
             self._advance_confirm(effects)
         else:
             detail = f"the bytes before {self.log_end} differ from the leader's"
-            effects.append(SendNack(Complaint.DIVERGED, self.log_end, detail))
+            effects.append(SendNack(NackReason.DIVERGED, self.log_end, detail))
             self._stop(State.DIVERGED, "DIVERGED", detail, effects)
 
     def _on_refused(self, event: Refused, now_ns: int, effects: list[Effect]) -> None:
@@ -256,10 +256,10 @@ class Follower:
             pass
         elif event.offset != self.received_end:
             self._complain(
-                Complaint.GAP, f"a chunk at {event.offset}, expected {self.received_end}", effects
+                NackReason.GAP, f"a chunk at {event.offset}, expected {self.received_end}", effects
             )
         elif not event.crc_ok:
-            self._complain(Complaint.CRC, f"the chunk at {event.offset} is damaged", effects)
+            self._complain(NackReason.CRC, f"the chunk at {event.offset} is damaged", effects)
         elif self._takes_label(event, effects):
             self.leader_confirm = event.confirm
             effects.append(_APPEND)
@@ -284,7 +284,7 @@ class Follower:
         is_next = self.label < epoch <= self.epoch and starts_here
         if not is_next and (epoch != self.label or EpochStart(epoch, start) not in history.entries):
             detail = f"a chunk of epoch {epoch}@{start} at {event.offset}"
-            self._complain(Complaint.GAP, f"{detail} does not go on from {history}", effects)
+            self._complain(NackReason.GAP, f"{detail} does not go on from {history}", effects)
             return False
         history.assign(epoch, start)
         self.label = epoch
@@ -326,7 +326,7 @@ class Follower:
             effects.append(_SEND_ACK)
         self._advance_confirm(effects)
 
-    def _complain(self, complaint: Complaint, detail: str, effects: list[Effect]) -> None:
+    def _complain(self, complaint: NackReason, detail: str, effects: list[Effect]) -> None:
         effects.append(SendNack(complaint, self.received_end, detail))
         effects.append(Drop(detail))
 

@@ -34,7 +34,7 @@ MOVES: dict[State, tuple[State, ...]] = {
 }
 
 
-class Complaint(Enum):
+class NackReason(Enum):
     """Why a frame was not taken; names are those of the wire's enumeration."""
 
     CRC = "NACK_CRC"
@@ -115,7 +115,7 @@ class Appended:
 
 @dataclass(slots=True)
 class AppendFailed:
-    complaint: Complaint
+    complaint: NackReason
     detail: str
 
 
@@ -221,7 +221,7 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True)
 class SendNack:
-    complaint: Complaint
+    complaint: NackReason
     offset: int
     detail: str
 

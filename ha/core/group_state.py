@@ -58,7 +58,7 @@ class Member:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What an OK means in this group, the same for a whole epoch; the founder's configuration says the first one, operators
-    the others (`policy_change.py`)."""
+    the others (`core/controller/policy_change.py`)."""
 
     sync: bool = False  #: an OK waits for the in-sync set
     sync_flush: bool = False  #: acknowledgements count flushed ends

@@ -23,7 +23,7 @@ confirmed that minInSyncReplicas forbids.
 the group's state is (`StateSeen`), IN_SYNC means that it names exactly this life, and a move into or out of it
 is asked for (`ProposeIsr`). Whoever is in the state or in an undecided proposal counts; a life that the state names and that has
 acknowledged nothing to *this* leader stops the replicated end, unless a later life of it that has all of it fills
-its seat (`Member.fills`). See `undecided.py`.
+its seat (`Member.fills`). See `pending_isr.py`.
 
 The state here is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
 """
@@ -50,7 +50,7 @@ from .in_sync_events import (
     Tick,
 )
 from .member import MOVES, Member, MemberState
-from .undecided import Proposals
+from .pending_isr import Proposals
 
 __all__ = [
     "JOIN_HOLD_NS",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from .group_state import GroupState, Ref
 from .hello import FollowerFacts
+from .pending_isr import Proposals
 from .replica import RoleMachine
-from .undecided import Proposals
 
 
 @dataclass(slots=True)

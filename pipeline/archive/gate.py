@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from ...client.credentials import Caller
 from ...client.identity import client_id
+from ...client.transport.credentials import Caller
 from ...proto import paths, v1, v2
 from ..errors import PipelineError
 

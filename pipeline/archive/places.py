@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ...store.record import BORN_HOST_V6, HOST_V4_BYTES, STORE_HOST_V6
-from ...store.scan import Columns, RawBytes
+from ...store.format.record import BORN_HOST_V6, HOST_V4_BYTES, STORE_HOST_V6
+from ...store.scan.walk import Columns, RawBytes
 
 Integers = npt.NDArray[np.int64]
 

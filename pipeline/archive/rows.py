@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...store.scan import RawBytes
+from ...store.scan.walk import RawBytes
 from ..decode import Decoder
 from ..rows import View
 from ..splits import Split

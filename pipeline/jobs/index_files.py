@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...store.disk import Disk
-from ...store.index_file import USUAL_LAYOUT, IndexLayout, file_name, guess_layout
-from ...store.index_keys import Entries
-from ...store.index_writer import IndexWriter
+from ...store.format.disk import Disk
+from ...store.format.index_file import USUAL_LAYOUT, IndexLayout, file_name, guess_layout
+from ...store.format.index_keys import Entries
+from ...store.format.index_writer import IndexWriter
 from ..splits import Split
-from .carried import OldEntries
+from .carry_over import OldEntries
 
 _DRAFTS: Final = ".entries"
 _DRAFT: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])

@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...store.config_file import loads
-from ...store.scan_properties import by_queue, value_spans
-from ...store.scan_raw import BytesTable
+from ...store.format.json_file import loads
+from ...store.scan.properties import by_queue, value_spans
+from ...store.scan.raw import BytesTable
 from ..archive.planning import cells, look
 from ..errors import PipelineError
 from ..selection import is_system_topic

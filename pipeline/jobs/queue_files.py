@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...store.consume_queue import FILLER
-from ...store.consume_queue import UNIT as UNIT_STRUCT
-from ...store.layout import file_name
+from ...store.format.layout import file_name
+from ...store.format.queue_unit import FILLER
+from ...store.format.queue_unit import UNIT as UNIT_STRUCT
 
 UNIT: Final = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 UNIT_BYTES: Final = UNIT_STRUCT.size

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.disk import Disk
-from ...store.queue_ext import ExtUnit, QueueExt
-from ...store.queue_files import QueueFiles
+from ...store.format.disk import Disk
+from ...store.format.queue_ext import ExtUnit, QueueExt
+from ...store.format.queue_files import QueueFiles
 from .queue_files import QueueSizes, write_units
 
 _OPEN_FILES = 64

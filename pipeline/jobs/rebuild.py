@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
-from ...store.scan import Columns
-from ...store.scan_light import light_rows
-from ...store.scan_properties import TagsCodes, by_queue
+from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
+from ...store.scan.lmq import light_rows
+from ...store.scan.properties import TagsCodes, by_queue
+from ...store.scan.walk import Columns
 from ..archive.planning import Store, cells, look
 from ..errors import PipelineError
 from ..splits import SPLIT_BYTES, Split
-from .carried import carry_units, known_queues
+from .carry_over import carry_units, known_queues
 from .index_files import IndexSizes, index_sizes, merge_index, save_entries
 from .queue_files import UNIT, QueueSizes, fill_front, queue_sizes, write_units
 from .queue_order import Piece, write_in_order

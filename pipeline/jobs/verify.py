@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.consume_queue import FILLER_SIZE
-from ...store.layout import file_name
-from ...store.queue_ext import is_address
-from ...store.scan_properties import TagsCodes, by_queue
+from ...store.format.layout import file_name
+from ...store.format.queue_ext import is_address
+from ...store.format.queue_unit import FILLER_SIZE
+from ...store.scan.properties import TagsCodes, by_queue
 from ..archive.planning import Store, cells, look
 from ..splits import SPLIT_BYTES, Split
 from .queue_files import UNIT, UNIT_BYTES, queue_sizes

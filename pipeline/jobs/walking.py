@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from ...store.dispatch import UNQUEUED
-from ...store.record import TRANSACTION_MASK
-from ...store.scan import Columns, LostRange, RawBytes, StopReason, TopicTable, sync, walk
-from ...store.scan_files import open_bytes
+from ...store.format.queue_unit import UNQUEUED
+from ...store.format.record import TRANSACTION_MASK
+from ...store.scan.files import open_bytes
+from ...store.scan.walk import Columns, LostRange, RawBytes, StopReason, TopicTable, sync, walk
 from ..splits import Split
 
 #: Ends that are no damage.

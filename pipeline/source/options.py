@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from ...store.scan import OnCorrupt
+from ...store.scan.walk import OnCorrupt
 from ..decode import BATCH_BYTES, BATCH_ROWS
 from ..errors import OptionError
 from ..schema import COLUMNS, PropertiesForm

@@ -1,7 +1,7 @@
 """Queues of a store from their files, by `pread`: where their messages lie, and how many may be read.
 
     consumequeue/TOPIC/QUEUE/FILE        place i64 | size i32 | tags code i64, unit k at byte 20 * k
-    batchconsumequeue/TOPIC/QUEUE/FILE   units of 46 bytes (store/batch_queue.py)
+    batchconsumequeue/TOPIC/QUEUE/FILE   units of 46 bytes (store/format/batch_queue.py)
 
 Derived data, read only. Nothing is believed beyond the safe end of the log: a queue that was cut keeps
 stale units behind its end. Places rise with the number; fillers (size 0x7FFFFFFF) count as the next
@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from ...store.batch_queue import BatchQueue
-from ...store.consume_queue import FILLER_SIZE, UNIT
-from ...store.keyed import Keyed
+from ...store.format.batch_queue import BatchQueue
+from ...store.format.queue_unit import FILLER_SIZE, UNIT
 
 UNIT_BYTES: Final = UNIT.size
 _NO_PLACE: Final = 1 << 62
@@ -115,7 +114,7 @@ class QueueUnits:
         begin = self._starts[0] // UNIT_BYTES
         stop = (self._starts[-1] + files[self._starts[-1]]) // UNIT_BYTES
         self.end = begin + bisect_left(
-            Keyed(begin, stop, lambda number: not self._is_written(number, log_end)), 1
+            range(begin, stop), 1, key=lambda number: not self._is_written(number, log_end)
         )
         self.first = begin
         self.first = self.bisect(lambda place: place, log_start)
@@ -127,8 +126,8 @@ class QueueUnits:
         return None if size == FILLER_SIZE else (place, size)
 
     def bisect(self, key: Callable[[int], int], value: int) -> int:
-        keyed = Keyed(self.first, self.end, lambda number: key(self._place(number)))
-        return self.first + bisect_left(keyed, value)
+        units = range(self.first, self.end)
+        return self.first + bisect_left(units, value, key=lambda number: key(self._place(number)))
 
     def _is_written(self, number: int, log_end: int) -> bool:
         place, size, _ = self._unit(number)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ...store.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
+from ...store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
 from ..errors import DataLossError, UnreachableError
 from ..safe_end import safe_end
 from ..splits import Segment, brokers_of, segments, split_segment

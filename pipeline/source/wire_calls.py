@@ -14,9 +14,9 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from ...client.addresses import Target, parse_endpoints
 from ...client.clock import steady_s
-from ...client.credentials import Caller, Credentials
+from ...client.transport.addresses import Target, parse_endpoints
+from ...client.transport.credentials import Caller, Credentials
 from ...proto import v2
 from ..errors import DataLossError, OptionError, PipelineError, UnreachableError
 from .options import Access

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..consume_queue import FILLER_SIZE
-from ..scan_files import open_bytes
+from ..format.queue_unit import FILLER_SIZE
+from ..scan.files import open_bytes
 from .layout import DataFile, FileQueue, Layout, QueueFolder
 from .listing import segments
 from .log_walk import LogWalk, locate

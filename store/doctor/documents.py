@@ -8,9 +8,9 @@ import base64
 import ipaddress
 from typing import Any
 
-from ..properties import tags_code
-from ..record import Record, unpack_host
-from .bodies import decompress
+from ..format.bodies import decompress
+from ..format.properties import tags_code
+from ..format.record import Record, unpack_host
 
 
 def host_text(packed: bytes) -> str:

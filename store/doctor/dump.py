@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..batch_queue import BatchQueue
-from ..config_file import loads
-from ..consume_queue import FILLER_SIZE
-from ..queue_ext import decode_unit, is_address, place_of
-from ..record import decode
-from ..scan import Columns, LostRange
+from ..format.batch_queue import BatchQueue
+from ..format.json_file import loads
+from ..format.queue_ext import decode_unit, is_address, place_of
+from ..format.queue_unit import FILLER_SIZE
+from ..format.record import decode
+from ..scan.walk import Columns, LostRange
 from .documents import message_document
 from .index_view import IndexView, layouts_of
 from .layout import Layout, QueueFolder

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import StoreError
-from ..index_file import ENTRY, HEADER, IndexHeader, IndexLayout, guess_layout
-from ..scan_files import open_bytes
+from ..format.errors import StoreError
+from ..format.index_file import ENTRY, HEADER, IndexHeader, IndexLayout, guess_layout
+from ..scan.files import open_bytes
 from .layout import Layout, Sizes
 
 ENTRY_DTYPE: Final = np.dtype(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ..disk import Disk
+from ..format.disk import Disk
 from .layout import REPAIR_PREFIX
 
 _NAME: Final = "journal.jsonl"

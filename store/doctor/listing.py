@@ -7,8 +7,8 @@ up in constant time a file. (store format, section 1)
 import struct
 from typing import Any
 
-from ..checkpoint import FILE_BYTES, Checkpoint
-from ..consume_queue import FILLER_SIZE
+from ..format.checkpoint import FILE_BYTES, Checkpoint
+from ..format.queue_unit import FILLER_SIZE
 from .index_view import IndexView, layouts_of
 from .layout import Layout, QueueFolder
 from .log_walk import LogWalk, first_record

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..index_keys import BATCH_BYTES_MAX, KeyText, indexed
-from ..scan import Columns, LostRange, OnCorrupt, RawBytes, StopReason, TopicTable, walk
-from ..scan_files import open_bytes
+from ..format.index_keys import BATCH_BYTES_MAX, KeyText, indexed
+from ..scan.files import open_bytes
+from ..scan.walk import Columns, LostRange, OnCorrupt, RawBytes, StopReason, TopicTable, walk
 from .layout import DataFile, Layout
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ..disk import Disk
-from ..index_file import IndexHeader, IndexLayout, file_name
-from ..index_keys import Entries
-from ..index_writer import IndexWriter
+from ..format.disk import Disk
+from ..format.index_file import IndexHeader, IndexLayout, file_name
+from ..format.index_keys import Entries
+from ..format.index_writer import IndexWriter
 from .layout import Layout
 from .log_walk import LogWalk
 from .verify import Progress

@@ -11,16 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from ..consume_queue import FILLER
-from ..disk import Disk
-from ..dispatch import UNQUEUED
-from ..layout import file_name
-from ..record import TRANSACTION_MASK
-from ..scan import Columns, LostRange
-from ..scan_light import light_rows
-from ..scan_properties import TagsCodes, by_queue
-from ..scan_raw import Integers
-from ..topic_names import is_light
+from ..format.disk import Disk
+from ..format.layout import file_name
+from ..format.queue_unit import FILLER, UNQUEUED
+from ..format.record import TRANSACTION_MASK
+from ..format.topic_names import is_light
+from ..scan.lmq import light_rows
+from ..scan.properties import TagsCodes, by_queue
+from ..scan.raw import Integers
+from ..scan.walk import Columns, LostRange
 from .layout import Layout, QueueFolder
 from .log_walk import Batch, LogWalk
 from .queue_view import UNIT, UNIT_BYTES, OpenFiles, Units, written_units

@@ -9,12 +9,12 @@ import os
 import shutil
 from pathlib import Path
 
-from ..checkpoint import FILE_BYTES, Checkpoint
-from ..disk import Disk
-from ..errors import StoreError
-from ..index_file import IndexLayout
-from ..timer_wheel import FILE_BYTES as WHEEL_BYTES
-from ..timer_wheel import SLOT, SLOT_BYTES
+from ..format.checkpoint import FILE_BYTES, Checkpoint
+from ..format.disk import Disk
+from ..format.errors import StoreError
+from ..format.index_file import IndexLayout
+from ..timer.wheel import FILE_BYTES as WHEEL_BYTES
+from ..timer.wheel import SLOT, SLOT_BYTES
 from .index_view import common_layout
 from .journal import Journal
 from .layout import Layout

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..timer_rules import TIMER_TOPIC
+from ..timer.rules import TIMER_TOPIC
 from .layout import Layout, QueueFolder
 from .log_walk import LogWalk, SegmentEnd
 from .problems import NOTE, PROBLEM, Findings

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..batch_queue import UNIT_BYTES
-from ..properties import property_value
-from ..scan import Columns, RawBytes
-from ..scan_files import open_bytes
-from ..scan_properties import TagsCodes, by_queue
+from ..format.batch_queue import UNIT_BYTES
+from ..format.properties import property_value
+from ..scan.files import open_bytes
+from ..scan.properties import TagsCodes, by_queue
+from ..scan.walk import Columns, RawBytes
 from .layout import Layout, QueueFolder
 from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from ..checkpoint import FILE_BYTES, Checkpoint
-from ..config_file import ConfigSyntaxError, loads
+from ..format.checkpoint import FILE_BYTES, Checkpoint
+from ..format.json_file import ConfigSyntaxError, loads
 from .layout import Layout
 from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings

@@ -5,8 +5,8 @@ Only units that a queue points to are looked at: what lies between them nobody r
 
 from typing import Final
 
-from ..queue_ext import HEAD, PLACE_MAX, UNIT_BYTES_MAX, decode_unit, is_address, place_of
-from ..scan_raw import Integers
+from ..format.queue_ext import HEAD, PLACE_MAX, UNIT_BYTES_MAX, decode_unit, is_address, place_of
+from ..scan.raw import Integers
 from .layout import Layout, QueueFolder
 from .problems import Findings
 from .queue_view import OpenFiles, Units, file_at, read_bytes

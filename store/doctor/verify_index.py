@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..index_file import HEADER, MS_PER_SECOND, IndexHeader
-from ..index_keys import TAG, Entries
-from ..scan_files import open_bytes
+from ..format.index_file import HEADER, MS_PER_SECOND, IndexHeader
+from ..format.index_keys import TAG, Entries
+from ..scan.files import open_bytes
 from .index_view import UNKNOWN, IndexView, layouts_of
 from .layout import Layout
 from .log_walk import Batch, locate

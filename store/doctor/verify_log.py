@@ -9,12 +9,12 @@ cleanly, is a problem. (store format, section 6)
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..checkpoint import FILE_BYTES, Checkpoint
-from ..record import BLANK_BYTES
-from ..recovery_rules import Finding as Question
-from ..recovery_rules import Place, Verdict, bytes_missing, flushed_beyond, judge
-from ..scan import LostRange, StopReason
-from ..scan_files import open_bytes
+from ..format.checkpoint import FILE_BYTES, Checkpoint
+from ..format.record import BLANK_BYTES
+from ..recovery.rules import Finding as Question
+from ..recovery.rules import Place, Verdict, bytes_missing, flushed_beyond, judge
+from ..scan.files import open_bytes
+from ..scan.walk import LostRange, StopReason
 from .layout import Layout
 from .log_walk import SegmentEnd, record_at
 from .problems import NOTE, PROBLEM, Findings

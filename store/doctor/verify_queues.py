@@ -17,14 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..consume_queue import FILLER_SIZE
-from ..dispatch import UNQUEUED
-from ..record import TRANSACTION_MASK
-from ..scan import Columns
-from ..scan_light import light_rows
-from ..scan_properties import TagsCodes, by_queue
-from ..scan_raw import Integers
-from ..topic_names import is_light
+from ..format.queue_unit import FILLER_SIZE, UNQUEUED
+from ..format.record import TRANSACTION_MASK
+from ..format.topic_names import is_light
+from ..scan.lmq import light_rows
+from ..scan.properties import TagsCodes, by_queue
+from ..scan.raw import Integers
+from ..scan.walk import Columns
 from .layout import Layout, QueueFolder
 from .log_walk import Batch, locate
 from .problems import FINDINGS_MAX, NOTE, PROBLEM, Findings, span

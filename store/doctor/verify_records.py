@@ -15,10 +15,10 @@ from zlib import crc32
 
 import numpy as np
 
-from ..index_keys import KeyText, indexed
-from ..record import CRC_MASK, TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from ..scan import Columns
-from ..scan_raw import Flags, Integers
+from ..format.index_keys import KeyText, indexed
+from ..format.record import CRC_MASK, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ..scan.raw import Flags, Integers
+from ..scan.walk import Columns
 from .log_walk import Batch
 from .problems import Findings
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ..config import TIMER_SLOTS as SLOTS
-from ..properties import java_hash, property_value
-from ..scan_files import open_bytes
-from ..scan_raw import Integers
-from ..timer_check import TimerCheck
-from ..timer_rules import TIMER_TOPIC
-from ..timer_wheel import FILE_BYTES as WHEEL_BYTES
-from ..timer_wheel import SLOT_BYTES
+from ..config.store_config import TIMER_SLOTS as SLOTS
+from ..format.properties import java_hash, property_value
+from ..scan.files import open_bytes
+from ..scan.raw import Integers
+from ..timer.checkpoint import TimerCheckpoint
+from ..timer.rules import TIMER_TOPIC
+from ..timer.wheel import FILE_BYTES as WHEEL_BYTES
+from ..timer.wheel import SLOT_BYTES
 from .layout import DataFile, Layout
 from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
@@ -302,7 +302,7 @@ def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings
         findings.add(name, begin, end, what, "timercheck", severity=severity)
     if len(data) < 56:
         return
-    check = TimerCheck.decode(data)
+    check = TimerCheckpoint.decode(data)
     limit_ms = 1 << 43
     checks = [
         (0, 8, 0 <= check.last_read_ms < limit_ms, f"read time is {check.last_read_ms}"),
@@ -319,9 +319,9 @@ def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings
             findings.add(name, begin, end, f"The timer checkpoint's {what}.", "timercheck")
 
 
-def _flushed(check: TimerCheck, end: int) -> str:
+def _flushed(check: TimerCheckpoint, end: int) -> str:
     return f"flushed position is {check.last_timer_log_flush_pos}, the timer log ends at {end}"
 
 
-def _queue(check: TimerCheck, end: int) -> str:
+def _queue(check: TimerCheckpoint, end: int) -> str:
     return f"queue offset is {check.last_timer_queue_offset}, the queue ends at {end}"

@@ -30,7 +30,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
 from cometmq.ha.config import HaConfig
 from cometmq.proto import v2
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 
 BODY = bytes(range(256)) * 4
 IN_FLIGHT = 64

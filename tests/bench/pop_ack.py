@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.journal.face import NullJournal
+from cometmq.broker.journal.api import NullJournal
 from cometmq.broker.journal.service import JournalService
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.node import Node
@@ -27,7 +27,7 @@ from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
 from cometmq.proto import v2
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 
 from .handlers import BATCH, RECEIVE, TOPIC, ack_requests, context, send_request, sends
 from .rows import Row, show

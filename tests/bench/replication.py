@@ -25,10 +25,10 @@ from typing import Any
 
 import grpc
 
-from cometmq.ha.channel import channel_options
 from cometmq.ha.config import HaConfig
 from cometmq.ha.engine import Identity, Replication
-from cometmq.store.config import StoreConfig
+from cometmq.ha.stream.channel import channel_options
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.bench.rows import Row
 from cometmq.tests.ha.real_store import message, wall_ms

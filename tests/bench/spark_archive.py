@@ -34,9 +34,9 @@ from cometmq.pipeline.archive.planning import cells, look
 from cometmq.pipeline.archive.splits import SplitWork, archive_split
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, encode_properties
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message, encode_properties
 from cometmq.tests.bench.rows import Row, show
 from cometmq.tests.broker.live import running, settings
 

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message, encode_properties, pack_host
 
 BATCH = 512
 MIB = 1 << 20

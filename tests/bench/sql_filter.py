@@ -12,10 +12,10 @@ import statistics
 import time
 from collections.abc import Callable
 
-from cometmq.broker.filters import Filter, SqlFilter, of_tags
+from cometmq.broker.messages.filters import Filter, SqlFilter, of_tags
 from cometmq.broker.sql import compile_sql
-from cometmq.store.properties import encode_properties
-from cometmq.store.record import Delivery
+from cometmq.store.format.properties import encode_properties
+from cometmq.store.format.record import Delivery
 from cometmq.tests.bench.rows import Row, show
 
 EXPRESSIONS = {

@@ -27,9 +27,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import thread_time_ns
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, encode, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message, encode, encode_properties, pack_host
 
 BODY_BYTES = 1024
 QUEUES = 8

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from time import thread_time_ns
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
-from cometmq.store.index_file import USUAL_LAYOUT, IndexHeader
-from cometmq.store.index_writer import IndexWriter
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.index_file import USUAL_LAYOUT, IndexHeader
+from cometmq.store.format.index_writer import IndexWriter
+from cometmq.store.format.record import Message, encode
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message, encode
 from cometmq.tests.bench.rows import Row, show
 from cometmq.tests.bench.store_append import NOW_MS, messages
 

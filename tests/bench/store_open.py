@@ -22,9 +22,9 @@ import tempfile
 from pathlib import Path
 from time import monotonic
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message
 from cometmq.tests.bench.rows import Row, show
 
 NOW_MS = 1_700_000_000_000

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from time import thread_time_ns
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.properties import java_hash
+from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore
-from cometmq.store.properties import java_hash
-from cometmq.store.record import Message, encode_properties, pack_host
 from cometmq.tests.bench.rows import Row, show
 
 NOW_MS = 1_700_000_000_000

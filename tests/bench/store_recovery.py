@@ -24,9 +24,9 @@ from time import process_time_ns
 from zlib import crc32
 
 from cometmq.store import dispatch as dispatch_module
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.message_store import MessageStore
-from cometmq.store.scan import walk
+from cometmq.store.scan.walk import walk
 from cometmq.tests.bench.rows import Row, show
 from cometmq.tests.bench.store_append import NOW_MS, messages
 

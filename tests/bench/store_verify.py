@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.verify import verify
 from cometmq.store.message_store import MessageStore

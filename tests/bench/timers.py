@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.proto import v2
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.properties import property_value
+from cometmq.store.format.record import decode_delivery
 from cometmq.store.message_store import MessageStore
-from cometmq.store.properties import property_value
-from cometmq.store.record import decode_delivery
 
 from ..harness.cluster import temporary
 from ..harness.wire import Wire

@@ -12,7 +12,7 @@ from typing import Any
 from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.broker.node import Node
 from cometmq.broker.pop.ack import AckService
-from cometmq.broker.pull import PullService
+from cometmq.broker.pull.service import PullService
 from cometmq.front.clock import Clock
 from cometmq.front.context import RequestContext
 from cometmq.proto import v2

@@ -14,10 +14,10 @@ from cometmq.broker.journal.checkpoint import Batch, Checkpoint
 from cometmq.broker.journal.core import PopJournal
 from cometmq.broker.journal.recovery import ReviveReader
 from cometmq.broker.journal.revive_codec import CheckpointRecord, ReviveWriter, decode, revive_topic
-from cometmq.store.properties import decode_properties, tags_code
-from cometmq.store.record import Message, encode
-from cometmq.store.results import GetResult, GetStatus, StoredRecord
-from cometmq.store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
+from cometmq.store.format.properties import decode_properties, tags_code
+from cometmq.store.format.record import Message, encode
+from cometmq.store.format.results import GetResult, GetStatus, StoredRecord
+from cometmq.store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 
 TOPIC = revive_topic("c")
 QUEUES = 2

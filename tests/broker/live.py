@@ -20,7 +20,7 @@ from cometmq.ha.config import HaConfig
 from cometmq.nameserver.config import NameserverConfig
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1, v2
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.harness.wire import Wire
 
 SEGMENT = 1 << 20

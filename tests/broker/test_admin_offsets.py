@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.proto import paths, v1, v2
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.broker.desk import Desk, desk, parse_received, run
 from cometmq.tests.broker.live import follower_of, running, until
 from cometmq.tests.harness.wire import Wire

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.messages.validation import MIXED
 from cometmq.broker.metadata.tables import is_system_topic
-from cometmq.broker.validation import MIXED
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import Desk, desk, run
 from cometmq.tests.broker.live import (

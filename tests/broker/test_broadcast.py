@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.broker.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
 from cometmq.broker.metadata.tables import Group
-from cometmq.broker.pull import PullService
+from cometmq.broker.offsets.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
+from cometmq.broker.pull.service import PullService
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import Desk, desk, run

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.cold_reads import in_sync_followers
 from cometmq.broker.node import Node
 from cometmq.broker.pop import cold
-from cometmq.ha.places import PlacesOfPeer, read_places
-from cometmq.ha.scrub_peer import PeerError
+from cometmq.broker.pull.cold_reads import in_sync_followers
+from cometmq.ha.record_reads import PeerRecordReads, read_places
+from cometmq.ha.scrub.peer import PeerError
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.desk import Desk, run
 from cometmq.tests.broker.live import Settings, until
@@ -131,9 +131,9 @@ def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     asked = 0
-    real = PlacesOfPeer.read
+    real = PeerRecordReads.read
 
-    async def read(self: PlacesOfPeer, places: Sequence[tuple[int, int]]) -> list[bytes]:
+    async def read(self: PeerRecordReads, places: Sequence[tuple[int, int]]) -> list[bytes]:
         nonlocal asked
         asked += 1
         if wrong == "silent":
@@ -142,7 +142,7 @@ def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
 
     async def body() -> None:
         async with old_messages(tmp_path) as (group, desk):
-            monkeypatch.setattr(PlacesOfPeer, "read", read)
+            monkeypatch.setattr(PeerRecordReads, "read", read)
             assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
             assert asked == 1
             assert dict(group.node(0).counters.cold) == {"refused": 1}

@@ -14,15 +14,15 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.convert import Receipt, message_item, properties_of, topic_field
-from cometmq.broker.inflate import inflated
+from cometmq.broker.messages.convert import Receipt, message_item, properties_of, topic_field
+from cometmq.broker.messages.decompress import inflated
+from cometmq.broker.messages.stored_properties import encode_sent, in_bucket_order
+from cometmq.broker.messages.validation import check_message
+from cometmq.broker.messages.wire import field, timestamp, varint
 from cometmq.broker.pop.handles import ReceiptHandle, decode_handle, encode_handle
-from cometmq.broker.stored_properties import encode_sent, in_bucket_order
-from cometmq.broker.validation import check_message
-from cometmq.broker.wire import field, timestamp, varint
 from cometmq.proto import v2
-from cometmq.store.property_names import FORBIDDEN_PROPERTIES
-from cometmq.store.record import Delivery, encode_properties, pack_host
+from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
+from cometmq.store.format.record import Delivery, encode_properties, pack_host
 from cometmq.tests.broker.desk import message
 
 NOW_MS = 1_800_000_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.broker.sending.dedup import Claim, SendWindow
+from cometmq.broker.sending.dedup_window import Claim, SendWindow
 from cometmq.proto import v2
-from cometmq.store.results import AppendResult, PutStatus
+from cometmq.store.format.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import desk, message, run
 from cometmq.tests.broker.live import settings
 

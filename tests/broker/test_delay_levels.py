@@ -12,11 +12,11 @@ import pytest
 
 from cometmq.broker.delay.delayed import delayed_message
 from cometmq.front.clock import Clock
-from cometmq.store.config_file import loads
-from cometmq.store.properties import SCHEDULE_TOPIC
-from cometmq.store.record import Message, Record, decode
-from cometmq.store.timer_check import TimerCheck
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.store.format.json_file import loads
+from cometmq.store.format.properties import SCHEDULE_TOPIC
+from cometmq.store.format.record import Message, Record, decode
+from cometmq.store.timer.checkpoint import TimerCheckpoint
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, run
 from cometmq.tests.broker.live import Settings, settings, until
 from cometmq.tests.formats.cases import new_store, unpack
@@ -159,7 +159,9 @@ def of_apache(case: str, root: Path) -> tuple[Settings, Clock]:
     """Settings with the case's small files, and the clock of its last moment."""
     chosen = replace(settings(root), store=new_store(case, root).config)
     clock = Clock()
-    clock.set_wall_ms(TimerCheck.decode((root / "config" / "timercheck").read_bytes()).version_ms)
+    clock.set_wall_ms(
+        TimerCheckpoint.decode((root / "config" / "timercheck").read_bytes()).version_ms
+    )
     return chosen, clock
 
 

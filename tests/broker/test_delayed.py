@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.delay.delayed import MADE_BUCKETS, delayed_message
+from cometmq.broker.messages.stored_properties import in_bucket_order
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.stored_properties import in_bucket_order
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.properties import SCHEDULE_TOPIC, decode_properties, encode_properties
-from cometmq.store.record import Message, decode
-from cometmq.store.timer_rules import OUT_MS, TIMER_TOPIC
+from cometmq.store.format.properties import SCHEDULE_TOPIC, decode_properties, encode_properties
+from cometmq.store.format.record import Message, decode
+from cometmq.store.timer.rules import OUT_MS, TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import settings
 from cometmq.tests.formats.cases import dispatch_all, new_store, unpack

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.durability import WaitingList
+from cometmq.broker.sending.durability import WaitingList
 from cometmq.proto import v2
-from cometmq.store.results import PutStatus
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.broker.desk import desk, message, run
 from cometmq.tests.broker.live import settings, until
 

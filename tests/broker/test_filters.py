@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.filters import SqlFilter, TagFilter, parse_filter
+from cometmq.broker.messages.filters import SqlFilter, TagFilter, parse_filter
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.record import Delivery, encode_properties
+from cometmq.store.format.record import Delivery, encode_properties
 from cometmq.tests.broker.desk import Desk, Received, desk, message, parse_received, run
 
 

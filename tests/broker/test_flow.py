@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.sending.held import HeldSends
-from cometmq.front.later import Later
+from cometmq.broker.sending.held_sends import HeldSends
+from cometmq.front.reply_future import ReplyFuture
 from cometmq.proto import v2
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import settings
@@ -81,7 +81,7 @@ def test_a_crowd_that_was_held_grew_too_old_in_its_own_turn(
 def test_what_was_held_went_on_in_the_next_life() -> None:
     async def body() -> None:
         held = HeldSends(asyncio.get_running_loop())
-        answer = Later()
+        answer = ReplyFuture()
         held.add(asyncio.sleep(3_600), answer)
         await asyncio.sleep(0)
         held.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import json_file
+from cometmq.broker.metadata import json_file
 
 
 async def _save_many(path: Path) -> int:

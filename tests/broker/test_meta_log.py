@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.proto import paths, v1, v2
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.broker.live import (
     Settings,
     create_group,

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cometmq.broker.metadata.log import MetaLog
 from cometmq.broker.metadata.tables import Group, Metadata, Topic
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message
+from cometmq.store.format.results import PutStatus
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message
-from cometmq.store.results import PutStatus
 
 NAMES = st.sampled_from(["a", "b", "c"])
 HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x91"

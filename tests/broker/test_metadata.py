@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.broker.messages.validation import MIXED
 from cometmq.broker.metadata.codec import (
     Assembly,
     group_message,
@@ -27,7 +28,6 @@ from cometmq.broker.metadata.tables import (
     topic_to_json,
     type_attribute,
 )
-from cometmq.broker.validation import MIXED
 from cometmq.proto import v1, v2
 from cometmq.proto.errors import WireError
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker import offset_recent
-from cometmq.broker.offset_recent import RecentOffsets
-from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.broker.offsets import (
+    recent as offset_recent,
+)
+from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets
+from cometmq.broker.offsets.recent import RecentOffsets
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.broker.desk import run

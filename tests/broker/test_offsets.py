@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.offsets import ConsumerOffsets, Position
+from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets, Position
 from cometmq.proto import v1
-from cometmq.store.config_file import loads
+from cometmq.store.format.json_file import loads
 
 # As Apache 5.5 writes it (fastjson 2: bare integer keys), abridged.
 APACHE = """{

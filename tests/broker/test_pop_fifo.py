@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cometmq.broker.pop.delivery import RENEW_MAX_MS, Claim, Outcome, Terms
-from cometmq.broker.pop.fifo import OrderedGroup, OrderedQueue
+from cometmq.broker.pop.fifo.ordered_group import OrderedGroup, OrderedQueue
 
 START_MS = 1_000_000
 HIDDEN_MS = 10_000

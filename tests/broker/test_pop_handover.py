@@ -9,10 +9,10 @@ import pytest
 
 from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pop.delivery import Claim, Outcome, Terms
-from cometmq.broker.pop.fifo import OrderedGroup
+from cometmq.broker.pop.failover.handover import dump_core, load_queue, read_file, write_file
+from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
-from cometmq.broker.pop.handover import dump_core, load_queue, read_file, write_file
-from cometmq.broker.pull import PullService
+from cometmq.broker.pull.service import PullService
 from cometmq.proto import v1
 from cometmq.tests.broker.desk import Desk, desk, run
 from cometmq.tests.broker.live import Live, follower_of, running, settings

@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.pop.due import DueTimes
+from cometmq.broker.pop.fifo.order import (
+    by_priority,
+    falls_in,
+    in_turn,
+    priority_factor,
+    with_retries,
+)
 from cometmq.broker.pop.group import PopGroup
-from cometmq.broker.pop.order import by_priority, falls_in, in_turn, priority_factor, with_retries
 from cometmq.broker.pop.subscription import Subscription
 
 

@@ -13,7 +13,7 @@ from cometmq.broker.journal.revive_codec import (
     CheckpointRecord,
     revive_topic,
 )
-from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets
 from cometmq.tests.broker.journal_world import REVIVE_QUEUES, TOPIC, World, new_core
 from cometmq.tests.formats.cases import new_store, unpack
 

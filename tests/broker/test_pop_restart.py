@@ -12,7 +12,7 @@ from cometmq.broker.journal.service import JournalService
 from cometmq.broker.journal.writer import FLUSH_S
 from cometmq.broker.node import Node
 from cometmq.proto import paths, v1, v2
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.broker.desk import Desk, desk, run
 from cometmq.tests.broker.live import create_topic, follower_of, running, settings, until

@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from cometmq.broker.cluster_view import ClusterView
 from cometmq.broker.proxy.config import ProxyConfig
 from cometmq.broker.proxy.server import ProxyBound, ProxyServer
 from cometmq.broker.proxy.watch import ClusterWatch
+from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v2

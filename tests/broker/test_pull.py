@@ -248,7 +248,7 @@ def test_very_many_pulls_at_one_queue_were_answered_in_one_piece(
     async def body() -> None:
         async with desk(tmp_path) as one:
             one.topic("t")
-            monkeypatch.setattr("cometmq.broker.pull._SLICE_NS", 0)
+            monkeypatch.setattr("cometmq.broker.pull.service._SLICE_NS", 0)
             held = [start_pull(one, 0) for _ in range(5)]
             await one.sent("t", b"a")
             turns = 0

@@ -18,9 +18,9 @@ from cometmq.broker.delay.timer_intake import TimerIntake
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.errors import DiskFullError
-from cometmq.store.record import decode
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.store.format.errors import DiskFullError
+from cometmq.store.format.record import decode
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message, resource, run
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.timing import with_store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.validation import polling_ms
+from cometmq.broker.messages.validation import polling_ms
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import desk, message, parse_received, run

@@ -14,7 +14,7 @@ import pytest
 
 from cometmq.broker.metrics.scrape import Metrics
 from cometmq.proto import paths, v1, v2
-from cometmq.store.disk import Disk, Space
+from cometmq.store.format.disk import Disk, Space
 from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import (
     Live,

@@ -21,10 +21,10 @@ from cometmq.broker.journal.revive_codec import (
     decode,
     revive_topic,
 )
-from cometmq.store.properties import decode_properties
-from cometmq.store.record import Record
-from cometmq.store.record import decode as decode_record
-from cometmq.store.timer_rules import TIMER_QUEUE, TIMER_TOPIC
+from cometmq.store.format.properties import decode_properties
+from cometmq.store.format.record import Record
+from cometmq.store.format.record import decode as decode_record
+from cometmq.store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
 from cometmq.tests.formats.cases import new_store, unpack
 
 TOPIC = revive_topic("DefaultCluster")

@@ -11,9 +11,9 @@ from cometmq.broker.metadata.tables import Group, Topic
 from cometmq.broker.pop.reviver import SLICE
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.properties import decode_properties
-from cometmq.store.record import Message, decode_delivery
-from cometmq.store.results import AppendResult, PutStatus
+from cometmq.store.format.properties import decode_properties
+from cometmq.store.format.record import Message, decode_delivery
+from cometmq.store.format.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import Desk, desk, message, parse_received, run
 from cometmq.tests.broker.live import settings
 

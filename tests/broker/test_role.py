@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import life
-from cometmq.broker.life import BrokerLife
+from cometmq.broker import (
+    lifecycle as life,
+)
+from cometmq.broker.lifecycle import BrokerLifecycle
 from cometmq.broker.node import Node
 from cometmq.broker.server import Bound
 from cometmq.ha.engine import Role
@@ -89,14 +91,14 @@ def test_a_life_that_had_to_reopen_before_it_served_did_not(
 ) -> None:
     async def body() -> None:
         async with running(settings(tmp_path)) as live:
-            begin = BrokerLife.start
+            begin = BrokerLifecycle.start
 
-            async def begin_and_ask(begun: BrokerLife) -> Bound:
+            async def begin_and_ask(begun: BrokerLifecycle) -> Bound:
                 if live.server.lives == 1:
                     begun._ends.reopen("its leader had it cut again")
                 return await begin(begun)
 
-            monkeypatch.setattr(BrokerLife, "start", begin_and_ask)
+            monkeypatch.setattr(BrokerLifecycle, "start", begin_and_ask)
             live.server.life._ends.reopen("its leader had it cut")
             await until(lambda: live.server.lives == 3 and live.server.alive)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from cometmq.broker.journal.service import JournalService
 from cometmq.broker.node import Node
 from cometmq.broker.pop.ack import AckService
-from cometmq.broker.pull import PullService
+from cometmq.broker.pull.service import PullService
 from cometmq.proto import paths, v2
 from cometmq.tests.broker.desk import Desk, message, run
 from cometmq.tests.broker.live import until

@@ -12,13 +12,13 @@ from typing import Any, Literal
 import pytest
 
 from cometmq.broker.metadata.tables import Topic
-from cometmq.broker.sending.plain import fifo_queue
+from cometmq.broker.sending.fast_path import fifo_queue
 from cometmq.broker.sending.sender import GATHER_LONG_S, GATHER_S, next_gather_s
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
-from cometmq.store.record import Message, decode, unpack_host
-from cometmq.store.results import PutStatus
+from cometmq.store.format.record import Message, decode, unpack_host
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import settings
 

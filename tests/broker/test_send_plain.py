@@ -7,14 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.convert import SYS_COMPRESSED
+from cometmq.broker.messages.convert import SYS_COMPRESSED
+from cometmq.broker.messages.stored_properties import encode_sent
+from cometmq.broker.messages.validation import MIXED, check_message_type, check_messages
 from cometmq.broker.metadata.tables import PERM_READ, Topic
-from cometmq.broker.sending.plain import Origin, fifo_queue, lane_of, prepare_plain
-from cometmq.broker.stored_properties import encode_sent
-from cometmq.broker.validation import MIXED, check_message_type, check_messages
+from cometmq.broker.sending.fast_path import Origin, fifo_queue, lane_of, prepare_plain
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.record import pack_host
+from cometmq.store.format.record import pack_host
 from cometmq.tests.broker.desk import message
 
 NOW_MS = 1_795_255_684_123

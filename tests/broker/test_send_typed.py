@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.messages.validation import MIXED, Draft
 from cometmq.broker.sending.answer import Special
-from cometmq.broker.sending.typed import SpecialType
-from cometmq.broker.validation import MIXED, Draft
+from cometmq.broker.sending.checked_path import SpecialType
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.record import Message, decode
-from cometmq.store.results import AppendResult, PutStatus
+from cometmq.store.format.record import Message, decode
+from cometmq.store.format.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import Desk, desk, message, run
 
 

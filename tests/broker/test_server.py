@@ -14,7 +14,7 @@ from cometmq.broker.metadata.log import META_TOPIC
 from cometmq.front.errors import PortInUseError
 from cometmq.front.grpcio_door import GrpcioDoor
 from cometmq.proto import paths, v1, v2
-from cometmq.store.errors import StoreLockedError
+from cometmq.store.format.errors import StoreLockedError
 from cometmq.tests.broker.live import (
     RpcError,
     assignment,

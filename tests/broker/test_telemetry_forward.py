@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from cometmq.broker.cluster_view import GroupView
 from cometmq.broker.metadata.tables import Topic
+from cometmq.broker.routing.cluster_view import GroupView
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import Live, nameserver, running, settings, until

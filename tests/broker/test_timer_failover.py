@@ -10,9 +10,9 @@ from cometmq.broker.delay.delayed import delayed_message
 from cometmq.broker.metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
-from cometmq.store.properties import SCHEDULE_TOPIC
-from cometmq.store.record import Message, decode
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.store.format.properties import SCHEDULE_TOPIC
+from cometmq.store.format.record import Message, decode
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import follower_of, running, settings, until
 from cometmq.tests.broker.timing import with_store

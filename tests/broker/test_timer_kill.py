@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from cometmq.proto import paths, v1, v2
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.broker.desk import message, resource, run
 from cometmq.tests.broker.live import create_topic, running, settings, until

@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
-from cometmq.store.properties import decode_properties
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.store.format.properties import decode_properties
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.broker.desk import desk, run
 from cometmq.tests.broker.timing import (
     GROUP,

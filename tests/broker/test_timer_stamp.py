@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.delay.timer_stamp import DEQUEUED, ENQUEUED, ROLLED, number, stamped
-from cometmq.broker.stored_properties import in_bucket_order
-from cometmq.store.properties import decode_properties, encode_properties
-from cometmq.store.record import Record, decode
-from cometmq.store.timer_rules import TIMER_TOPIC
+from cometmq.broker.delay.delivery_copy import DEQUEUED, ENQUEUED, ROLLED, number, stamped
+from cometmq.broker.messages.stored_properties import in_bucket_order
+from cometmq.store.format.properties import decode_properties, encode_properties
+from cometmq.store.format.record import Record, decode
+from cometmq.store.timer.rules import TIMER_TOPIC
 from cometmq.tests.formats.cases import TIMED, dispatch_all, new_store, unpack
 
 NAMES = st.sampled_from(

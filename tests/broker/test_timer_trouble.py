@@ -14,11 +14,11 @@ import pytest
 from cometmq.broker.metadata.tables import Topic
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
-from cometmq.store.errors import OffsetOutOfRangeError
+from cometmq.store.format.errors import OffsetOutOfRangeError
 from cometmq.store.message_store import MessageStore
-from cometmq.store.timer_check import TimerCheck
-from cometmq.store.timer_rules import TIMER_TOPIC
-from cometmq.store.timer_store import TimerFlush
+from cometmq.store.timer.checkpoint import TimerCheckpoint
+from cometmq.store.timer.rules import TIMER_TOPIC
+from cometmq.store.timer.store import TimerFlush
 from cometmq.tests.broker.desk import desk, run
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.timing import (
@@ -54,11 +54,11 @@ def test_the_progress_on_disk_moves_only_behind_the_log(
             k.advance(HOUR + 10_000)
             await arrives(k, b"x")
             await until(
-                lambda: check.exists() and TimerCheck.decode(check.read_bytes()).counter > 2
+                lambda: check.exists() and TimerCheckpoint.decode(check.read_bytes()).counter > 2
             )
-            assert TimerCheck.decode(check.read_bytes()).last_read_ms <= due
-        assert TimerCheck.decode(check.read_bytes()).last_read_ms > due
-        assert TimerCheck.decode(check.read_bytes()).last_timer_queue_offset == 1
+            assert TimerCheckpoint.decode(check.read_bytes()).last_read_ms <= due
+        assert TimerCheckpoint.decode(check.read_bytes()).last_read_ms > due
+        assert TimerCheckpoint.decode(check.read_bytes()).last_timer_queue_offset == 1
 
     run(test())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.broker.trace.records import RECORDS_MAX, TRACE_TOPIC, Published, TraceBatch
 from cometmq.proto import v2
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.broker.desk import Desk, desk, message, run
 
 

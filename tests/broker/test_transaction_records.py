@@ -26,8 +26,8 @@ from cometmq.broker.transactions.records import (
     parked,
     parse_id,
 )
-from cometmq.store.properties import decode_properties, encode_properties
-from cometmq.store.record import Message, Record, encode
+from cometmq.store.format.properties import decode_properties, encode_properties
+from cometmq.store.format.record import Message, Record, encode
 from cometmq.tests.formats.cases import records_of, unpack
 
 CASES = ["transaction", "grpc"]

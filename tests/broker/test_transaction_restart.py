@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cometmq.broker.transactions.records import HALF_TOPIC
 from cometmq.proto import paths, v1, v2
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import create_topic, running, settings, until

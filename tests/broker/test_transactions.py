@@ -16,9 +16,9 @@ from cometmq.broker.transactions.records import GROUP, HALF_TOPIC, OP_TOPIC
 from cometmq.front.context import RequestContext
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.config_file import dumps
-from cometmq.store.config_files import problems
-from cometmq.store.record import Message, encode_properties
+from cometmq.store.config.catalog import problems
+from cometmq.store.format.json_file import dumps
+from cometmq.store.format.record import Message, encode_properties
 from cometmq.tests.broker.desk import Desk, desk, message, run
 from cometmq.tests.broker.live import Settings, running, settings, until
 from cometmq.tests.broker.test_observed import samples

@@ -19,10 +19,10 @@ from cometmq.broker.transactions.checks import CheckRounds
 from cometmq.broker.transactions.reader import TransactionReader
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.errors import DiskFullError
+from cometmq.store.format.errors import DiskFullError
 from cometmq.store.message_store import MessageStore
-from cometmq.store.timer_store import TimerStore
-from cometmq.store.timer_unit import TimerUnit
+from cometmq.store.timer.store import TimerStore
+from cometmq.store.timer.unit import TimerUnit
 from cometmq.tests.broker.desk import desk, parse_received, run
 from cometmq.tests.broker.lite_desk import ADD, MINUTE_MS, NONE, PARENT, lite
 from cometmq.tests.broker.live import settings, until

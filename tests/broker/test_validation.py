@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.filters import TagFilter, parse_filter
-from cometmq.broker.validation import (
+from cometmq.broker.messages.filters import TagFilter, parse_filter
+from cometmq.broker.messages.validation import (
     MAX_DELAY_MS,
     MIXED,
     check_group,
@@ -23,7 +23,7 @@ from cometmq.broker.validation import (
 )
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.store.property_names import RESERVED_PROPERTIES
+from cometmq.store.format.property_names import RESERVED_PROPERTIES
 from cometmq.tests.broker.desk import message
 
 NOW_MS = 1_800_000_000_000

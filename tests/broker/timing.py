@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.proto import v2
-from cometmq.store.record import Record, decode
+from cometmq.store.format.record import Record, decode
 from cometmq.tests.broker.desk import Desk, message
 from cometmq.tests.broker.live import Settings, settings, until
 

@@ -13,7 +13,7 @@ from cometmq.broker.clients.registry import Client
 from cometmq.broker.transactions.records import OP_TOPIC, op_offsets
 from cometmq.proto import paths, v1, v2
 from cometmq.proto.errors import WireError
-from cometmq.store.record import Record, decode
+from cometmq.store.format.record import Record, decode
 from cometmq.tests.broker.desk import Desk, message, resource
 from cometmq.tests.broker.live import Live, telemetry
 from cometmq.tests.harness.wire import Wire

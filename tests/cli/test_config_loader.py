@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.cli import properties
-from cometmq.cli.config_loader import Loaded, load, schema
+from cometmq.cli.config import properties
+from cometmq.cli.config.loader import Loaded, load, schema
+from cometmq.cli.config.sources import broker_owners, namesrv_owners
 from cometmq.cli.errors import CliError, Exit
-from cometmq.cli.owners import broker_owners, namesrv_owners
 
 
 class Colour(StrEnum):
@@ -143,7 +143,7 @@ def real_owners() -> list[type]:
     from cometmq.front.config import DoorConfig
     from cometmq.ha.config import HaConfig
     from cometmq.nameserver.config import NameserverConfig
-    from cometmq.store.config import StoreConfig
+    from cometmq.store.config.store_config import StoreConfig
 
     return [BrokerConfig, StoreConfig, HaConfig, DoorConfig, NameserverConfig]
 

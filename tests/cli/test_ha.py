@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.errors import CliError, Exit
-from cometmq.cli.ha import ha
-from cometmq.cli.ha_doors import find
-from cometmq.cli.ha_static import StaticFailover, Wish
-from cometmq.cli.promote import Watch, promote, rewrite
+from cometmq.cli.ha.command import ha
+from cometmq.cli.ha.doors import find
+from cometmq.cli.ha.promote import Watch, promote, rewrite
+from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
 from cometmq.proto import v1
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
 
@@ -288,7 +288,7 @@ def test_the_watch_waits_and_puts_an_old_leader_right(stack: ExitStack) -> None:
     old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, end=1100)
     namesrv = static(stack, old, other)
     said: list[str] = []
-    watch = Watch(lambda: find(namesrv, "", ())[0], Wish(), 5.0, {}, said.append)
+    watch = Watch(lambda: find(namesrv, "", ())[0], PromotionRequest(), 5.0, {}, said.append)
     assert not watch.step(0.0)
     old.role = "follower"
     assert not watch.step(1.0)  # silent, not for long enough
@@ -305,7 +305,7 @@ def test_a_promotion_that_is_not_confirmed_is_said(stack: ExitStack) -> None:
     other.handlers.pop("/cometmq.v1.ReplicaControl/Status")
     replicas = find(namesrv, "", ())[0]
     with pytest.raises(CliError, match="No replica"):
-        StaticFailover(replicas, Wish(timeout_s=0.2), lambda _: None).failover()
+        StaticFailover(replicas, PromotionRequest(timeout_s=0.2), lambda _: None).failover()
 
 
 def test_rewriting_keeps_everything_else(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.cli.cluster.layout import DataDirectory
 from cometmq.cli.errors import CliError
-from cometmq.cli.layout import DataDirectory
 
 
 def test_a_second_supervisor_is_refused_and_told_what_to_do(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.cli.banner import banner, durability, endpoints, in_sync
-from cometmq.cli.layout import DataDirectory
-from cometmq.cli.plan import Options, Plan, make_plans
+from cometmq.cli.cluster.banner import banner, durability, endpoints, in_sync
+from cometmq.cli.cluster.layout import DataDirectory
+from cometmq.cli.cluster.plan import Options, Plan, make_plans
 
 
 def plans(path: Path, **options: Any) -> dict[str, Plan]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.cli import properties
+from cometmq.cli.config import properties
 
 TEXT = st.text(max_size=30)
 KEYS = st.text(min_size=1, max_size=20)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.disk import Disk
-from cometmq.store.ownership import Ownership
+from cometmq.store.format.disk import Disk
+from cometmq.store.store_lock import StoreLock
 from cometmq.tests.formats.cases import digests, manifest, unpack
 from cometmq.tests.store.damage import Site, zero
 
@@ -164,7 +164,7 @@ def test_a_damaged_log_is_reported_and_left(root: Path) -> None:
 
 def test_a_store_in_use_is_not_repaired(root: Path) -> None:
     zero(Site(root).unit("TopicNormal", 1, 30))
-    owner = Ownership(root, Disk())
+    owner = StoreLock(root, Disk())
     owner.acquire()
     try:
         done = store("repair", root)

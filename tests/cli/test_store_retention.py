@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from cometmq.cli.main import cli
-from cometmq.store.archive_watermark import ArchiveWatermark
-from cometmq.store.disk import Disk, Space
+from cometmq.store.format.disk import Disk, Space
+from cometmq.store.retention.archive_watermark import ArchiveWatermark
 from cometmq.tests.store.kit import SEGMENT, Kit, filled
 
 HOUR_S = 3_600

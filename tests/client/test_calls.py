@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from cometmq.client import calls
-from cometmq.client.addresses import Target
-from cometmq.client.calls import CallFailed, Calls, GrpcioCalls, NativeCalls
+from cometmq.client.transport import calls
+from cometmq.client.transport.addresses import Target
+from cometmq.client.transport.calls import CallFailed, Calls, GrpcioCalls, NativeCalls
 
 native = pytest.mark.skipif(
     calls.NativeClient is None, reason="the native half is not installed (scripts/native_door)"

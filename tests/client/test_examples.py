@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.client.testing import TestBroker
+from cometmq.client.testing.broker import TestBroker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "sdk.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.client.addresses import parse_endpoints, target_of
-from cometmq.client.credentials import Caller, Credentials
 from cometmq.client.errors import NotFound, ServerFailed, TooManyRequests, refused
 from cometmq.client.filters import Filter, sql, subscriptions
 from cometmq.client.identity import MessageIds, client_id
 from cometmq.client.message import read_message
 from cometmq.client.outgoing import outgoing
-from cometmq.client.pausing import read_policy
+from cometmq.client.retry_policy import read_policy
 from cometmq.client.routes import Isolation, next_queue, queue_of_group, read_route
+from cometmq.client.transport.addresses import parse_endpoints, target_of
+from cometmq.client.transport.credentials import Caller, Credentials
 from cometmq.proto import v2
 
 NOW_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ import pytest
 
 import cometmq
 from cometmq.client.errors import TooManyRequests
-from cometmq.client.testing import BrokerFailed, TestBroker, duration_ms
+from cometmq.client.testing.broker import BrokerFailed, TestBroker, duration_ms
 from cometmq.proto import paths, v1
 
 pytest_plugins = ["pytester"]
@@ -167,7 +167,7 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester: pytest.Pytester) -> Non
     )
     installed = {point.name for point in entry_points(group="pytest11")}
     # Where the package was installed before it had the plugin, say its name.
-    named = () if "cometmq" in installed else ("-p", "cometmq.client.pytest_plugin")
+    named = () if "cometmq" in installed else ("-p", "cometmq.client.testing.pytest_plugin")
     result = pytester.runpytest_subprocess(*named, "-q")
     result.assert_outcomes(passed=2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import cometmq
-from cometmq.client.container import CometMQContainer, ContainerCommandFailed
+from cometmq.client.testing.container import CometMQContainer, ContainerCommandFailed
 
 
 def main() -> None:

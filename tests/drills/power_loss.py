@@ -3,7 +3,7 @@
     python -m cometmq.tests.drills.power_loss arm STORE              before the broker's first start
     python -m cometmq.tests.drills.power_loss lose STORE [--seed N]  after SIGKILL of the broker
 
-`arm` makes the folder that a broker with `testHooks=true` keeps its shadows in (`store/shadow_disk.py`). `lose` decides for every
+`arm` makes the folder that a broker with `testHooks=true` keeps its shadows in (`store/log/power_loss_disk.py`). `lose` decides for every
 4 KiB page of the log that is not as it was flushed last: it reached the disk, it did not, or a part of its sectors did;
 then it writes a new boot id, so that the replica knows that its machine went down. What it took is printed as JSON.
 """
@@ -19,8 +19,8 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cometmq.ha.boot_id import OVERRIDE_NAME
-from cometmq.store.shadow_disk import FOLDER
+from cometmq.ha.state.boot_id import OVERRIDE_NAME
+from cometmq.store.log.power_loss_disk import FOLDER
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512

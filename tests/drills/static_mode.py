@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cometmq.cli.promote import value_of
+from cometmq.cli.ha.promote import value_of
 
 from .moves import archives, epoch, expect_no_cut, ha, quiet, replay
 from .stage import Stage
@@ -56,7 +56,7 @@ def watched(s: Stage) -> None:
     }
     words = [word for number, path in files.items() for word in ("--conf", f"{number}={path}")]
     watch = subprocess.Popen(
-        [*(sys.executable, "-P", "-m", "cometmq.cli.promote", "--watch", "--once"),
+        [*(sys.executable, "-P", "-m", "cometmq.cli.ha.promote", "--watch", "--once"),
          *("--after", "0.5", "--every", "0.1", *words),
          *("--namesrv", s.plant.namesrv_address("ns0"))],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cometmq.ha import epochs_file
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
+from cometmq.ha.state import epochs_file
 from cometmq.tests.drills import logwalk, report, timeline, verdict
 from cometmq.tests.drills.history import Counter, History, read
 

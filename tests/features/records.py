@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cometmq.broker.node import Node
+from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import PutStatus
-from cometmq.store.record import Message, encode_properties, pack_host
 
 
 def append(

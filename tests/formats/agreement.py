@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from cometmq.store.format.record import Record, decode, unpack_host
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Record, decode, unpack_host
 from cometmq.tests.formats.cases import host, queues_of
 
 View = dict[str, Any]

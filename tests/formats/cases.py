@@ -24,9 +24,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Record, decode
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Record, decode
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = tuple(sorted(path.name[:-7] for path in GOLDEN.glob("*.tar.gz")))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store.format.record import Message, decode, encode_record
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.record import Message, decode, encode_record
 from cometmq.tests.formats.agreement import check_key_queries, check_queues, check_units
 from cometmq.tests.formats.cases import (
     BLANK_MAGIC,

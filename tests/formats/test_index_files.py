@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.index_file import IndexLayout, guess_layout, index_files
+from cometmq.store.format.index_file import IndexLayout, guess_layout, index_files
 from cometmq.store.message_store import MessageStore
 from cometmq.store.query import KeyQuery, StoreQuery
 from cometmq.tests.formats.cases import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.offsets import ConsumerOffsets
-from cometmq.store.config_file import load, loads
+from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets
+from cometmq.store.format.json_file import load, loads
 from cometmq.tests.formats.cases import CASES, NOW_MS, read_back, unpack
 
 Key = tuple[str, str, int]

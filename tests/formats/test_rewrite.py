@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.store.format.record import Message, Record, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.record import Message, Record, pack_host
 from cometmq.tests.formats.cases import (
     REWRITTEN,
     config_of,

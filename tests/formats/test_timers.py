@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
+from cometmq.store.config.delay_levels import DelayOffsets, due_ms, queue_of
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.properties import SCHEDULE_TOPIC, java_hash
+from cometmq.store.format.record import MAGIC_BLANK, Record, decode
 from cometmq.store.message_store import MessageStore
-from cometmq.store.properties import SCHEDULE_TOPIC, java_hash
-from cometmq.store.record import MAGIC_BLANK, Record, decode
-from cometmq.store.schedule import DelayOffsets, due_ms, queue_of
-from cometmq.store.timer_check import TimerCheck
-from cometmq.store.timer_log import END, TimerLog
-from cometmq.store.timer_rules import (
+from cometmq.store.timer.checkpoint import TimerCheckpoint
+from cometmq.store.timer.log import END, TimerLog
+from cometmq.store.timer.rules import (
     DELETE_KEY,
     DELIVER_MS,
     OUT_MS,
@@ -33,9 +33,9 @@ from cometmq.store.timer_rules import (
     place,
     rounded,
 )
-from cometmq.store.timer_store import DUE, KNOWN, TimerStore
-from cometmq.store.timer_unit import UNIT_BYTES, TimerUnit
-from cometmq.store.timer_wheel import FILE_BYTES, SLOT_BYTES, Slot, TimerWheel, read_slots
+from cometmq.store.timer.store import DUE, KNOWN, TimerStore
+from cometmq.store.timer.unit import UNIT_BYTES, TimerUnit
+from cometmq.store.timer.wheel import FILE_BYTES, SLOT_BYTES, Slot, TimerWheel, read_slots
 from cometmq.tests.formats.cases import TIMED, dispatch_all, manifest, new_store, read_back, unpack
 
 
@@ -67,7 +67,7 @@ def timers_of(root: Path, store: MessageStore) -> TimerStore:
 
 def stopped_ms(root: Path) -> int:
     """When the broker stopped: by the version of its last timer checkpoint."""
-    return TimerCheck.decode((root / "config" / "timercheck").read_bytes()).version_ms
+    return TimerCheckpoint.decode((root / "config" / "timercheck").read_bytes()).version_ms
 
 
 def timer_files(root: Path) -> dict[str, bytes]:
@@ -111,7 +111,7 @@ def test_every_unit_and_slot_encodes_to_its_own_bytes(root: Path, store: Message
             assert slot.time % (FILE_BYTES // SLOT_BYTES) == index
     assert (root / "timerwheel").read_bytes() == wheel
     check = (root / "config" / "timercheck").read_bytes()
-    assert TimerCheck.decode(check).encode() == check[:56]
+    assert TimerCheckpoint.decode(check).encode() == check[:56]
     assert check[56:] == bytes(4096 - 56)
 
 
@@ -172,7 +172,7 @@ def delivered_keys(said: dict[str, Any]) -> set[str]:
 def test_recovery_finds_what_apaches_found(case: str, root: Path, store: MessageStore) -> None:
     """Nothing is changed; what is pending is what Apache had not delivered."""
     before = timer_files(root)
-    check = TimerCheck.decode(before["config/timercheck"])
+    check = TimerCheckpoint.decode(before["config/timercheck"])
     timers = timers_of(root, store)
     report = timers.recover(stopped_ms(root))
     assert timer_files(root) == before

@@ -23,7 +23,7 @@ from cometmq.front.context import RequestContext
 from cometmq.front.door import Door, choose_door
 from cometmq.front.event_loop import loop_factory
 from cometmq.front.faults import FaultTable
-from cometmq.front.later import Later
+from cometmq.front.reply_future import ReplyFuture
 from cometmq.front.service import HALF_CLOSED, Kind, Method, Outbound, OutboundFull, status_failure
 from cometmq.proto import paths, v2
 from cometmq.proto.errors import RpcFailure, WireError
@@ -94,7 +94,7 @@ class TestServices:
     __test__ = False
     contexts: list[RequestContext] = field(default_factory=list)
     futures: list["asyncio.Future[Any]"] = field(default_factory=list)
-    laters: list[Later] = field(default_factory=list)
+    laters: list[ReplyFuture] = field(default_factory=list)
     sessions: list[TalkSession] = field(default_factory=list)
     undelivered: int = 0
     generators_closed: int = 0
@@ -145,10 +145,10 @@ class TestServices:
         self.futures.append(future)
         return future
 
-    def lighter(self, request: bytes, ctx: RequestContext) -> Later:
+    def lighter(self, request: bytes, ctx: RequestContext) -> ReplyFuture:
         """What `later` gives, as the lighter kind; the request "now" is answered already."""
         ctx.on_undelivered = self.count_undelivered
-        answer = Later()
+        answer = ReplyFuture()
         if request == b"now":
             answer.set_result(b"at once")
         self.laters.append(answer)

@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from cometmq.ha.core.group_state import GroupState, Member, Policy
-from cometmq.ha.state_codec import addresses_from, ref_from, state_message
+from cometmq.ha.state.state_codec import addresses_from, ref_from, state_message
 from cometmq.proto import paths, v1
 
 LEASE_MS = 1500

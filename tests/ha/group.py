@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from cometmq.ha import pending
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy, Ref
 from cometmq.ha.core.in_sync_events import ProposeIsr
 from cometmq.ha.core.replica import DirectiveArrived, LeaseRenewed, Order, Role
-from cometmq.store.config import StoreConfig
+from cometmq.ha.rejoin import pending
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.ha.live import SEGMENT, Live, until
 
 LEASE_NS = 10**12

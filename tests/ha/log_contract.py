@@ -6,8 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from cometmq.ha.log import ReplicatedLog
-from cometmq.store.errors import StoreError
+from cometmq.ha.stream.log import ReplicatedLog
+from cometmq.store.format.errors import StoreError
 
 SEGMENT = 8192
 SIZES = (10, 500, 1, 1500, 3000, 40, 2500, 2500, 2500, 700, 6000, 5)

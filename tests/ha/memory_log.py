@@ -8,7 +8,7 @@ import struct
 import zlib
 from bisect import bisect_right
 
-from cometmq.store.errors import OffsetOutOfRangeError
+from cometmq.store.format.errors import OffsetOutOfRangeError
 
 _LENGTH = struct.Struct(">I")
 _BLANK_BIT = 1 << 31

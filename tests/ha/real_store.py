@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.record import Message, pack_host
 
 HOST = pack_host("127.0.0.1", 8081)
 

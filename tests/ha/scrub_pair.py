@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from cometmq.ha.scrub import Options, Scrub
-from cometmq.ha.scrub_peer import Peer, PeerError
+from cometmq.ha.scrub.peer import Peer, PeerError
+from cometmq.ha.scrub.scrub import Options, Scrub
 from cometmq.proto import v1
 from tests.store.kit import Kit
 

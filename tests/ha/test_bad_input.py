@@ -8,8 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.ha import epochs_file, frames
-from cometmq.ha.boot_id import OVERRIDE_NAME
+from cometmq.ha.state import (
+    epochs_file,
+)
+from cometmq.ha.state.boot_id import OVERRIDE_NAME
+from cometmq.ha.stream import (
+    frames,
+)
 from cometmq.proto import paths, v1
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, run, until

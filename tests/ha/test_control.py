@@ -9,8 +9,8 @@ import pytest
 
 from cometmq.ha.core.group_state import GroupState, Policy
 from cometmq.ha.core.replica import Role
-from cometmq.ha.state_codec import state_message
-from cometmq.ha.token import token_metadata
+from cometmq.ha.state.state_codec import state_message
+from cometmq.ha.stream.token import token_metadata
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.group import Replica as Elected

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cometmq.ha import archive, pending
 from cometmq.ha.core.group_state import Policy
 from cometmq.ha.core.replica import Role
-from cometmq.store.config import StoreConfig
+from cometmq.ha.rejoin import archive, pending
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.ha.fake_controller import FakeController
 from cometmq.tests.ha.live import SEGMENT, Live, assert_equal_logs, until
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha import epochs_file
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
-from cometmq.ha.epoch_scan import EPOCH_START_TAG, META_TOPIC, scan
 from cometmq.ha.errors import DamagedStateError
+from cometmq.ha.state import epochs_file
+from cometmq.ha.state.epoch_scan import EPOCH_START_TAG, META_TOPIC, scan
 from cometmq.proto import v1
 from tests.store.kit import Kit
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.ha import frames
 from cometmq.ha.core import follower_events, hello
+from cometmq.ha.stream import frames
 from cometmq.proto import v1
 
 
@@ -37,7 +37,7 @@ def test_a_payload_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_cores_names_are_the_wires() -> None:
     for code in hello.RejectCode:
         assert v1.RejectCode.Name(v1.RejectCode.Value(code.value)) == code.value
-    for complaint in follower_events.Complaint:
+    for complaint in follower_events.NackReason:
         assert v1.NackCode.Name(v1.NackCode.Value(complaint.value)) == complaint.value
 
 

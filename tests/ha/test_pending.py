@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha import pending
 from cometmq.ha.errors import DamagedStateError
-from cometmq.ha.pending import CUT, RESEED, Plan
-from cometmq.ha.replica_meta import META_NAME
-from cometmq.ha.slots import SlotFile
-from cometmq.store.disk import Disk
-from cometmq.store.errors import StoreError, StoreLockedError
+from cometmq.ha.rejoin import pending
+from cometmq.ha.rejoin.pending import CUT, RESEED, Plan
+from cometmq.ha.state.replica_meta import META_NAME
+from cometmq.ha.state.slots import SlotFile
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import StoreError, StoreLockedError
 from tests.store.kit import Kit
 
 

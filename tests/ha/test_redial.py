@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.client.calls import GrpcioCalls
-from cometmq.client.connection import Connection
-from cometmq.ha import redial
-from cometmq.ha.controller_link import _Session
-from cometmq.ha.redial import RedialedChannel
+from cometmq.client.transport.calls import GrpcioCalls
+from cometmq.client.transport.connection import Connection
+from cometmq.ha.role.controller_link import _Session
+from cometmq.ha.stream import redial
+from cometmq.ha.stream.redial import RedialedChannel
 from cometmq.proto import v1
 
 SILENT = "/test.Silent/Call"

@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha import archive, epochs_file, pending
 from cometmq.ha.core.epochs import EpochHistory, EpochStart
-from cometmq.ha.pending import CUT, Plan
-from cometmq.ha.positions import POSITIONS_NAME
-from cometmq.ha.slots import SlotFile
-from cometmq.store.checkpoint import CheckpointFile
-from cometmq.store.disk import Disk
-from cometmq.store.errors import DiskFullError, StoreError
-from cometmq.store.record import encode_properties
-from cometmq.store.timer_check import TimerCheck, TimerCheckFile
+from cometmq.ha.rejoin import (
+    archive,
+    pending,
+)
+from cometmq.ha.rejoin.pending import CUT, Plan
+from cometmq.ha.state import (
+    epochs_file,
+)
+from cometmq.ha.state.positions import POSITIONS_NAME
+from cometmq.ha.state.slots import SlotFile
+from cometmq.store.format.checkpoint import CheckpointFile
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import DiskFullError, StoreError
+from cometmq.store.format.record import encode_properties
+from cometmq.store.timer.checkpoint import TimerCheckpoint, TimerCheckpointFile
 from tests.store.fake_disk import FakeDisk, Fate
 from tests.store.kit import LIMIT, Kit, assert_whole, filled, message
 
@@ -333,11 +339,11 @@ def test_timers_that_the_tail_delivered_are_due_again(tmp_path: Path) -> None:
     store.kit.store.append_many([message(properties=properties)])
     store.kit.dispatch()
     store.kit.close()
-    file = TimerCheckFile(str(tmp_path / "config" / "timercheck"), Disk())
-    file.save(TimerCheck(last_read_ms=1_700_000_500_000, last_timer_queue_offset=7))
+    file = TimerCheckpointFile(str(tmp_path / "config" / "timercheck"), Disk())
+    file.save(TimerCheckpoint(last_read_ms=1_700_000_500_000, last_timer_queue_offset=7))
     file.close()
     store.cut()
-    check = TimerCheckFile(str(tmp_path / "config" / "timercheck"), Disk()).load()
+    check = TimerCheckpointFile(str(tmp_path / "config" / "timercheck"), Disk()).load()
     assert check is not None
     assert check.last_read_ms == 1_699_999_988_000
     assert check.last_timer_queue_offset == 7, "nothing of the timer topic went"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.ha import frames
+from cometmq.ha.stream import frames
 from cometmq.tests.ha.live import (
     SEGMENT,
     Live,

@@ -4,9 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from cometmq.ha import archive, epochs_file
 from cometmq.ha.core.group_state import Policy
 from cometmq.ha.core.replica import DiskFailed, FenceOrdered, LeaseRenewed, Role
+from cometmq.ha.rejoin import (
+    archive,
+)
+from cometmq.ha.state import (
+    epochs_file,
+)
 from cometmq.proto import v1
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.live import assert_equal_logs, log_bytes, until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Ref
-from cometmq.ha.room import RoomWatch
-from cometmq.ha.scrub_peer import Peer, PeerError
+from cometmq.ha.role.disk_full_handover import DiskFullHandover
+from cometmq.ha.scrub.peer import Peer, PeerError
 from cometmq.proto import v1, v2
 
 
@@ -53,8 +53,8 @@ class World:
         return Known(address)
 
     @property
-    def watch(self) -> RoomWatch:
-        return RoomWatch(self, self, self.peer)  # type: ignore[arg-type]
+    def watch(self) -> DiskFullHandover:
+        return DiskFullHandover(self, self, self.peer)  # type: ignore[arg-type]
 
 
 def test_a_replica_with_room_is_asked_to_lead() -> None:

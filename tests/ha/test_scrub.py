@@ -10,14 +10,14 @@ from typing import Any
 import grpc
 import pytest
 
-from cometmq.ha import digests
-from cometmq.ha.digests import SegmentDigest
-from cometmq.ha.scrub import Scrub
-from cometmq.ha.scrub_peer import Peer
+from cometmq.ha.scrub.peer import Peer
+from cometmq.ha.scrub.scrub import Scrub
+from cometmq.ha.state import digests
+from cometmq.ha.state.digests import SegmentDigest
 from cometmq.proto import paths, v1
-from cometmq.store.disk import Disk
-from cometmq.store.errors import CorruptLogError
-from cometmq.store.results import GetStatus
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.format.results import GetStatus
 from tests.ha.scrub_pair import COUNT, Near, Pair, Replica
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from cometmq.ha import digests
+from cometmq.ha.state import digests
 from tests.ha.scrub_pair import Pair
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.ha.errors import DamagedStateError, WrongReplicaError
-from cometmq.ha.positions import POSITIONS_NAME, Positions
-from cometmq.ha.replica_meta import META_NAME, Identity, start_replica
-from cometmq.ha.slots import SLOT_BYTES, SlotFile, decode_slot, encode_slot
-from cometmq.store.disk import Disk
+from cometmq.ha.state.positions import POSITIONS_NAME, Positions
+from cometmq.ha.state.replica_meta import META_NAME, Identity, start_replica
+from cometmq.ha.state.slots import SLOT_BYTES, SlotFile, decode_slot, encode_slot
+from cometmq.store.format.disk import Disk
 
 IDENTITY = Identity("cluster", "group", 1)
 STATES = st.dictionaries(st.text(max_size=20), st.integers() | st.text(max_size=50), max_size=8)

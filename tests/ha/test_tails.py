@@ -7,13 +7,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from cometmq.ha import archive, pending, tails
-from cometmq.ha.pending import CUT, Plan
-from cometmq.ha.tail_key import same_bytes
-from cometmq.ha.tail_messages import ORIGIN
+from cometmq.ha.rejoin import (
+    archive,
+    pending,
+)
+from cometmq.ha.rejoin import (
+    diverged_tails as tails,
+)
+from cometmq.ha.rejoin.diverged_key import same_bytes
+from cometmq.ha.rejoin.diverged_messages import ORIGIN
+from cometmq.ha.rejoin.pending import CUT, Plan
 from cometmq.proto import v1, v2
-from cometmq.store.disk import Disk
-from cometmq.store.record import Message, encode_properties
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.record import Message, encode_properties
 from tests.store.kit import Kit, message
 
 

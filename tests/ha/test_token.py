@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.ha.token import TOKEN_KEY, is_admitted, token_metadata
+from cometmq.ha.stream.token import TOKEN_KEY, is_admitted, token_metadata
 
 FAR = "ipv4:192.0.2.7:5000"
 

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha import pending, tails
 from cometmq.ha import upkeep as upkeep_module
-from cometmq.ha.pending import CUT, Plan
-from cometmq.ha.room import RoomWatch
-from cometmq.ha.scrub_peer import Peer
+from cometmq.ha.rejoin import (
+    diverged_tails as tails,
+)
+from cometmq.ha.rejoin import (
+    pending,
+)
+from cometmq.ha.rejoin.pending import CUT, Plan
+from cometmq.ha.role.disk_full_handover import DiskFullHandover
+from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.upkeep import Upkeep
 from cometmq.proto import v1, v2
 from tests.ha.live import SEGMENT, Live, Pair, assert_equal_logs, files_of, run, until
@@ -124,7 +129,7 @@ def test_a_leader_without_room_asked_nobody(
     """The watch was there and nobody ran it."""
     asked: list[bool] = []
 
-    async def hand_over(watch: RoomWatch) -> bool:
+    async def hand_over(watch: DiskFullHandover) -> bool:
         asked.append(True)
         return True
 
@@ -135,7 +140,7 @@ def test_a_leader_without_room_asked_nobody(
         await until(lambda: bool(asked))
         await side.stop()
 
-    monkeypatch.setattr(RoomWatch, "hand_over", hand_over)
+    monkeypatch.setattr(DiskFullHandover, "hand_over", hand_over)
     run(tmp_path, story)
 
 

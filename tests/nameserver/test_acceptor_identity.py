@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cometmq.ha.core.cas_register import Ballot, Vote
+from cometmq.nameserver.acceptor_store import ID_FILE, AcceptorStore
 from cometmq.nameserver.acceptors import Acceptor, Doubles, OwnAcceptor, PeerAcceptor
-from cometmq.nameserver.cells import ID_FILE, Cells
-from cometmq.nameserver.deciding import DecidingTogether
+from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.register_store import Register, recover
 from cometmq.nameserver.server import NameserverServer
@@ -27,9 +27,9 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(scenario())  # type: ignore[arg-type]
 
 
-def opened(directory: Path) -> Cells:
+def opened(directory: Path) -> AcceptorStore:
     directory.mkdir(exist_ok=True)
-    cells = Cells(directory)
+    cells = AcceptorStore(directory)
     cells.open()
     return cells
 
@@ -46,13 +46,13 @@ async def with_votes(directory: Path) -> str:
 @asynccontextmanager
 async def nameserver(
     directory: Path, port: int, peers: list[str]
-) -> AsyncIterator[DecidingTogether]:
+) -> AsyncIterator[ReplicatedControllerHost]:
     config = controller_config(directory, listen_port=port, controller_peers=",".join(peers))
     server = NameserverServer(config)
     await server.start()
     try:
         deciding = server._deciding
-        assert isinstance(deciding, DecidingTogether)
+        assert isinstance(deciding, ReplicatedControllerHost)
         yield deciding
     finally:
         await server.stop(0.2)

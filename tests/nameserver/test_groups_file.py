@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cometmq.ha.core.cas_register import Ballot
 from cometmq.ha.core.group_state import GroupState, Member, Ref
-from cometmq.nameserver.cells import CellRefusedError, Cells
+from cometmq.nameserver.acceptor_store import AcceptorRefusedError, AcceptorStore
 from cometmq.nameserver.groups_file import GroupsFile
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.record_file import DamagedFileError, RecordFile, encode_record, scan
@@ -175,19 +175,19 @@ def test_a_torn_tail_is_cut_and_a_damaged_file_is_kept_aside(tmp_path: Path) -> 
 
 def test_a_fresh_acceptor_does_not_vote_and_nonsense_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        cells = Cells(tmp_path)
+        cells = AcceptorStore(tmp_path)
         cells.open()
         with pytest.raises(StoreUnavailableError):
             await cells.prepare("group/g", Ballot(1, "a"))
         await cells.take_over({})
         assert (await cells.prepare("group/g", Ballot(2, "a"))).ok
         assert not (await cells.accept("group/g", Ballot(1, "z"), b"x")).ok
-        with pytest.raises(CellRefusedError):
+        with pytest.raises(AcceptorRefusedError):
             await cells.prepare("", Ballot(1, "a"))
-        with pytest.raises(CellRefusedError):
+        with pytest.raises(AcceptorRefusedError):
             await cells.accept("group/g", Ballot(3, "a"), b"x" * (2 << 20))
         await cells.close()
-        again = Cells(tmp_path)
+        again = AcceptorStore(tmp_path)
         again.open()
         assert again.votes
         assert again.peek("group/g").promised == Ballot(2, "a")
@@ -195,7 +195,7 @@ def test_a_fresh_acceptor_does_not_vote_and_nonsense_is_refused(tmp_path: Path) 
         await again.close()
         path = tmp_path / "cells"
         path.write_bytes(path.read_bytes()[:-1])
-        torn = Cells(tmp_path)
+        torn = AcceptorStore(tmp_path)
         torn.open()
         assert not torn.votes, "what was torn off may have been a promise"
         await torn.close()

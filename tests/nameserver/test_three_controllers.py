@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cometmq.nameserver.deciding import DecidingTogether
+from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.server import NameserverServer
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.nameserver.fake_broker import (
@@ -80,9 +80,9 @@ async def trio(root: Path) -> AsyncIterator[Trio]:
             await link.close()
 
 
-def together(server: NameserverServer) -> DecidingTogether:
+def together(server: NameserverServer) -> ReplicatedControllerHost:
     deciding = server._deciding
-    assert isinstance(deciding, DecidingTogether)
+    assert isinstance(deciding, ReplicatedControllerHost)
     return deciding
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.schema import COLUMNS
 from cometmq.pipeline.splits import plan
-from cometmq.store.consume_queue import UNIT
-from cometmq.store.record import BLANK, MAGIC_BLANK, Message, encode, encode_properties
+from cometmq.store.format.queue_unit import UNIT
+from cometmq.store.format.record import BLANK, MAGIC_BLANK, Message, encode, encode_properties
 from cometmq.tests.broker.live import Live, running, settings
 
 SEGMENT = 1 << 16

@@ -25,10 +25,10 @@ from cometmq.pipeline.archive.splits import SplitWork, archive_split, source_crc
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.pairs import Properties
 from cometmq.pipeline.slices import slices
-from cometmq.store.properties import decode_properties
-from cometmq.store.record import Message, encode_properties, pack_host
-from cometmq.store.scan import RawBytes, TopicTable, walk
-from cometmq.store.scan_files import open_bytes
+from cometmq.store.format.properties import decode_properties
+from cometmq.store.format.record import Message, encode_properties, pack_host
+from cometmq.store.scan.files import open_bytes
+from cometmq.store.scan.walk import RawBytes, TopicTable, walk
 from cometmq.tests.pipeline.written import write_store
 
 SPLIT = 1 << 20

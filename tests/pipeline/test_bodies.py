@@ -15,7 +15,7 @@ from cometmq.pipeline.decode import Report, decode
 from cometmq.pipeline.errors import DamagedLogError
 from cometmq.pipeline.selection import TopicFilter
 from cometmq.pipeline.splits import plan
-from cometmq.store.record import encode_properties
+from cometmq.store.format.record import encode_properties
 from cometmq.tests.pipeline.logs import MadeLog, message, rows
 
 

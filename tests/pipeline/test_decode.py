@@ -17,8 +17,8 @@ from cometmq.pipeline.errors import DamagedLogError, DataLossError, UnreachableE
 from cometmq.pipeline.pairs import Properties
 from cometmq.pipeline.schema import COLUMNS, arrow_schema
 from cometmq.pipeline.splits import Split, plan
-from cometmq.store.properties import decode_properties
-from cometmq.store.record import encode, encode_properties, pack_host
+from cometmq.store.format.properties import decode_properties
+from cometmq.store.format.record import encode, encode_properties, pack_host
 from cometmq.tests.pipeline.logs import MadeLog, message, rows
 
 LARGE = 1 << 23
@@ -233,7 +233,7 @@ def test_a_body_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
 
 
 def test_nothing_beyond_the_confirmed_offset_is_read(tmp_path: Path) -> None:
-    from cometmq.ha.positions import Positions
+    from cometmq.ha.state.positions import Positions
 
     log = made(tmp_path)
     (log.root / "ha").mkdir()

@@ -27,7 +27,7 @@ from cometmq.pipeline.archive.planning import look
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive, check_archive
 from cometmq.pipeline.jobs.replay import ReplayPlan, replay
-from cometmq.store.disk import Disk, Space
+from cometmq.store.format.disk import Disk, Space
 from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.live import settings, until
 from cometmq.tests.broker.test_retention_broker import fill, tiny

@@ -12,7 +12,7 @@ import pytest
 from cometmq.store.doctor.documents import host_text
 from cometmq.store.doctor.dump import DumpState, Selection, messages
 from cometmq.store.doctor.layout import discover
-from cometmq.store.record import pack_host
+from cometmq.store.format.record import pack_host
 from cometmq.tests.formats import cases
 
 COLUMNS = (

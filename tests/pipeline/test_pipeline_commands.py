@@ -17,12 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import cometmq
-from cometmq.cli import pipeline_archive, pipeline_session
 from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.main import cli
-from cometmq.cli.pipeline_archive import duration_ms
-from cometmq.cli.pipeline_session import millis, tasks_of
-from cometmq.client.testing import TestBroker
+from cometmq.cli.pipeline import (
+    archive as pipeline_archive,
+)
+from cometmq.cli.pipeline import (
+    session as pipeline_session,
+)
+from cometmq.cli.pipeline.archive import duration_ms
+from cometmq.cli.pipeline.session import millis, tasks_of
+from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 from cometmq.pipeline.jobs.compact import latest_by_key
 from cometmq.pipeline.jobs.insights import insights
@@ -43,7 +48,7 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         yield spark
 
     for name in ("archive", "sending", "store"):
-        monkeypatch.setattr(f"cometmq.cli.pipeline_{name}.spark_session", session)
+        monkeypatch.setattr(f"cometmq.cli.pipeline.{name}.spark_session", session)
 
     def call(*arguments: str) -> tuple[int, Any]:
         runner = click.testing.CliRunner()
@@ -153,7 +158,7 @@ def test_a_jvm_was_started_before_a_missing_directory_was_noticed(
         raise AssertionError("a session was started")
 
     for name in ("archive", "sending", "store"):
-        monkeypatch.setattr(f"cometmq.cli.pipeline_{name}.spark_session", started)
+        monkeypatch.setattr(f"cometmq.cli.pipeline.{name}.spark_session", started)
     with pytest.raises(CliError, match=r"nowhere holds no folder commitlog|no archive in nowhere"):
         without_spark(*words)
     assert list(tmp_path.iterdir()) == []

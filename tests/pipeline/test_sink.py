@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from cometmq.client.testing import TestBroker
+from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.archive.manifest import all_manifests, strays
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 from cometmq.pipeline.jobs.dlq import DlqPlan, dlq
 from cometmq.pipeline.jobs.replay import ReplayPlan, replay
 from cometmq.pipeline.outbound import RESERVED
-from cometmq.store.property_names import FORBIDDEN_PROPERTIES
+from cometmq.store.format.property_names import FORBIDDEN_PROPERTIES
 from cometmq.tests.pipeline.reading import face, whole_topic
 from cometmq.tests.pipeline.written import BEGIN_MS, sent, write_store
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.testing import TestBroker
+from cometmq.client.testing.broker import TestBroker
 from cometmq.pipeline.archive.gate import get_mark
 from cometmq.pipeline.archive.planning import look
 from cometmq.tests.harness.cluster import wait_until

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.properties import encode_properties
+from cometmq.store.format.record import Message
 from cometmq.store.message_store import MessageStore
-from cometmq.store.properties import encode_properties
-from cometmq.store.record import Message
 
 BEGIN_MS = 1_795_000_000_000
 SEGMENT = 64 << 10

@@ -8,20 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cometmq.ha.core import controller_events as heard
 from cometmq.ha.core import follower_events as events
 from cometmq.ha.core import hello, in_sync
 from cometmq.ha.core import replica as roles
+from cometmq.ha.core.controller import (
+    events as heard,
+)
+from cometmq.ha.core.controller.group_controller import GroupController
+from cometmq.ha.core.controller.policy_change import wanted
 from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.follower import Follower
-from cometmq.ha.core.group_controller import GroupController
 from cometmq.ha.core.group_state import Ref
 from cometmq.ha.core.in_sync import InSyncSet
 from cometmq.ha.core.lease import Lease
 from cometmq.ha.core.member import Member
-from cometmq.ha.core.policy_change import wanted
+from cometmq.ha.core.pending_isr import Proposals
 from cometmq.ha.core.replica import RoleMachine
-from cometmq.ha.core.undecided import Proposals
 
 from .parts import Parts, ShellRules
 

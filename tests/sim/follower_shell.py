@@ -1,4 +1,4 @@
-"""The follower's side of a simulated replica: drives `Follower`, as `ha/follower.py` does."""
+"""The follower's side of a simulated replica: drives `Follower`, as `ha/stream/follower.py` does."""
 
 import zlib
 from typing import TYPE_CHECKING, Any

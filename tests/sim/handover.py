@@ -1,9 +1,11 @@
-"""A simulated leader that hands over by plan, as `ha/roles.py` does it: no writes, wait for the followers, step down."""
+"""A simulated leader that hands over by plan, as `ha/role/roles.py` does it: no writes, wait for the followers, step down."""
 
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import controller_events as heard
 from cometmq.ha.core import replica
+from cometmq.ha.core.controller import (
+    events as heard,
+)
 from cometmq.ha.core.drain import Drain
 
 from .scheduler import MS

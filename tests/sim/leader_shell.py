@@ -1,4 +1,4 @@
-"""The leader's side of a simulated replica: drives `InSyncSet` and `hello.decide`, as `ha/leader.py` and `ha/sender.py` do.
+"""The leader's side of a simulated replica: drives `InSyncSet` and `hello.decide`, as `ha/stream/leader.py` and `ha/stream/sender.py` do.
 
 One object for each time that this life leads. Sessions read the log as it lies on the simulated disk; a chunk never passes an
 epoch's boundary and says whose bytes it carries.

@@ -1,9 +1,11 @@
-"""The simulated replica's conversation with its controllers, as `ha/controller_link.py` has it."""
+"""The simulated replica's conversation with its controllers, as `ha/role/controller_link.py` has it."""
 
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import controller_events as heard
 from cometmq.ha.core import in_sync, replica
+from cometmq.ha.core.controller import (
+    events as heard,
+)
 from cometmq.ha.core.group_state import GroupState, Policy
 from cometmq.ha.core.replica import Role
 

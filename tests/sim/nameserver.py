@@ -9,8 +9,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cometmq.ha.core import controller_events as heard
 from cometmq.ha.core.cas_register import Outcome
+from cometmq.ha.core.controller import (
+    events as heard,
+)
 from cometmq.ha.core.group_state import GroupState
 
 from .register import Register

@@ -1,6 +1,6 @@
 """A simulated replica: the shell around the product's cores, from a start to the next crash.
 
-Does what `ha/roles.py`, `ha/leader.py` and `ha/follower.py` do on real disks and streams, in the same order, and asks the oracle after
+Does what `ha/role/roles.py`, `ha/stream/leader.py` and `ha/stream/follower.py` do on real disks and streams, in the same order, and asks the oracle after
 each event. A *life* is one process: events for an earlier one are lost. A crash can strike between any two effects.
 """
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from cometmq.ha.core import follower_events, hello, replica
 from cometmq.ha.core.epochs import EpochStart
 from cometmq.ha.core.group_state import GroupState, Ref
+from cometmq.ha.core.pending_isr import Proposals
 from cometmq.ha.core.replica import Role
 from cometmq.ha.core.returning import Returning
-from cometmq.ha.core.undecided import Proposals
 
 from . import recovery
 from .disk import Disk

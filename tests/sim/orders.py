@@ -4,7 +4,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from cometmq.ha.core import controller_events as heard
+from cometmq.ha.core.controller import (
+    events as heard,
+)
 
 from .scheduler import MS
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cometmq.ha.core import hello
+from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.follower import Follower
-from cometmq.ha.core.group_controller import GroupController
 from cometmq.ha.core.in_sync import InSyncSet
 from cometmq.ha.core.lease import Lease
+from cometmq.ha.core.pending_isr import Proposals
 from cometmq.ha.core.replica import RoleMachine
-from cometmq.ha.core.undecided import Proposals
 
 
 @dataclass(frozen=True, slots=True)

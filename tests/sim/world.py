@@ -6,7 +6,9 @@ is held for good, and within `HEAL_MS` there must be a leader that answers new w
 
 from dataclasses import dataclass, field
 
-from cometmq.ha.core import controller_events as heard
+from cometmq.ha.core.controller import (
+    events as heard,
+)
 from cometmq.ha.core.follower_events import State
 from cometmq.ha.core.replica import Role
 

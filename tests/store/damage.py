@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 
 BLANK_MAGIC = bytes.fromhex("cbd43194")
 

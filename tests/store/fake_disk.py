@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cometmq.store.disk import Disk
+from cometmq.store.format.disk import Disk
 
 PAGE_BYTES = 4096
 

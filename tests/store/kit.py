@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.record import Message, Record, decode, encode_properties, pack_host
 from cometmq.store.message_store import AppendResult, MessageStore, PutStatus, RecoveryReport
-from cometmq.store.record import Message, Record, decode, encode_properties, pack_host
 
 HOST = pack_host("127.0.0.1", 10911)
 SEGMENT = 4096

@@ -5,9 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from cometmq.store.errors import RecordFormatError
-from cometmq.store.record import BLANK, MAGIC_BLANK, Message, Record, decode, encode, pack_host
-from cometmq.store.scan_one import inspect, is_empty
+from cometmq.store.format.errors import RecordFormatError
+from cometmq.store.format.record import (
+    BLANK,
+    MAGIC_BLANK,
+    Message,
+    Record,
+    decode,
+    encode,
+    pack_host,
+)
+from cometmq.store.scan.single import inspect, is_empty
 
 TOPICS = ("Orders", "T", "Лента", "%RETRY%" + "g" * 180, "a-topic-of-24-characters")
 HOSTS = (pack_host("10.0.0.1", 9876), pack_host("::1", 80))

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cometmq.store.record import Record
+from cometmq.store.format.record import Record
 
 HEADER_BYTES, ENTRY_BYTES = 40, 20
 ROLLBACK = 0xC

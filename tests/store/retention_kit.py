@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cometmq.store.disk import Disk, Space
+from cometmq.store.format.disk import Disk, Space
 from cometmq.store.message_store import MessageStore
-from cometmq.store.retention import Verdict
+from cometmq.store.retention.rules import Verdict
 from cometmq.tests.store.kit import Kit, filled
 
 HOUR_MS = 3_600_000

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import allocation
-from cometmq.store.allocation import SegmentAllocator, directory_for
-from cometmq.store.disk import Disk
-from cometmq.store.errors import DiskFullError, StoreError, UnsupportedLayoutError
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import DiskFullError, StoreError, UnsupportedLayoutError
+from cometmq.store.log import allocation
+from cometmq.store.log.allocation import SegmentAllocator, directory_for
+from cometmq.store.log.segment import Segment
 from cometmq.store.message_store import PutStatus
-from cometmq.store.segment import Segment
 from cometmq.tests.store.kit import SEGMENT, Kit, message
 from cometmq.tests.store.test_flush import until
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.config_file import ConfigFileError, load
-from cometmq.store.disk import Disk
-from cometmq.store.errors import StoreError
-from cometmq.store.record import encode_properties
-from cometmq.store.timer_store import TimerStore
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import StoreError
+from cometmq.store.format.json_file import ConfigFileError, load
+from cometmq.store.format.record import encode_properties
+from cometmq.store.timer.store import TimerStore
 from cometmq.tests.store.kit import Kit, message
 
 OPTIONS: dict[str, Any] = {

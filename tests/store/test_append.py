@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cometmq.store.format.record import Message, decode, encode, pack_host
 from cometmq.store.message_store import PutStatus
-from cometmq.store.record import Message, decode, encode, pack_host
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
 

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.message_store import PutStatus
-from cometmq.store.record import (
+from cometmq.store.format.record import (
     CRC_TAIL_BYTES,
     crc_room,
     decode,
@@ -23,6 +22,7 @@ from cometmq.store.record import (
     pack_host,
     property_crc_ok,
 )
+from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 
 BLANK = bytes.fromhex("cbd43194")

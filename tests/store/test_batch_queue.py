@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.batch_queue import UNIT_BYTES, BatchQueue, BatchUnit, decode_unit, encode_unit
-from cometmq.store.errors import UnsupportedLayoutError
+from cometmq.store.format.batch_queue import (
+    UNIT_BYTES,
+    BatchQueue,
+    BatchUnit,
+    decode_unit,
+    encode_unit,
+)
+from cometmq.store.format.errors import UnsupportedLayoutError
 from cometmq.store.message_store import GetStatus, PutStatus
 from cometmq.tests.store.kit import Kit, message
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.checkpoint import Checkpoint, CheckpointFile
-from cometmq.store.disk import Disk
-from cometmq.store.errors import UnsupportedLayoutError
+from cometmq.store.format.checkpoint import Checkpoint, CheckpointFile
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import UnsupportedLayoutError
 
 STORE_MS = 1_700_000_000_123
 

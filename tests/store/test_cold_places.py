@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.errors import CorruptLogError, OffsetOutOfRangeError
-from cometmq.store.properties import java_hash
+from cometmq.store.format.errors import CorruptLogError, OffsetOutOfRangeError
+from cometmq.store.format.properties import java_hash
 from cometmq.tests.store.kit import Kit
 from cometmq.tests.store.test_reading import reader_of
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.errors import (
+from cometmq.store.format.errors import (
     CorruptLogError,
     OffsetOutOfRangeError,
     RecordFormatError,
     StoreClosedError,
     StoreError,
 )
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit
 
 BLANK_MAGIC = bytes.fromhex("cbd43194")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 
 
 def test_every_option_says_what_it_is() -> None:

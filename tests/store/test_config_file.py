@@ -14,7 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cometmq.store.config_file import (
+from cometmq.store.config.catalog import COMPACT, FILES, Fault, check_of, examine, problems
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.json_file import (
     ConfigFileError,
     ConfigSyntaxError,
     dumps,
@@ -22,8 +24,6 @@ from cometmq.store.config_file import (
     loads,
     persist,
 )
-from cometmq.store.config_files import COMPACT, FILES, Fault, check_of, examine, problems
-from cometmq.store.disk import Disk
 from cometmq.tests.formats.cases import CASES, GOLDEN
 
 KEYS = st.one_of(st.text(max_size=8), st.integers())

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import consume_queue, queue_table
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.disk import Disk
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.properties import java_hash
+from cometmq.store.format.queue_files import QueueFiles
 from cometmq.store.message_store import Arrival, PutStatus
-from cometmq.store.properties import java_hash
-from cometmq.store.queue_files import QueueFiles
-from cometmq.store.queue_table import WAITING_UNITS_MAX, QueueTable
+from cometmq.store.queue import (
+    consume_queue,
+)
+from cometmq.store.queue import (
+    table as queue_table,
+)
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.queue.table import WAITING_UNITS_MAX, QueueTable
 from cometmq.tests.store.kit import LIMIT, QUEUE_FILE, Kit, message
 
 FILLER_BYTES = bytes.fromhex("0000000000000000 7fffffff 0000000000000000")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import dispatch as dispatch_module
+from cometmq.store.format.record import Message, pack_host
 from cometmq.store.message_store import Arrival
-from cometmq.store.record import Message, pack_host
 from cometmq.tests.store.kit import LIMIT, Kit, message
 
 

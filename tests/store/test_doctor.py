@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.doctor.bodies import decompress
 from cometmq.store.doctor.diff import diff
 from cometmq.store.doctor.dump import DumpState, Selection, index_entries, messages, timers, units
 from cometmq.store.doctor.index_view import common_layout
 from cometmq.store.doctor.layout import Layout, NoStoreError, Sizes, discover
 from cometmq.store.doctor.listing import list_store
 from cometmq.store.doctor.verify import verify
+from cometmq.store.format.bodies import decompress
 from cometmq.store.query import KeyQuery, StoreQuery
 from cometmq.tests.formats.cases import CASES, KILLED, LOG_ENDS, manifest, queues_of, unpack
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.batch_queue import BatchUnit, encode_unit
-from cometmq.store.checkpoint import Checkpoint
 from cometmq.store.doctor.diff import diff
 from cometmq.store.doctor.dump import Selection, units
 from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.repair_plan import Action, plan_repair
 from cometmq.store.doctor.verify import Report, verify
-from cometmq.store.errors import CorruptLogError
-from cometmq.store.record import encode_properties
+from cometmq.store.format.batch_queue import BatchUnit, encode_unit
+from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.format.record import encode_properties
 from cometmq.tests.store.kit import Kit
 
 # -- ours -----------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.disk import Disk
 from cometmq.store.doctor.journal import Journal, events_of, finish_interrupted
 from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.problems import Finding
 from cometmq.store.doctor.repair import Repair
 from cometmq.store.doctor.repair_plan import Action, Plan, plan_repair
 from cometmq.store.doctor.verify import verify
+from cometmq.store.format.disk import Disk
 from cometmq.tests.formats.cases import unpack
 from cometmq.tests.store import test_doctor_matrix as matrix
 from cometmq.tests.store.damage import Place, Site, flip, zero

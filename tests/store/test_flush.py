@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 

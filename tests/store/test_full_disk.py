@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.errors import DiskFullError
+from cometmq.store.format.errors import DiskFullError
 from cometmq.store.message_store import PutStatus
 from cometmq.tests.store.kit import Kit, message
 

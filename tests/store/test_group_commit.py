@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.store.format.properties import waits
 from cometmq.store.group_commit import FlushRequest, GroupCommit
 from cometmq.store.message_store import PutStatus
-from cometmq.store.properties import waits
 from cometmq.tests.store.kit import Kit, message
 from cometmq.tests.store.test_flush import sync_kit, until
 

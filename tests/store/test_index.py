@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.errors import StoreError, UnsupportedLayoutError
-from cometmq.store.index import BATCH_RECORDS
-from cometmq.store.record import encode_properties
+from cometmq.store.format.errors import StoreError, UnsupportedLayoutError
+from cometmq.store.format.record import encode_properties
+from cometmq.store.index.index import BATCH_RECORDS
 from cometmq.tests.store.kit import Kit
 from cometmq.tests.store.plain_index import PlainIndex
 

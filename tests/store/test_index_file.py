@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.disk import Disk
-from cometmq.store.errors import UnsupportedLayoutError
-from cometmq.store.index_file import (
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import UnsupportedLayoutError
+from cometmq.store.format.index_file import (
     IndexFile,
     IndexHeader,
     IndexLayout,
@@ -21,8 +21,8 @@ from cometmq.store.index_file import (
     index_files,
     read_header,
 )
-from cometmq.store.index_keys import KEY, Entries
-from cometmq.store.index_writer import IndexWriter
+from cometmq.store.format.index_keys import KEY, Entries
+from cometmq.store.format.index_writer import IndexWriter
 from cometmq.tests.store.plain_index import PlainFile
 
 TIME_MAX = 1 << 62

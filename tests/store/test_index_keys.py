@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.index_columns import next_columns
-from cometmq.store.index_file import key_hash
-from cometmq.store.index_keys import entries_of
-from cometmq.store.record import Message, decode, encode, encode_properties
+from cometmq.store.format.index_file import key_hash
+from cometmq.store.format.index_keys import entries_of
+from cometmq.store.format.record import Message, decode, encode, encode_properties
+from cometmq.store.index.columns import next_columns
 from cometmq.tests.store import plain_index
 
 NOW_MS = 1_700_000_000_000

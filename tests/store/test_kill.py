@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import decode
 from cometmq.store.message_store import MessageStore, RecoveryReport
-from cometmq.store.record import decode
 from cometmq.tests.store import writer
 from cometmq.tests.store.kit import LIMIT, Kit
 

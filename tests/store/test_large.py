@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.disk import Disk
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.record import Message, decode, encode, pack_host
 from cometmq.store.message_store import PutStatus
-from cometmq.store.record import Message, decode, encode, pack_host
 from cometmq.tests.store.kit import HOST, START_MS, Kit, message
 
 GIB = 1 << 30

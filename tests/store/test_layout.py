@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cometmq.store.errors import UnsupportedLayoutError
+from cometmq.store.format.errors import UnsupportedLayoutError
 from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, Kit, assert_whole, filled
 
 

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.store import dispatch as dispatch_module
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.verify import verify
-from cometmq.store.light_queues import (
+from cometmq.store.format.lmq_queues import (
     MULTI_DISPATCH,
     light_units,
     numbered,
     with_light_queues,
 )
-from cometmq.store.properties import decode_properties, encode_properties
-from cometmq.store.record import decode
-from cometmq.store.results import PutStatus
+from cometmq.store.format.properties import decode_properties, encode_properties
+from cometmq.store.format.record import decode
+from cometmq.store.format.results import PutStatus
 from cometmq.tests.store.kit import LIMIT, Kit, message
 from cometmq.tests.store.test_doctor_repair import repair
 

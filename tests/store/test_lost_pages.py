@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import recovery_lost
-from cometmq.store.checkpoint import Checkpoint
-from cometmq.store.errors import CorruptLogError
-from cometmq.store.recovery_rules import SECTOR_BYTES, bytes_missing
+from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.recovery import (
+    salvage as recovery_lost,
+)
+from cometmq.store.recovery.rules import SECTOR_BYTES, bytes_missing
 from cometmq.tests.store.kit import START_MS, Kit, message
 
 LARGE = 64 << 10

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import memory
-from cometmq.store.disk import Disk
-from cometmq.store.errors import DiskFullError
-from cometmq.store.segment import Segment
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import DiskFullError
+from cometmq.store.log import memory
+from cometmq.store.log.segment import Segment
 from cometmq.tests.store.kit import SEGMENT, Kit
 from cometmq.tests.store.test_flush import until
 
 # A child without privileges: RLIMIT_MEMLOCK of one page, then two maps that are larger.
 CHILD = """
 import logging, mmap, os, resource
-from cometmq.store.memory import lock, unlock
+from cometmq.store.log.memory import lock, unlock
 logging.basicConfig(format="%(levelname)s %(message)s")
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
 if os.geteuid() == 0:

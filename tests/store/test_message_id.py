@@ -7,8 +7,8 @@ from datetime import datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.message_id import OffsetId, UniqueKey
-from cometmq.store.record import pack_host
+from cometmq.store.format.message_id import OffsetId, UniqueKey
+from cometmq.store.format.record import pack_host
 
 addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
 

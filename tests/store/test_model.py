@@ -27,9 +27,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import decode, encode_properties
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.record import decode, encode_properties
 from cometmq.tests.store.fake_disk import FakeDisk, Fate, Page
 from cometmq.tests.store.kit import Kit, message
 

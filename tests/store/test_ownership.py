@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.errors import (
+from cometmq.store.format.errors import (
     DiskFullError,
     StoreClosedError,
     StoreError,
@@ -37,8 +37,8 @@ def test_a_second_store_is_refused_with_what_to_do(kit: Kit) -> None:
 def test_a_second_process_is_refused(kit: Kit) -> None:
     program = (
         "import sys\n"
-        "from cometmq.store.config import StoreConfig\n"
-        "from cometmq.store.errors import StoreLockedError\n"
+        "from cometmq.store.config.store_config import StoreConfig\n"
+        "from cometmq.store.format.errors import StoreLockedError\n"
         "from cometmq.store.message_store import MessageStore\n"
         "try:\n"
         "    MessageStore(StoreConfig(sys.argv[1]), lambda: 0).open()\n"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.disk import Disk, Space
-from cometmq.store.errors import DiskFullError
+from cometmq.store.format.disk import Disk, Space
+from cometmq.store.format.errors import DiskFullError
 from cometmq.store.message_store import PutStatus
-from cometmq.store.retention import Pressure, Reason
+from cometmq.store.retention.rules import Pressure, Reason
 from cometmq.tests.store.kit import Kit, assert_whole, filled, message
 from cometmq.tests.store.retention_kit import SmallDisk, rounds, small, until, written
 
@@ -122,7 +122,7 @@ def test_queues_that_find_no_room_wait_in_memory(
     tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than may wait was dispatched, the process ends, the next one finds the disk full."""
-    monkeypatch.setattr("cometmq.store.queue_table.WAITING_UNITS_MAX", 50)
+    monkeypatch.setattr("cometmq.store.queue.table.WAITING_UNITS_MAX", 50)
     kit = FullDiskKit(tmp_path, flush_interval_consume_queue=10)
     kit.open()
     filled(kit, 30)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha.boot_id import boot_id
-from cometmq.store.disk import Disk
-from cometmq.store.shadow_disk import ShadowDisk
+from cometmq.ha.state.boot_id import boot_id
+from cometmq.store.format.disk import Disk
+from cometmq.store.log.power_loss_disk import PowerLossDisk
 from cometmq.tests.drills.power_loss import arm, lose, main
 from cometmq.tests.store.kit import Kit
 
@@ -20,14 +20,14 @@ SEGMENT = 64 << 10
 def armed(root: Path, **options: object) -> Kit:
     arm(root)
     kit = Kit(root, mapped_file_size_commit_log=SEGMENT, **options)
-    kit.make_disk = partial(ShadowDisk, root)  # type: ignore[assignment]
+    kit.make_disk = partial(PowerLossDisk, root)  # type: ignore[assignment]
     return kit
 
 
 def test_without_a_folder_nobody_wants_shadows(tmp_path: Path) -> None:
-    assert not ShadowDisk.wanted(tmp_path)
+    assert not PowerLossDisk.wanted(tmp_path)
     arm(tmp_path)
-    assert ShadowDisk.wanted(tmp_path)
+    assert PowerLossDisk.wanted(tmp_path)
 
 
 def test_what_was_flushed_stays(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.properties import (
+from cometmq.store.format.properties import (
     decode_properties,
     encode_properties,
     java_hash,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.index_file import IndexLayout
-from cometmq.store.message_id import OffsetId
+from cometmq.store.format.index_file import IndexLayout
+from cometmq.store.format.message_id import OffsetId
+from cometmq.store.format.record import Record, encode_properties, pack_host
 from cometmq.store.query import KeyQuery, StoreQuery
-from cometmq.store.record import Record, encode_properties, pack_host
 from cometmq.tests.store.kit import START_MS, Kit
 
 HOST_V6 = pack_host("2001:db8::1", 10911)

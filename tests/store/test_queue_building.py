@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import dispatch as dispatch_module
-from cometmq.store import queue_building
-from cometmq.store.dispatch import UNQUEUED, parse_arrivals
-from cometmq.store.errors import StoreError
+from cometmq.store.format.errors import StoreError
+from cometmq.store.dispatch import parse_arrivals
+from cometmq.store.format.queue_unit import UNQUEUED
+from cometmq.store.format.record import Message, encode
 from cometmq.store.message_store import Arrival
-from cometmq.store.queue_building import ArrivalReader
-from cometmq.store.record import Message, encode
+from cometmq.store.queue import (
+    building as queue_building,
+)
+from cometmq.store.queue.building import ArrivalReader
 from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit, message
 from cometmq.tests.store.test_dispatch import workload
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
-from cometmq.store.errors import UnsupportedLayoutError
-from cometmq.store.message_store import GetStatus
-from cometmq.store.properties import java_hash
-from cometmq.store.queue_ext import (
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import UnsupportedLayoutError
+from cometmq.store.format.properties import java_hash
+from cometmq.store.format.queue_ext import (
     HEAD,
     ExtUnit,
     QueueExt,
@@ -26,7 +25,8 @@ from cometmq.store.queue_ext import (
     place_of,
     walk_units,
 )
-from cometmq.store.queue_files import QueueFiles
+from cometmq.store.format.queue_files import QueueFiles
+from cometmq.store.message_store import GetStatus
 from cometmq.tests.store.kit import START_MS, Kit
 
 FILE = 256  # twelve units of 20 bytes, and the end mark

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.checkpoint import Checkpoint
+from cometmq.store.format.checkpoint import Checkpoint
 from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, START_MS, Kit, assert_whole, filled
 
 

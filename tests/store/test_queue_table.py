@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store import queue_table
-from cometmq.store.consume_queue import ConsumeQueue
-from cometmq.store.disk import Disk
-from cometmq.store.errors import UnsupportedLayoutError
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import UnsupportedLayoutError
+from cometmq.store.format.queue_ext import address_of
 from cometmq.store.message_store import Arrival, PutStatus
-from cometmq.store.queue_ext import address_of
-from cometmq.store.queue_table import QueueGapError, QueueTable
+from cometmq.store.queue import (
+    table as queue_table,
+)
+from cometmq.store.queue.consume_queue import ConsumeQueue
+from cometmq.store.queue.table import QueueGapError, QueueTable
 from cometmq.tests.store.kit import QUEUE_FILE, Kit
 
 UNITS = QUEUE_FILE // 20

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cometmq.store.format.properties import java_hash
+from cometmq.store.format.record import decode, decode_delivery
 from cometmq.store.message_store import Arrival, GetStatus, PutStatus
-from cometmq.store.properties import java_hash
 from cometmq.store.reading import QueueReader, tags_match
-from cometmq.store.record import decode, decode_delivery
 from cometmq.tests.store.kit import QUEUE_FILE, START_MS, Kit
 
 #: As the broker asks: more than a test has.

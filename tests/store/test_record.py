@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.errors import RecordFormatError
-from cometmq.store.record import (
+from cometmq.store.format.errors import RecordFormatError
+from cometmq.store.format.record import (
     Message,
     decode,
     decode_delivery,

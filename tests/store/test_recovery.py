@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.errors import CorruptLogError
-from cometmq.store.record import encode
+from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.format.record import encode
 from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, assert_whole, filled, message
 
 # -- nothing wrong ------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import recovery_rules
-from cometmq.store.checkpoint import Checkpoint
-from cometmq.store.errors import CorruptLogError
-from cometmq.store.recovery_rules import (
+from cometmq.store.format.checkpoint import Checkpoint
+from cometmq.store.format.errors import CorruptLogError
+from cometmq.store.recovery import (
+    rules as recovery_rules,
+)
+from cometmq.store.recovery.rules import (
     ROWS,
     SECTOR_BYTES,
     Finding,

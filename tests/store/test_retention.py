@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.retention import (
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.retention.rules import (
     UNKNOWN,
     Pressure,
     Reason,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.archive_watermark import FILE_NAME, ArchiveWatermark
-from cometmq.store.disk import Disk
-from cometmq.store.errors import StoreError
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import StoreError
 from cometmq.store.message_store import GetStatus
-from cometmq.store.retention import Reason
+from cometmq.store.retention.archive_watermark import FILE_NAME, ArchiveWatermark
+from cometmq.store.retention.rules import Reason
 from cometmq.tests.store.kit import SEGMENT, filled, message
 from cometmq.tests.store.retention_kit import (
     HOUR,

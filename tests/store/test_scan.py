@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store import scan
-from cometmq.store.record import MAGIC_V1, Message, decode, encode
-from cometmq.store.scan import Columns, OnCorrupt, StopReason, TopicTable, Walk, sync, walk
+from cometmq.store.format.record import MAGIC_V1, Message, decode, encode
+from cometmq.store.scan import (
+    walk as scan,
+)
+from cometmq.store.scan.walk import Columns, OnCorrupt, StopReason, TopicTable, Walk, sync, walk
 from cometmq.tests.store.logs import any_message, build, fields_of, hurt, is_nothing, plain
 
 BASE = 3 << 30

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store import scan_raw
-from cometmq.store.properties import SCHEDULE_TOPIC, property_value, tags_code
-from cometmq.store.record import Message
-from cometmq.store.scan import BytesTable, RawBytes, TopicTable, walk
-from cometmq.store.scan_properties import TagsCodes, by_queue, value_spans
+from cometmq.store.format.properties import SCHEDULE_TOPIC, property_value, tags_code
+from cometmq.store.format.record import Message
+from cometmq.store.scan import (
+    raw as scan_raw,
+)
+from cometmq.store.scan.properties import TagsCodes, by_queue, value_spans
+from cometmq.store.scan.walk import BytesTable, RawBytes, TopicTable, walk
 from cometmq.tests.store.logs import any_message, build, plain
 
 #: Pieces that make separators, names and near misses likely.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.disk import Disk
-from cometmq.store.errors import DiskFullError, StoreError
-from cometmq.store.segment import Segment
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import DiskFullError, StoreError
+from cometmq.store.log.segment import Segment
 
 SIZE = 1 << 20
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.proto import v2
-from cometmq.store.index_file import IndexFile, IndexLayout
+from cometmq.store.format.index_file import IndexFile, IndexLayout
+from cometmq.store.format.record import encode_properties
 from cometmq.store.message_store import PutStatus
-from cometmq.store.record import encode_properties
 from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 from cometmq.tests.store.kit import Kit, message

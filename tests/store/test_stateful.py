@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cometmq.store.record import decode
+from cometmq.store.format.record import decode
 from cometmq.tests.store.kit import SEGMENT, Kit, message
 
 Body = tuple[int, bytes]

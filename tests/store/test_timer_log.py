@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.disk import Disk
-from cometmq.store.errors import (
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import (
     DiskFullError,
     RecordFormatError,
     UnsupportedLayoutError,
 )
-from cometmq.store.timer_log import TimerLog
-from cometmq.store.timer_unit import (
+from cometmq.store.timer.log import TimerLog
+from cometmq.store.timer.unit import (
     DELETE,
     ROLL,
     UNIT_BYTES,

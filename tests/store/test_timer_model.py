@@ -16,12 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.errors import OffsetOutOfRangeError
-from cometmq.store.record import Message, encode, encode_properties, pack_host
-from cometmq.store.timer_rules import TIMER_TOPIC
-from cometmq.store.timer_store import TimerStore
-from cometmq.store.timer_wheel import TimerWheel
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.errors import OffsetOutOfRangeError
+from cometmq.store.format.record import Message, encode, encode_properties, pack_host
+from cometmq.store.timer.rules import TIMER_TOPIC
+from cometmq.store.timer.store import TimerStore
+from cometmq.store.timer.wheel import TimerWheel
 from cometmq.tests.store.fake_disk import FakeDisk, Fate
 
 HOST = pack_host("127.0.0.1", 10911)

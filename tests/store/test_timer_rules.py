@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.properties import DELAY_LEVELS_MS
-from cometmq.store.schedule import DelayOffsets, deliver_ms, due_ms, parse_levels, queue_of
-from cometmq.store.timer_rules import (
+from cometmq.store.config.delay_levels import (
+    DelayOffsets,
+    deliver_ms,
+    due_ms,
+    parse_levels,
+    queue_of,
+)
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.properties import DELAY_LEVELS_MS
+from cometmq.store.timer.rules import (
     Place,
     Request,
     Verdict,

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
-from cometmq.store.errors import (
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import (
     OffsetOutOfRangeError,
 )
-from cometmq.store.record import Message, encode, encode_properties, pack_host
-from cometmq.store.timer_check import TimerCheck
-from cometmq.store.timer_recovery import oldest_read_ms, revise, revise_all
-from cometmq.store.timer_rules import DELETE_KEY
-from cometmq.store.timer_store import DUE, KNOWN, TimerStore, has_timers
-from cometmq.store.timer_unit import (
+from cometmq.store.format.record import Message, encode, encode_properties, pack_host
+from cometmq.store.timer.checkpoint import TimerCheckpoint
+from cometmq.store.timer.recovery import oldest_read_ms, revise, revise_all
+from cometmq.store.timer.rules import DELETE_KEY
+from cometmq.store.timer.store import DUE, KNOWN, TimerStore, has_timers
+from cometmq.store.timer.unit import (
     UNIT_BYTES,
     TimerUnit,
 )
-from cometmq.store.timer_wheel import TimerWheel
+from cometmq.store.timer.wheel import TimerWheel
 from cometmq.tests.store.timer_kit import (
     FILE,
     NOW_MS,
@@ -206,7 +206,7 @@ def test_damaged_files_are_recovered_or_refused(
     with open(root / "timerlog" / f"{0:020d}", "r+b") as file:
         file.seek(5 * at)
         file.write(log)
-    (root / "config" / "timercheck").write_bytes(TimerCheck(*check).encode())
+    (root / "config" / "timercheck").write_bytes(TimerCheckpoint(*check).encode())
     again = small(root)
     again.recover(NOW_MS)
     for _, slot in again.wheel.occupied():

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.store.disk import Disk
-from cometmq.store.errors import (
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import (
     UnsupportedLayoutError,
 )
-from cometmq.store.timer_check import TimerCheck, TimerCheckFile
-from cometmq.store.timer_metrics import TimerMetrics
-from cometmq.store.timer_wheel import FILE_BYTES, NONE, Slot, TimerWheel
+from cometmq.store.timer.checkpoint import TimerCheckpoint, TimerCheckpointFile
+from cometmq.store.timer.metrics import TimerMetrics
+from cometmq.store.timer.wheel import FILE_BYTES, NONE, Slot, TimerWheel
 from cometmq.tests.store.timer_kit import (
     NOW_MS,
     QuietDisk,
@@ -34,8 +34,8 @@ def test_a_slot_comes_back(time: int, first: int, last: int, num: int, magic: in
 
 @given(st.lists(LONG, min_size=7, max_size=7))
 def test_a_checkpoint_comes_back(fields: list[int]) -> None:
-    check = TimerCheck(*fields)
-    assert TimerCheck.decode(check.encode()) == check
+    check = TimerCheckpoint(*fields)
+    assert TimerCheckpoint.decode(check.encode()) == check
 
 
 def test_a_slot_belongs_to_one_time(tmp_path: Path) -> None:
@@ -93,18 +93,18 @@ def test_a_wheel_of_another_size_is_refused_and_an_empty_one_is_none(tmp_path: P
 
 def test_the_checkpoint_file(tmp_path: Path) -> None:
     path = tmp_path / "config" / "timercheck"
-    file = TimerCheckFile(str(path), Disk())
+    file = TimerCheckpointFile(str(path), Disk())
     assert file.load() is None
-    check = TimerCheck(1, 2, 3, 4, 5, 6, 7)
+    check = TimerCheckpoint(1, 2, 3, 4, 5, 6, 7)
     file.save(check)
     file.close()
     assert path.read_bytes() == check.encode() + bytes(4096 - 56)
-    assert TimerCheckFile(str(path), Disk()).load() == check
+    assert TimerCheckpointFile(str(path), Disk()).load() == check
     path.write_bytes(b"")
-    assert TimerCheckFile(str(path), Disk()).load() is None
+    assert TimerCheckpointFile(str(path), Disk()).load() is None
     path.write_bytes(bytes(20))
     with pytest.raises(UnsupportedLayoutError, match="checkpoint"):
-        TimerCheckFile(str(path), Disk()).load()
+        TimerCheckpointFile(str(path), Disk()).load()
 
 
 def test_metrics_are_counted_and_kept(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.errors import OffsetOutOfRangeError, StoreError
+from cometmq.store.format.errors import OffsetOutOfRangeError, StoreError
+from cometmq.store.log.transient_pool import TransientPool
 from cometmq.store.message_store import PutStatus
-from cometmq.store.transient_pool import TransientPool
 from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit, message
 from cometmq.tests.store.test_flush import Flushed, until
 

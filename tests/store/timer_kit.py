@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.store.config import StoreConfig
-from cometmq.store.disk import Disk
-from cometmq.store.errors import (
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.disk import Disk
+from cometmq.store.format.errors import (
     OffsetOutOfRangeError,
 )
-from cometmq.store.timer_log import TimerLog
-from cometmq.store.timer_store import TimerStore
-from cometmq.store.timer_unit import (
+from cometmq.store.timer.log import TimerLog
+from cometmq.store.timer.store import TimerStore
+from cometmq.store.timer.unit import (
     DEFAULT,
     UNIT_BYTES,
     TimerUnit,

@@ -12,9 +12,9 @@ import random
 import sys
 import time
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, encode_properties
 from cometmq.store.message_store import MessageStore
-from cometmq.store.record import Message, encode_properties
 
 
 def body_of(number: int) -> bytes:

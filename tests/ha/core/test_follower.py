@@ -11,7 +11,6 @@ from cometmq.ha.core.follower_events import (
     BeatArrived,
     ChunkArrived,
     CompareTail,
-    Complaint,
     ConfirmMoved,
     Connecting,
     Drop,
@@ -19,6 +18,7 @@ from cometmq.ha.core.follower_events import (
     Event,
     Flushed,
     LeaderAlive,
+    NackReason,
     OtherFrame,
     Refused,
     Retry,
@@ -174,13 +174,13 @@ def test_after_a_broken_stream_an_unfinished_record_comes_again() -> None:
 @pytest.mark.parametrize(
     ("event", "complaint"),
     [
-        (ChunkArrived(1, 90, True, 0), Complaint.GAP),
-        (ChunkArrived(1, 120, True, 0), Complaint.GAP),
-        (ChunkArrived(1, 100, False, 0), Complaint.CRC),
+        (ChunkArrived(1, 90, True, 0), NackReason.GAP),
+        (ChunkArrived(1, 120, True, 0), NackReason.GAP),
+        (ChunkArrived(1, 100, False, 0), NackReason.CRC),
     ],
 )
 def test_a_wrong_chunk_is_refused_and_the_stream_dropped(
-    event: ChunkArrived, complaint: Complaint
+    event: ChunkArrived, complaint: NackReason
 ) -> None:
     stream = following()
     nack, drop = stream.send(event)
@@ -193,7 +193,7 @@ def test_a_wrong_chunk_is_refused_and_the_stream_dropped(
 def test_what_the_store_refuses_ends_the_stream() -> None:
     stream = following()
     stream.send(ChunkArrived(1, 100, True, 0))
-    effects = stream.send(AppendFailed(Complaint.DISK_FULL, "no room"))
+    effects = stream.send(AppendFailed(NackReason.DISK_FULL, "no room"))
     assert [type(effect) for effect in effects] == [SendNack, Drop]
     assert Retry(10_000) in stream.send(StreamEnded(False))
     # Some records of the chunk were taken before the disk was full.

@@ -4,7 +4,7 @@ Found by the simulation: a leader that only the controller could not hear went o
 led, and *its* death was taken as proof that the new leader might write at once.
 """
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.events import (
     Beat,
     BeatArrived,
     CasDone,
@@ -16,7 +16,7 @@ from cometmq.ha.core.controller_events import (
     Started,
     Tick,
 )
-from cometmq.ha.core.group_controller import GroupController
+from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import GroupState, Member, Policy, Ref
 
 MS = 1_000_000

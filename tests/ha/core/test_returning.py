@@ -8,6 +8,7 @@ from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.group_state import GroupState, Member, Ref
 from cometmq.ha.core.hello import FollowerFacts
 from cometmq.ha.core.lease import Lease
+from cometmq.ha.core.pending_isr import Proposals
 from cometmq.ha.core.replica import (
     DirectiveArrived,
     FenceOrdered,
@@ -27,7 +28,6 @@ from cometmq.ha.core.replica import (
     Tick,
 )
 from cometmq.ha.core.returning import Returning
-from cometmq.ha.core.undecided import Proposals
 
 LEASE, WINDOW = 1000, 5000
 ME, ONE, TWO = Ref(0, 3), Ref(1, 5), Ref(2, 2)

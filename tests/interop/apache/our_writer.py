@@ -12,9 +12,9 @@ import random
 import sys
 import time
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.record import Message, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.record import Message, encode_properties, pack_host
 
 ORDERS, NOTES = "Orders", "Notes"
 RETRY = "%RETRY%" + "g" * 150  # longer than 127 bytes: version 2 records

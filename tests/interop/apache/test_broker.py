@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from cometmq.proto import paths, v2
-from cometmq.store.config import StoreConfig
-from cometmq.store.config_file import loads
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.json_file import loads
 from cometmq.store.message_store import MessageStore
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of

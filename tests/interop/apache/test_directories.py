@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.store.config import StoreConfig
+from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.message_store import MessageStore, PutStatus
 from cometmq.tests.formats.agreement import assert_agrees
 from cometmq.tests.formats.cases import dispatch_all, units_of

@@ -20,14 +20,14 @@ import pytest
 from cometmq.broker.delay.recall import Recalls
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
-from cometmq.store.config import StoreConfig
-from cometmq.store.config_file import dumps, persist
+from cometmq.store.config.delay_levels import DelayOffsets
+from cometmq.store.config.store_config import StoreConfig
+from cometmq.store.format.json_file import dumps, persist
+from cometmq.store.format.properties import SCHEDULE_TOPIC
+from cometmq.store.format.record import Message, decode, encode_properties, pack_host
 from cometmq.store.message_store import MessageStore, PutStatus
-from cometmq.store.properties import SCHEDULE_TOPIC
-from cometmq.store.record import Message, decode, encode_properties, pack_host
-from cometmq.store.schedule import DelayOffsets
-from cometmq.store.timer_rules import DELETE_KEY, OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
-from cometmq.store.timer_store import TimerStore
+from cometmq.store.timer.rules import DELETE_KEY, OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
+from cometmq.store.timer.store import TimerStore
 from cometmq.tests.broker.desk import desk, message, resource
 from cometmq.tests.broker.live import settings, until
 from cometmq.tests.formats.cases import dispatch_all

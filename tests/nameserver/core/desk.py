@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.events import (
     Beat,
     BeatArrived,
     CasDone,
@@ -15,7 +15,7 @@ from cometmq.ha.core.controller_events import (
     StateRead,
     Tick,
 )
-from cometmq.ha.core.group_controller import GroupController
+from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy, Ref
 
 MS = 1_000_000

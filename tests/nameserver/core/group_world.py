@@ -8,7 +8,7 @@ elected leader's log" is a loss. Every compare-and-set is checked before it is t
 import random
 from dataclasses import dataclass, field
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.events import (
     ActiveChanged,
     AlterIsr,
     Beat,
@@ -31,7 +31,7 @@ from cometmq.ha.core.controller_events import (
     StateRead,
     Tick,
 )
-from cometmq.ha.core.group_controller import GroupController
+from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import Addresses, GroupState, Policy, Ref
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.events import (
     NUMBER_MAX,
     AlterIsr,
     Beat,

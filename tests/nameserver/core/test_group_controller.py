@@ -1,6 +1,7 @@
 """The decisions of one controller, rule by rule: each test is a sentence of the HA note, sections 6.3 to 6.8."""
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.directives import phase
+from cometmq.ha.core.controller.events import (
     AlterIsr,
     CasDone,
     CompareAndSet,
@@ -16,7 +17,6 @@ from cometmq.ha.core.controller_events import (
     Switchover,
     Tick,
 )
-from cometmq.ha.core.directives import phase
 from cometmq.ha.core.group_state import Policy, Ref
 from cometmq.tests.nameserver.core.desk import MS, A, B, C, Desk, state
 

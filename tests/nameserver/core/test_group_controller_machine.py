@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.ha.core.controller_events import ActiveChanged, Tick
+from cometmq.ha.core.controller.events import ActiveChanged, Tick
 from cometmq.ha.core.group_state import Policy
 from cometmq.tests.nameserver.core.group_world import MS, World, close
 

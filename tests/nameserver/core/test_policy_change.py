@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.ha.core.controller_events import (
+from cometmq.ha.core.controller.events import (
     Direct,
     OperationAnswer,
     Order,

@@ -1,0 +1,1 @@
+"""Periodic work on the store: retention, disk pressure and removal of unused queues."""

@@ -1,0 +1,1 @@
+"""Messages between the protobuf form and the stored form: validation, conversion, filters, encodings."""

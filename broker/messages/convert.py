@@ -1,0 +1,238 @@
+"""Stored record to wire message: everything that a receiving client needs, as ready bytes.
+
+Source: gRPC API, sections 10.1-10.3 (who sets what, types, digests) and pitfalls 42-48. Promises: the
+body is inflated when it was stored compressed and can be; the digest is the upper-case MD5 of the
+body as it is sent; user properties are exactly the user's; `delivery_attempt` is at least 1. The bytes
+are those of `ReceiveMessageResponse{message}`, and of `PullMessageResponse{message}`, which has the
+same field number. Written by hand (`wire.py`), because this runs for every message delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import md5
+from typing import TYPE_CHECKING
+
+from ...proto import v2
+from ...store.format.properties import DELAY_LEVELS_MS, decode_properties
+from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from ...store.format.record import Delivery, unpack_host
+from .decompress import inflated
+from .wire import SMALL, field, timestamp, varint
+
+if TYPE_CHECKING:
+    from ...store.format.record import Record
+
+SYS_COMPRESSED = 0x1
+SYS_COMPRESSION_MASK = 0x700
+_SYS_TRANSACTION_MASK = 0xC
+_SYS_COMMITTED = 0x8
+
+_HIDDEN = frozenset(name.encode() for name in FORBIDDEN_PROPERTIES)
+_GZIP_FIELD = b"\x28\x02"
+_IDENTITY_FIELD = b"\x28\x01"
+_MD5_PREFIX = b"\x22\x24\x08\x02\x12\x20"
+"""body_digest (36 bytes): type MD5, checksum of 32 characters."""
+_KNOWN_TYPES = (
+    (b"__SHARDINGKEY", b"\x30" + varint(v2.FIFO)),
+    (b"_SYS_MSG_PRIORITY_", b"\x30" + varint(v2.PRIORITY)),
+    (b"__LITE_TOPIC", b"\x30" + varint(v2.LITE)),
+)
+_NORMAL_FIELD = b"\x30" + varint(v2.NORMAL)
+_DELAY_FIELD = b"\x30" + varint(v2.DELAY)
+_TRANSACTION_FIELD = b"\x30" + varint(v2.TRANSACTION)
+_NO_LEVEL = (b"", b"0", b"-1")
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What a delivery adds to the stored message."""
+
+    handle: bytes
+    invisible_ms: int
+    attempt: int
+    """1 for the first delivery."""
+
+
+def topic_field(topic: v2.Resource) -> bytes:
+    """Field 1 of a message: the topic as the client wrote it, its namespace included."""
+    return field(b"\x0a", topic.SerializeToString())
+
+
+def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> bytes:
+    """The stream item that carries the message; `topic` is from `topic_field`."""
+    properties = record.decoded or properties_of(record.properties)
+    body, encoding = record.body, _IDENTITY_FIELD
+    if record.sys_flag & SYS_COMPRESSED:
+        body, encoding = _inflated(record)
+    system = _system_properties(record, properties, body, encoding, receipt)
+    users = b"".join(
+        [
+            field(b"\x12", field(b"\x0a", name) + field(b"\x12", value))
+            for name, value in properties.items()
+            if name not in _HIDDEN
+        ]
+    )
+    content = b"".join(
+        (topic, users, b"\x1a", varint(len(system)), system, b"\x22", varint(len(body)), body)
+    )
+    return b"\x12" + varint(len(content)) + content
+
+
+def delivery_of(record: Record, queue_id: int) -> Delivery:
+    """What a consumer of the queue would get of a record."""
+    return Delivery(
+        record.body,
+        record.properties,
+        queue_id,
+        record.queue_offset,
+        record.flag,
+        record.sys_flag,
+        record.body_crc,
+        record.born_timestamp_ms,
+        record.born_host,
+        record.store_timestamp_ms,
+        record.store_host,
+        record.reconsume_times,
+    )
+
+
+def decoded_properties(record: Delivery) -> dict[bytes, bytes]:
+    """The record's properties, decoded the first time that somebody asks."""
+    found = record.decoded
+    if found is None:
+        found = record.decoded = properties_of(record.properties)
+    return found
+
+
+def properties_of(data: bytes) -> dict[bytes, bytes]:
+    """Name to value, still encoded; an empty value of the user is kept."""
+    pairs = [pair.split(b"\x01", 1) for pair in data.split(b"\x02")]
+    if pairs[-1] == [b""]:
+        del pairs[-1]
+    try:
+        return dict(pairs)  # a pair without 0x01 raises
+    except ValueError:
+        # Not written by us nor by Apache: read what can be read.
+        return {name.encode(): value.encode() for name, value in decode_properties(data).items()}
+
+
+def _system_properties(
+    record: Delivery,
+    properties: dict[bytes, bytes],
+    body: bytes,
+    encoding: bytes,
+    receipt: Receipt | None,
+) -> bytes:
+    get = properties.get
+    parts = []
+    tag = get(b"TAGS")
+    if tag:
+        parts.append(field(b"\x0a", tag))
+    keys = get(b"KEYS")
+    if keys:
+        parts += [field(b"\x12", key) for key in keys.split(b" ") if key]
+    born = timestamp(record.born_timestamp_ms)
+    stored = timestamp(record.store_timestamp_ms)
+    parts += (
+        field(b"\x1a", get(b"UNIQ_KEY", b"")),
+        _MD5_PREFIX,
+        md5(body, usedforsecurity=False).hexdigest().upper().encode(),
+        encoding,
+        _type_field(properties, record.sys_flag),
+        b"\x3a",
+        SMALL[len(born)],
+        born,
+        field(b"\x42", get(b"__BORNHOST") or _host(record.born_host)),
+        b"\x4a",
+        SMALL[len(stored)],
+        stored,
+        _store_host_field(record.store_host),
+    )
+    deliver = get(b"TIMER_DELIVER_MS")
+    if deliver and deliver.isdigit():
+        parts.append(field(b"\x5a", timestamp(int(deliver))))
+    elif get(b"DELAY", b"") not in _NO_LEVEL:
+        parts.append(field(b"\x5a", timestamp(_level_time_ms(record, properties))))
+    if receipt is not None:
+        parts.append(field(b"\x62", receipt.handle))
+    if record.queue_id:
+        parts.append(b"\x68" + varint(record.queue_id))
+    parts.append(b"\x70" + varint(record.queue_offset))
+    attempt = record.reconsume_times
+    if receipt is not None:
+        parts.append(_invisible_field(receipt.invisible_ms))
+        attempt += receipt.attempt
+    parts.append(b"\x80\x01" + varint(max(1, attempt)))
+    _append_rare(parts, properties)
+    return b"".join(parts)
+
+
+def _append_rare(parts: list[bytes], properties: dict[bytes, bytes]) -> None:
+    """Fields 17 and up: most messages have none of them."""
+    get = properties.get
+    group = get(b"__SHARDINGKEY")
+    if group:
+        parts.append(field(b"\x8a\x01", group))
+    trace = get(b"TRACE_CONTEXT")
+    if trace:
+        parts.append(field(b"\x92\x01", trace))
+    origin = get(b"DLQ_ORIGIN_TOPIC")
+    if origin:
+        message_id = get(b"DLQ_ORIGIN_MESSAGE_ID", b"")
+        parts.append(field(b"\xa2\x01", field(b"\x0a", origin) + field(b"\x12", message_id)))
+    lite = get(b"__LITE_TOPIC")
+    if lite:
+        parts.append(field(b"\xaa\x01", lite))
+    priority = get(b"_SYS_MSG_PRIORITY_")
+    if priority and priority.isdigit():
+        parts.append(b"\xb0\x01" + varint(int(priority)))
+
+
+def _type_field(properties: dict[bytes, bytes], sys_flag: int) -> bytes:
+    """The message type that the stored properties mean (gRPC API, section 10.2)."""
+    if (
+        properties.get(b"TRAN_MSG") == b"true"
+        # A committed message keeps the property and is an ordinary message to its consumers.
+        and sys_flag & _SYS_TRANSACTION_MASK != _SYS_COMMITTED
+    ):
+        return _TRANSACTION_FIELD
+    if b"TIMER_DELIVER_MS" in properties or b"TIMER_DELAY_SEC" in properties:
+        return _DELAY_FIELD
+    if properties.get(b"DELAY", b"") not in _NO_LEVEL:
+        return _DELAY_FIELD
+    for name, type_field in _KNOWN_TYPES:
+        if name in properties:
+            return type_field
+    return _NORMAL_FIELD
+
+
+def _level_time_ms(record: Delivery, properties: dict[bytes, bytes]) -> int:
+    level = properties[b"DELAY"]
+    if not level.isdigit():
+        return record.store_timestamp_ms
+    index = min(max(int(level), 1), len(DELAY_LEVELS_MS)) - 1
+    return record.born_timestamp_ms + DELAY_LEVELS_MS[index]
+
+
+@lru_cache(maxsize=4096)
+def _host(packed: bytes) -> bytes:
+    return unpack_host(packed)[0].encode()
+
+
+@lru_cache(maxsize=64)
+def _store_host_field(packed: bytes) -> bytes:
+    host, port = unpack_host(packed)
+    return field(b"\x52", f"[{host}]:{port}".encode() if ":" in host else f"{host}:{port}".encode())
+
+
+@lru_cache(maxsize=1024)
+def _invisible_field(invisible_ms: int) -> bytes:
+    return field(b"\x7a", timestamp(invisible_ms))
+
+
+def _inflated(record: Delivery) -> tuple[bytes, bytes]:
+    """Body and encoding field of a compressed record; as it is, flagged, if it does not inflate."""
+    body = inflated(record.body)
+    return (record.body, _GZIP_FIELD) if body is None else (body, _IDENTITY_FIELD)

@@ -1,0 +1,1 @@
+"""Consumer offsets: the table, its files and offsets of broadcast consumers."""

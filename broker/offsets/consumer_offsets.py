@@ -1,0 +1,346 @@
+"""Consumer offsets: the next offset that a group has to consume, by topic, group and queue.
+
+Promises: an offset never passes a message that is neither acknowledged nor, as a checkpoint, in the
+log; `consumerOffset.json` in RocketMQ's form is written at most a few seconds after a change, and at the
+stop (store format, section 12.3; broker semantics, section 2.3). Replicas merge by maximum, so that a stale snapshot
+cannot take progress back; a commit below the present value (a deliberate rewind) starts a new
+generation, and the higher generation wins. Losing the file costs deliveries that are repeated, never
+a message. Fields of the file that are not ours are kept and written back.
+
+So the file is never newer than the log on the same disk (`_log_flushed`), and a replica takes a snapshot
+when it has as much of the log as the leader had (`catch_up`). What moved since the file was written lies
+in `ha/offsets-recent` (`recent.py`). When an offset was set back is kept in the file for a day,
+under a name of our own that Apache ignores: what was acknowledged before that counts no more.
+
+Beside the offset travels the end of what was handed out: after a failover it tells how many
+deliveries are repeated because pop state is not handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ...proto import v1
+from ..metadata import json_file
+from .entries import Position, encode, gone, offsets_of, tables
+from .recent import Log, RecentOffsets
+
+_SEPARATOR = "@"
+# As in RocketMQ, whose brokers compare versions: moving it on every commit would tell them nothing.
+_COMMITS_PER_VERSION = 500
+_REWOUND = "rewoundTable"
+_REWOUND_KEPT_MS = 86_400_000
+# Snapshots that wait for the log; beyond it the newest takes the place of the last.
+_LATER_MAX = 8
+_FLUSH_LOOK_S = 0.02
+_FLUSH_LOOKS = 500
+_NOTE_S = 0.2
+
+__all__ = ["ConsumerOffsets", "Key", "Position"]
+
+Key = tuple[str, str]
+"""Topic and group."""
+
+
+class ConsumerOffsets:
+    """The table, its file and its snapshots."""
+
+    def __init__(
+        self, path: Path, wall_ms: Callable[[], int], flush_interval_ms: int = 5_000
+    ) -> None:
+        self._path = path
+        self._wall_ms = wall_ms
+        self._table: dict[Key, dict[int, Position]] = {}
+        self._rest: dict[str, Any] = {}
+        self._foreign: dict[str, dict[int, int]] = {}  # under names that we cannot read
+        self._version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        self._commits = 0
+        self._snapshot: bytes | None = None
+        self._saver = json_file.Saver(path, self.render, flush_interval_ms / 1000)
+        self._saving = False
+        self._later: deque[v1.Offsets] = deque()
+        self.on_merged: Callable[[str, str, int, Position], None] | None = None
+        """Told of every position that a replica's snapshot moved."""
+        self.on_forgotten: list[Callable[[str | None, str | None], None]] = []
+        """Told of a topic, or a group, that is gone."""
+        self.log: Log | None = None
+        """The log on which the offsets rely."""
+        self.recent: RecentOffsets | None = None
+        """Where what moved is kept until the file is written again."""
+        self._moved: dict[tuple[str, str, int], Position | None] = {}
+        self._note_timer: asyncio.TimerHandle | None = None
+
+    def load(self) -> None:
+        """Read the file, or its backup; none at all is an empty table."""
+        found = json_file.load(self._path, offsets_of)
+        if found is None:
+            return
+        self._rest = {
+            key: value
+            for key, value in found.items()
+            if key not in ("dataVersion", "offsetTable", "groupTopicMap", _REWOUND)
+        }
+        self._version.update(found.get("dataVersion") or {})
+        for name, queues in offsets_of(found).items():
+            topic, separator, group = name.partition(_SEPARATOR)
+            if separator and topic and group:
+                self._table[topic, group] = {
+                    queue_id: Position(offset) for queue_id, offset in queues.items()
+                }
+            else:
+                self._foreign[name] = queues
+        for name, times in tables(found.get(_REWOUND)).items():
+            topic, _, group = name.partition(_SEPARATOR)
+            for queue_id, rewound_ms in times.items():
+                position = self.position(topic, group, queue_id)
+                if position is not None:
+                    position.rewound_ms = rewound_ms
+
+    def load_recent(self) -> None:
+        """Take over what moved after the file was written, as far as the log goes."""
+        assert self.recent is not None
+        assert self.log is not None
+        for offsets in self.recent.read(self._path, self._version["timestamp"], self.log.log_end):
+            for entry in offsets.entries:
+                queues = self._table.setdefault((entry.topic, entry.group), {})
+                if entry.offset < 0:
+                    queues.pop(entry.queue_id, None)
+                else:
+                    self.commit(
+                        entry.topic, entry.group, entry.queue_id, entry.offset, entry.next_offset
+                    )
+        self._table = {key: queues for key, queues in self._table.items() if queues}
+        self.recent.begin(self._take_moved(), self._wall_ms())
+
+    def start(self) -> None:
+        """From now on changes are written a few seconds after they happen; needs the running loop."""
+        self._saving = True
+        if self.recent is not None:
+            self._saver.written = self.recent.covered
+        if self.log is not None:
+            self._saver.ready = self._log_flushed
+        self._saver.changed()
+
+    async def close(self) -> None:
+        """Write what is left."""
+        self._saving = False
+        if self._note_timer is not None:
+            self._note_timer.cancel()
+        await self._saver.close()
+
+    def get(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The committed offset; None before the first commit."""
+        queues = self._table.get((topic, group))
+        position = queues.get(queue_id) if queues else None
+        return None if position is None else position.offset
+
+    def position(self, topic: str, group: str, queue_id: int) -> Position | None:
+        """The offset and what travels with it."""
+        queues = self._table.get((topic, group))
+        return queues.get(queue_id) if queues else None
+
+    def commit(
+        self, topic: str, group: str, queue_id: int, offset: int, handed_out: int = 0
+    ) -> None:
+        """Everything below `offset` is consumed; below `handed_out` it was delivered once."""
+        queues = self._table.setdefault((topic, group), {})
+        position = queues.get(queue_id)
+        if position is None:
+            queues[queue_id] = Position(offset, 0, handed_out)
+        else:
+            if offset < position.offset:
+                position.generation += 1
+                position.rewound_ms = self._wall_ms()
+            position.offset = offset
+            position.handed_out = max(position.handed_out, handed_out)
+            position.encoded = b""
+        if self.recent is not None:
+            self._moved[topic, group, queue_id] = queues[queue_id]
+        self._changed()
+
+    def forget(self, topic: str, group: str) -> None:
+        """The group is new to the topic."""
+        if (topic, group) in self._table:
+            self._forget([(topic, group)])
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is gone."""
+        self._forget([key for key in self._table if key[0] == topic])
+        for told in self.on_forgotten:
+            told(topic, None)
+
+    def forget_group(self, group: str) -> None:
+        """The group is gone."""
+        self._forget([key for key in self._table if key[1] == group])
+        for told in self.on_forgotten:
+            told(None, group)
+
+    def __iter__(self) -> Iterator[tuple[str, str, int, int]]:
+        """Topic, group, queue id and offset of everything."""
+        for (topic, group), queues in self._table.items():
+            for queue_id, position in queues.items():
+                yield topic, group, queue_id, position.offset
+
+    def snapshot(self) -> bytes:
+        """A `v1.Offsets` of the whole table; the same object until something changes."""
+        if self._snapshot is None:
+            # Only what changed is encoded: with many groups most entries stay as they are.
+            parts = [
+                position.encoded or encode(topic, group, queue_id, position)
+                for (topic, group), queues in self._table.items()
+                for queue_id, position in queues.items()
+            ]
+            if self.log is not None:
+                parts.append(v1.Offsets(log_end=self.log.log_end).SerializeToString())
+            self._snapshot = b"".join(parts)
+        return self._snapshot
+
+    def apply(self, snapshot: bytes, log_end: int | None = None) -> int:
+        """Merge a replica's snapshot; returns how many offsets moved. Raises ValueError.
+
+        With `log_end`, where the log ends here, it is merged when as much of the log is there as the
+        replica had (`catch_up`).
+        """
+        try:
+            offsets = v1.Offsets.FromString(snapshot)
+        except DecodeError as error:
+            raise ValueError(f"not a snapshot of consumer offsets: {error}") from error
+        if log_end is None:
+            return sum(self._merge(entry) for entry in offsets.entries)
+        if len(self._later) >= _LATER_MAX:
+            self._later.pop()
+        self._later.append(offsets)
+        return self.catch_up(log_end)
+
+    def catch_up(self, log_end: int) -> int:
+        """Merge the snapshots that waited for the log to end here."""
+        moved = 0
+        while self._later and self._later[0].log_end <= log_end:
+            moved += sum(self._merge(entry) for entry in self._later.popleft().entries)
+        return moved
+
+    def drop_waiting(self) -> None:
+        """This replica leads, or follows anew: the log for which snapshots wait will not come.
+
+        An offset may pass messages whose checkpoints lie in it, so nothing of them is taken.
+        """
+        self._later.clear()
+
+    def render(self) -> str:
+        """The text of `consumerOffset.json`."""
+        self._version["timestamp"] = self._wall_ms()
+        if self.recent is not None:
+            self.recent.cover()
+        table = {
+            f"{topic}{_SEPARATOR}{group}": {
+                queue_id: queues[queue_id].offset for queue_id in sorted(queues)
+            }
+            for (topic, group), queues in self._table.items()
+        }
+        content = {
+            "pullOffsetTable": {},
+            **self._rest,
+            "dataVersion": self._version,
+            "groupTopicMap": self._topics_of_groups(),
+            "offsetTable": {**self._foreign, **table},
+        }
+        rewound = self._rewound()
+        if rewound:
+            content[_REWOUND] = rewound
+        return json_file.dumps(json_file.ordered(content))
+
+    async def _log_flushed(self) -> bool:
+        """Whether everything is on the disk on which offsets of this moment rely."""
+        log = self.log
+        assert log is not None
+        end = log.log_end
+        log.flush_soon()
+        for _ in range(_FLUSH_LOOKS):
+            if log.flushed_offset >= end:
+                return True
+            if not log.writable and not log.paused:
+                return False  # a flush failed: there will be none
+            await asyncio.sleep(_FLUSH_LOOK_S)
+        return False
+
+    def _rewound(self) -> dict[str, dict[int, int]]:
+        since_ms = self._wall_ms() - _REWOUND_KEPT_MS
+        table: dict[str, dict[int, int]] = {}
+        for (topic, group), queues in self._table.items():
+            for queue_id, position in queues.items():
+                if position.rewound_ms > since_ms:
+                    times = table.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+                    times[queue_id] = position.rewound_ms
+        return table
+
+    def _topics_of_groups(self) -> dict[str, list[str]]:
+        """What Apache writes beside the offsets and nobody reads."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in self._table:
+            topics.setdefault(group, []).append(topic)
+        return topics
+
+    def _merge(self, entry: v1.OffsetEntry) -> bool:
+        queues = self._table.setdefault((entry.topic, entry.group), {})
+        mine = queues.get(entry.queue_id)
+        if mine is None:
+            mine = queues[entry.queue_id] = Position(-1, -1)
+        moved = (entry.generation, entry.offset) > (mine.generation, mine.offset)
+        ahead = entry.next_offset > mine.handed_out
+        if entry.generation > mine.generation >= 0:
+            mine.rewound_ms = self._wall_ms()
+        if moved:
+            mine.generation, mine.offset = entry.generation, entry.offset
+        if ahead:
+            mine.handed_out = entry.next_offset
+        if moved or ahead:
+            mine.encoded = b""
+            if self.recent is not None:
+                self._moved[entry.topic, entry.group, entry.queue_id] = mine
+            self._changed()
+            if self.on_merged is not None:
+                self.on_merged(entry.topic, entry.group, entry.queue_id, mine)
+        return moved
+
+    def _forget(self, gone: list[Key]) -> None:
+        for key in gone:
+            for queue_id in self._table.pop(key):
+                if self.recent is not None:
+                    self._moved[(*key, queue_id)] = None
+        if gone:
+            self._changed()
+
+    def _changed(self) -> None:
+        self._snapshot = None
+        self._commits += 1
+        if self._commits % _COMMITS_PER_VERSION == 0:
+            self._version["counter"] += 1
+        if self._saving:
+            self._saver.changed()
+            if self._note_timer is None and self._moved:
+                loop = asyncio.get_running_loop()
+                self._note_timer = loop.call_later(_NOTE_S, self._note)
+
+    def _note(self) -> None:
+        self._note_timer = None
+        if self.recent is not None and self._moved:
+            self.recent.append(self._take_moved(), self._wall_ms())
+
+    def _take_moved(self) -> bytes:
+        """What moved since it was noted last, and how much of the log that relies on."""
+        moved, self._moved = self._moved, {}
+        parts = [
+            position.encoded or encode(topic, group, queue_id, position)
+            if position is not None
+            else gone(topic, group, queue_id)
+            for (topic, group, queue_id), position in moved.items()
+        ]
+        if parts and self.log is not None:
+            parts.append(v1.Offsets(log_end=self.log.log_end).SerializeToString())
+        return b"".join(parts)

@@ -1,0 +1,144 @@
+"""A leader takes over what a follower gave out, and saw acknowledged, while nobody led (design, section 8.4).
+
+What was acknowledged there is done here. What is still out there is out here, until the same time, in the journal and
+so in the revive topic; its handles stay good. What this leader has consumed or given out in the meantime is newer and
+stays as it is, so that a hand-over that comes twice, or late, costs nothing. A FIFO queue is locked as it was there. The
+payload is another replica's: names that nobody knows, and offsets beyond the queue, are passed over. What is not
+taken over is delivered again, never lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...journal.revive_codec import BATCH_MAX
+from ..delivery import Delivery, Terms
+from ..fifo.ordered_group import Batch, OrderedGroup, OrderedQueue
+from ..group import PopGroup
+from ..queue import PopQueue
+from ..retry import origin_topic, queue_topics
+from .handover import acknowledged
+
+if TYPE_CHECKING:
+    from ....proto import v1
+    from ...node import Node
+    from ..receive import PopService
+
+_SPAN_MAX = 10_000
+"""Distances inside of a checkpoint are 32-bit numbers in Apache's form; this is far below."""
+
+
+def take_over(node: Node, pop: PopService, given_out: v1.PopHandover) -> int:
+    """Put it beside what the journal knows; returns how many deliveries are out by it."""
+    return sum(_take_queue(node, pop, state) for state in given_out.queues)
+
+
+def _take_queue(node: Node, pop: PopService, state: v1.PopQueueState) -> int:
+    group = node.metadata.group(state.group)
+    origin = origin_topic(state.topic, state.group)
+    topic = node.metadata.topic(state.topic)
+    if group is None or topic is None or node.metadata.topic(origin) is None:
+        return 0
+    if not 0 <= state.queue_id < topic.read_queues:
+        return 0
+    core = pop.core(origin, group)
+    kind = queue_topics(origin, state.group).index(state.topic)
+    key = kind, state.queue_id
+    end = node.store.next_offset(state.topic, state.queue_id)
+    if isinstance(core, OrderedGroup):
+        if kind:
+            return 0
+        pop.open_queue(core, key)
+        taken = _take_ordered(core.queues[key], state, end)
+    else:
+        pop.open_queue(core, key)
+        taken = _take_pop(node, core, core.queues[key], state, end)
+    pop.changed(core, key)
+    pop.rearm(core)
+    return taken
+
+
+def _take_ordered(queue: OrderedQueue, state: v1.PopQueueState, end: int) -> int:
+    queue.advance_to(min(state.consumer_offset, end))
+    queue.skips.update(o for o in acknowledged(state) if queue.committed < o < end)
+    queue.settle()
+    out = [one for one in state.deliveries if queue.committed <= one.queue_offset < end]
+    if queue.batch is not None or not out:
+        return 0
+    queue.batch = Batch(
+        max(one.pop_time_ms for one in out),
+        max(one.visible_at_ms for one in out),
+        "",
+        [one.queue_offset for one in out],
+        out[-1].queue_offset + 1,
+        {one.queue_offset: max(1, one.attempt) for one in out},
+        out[0].client_id,
+        min(one.pop_time_ms for one in out),
+    )
+    return len(out)
+
+
+def _take_pop(
+    node: Node, core: PopGroup, queue: PopQueue, state: v1.PopQueueState, end: int
+) -> int:
+    for offset in queue.advance_to(min(state.consumer_offset, end)):
+        node.journal.settled(core, queue, offset)
+    for offset in acknowledged(state):
+        if queue.unacked.pop(offset, None) is not None:
+            queue.forget(offset)
+            node.journal.settled(core, queue, offset)
+        elif queue.next_read <= offset < end and len(queue.skips) < core.in_flight_max:
+            queue.skips.add(offset)
+    fresh: dict[tuple[int, int, str], list[int]] = {}  # by when and for how long, and whom
+    taken = 0
+    for saved in state.deliveries:
+        offset = saved.queue_offset
+        known = queue.unacked.get(offset)
+        if known is not None:
+            taken += _hide_further(node, core, queue, known, saved)
+        elif queue.next_read <= offset < end and offset not in queue.skips:
+            core.restore(queue, _delivery(saved))
+            same = saved.pop_time_ms, saved.visible_at_ms, saved.client_id
+            fresh.setdefault(same, []).append(offset)
+            taken += 1
+    for (pop_ms, visible_ms, owner), offsets in fresh.items():
+        terms = Terms(pop_ms, max(0, visible_ms - pop_ms), owner)
+        for part in _parts(sorted(offsets)):
+            node.journal.delivered(core, queue, part, terms)
+    queue.settle()
+    return taken
+
+
+def _delivery(saved: v1.PopDelivery) -> Delivery:
+    return Delivery(
+        saved.queue_offset,
+        saved.pop_time_ms,
+        saved.visible_at_ms,
+        max(1, saved.attempt),
+        saved.client_id,
+        saved.pop_time_ms if saved.client_id else 0,
+    )
+
+
+def _hide_further(
+    node: Node, core: PopGroup, queue: PopQueue, known: Delivery, saved: v1.PopDelivery
+) -> int:
+    """The journal knows an older delivery of the message: it is out anew."""
+    now_ms = node.clock.wall_ms()
+    if saved.pop_time_ms <= known.pop_ms or saved.visible_at_ms <= now_ms:
+        return 0
+    known.attempt = max(known.attempt, saved.attempt)
+    known.owner = saved.client_id
+    core.hide(queue, known, now_ms, saved.visible_at_ms - now_ms)
+    node.journal.changed(core, queue, known, now_ms, known.visible_ms - known.pop_ms, True)
+    return 1
+
+
+def _parts(offsets: list[int]) -> list[list[int]]:
+    """Offsets that one checkpoint can name: near each other, and not too many."""
+    parts: list[list[int]] = []
+    for offset in offsets:
+        if not parts or len(parts[-1]) >= BATCH_MAX or offset - parts[-1][0] > _SPAN_MAX:
+            parts.append([])
+        parts[-1].append(offset)
+    return parts

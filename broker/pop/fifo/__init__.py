@@ -1,0 +1,1 @@
+"""Ordered delivery: queue locks, order information and ordered consumer groups."""

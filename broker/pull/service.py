@@ -1,0 +1,358 @@
+"""PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by offsets.
+
+Source: gRPC API, section 5.12; broker semantics, sections 2.2-2.4. Promises: a pull at the end of a
+queue is held like a receive and answered as soon as there is a matching message; an offset outside of
+the queue is ILLEGAL_OFFSET with the nearest one inside; what a filter drops is passed over, and the
+next offset says how far. Pulled messages carry no receipt handle and change no state. A pull from an
+offset below 0 asks where to begin, as broadcasting clients do that keep their own offsets: the answer is
+ILLEGAL_OFFSET with that place (`offsets/broadcast.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...proto import v2
+from ...proto.errors import WireError
+from ...store.format.record import decode_delivery
+from ...store.format.results import GetStatus
+from ..messages.convert import message_item, topic_field
+from ..messages.filters import Filter, parse_filter
+from ..messages.validation import (
+    MAX_BATCH,
+    check_group,
+    check_topic,
+    duration_ms,
+    polling_ms,
+    require_client_id,
+)
+from ..messages.wire import STATUS_OK, field, status, varint
+from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
+from ..pop.request import known_group, readable_topic
+from ..pop.turn import ANSWER_BYTES_MAX, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...front.context import RequestContext
+    from ...store.format.results import GetResult
+    from ..metadata.tables import Group
+    from ..node import Node
+
+_READS_MAX = 16
+_SLICE_NS = 4_000_000
+"""Of the loop, before others get it."""
+_NS_PER_MS = 1_000_000
+_OK_ITEM = field(b"\x0a", STATUS_OK)
+_QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One PullMessage that passed its checks."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    batch: int
+    tags: Filter | None
+    topic_bytes: bytes
+
+
+@dataclass(slots=True)
+class _Waiter:
+    pull: _Pull
+    answer: asyncio.Future[list[bytes]]
+    timer: asyncio.TimerHandle
+
+
+class PullService:
+    """Pulls and offsets of this node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
+        self._count = 0
+        self._waiting = 0
+        self._woken: dict[tuple[str, int], Iterator[tuple[int, _Waiter]]] = {}
+        """Who is still to be looked at, by the queue that has new messages."""
+        self._serving: asyncio.Handle | None = None
+        self._broadcast = BroadcastOffsets()
+        self._commit_timer: asyncio.TimerHandle | None = None
+        node.pop.listeners.append(self.notify)
+        node.pop.closers.append(self.close)
+
+    def pull_message(
+        self, request: v2.PullMessageRequest, ctx: RequestContext
+    ) -> list[bytes] | asyncio.Future[list[bytes]]:
+        """Handler of PullMessage."""
+        require_client_id(ctx)
+        now_ns = self._node.clock.steady_ns()
+        self._node.clients.seen(ctx, now_ns)
+        self._node.catch_up()
+        asked = None
+        if request.HasField("long_polling_timeout"):
+            asked = duration_ms(request.long_polling_timeout)
+        poll_ms = polling_ms(asked, ctx.remaining_ms(now_ns))
+        topic, queue_id = self._queue(request, check_groups=True)
+        pull = _Pull(
+            topic,
+            queue_id,
+            request.offset,
+            min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
+            parse_filter(request.filter_expression),
+            topic_field(request.message_queue.topic),
+        )
+        group = known_group(self._node, request.group.name)
+        self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
+        if pull.offset < 0:
+            return self._beginning(pull, group.name)
+        answer = self._read(pull)
+        if answer is not None:
+            return answer
+        if poll_ms <= 0:
+            return self._empty(pull)
+        if self._waiting + self._node.pop.waiting >= self._node.config.pop_polling_size:
+            raise WireError(
+                v2.TOO_MANY_REQUESTS,
+                "[POLLING_FULL] too many polls wait: flow limit, popPollingSize",
+            )
+        return self._park(pull, poll_ms)
+
+    def update_offset(
+        self, request: v2.UpdateOffsetRequest, ctx: RequestContext
+    ) -> v2.UpdateOffsetResponse:
+        """Handler of UpdateOffset."""
+        require_client_id(ctx)
+        self._node.catch_up()
+        topic, queue_id = self._queue(request, check_groups=True)
+        group = request.group.name
+        if self._node.metadata.group(group) is None:
+            raise WireError(v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} does not exist")
+        end = self._node.store.max_offset(topic, queue_id)
+        if not 0 <= request.offset <= end:
+            raise WireError(v2.ILLEGAL_OFFSET, f"the offset is outside of the queue, 0 to {end}")
+        self._node.offsets.commit(topic, group, queue_id, request.offset)
+        self._node.pop.rewind(topic, group, queue_id, request.offset)
+        return v2.UpdateOffsetResponse(status=_ok())
+
+    def get_offset(self, request: v2.GetOffsetRequest, ctx: RequestContext) -> v2.GetOffsetResponse:
+        """Handler of GetOffset."""
+        require_client_id(ctx)
+        topic, queue_id = self._queue(request, check_groups=True)
+        offset = self._node.offsets.get(topic, request.group.name, queue_id)
+        if offset is None:
+            raise WireError(v2.OFFSET_NOT_FOUND, "the group has committed no offset of this queue")
+        return v2.GetOffsetResponse(status=_ok(), offset=offset)
+
+    def query_offset(
+        self, request: v2.QueryOffsetRequest, ctx: RequestContext
+    ) -> v2.QueryOffsetResponse:
+        """Handler of QueryOffset."""
+        require_client_id(ctx)
+        self._node.catch_up()
+        topic, queue_id = self._queue(request, check_groups=False)
+        store = self._node.store
+        policy = request.query_offset_policy
+        if policy == v2.BEGINNING:
+            offset = store.min_offset(topic, queue_id)
+        elif policy == v2.END:
+            offset = store.max_offset(topic, queue_id)
+        elif policy == v2.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise WireError(v2.BAD_REQUEST, "timestamp is required for this policy")
+            time_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
+            offset = store.offset_by_time(topic, queue_id, time_ms)
+        else:
+            raise WireError(v2.BAD_REQUEST, f"there is no offset policy {int(policy)}")
+        return v2.QueryOffsetResponse(status=_ok(), offset=offset)
+
+    def notify(self, topic: str, queue_id: int) -> None:
+        """New messages can be read in a queue."""
+        waiters = self._waiters.get((topic, queue_id))
+        if waiters:
+            # Those that were looked at for an earlier arrival, too.
+            self._woken[topic, queue_id] = iter([*waiters.items()])
+            if self._serving is None:
+                self._serving = self._node.loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Answer those who wait for what has come; there may be thousands at one queue."""
+        self._serving = None
+        clock = self._node.clock
+        stop_ns = clock.steady_ns() + _SLICE_NS
+        while self._woken:
+            queue, waiters = next(iter(self._woken.items()))
+            for key, waiter in waiters:
+                self._serve_one(key, waiter)
+                if clock.steady_ns() >= stop_ns:
+                    self._serving = self._node.loop.call_soon(self._serve)
+                    return
+            del self._woken[queue]
+
+    def _serve_one(self, key: int, waiter: _Waiter) -> None:
+        if waiter.answer.done():
+            return
+        try:
+            answer = self._read(waiter.pull)
+        except Exception as error:  # one call's: the door says it to the client, and logs it
+            waiter.answer.set_exception(error)
+            answer = []
+        if answer is not None:
+            self._finish(key, waiter, answer)
+
+    def close(self) -> None:
+        """Answer every pull that is held."""
+        if self._commit_timer is not None:
+            self._commit_broadcast()
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
+        for waiters in list(self._waiters.values()):
+            for key, waiter in list(waiters.items()):
+                self._finish(key, waiter, self._empty(waiter.pull))
+
+    def _queue(
+        self, request: _QueueRequest | v2.QueryOffsetRequest, check_groups: bool
+    ) -> tuple[str, int]:
+        """Topic and queue id, checked."""
+        queue = request.message_queue
+        check_topic(queue.topic.name)
+        if check_groups:
+            assert not isinstance(request, v2.QueryOffsetRequest)
+            check_group(request.group.name)
+        topic = readable_topic(self._node, queue.topic.name)
+        if not 0 <= queue.id < topic.read_queues:
+            raise WireError(v2.BAD_REQUEST, f"topic {topic.name} has no queue {queue.id}")
+        return topic.name, queue.id
+
+    def _follow_broadcast(self, pull: _Pull, group: Group, client_id: str, now_ms: int) -> None:
+        """Remember where a broadcasting client is; one that begins says so by an offset below 0."""
+        if pull.offset >= 0:
+            if self._broadcast:
+                self._broadcast.pulled(
+                    *(pull.topic, group.name, client_id),
+                    queue_id=pull.queue_id,
+                    offset=pull.offset,
+                    now_ms=now_ms,
+                )
+            return
+        if group.extra.get("consumeBroadcastEnable") is False:
+            raise WireError(v2.FORBIDDEN, f"consumer group {group.name} does not broadcast")
+        self._broadcast.begin(pull.topic, group.name, client_id, now_ms)
+        if self._commit_timer is None:
+            self._commit_timer = self._node.loop.call_later(
+                COMMIT_MS / 1000, self._commit_broadcast
+            )
+
+    def _commit_broadcast(self) -> None:
+        self._commit_timer = None
+        for topic, group, queue_id, offset in self._broadcast.slowest(
+            self._node.clock.steady_ns() // _NS_PER_MS
+        ):
+            if self._node.is_leader:
+                self._node.offsets.commit(topic, broadcast_group(group), queue_id, offset)
+        if self._broadcast:
+            self._commit_timer = self._node.loop.call_later(
+                COMMIT_MS / 1000, self._commit_broadcast
+            )
+
+    def _beginning(self, pull: _Pull, group: str) -> list[bytes]:
+        """Where a client without an offset begins: where the slowest of its group is, if any is."""
+        offsets, store = self._node.offsets, self._node.store
+        known = offsets.get(pull.topic, broadcast_group(group), pull.queue_id)
+        if known is None:
+            known = offsets.get(pull.topic, group, pull.queue_id)
+        first = store.min_offset(pull.topic, pull.queue_id)
+        last = store.max_offset(pull.topic, pull.queue_id)
+        return [
+            field(b"\x0a", status(v2.ILLEGAL_OFFSET, "begin at the offset that is named here")),
+            _next_offset(max(first, min(known or 0, last))),
+        ]
+
+    def _read(self, pull: _Pull) -> list[bytes] | None:
+        """The answer, or None: wait at the offset that `pull` says now."""
+        for _ in range(_READS_MAX):
+            wanted = pull.tags
+            codes = None if wanted is None else wanted.codes
+            # Where only the records tell which are wanted, a look at one each would take a whole read.
+            count = pull.batch if wanted is None or codes is not None else MAX_BATCH
+            result = self._node.store.get(
+                *(pull.topic, pull.queue_id, pull.offset, count, ANSWER_BYTES_MAX), tag_codes=codes
+            )
+            if pull.offset < result.min_offset or pull.offset > result.max_offset:
+                return [
+                    field(b"\x0a", status(v2.ILLEGAL_OFFSET, "the offset is outside of the queue")),
+                    _next_offset(max(result.min_offset, min(pull.offset, result.max_offset))),
+                ]
+            items, following = self._items(pull, result)
+            if items:
+                return [_OK_ITEM, *items, _next_offset(following)]
+            if result.next_offset <= pull.offset:
+                return None
+            pull.offset = result.next_offset
+        # Much was filtered out: the client comes back at the offset that was reached.
+        return self._empty(pull, "no match message")
+
+    def _items(self, pull: _Pull, result: GetResult) -> tuple[list[bytes], int]:
+        """The wanted messages of a read, a batch at most, and the offset to go on at."""
+        items: list[bytes] = []
+        for stored in result.records if result.status is GetStatus.FOUND else ():
+            if len(items) == pull.batch:
+                return items, stored.queue_offset
+            record = decode_delivery(stored.data)
+            if matches(record, pull.tags):
+                items.append(message_item(pull.topic_bytes, record, None))
+        return items, result.next_offset
+
+    def _empty(self, pull: _Pull, sentence: str = "no new message") -> list[bytes]:
+        return [
+            field(b"\x0a", status(v2.MESSAGE_NOT_FOUND, sentence)),
+            _next_offset(pull.offset),
+        ]
+
+    def _park(self, pull: _Pull, poll_ms: int) -> asyncio.Future[list[bytes]]:
+        loop = self._node.loop
+        answer: asyncio.Future[list[bytes]] = loop.create_future()
+        self._count += 1
+        key = self._count
+        timer = loop.call_later(poll_ms / 1000, self._time_over, key, pull)
+        waiter = _Waiter(pull, answer, timer)
+        self._waiters.setdefault((pull.topic, pull.queue_id), {})[key] = waiter
+        self._waiting += 1
+        answer.add_done_callback(partial(self._left, key, waiter))
+        return answer
+
+    def _time_over(self, key: int, pull: _Pull) -> None:
+        waiter = self._waiters.get((pull.topic, pull.queue_id), {}).get(key)
+        if waiter is not None:
+            self._finish(key, waiter, self._empty(pull))
+
+    def _left(self, key: int, waiter: _Waiter, answer: asyncio.Future[list[bytes]]) -> None:
+        if answer.cancelled():
+            self._finish(key, waiter, [])
+
+    def _finish(self, key: int, waiter: _Waiter, answer: list[bytes]) -> None:
+        """Forget a waiter, and answer it unless it has left."""
+        queue = (waiter.pull.topic, waiter.pull.queue_id)
+        waiters = self._waiters.get(queue, {})
+        if waiters.pop(key, None) is None:
+            return
+        if not waiters:
+            del self._waiters[queue]
+        self._waiting -= 1
+        waiter.timer.cancel()
+        if not waiter.answer.done():
+            waiter.answer.set_result(answer)
+
+
+def _ok() -> v2.Status:
+    return v2.Status(code=v2.OK, message="OK")
+
+
+def _next_offset(offset: int) -> bytes:
+    """The item `next_offset`, a member of a oneof: written even when it is 0."""
+    return b"\x18" + varint(offset)

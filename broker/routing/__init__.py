@@ -1,0 +1,1 @@
+"""Routes, cluster membership, and which replica serves a request."""

@@ -1,0 +1,117 @@
+"""Which addresses a route names for a broker group, so that clients survive a failover.
+
+Pure. The three rules of `advertise` (design, section 2): `replicas`, all replicas as alternatives of
+one endpoint in a stable order; `echo`, the address that the client dialled; a list, said by hand.
+`auto` takes `replicas` where a node's own address was dialled and `echo` otherwise. Several addresses
+go only to clients that can use them, and only when all are IP addresses of one family, because
+clients refuse anything else (gRPC API, section 9.1).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...front.context import takes_several_addresses
+from ...proto import v2
+from ..config import split_addresses
+from .cluster_view import ClusterView, GroupView
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the rules need to know of a client."""
+
+    dialled: v2.Endpoints
+    """The addresses that it was configured with."""
+    peer: str
+    """Where it calls from."""
+    language: str
+    tls: bool = False
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether it can use several addresses of one endpoint."""
+        return takes_several_addresses(self.language, self.tls)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertiser:
+    """The configured rule, over the cluster as it is known."""
+
+    rule: str
+    by_hand: Sequence[Address]
+    view: ClusterView
+
+    def endpoints(self, group: GroupView, caller: Caller) -> v2.Endpoints:
+        """The endpoints of `group` for this client."""
+        several = caller.takes_several
+        if self.by_hand:
+            return _message(self.by_hand, self.by_hand[0], several)
+        called = [
+            (a.host.strip("[]"), a.port) for a in caller.dialled.addresses if a.host and a.port
+        ]
+        members = [address for m in group.members for address in split_addresses(m.client)]
+        if called and (not members or self._echoes(called, members, caller.peer)):
+            return _message(called, called[0], several)
+        if not members:
+            return v2.Endpoints()
+        leader = group.leader()
+        first = split_addresses(leader.client)[0] if leader is not None else members[0]
+        return _message(members, first, several)
+
+    def _echoes(self, called: Sequence[Address], members: Sequence[Address], peer: str) -> bool:
+        if self.rule == "auto":
+            return not _one_family(members) or not _is_own(called, self.view, peer)
+        return self.rule == "echo"
+
+
+def _is_own(called: Sequence[Address], view: ClusterView, peer: str) -> bool:
+    """Whether the client dialled an address that a replica registered.
+
+    Loopback means this machine only when the client is on it: a mapped port of a container looks the
+    same from outside.
+    """
+    registered = {address for text in view.addresses() for address in split_addresses(text)}
+    near = _is_loopback(peer.rpartition(":")[0].strip("[]"))
+    return any(
+        address in registered and (near or not _is_loopback(address[0])) for address in called
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def scheme_of(host: str) -> v2.AddressScheme.ValueType:
+    """How clients must read the host."""
+    try:
+        return v2.IPv4 if ipaddress.ip_address(host).version == 4 else v2.IPv6
+    except ValueError:
+        return v2.DOMAIN_NAME
+
+
+def one_address(address: Address) -> v2.Endpoints:
+    """Endpoints of a single address."""
+    return _message([address], address, several=False)
+
+
+def _one_family(addresses: Sequence[Address]) -> bool:
+    schemes = {scheme_of(host) for host, _ in addresses}
+    return len(schemes) == 1 and schemes != {v2.DOMAIN_NAME}
+
+
+def _message(addresses: Sequence[Address], only: Address, several: bool) -> v2.Endpoints:
+    """All addresses for clients that can use them, `only` for the others."""
+    if not several or not _one_family(addresses):
+        addresses = [only]
+    return v2.Endpoints(
+        scheme=scheme_of(addresses[0][0]),
+        addresses=[v2.Address(host=host, port=port) for host, port in addresses],
+    )

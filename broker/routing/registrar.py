@@ -1,0 +1,226 @@
+"""Registration with every nameserver, and the cluster's state that comes back.
+
+Promises: each nameserver is served by a task of its own, so that a slow or dead one delays neither
+the others nor the broker; a beat every second carries positions, the topic table travels only when it
+changed or is asked for; failures back off to two seconds and are logged once, not every time (HA,
+sections 1.5 and 6.8 R12). The cluster token goes with every call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    wait_exponential,
+    wait_random,
+)
+
+from ...front.context import TOKEN
+from ...ha.stream.redial import RedialedChannel
+from ...proto import paths, v1
+
+if TYPE_CHECKING:
+    from ..metadata.tables import Metadata
+    from .cluster_view import ClusterView
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST_S = 0.1
+_RETRY_MAX_S = 2.0
+_GATHER_S = 0.05
+# A nameserver that did not answer for this many tries is silent: its last answer stops counting.
+_SILENT_AFTER = 3
+# A table of 100,000 topics has about 6 MB.
+_MAX_ANSWER_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Registrant:
+    """Who registers, and how."""
+
+    token: str
+    period_ms: int
+    timeout_ms: int
+    describe: Callable[[], v1.RegisterRequest]
+    """A beat of this moment: identity, addresses, role, epoch, positions."""
+    metadata: Metadata
+    view: ClusterView
+
+
+class Registrar:
+    """Keeps this replica registered with all nameservers until it is stopped."""
+
+    def __init__(self, nameservers: list[tuple[str, int]], own: Registrant) -> None:
+        self._links = [_Link(_target(host, port), own) for host, port in nameservers]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Register with each nameserver from now on; waits for none of them."""
+        self._tasks = [asyncio.create_task(link.run()) for link in self._links]
+        for task in self._tasks:
+            task.add_done_callback(_ended)
+
+    async def first_answers(self, timeout_s: float) -> None:
+        """Wait until each nameserver has answered once, but not longer than the timeout."""
+        waits = [asyncio.create_task(link.answered.wait()) for link in self._links]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=timeout_s)
+            for wait in pending:
+                wait.cancel()
+
+    def changed(self) -> None:
+        """The topic table or the role changed: tell the nameservers now rather than in a second."""
+        for link in self._links:
+            link.wake.set()
+
+    async def stop(self) -> None:
+        """Say good-bye, as far as somebody listens, and close."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        links, self._links = self._links, []
+        await asyncio.gather(*(link.close() for link in links))
+
+
+class _Link:
+    """One nameserver."""
+
+    def __init__(self, target: str, own: Registrant) -> None:
+        self._target = target
+        self._own = own
+        options = (("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),)
+        self._channel = RedialedChannel(target, options)
+        self._sequence = 0
+        self._sent_version: int | None = None
+        self._need_full = True
+        self._cluster_version = 0
+        self._failures = 0
+        self._failure: grpc.StatusCode | None = None
+        self.wake = asyncio.Event()
+        self.answered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(grpc.aio.AioRpcError),
+            wait=wait_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MAX_S)
+            + wait_random(0, _RETRY_FIRST_S),
+            before_sleep=self._failed,
+        )
+        while True:
+            self.wake.clear()
+            await self._pause(await retrying(self._beat))
+
+    async def close(self) -> None:
+        """Unregister; a nameserver that is not there finds out by itself."""
+        if self._failures == 0 and self._sent_version is not None:
+            request = v1.UnregisterRequest(
+                replica=self._own.describe().replica, registration_seq=self._next_sequence()
+            )
+            try:
+                await self._call(paths.UNREGISTER, request, timeout_s=1.0)
+            except grpc.aio.AioRpcError as error:
+                log.info(
+                    "nameserver.unregister_failed target=%s code=%s", self._target, error.code()
+                )
+        await self._channel.close()
+
+    async def _beat(self) -> float:
+        """One exchange; returns the seconds until the next one."""
+        version = self._own.metadata.version
+        full = self._need_full or version != self._sent_version
+        request = self._own.describe()
+        request.registration_seq = self._next_sequence()
+        request.table_version = version
+        if full:
+            request.full = True
+            request.topics.extend(
+                v1.TopicRoute(
+                    name=topic.name,
+                    read_queues=topic.read_queues,
+                    write_queues=topic.write_queues,
+                    perm=topic.perm,
+                    message_type=topic.message_type,
+                )
+                for topic in self._own.metadata.topics.values()
+            )
+        answer = v1.RegisterResponse.FromString(await self._call(paths.REGISTER, request))
+        if answer.cluster_version != self._cluster_version:
+            await self._fetch(answer.cluster_version)
+        self._answered()
+        self._sent_version = version
+        self._need_full = answer.need_full
+        self.answered.set()
+        return 0.0 if answer.need_full and not full else self._own.period_ms / 1000
+
+    async def _fetch(self, version: int) -> None:
+        request = v1.GetClusterRequest(known_version=self._cluster_version)
+        answer = v1.GetClusterResponse.FromString(await self._call(paths.GET_CLUSTER, request))
+        self._cluster_version = version if answer.unchanged else answer.version
+        if not answer.unchanged:
+            self._own.view.update(self._target, answer.groups)
+
+    async def _call(
+        self,
+        path: str,
+        request: v1.RegisterRequest | v1.GetClusterRequest | v1.UnregisterRequest,
+        timeout_s: float | None = None,
+    ) -> bytes:
+        timeout_s = timeout_s or self._own.timeout_ms / 1000
+        metadata = ((TOKEN, self._own.token),)
+        return await self._channel.call(path, request.SerializeToString(), metadata, timeout_s)
+
+    def _answered(self) -> None:
+        if self._failures:
+            log.info("nameserver.connected target=%s failures=%d", self._target, self._failures)
+            self._own.view.found(self._target)
+        self._failures = 0
+        self._failure = None
+
+    def _failed(self, state: RetryCallState) -> None:
+        """Before the pause that follows a failure; the first ones are a nameserver that starts too."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert isinstance(error, grpc.aio.AioRpcError)
+        self._failures += 1
+        if error.code() is not self._failure:
+            self._failure = error.code()
+            log.warning(
+                "nameserver.failed target=%s code=%s reason=%s",
+                self._target,
+                error.code().name,
+                error.details(),
+            )
+        if self._failures == _SILENT_AFTER:
+            self._own.view.lost(self._target)
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wake.wait()
+            # A burst of new topics is one table, not one table each.
+            await asyncio.sleep(_GATHER_S)
+        except TimeoutError:
+            pass
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    """A link runs until it is cancelled: anything else is a fault of ours."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("nameserver.link_failed", exc_info=task.exception())
+
+
+def _target(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,116 @@
+"""The supervisor's door: a unix socket in the data directory, one JSON line each way.
+
+    request   {"restart": "master"}
+    answer    {"ok": {...}} or {"error": "a sentence", "code": 1}
+
+Only the owner of the directory may connect (mode 0600). A path that is too long for a socket address
+(108 bytes on Linux) is reached through the directory's descriptor in /proc.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ..errors import CliError, Exit
+
+_PATH_BYTES_MAX = 100
+# A request is a name; anything longer is not ours.
+_LINE_BYTES_MAX = 4096
+
+
+class ControlServer:
+    """Listens while the supervisor runs."""
+
+    def __init__(self, path: Path, restart: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
+        self._path = path
+        self._restart = restart
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. The data directory's lock is held, so a socket that is there is a leftover."""
+        self._path.unlink(missing_ok=True)
+        with _short(self._path) as address:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(address)
+            self._path.chmod(0o600)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=_LINE_BYTES_MAX
+        )
+
+    async def stop(self) -> None:
+        """Stop listening; open requests were answered when the children were stopped."""
+        if self._server is not None:
+            self._server.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            answer = await self._answer(await reader.readline())
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        except (ConnectionError, ValueError):
+            pass  # Whoever asked has gone, or sent a line that is too long: nobody to tell.
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            name = request["restart"]
+        except (ValueError, KeyError, TypeError):
+            return {"error": "The supervisor does not know this request.", "code": Exit.USAGE}
+        try:
+            return {"ok": await self._restart(str(name))}
+        except CliError as error:
+            return {"error": str(error), "code": error.code}
+
+
+def ask_to_restart(path: Path, name: str, timeout_s: float) -> dict[str, Any]:
+    """Ask the supervisor to restart a process; returns name, pid and ports. Raises CliError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            with _short(path) as address:
+                connection.connect(address)
+            connection.sendall(json.dumps({"restart": name}).encode() + b"\n")
+            with connection.makefile("rb") as file:
+                line = file.readline()
+        except TimeoutError:
+            raise CliError(f"{name} did not serve again within {timeout_s:g} s.") from None
+        except OSError:
+            raise CliError(
+                f"No `cometmq up` runs on {path.parent}: name its data directory with --data."
+            ) from None
+    if not line:
+        raise CliError("The supervisor has ended before it answered.")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise CliError(answer["error"], Exit(answer["code"]))
+    result: dict[str, Any] = answer["ok"]
+    return result
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name of the socket that fits into an address."""
+    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
+        yield str(path)
+        return
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}/{path.name}"
+    finally:
+        with suppress(OSError):
+            os.close(fd)

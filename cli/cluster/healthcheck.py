@@ -1,0 +1,62 @@
+"""`cometmq healthcheck`: the standard gRPC health service of a broker or nameserver.
+
+Exit code 0 when it serves, 3 when it does not or does not answer: fit for containers and scripts.
+"""
+
+import click
+import grpc
+
+from ..connection import CHANNEL_OPTIONS, target
+from ..errors import Exit
+from ..options import endpoint_option, output_option
+from ..output import show_json
+
+_CHECK = "/grpc.health.v1.Health/Check"
+
+
+@click.command()
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 60.0),
+    default=3.0,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
+@endpoint_option
+@output_option
+def healthcheck(timeout: float, endpoint: str, output: str) -> int:
+    """Ask a node, broker or nameserver, whether it serves."""
+    state = _state(endpoint, timeout)
+    if output == "json":
+        show_json({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})
+    elif state == "SERVING":
+        click.echo(f"{endpoint} serves.")
+    else:
+        click.echo(f"cometmq: {endpoint} is not healthy: {state}.", err=True)
+    return Exit.DONE if state == "SERVING" else Exit.UNHEALTHY
+
+
+def _state(endpoint: str, timeout: float) -> str:
+    from grpc_health.v1 import health_pb2
+
+    with grpc.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS) as channel:
+        check = channel.unary_unary(
+            _CHECK,
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        try:
+            answer = check(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            return _reason(error)
+    name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return name
+
+
+def _reason(error: grpc.RpcError) -> str:
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return "nothing answers there"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer in time"
+    return f"{code.name} {error.details()}"

@@ -1,0 +1,1 @@
+"""Configuration files, flags and variables, and the `cometmq config` commands."""

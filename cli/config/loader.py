@@ -1,0 +1,284 @@
+"""From flags, environment and files to the configuration dataclasses, with the origin of each value.
+
+The dataclasses stay in their modules and are the only source of name, type, default, unit and help;
+this module derives from a field `flush_disk_type` the key `flushDiskType` (or `metadata["key"]`), the
+variable `COMETMQ_FLUSH_DISK_TYPE` and the flag `--flush-disk-type`. Precedence: flag, environment,
+file, default. A key that nobody knows is a warning with the nearest known one, or an error with
+`strict`; a RocketMQ key that is known and not used is a notice (design, section 5).
+"""
+
+import dataclasses
+import difflib
+import os
+import typing
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from ..errors import CliError, Exit
+from . import properties
+from .rocketmq_keys import IGNORED
+
+ENVIRONMENT_PREFIX = "COMETMQ_"
+# Variables of the command line itself; not settings.
+_OTHER_VARIABLES = frozenset(("COMETMQ_ENDPOINT", "COMETMQ_TRACEBACK"))
+_TRUE_FALSE = {"true": True, "false": False}
+_HIDDEN = "********"
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that can be set; `owners` are the dataclasses that have the field."""
+
+    key: str
+    field: str
+    kind: Any
+    default: Any
+    help: str
+    unit: str
+    secret: bool
+    owners: tuple[type, ...]
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.field.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its long flag."""
+        return "--" + self.field.replace("_", "-")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Value:
+    """What a setting is, and who said so."""
+
+    setting: Setting
+    value: Any
+    origin: str
+
+    @property
+    def shown(self) -> str:
+        """As text for people: secrets are hidden, booleans as in the file."""
+        if self.setting.secret and self.value:
+            return _HIDDEN
+        return as_text(self.value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loaded:
+    """The outcome: ready dataclasses, all values by key, and what should be said."""
+
+    configs: Mapping[type, Any]
+    values: Mapping[str, Value]
+    warnings: tuple[str, ...]
+    notices: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ()  #: settings of the file that belong to another process
+
+    def config(self, owner: type[T]) -> T:
+        """The instance of one dataclass."""
+        instance = self.configs[owner]
+        assert isinstance(instance, owner)
+        return instance
+
+
+def camel_case(name: str) -> str:
+    """`flush_disk_type` as broker.conf writes it: `flushDiskType`."""
+    head, *rest = name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def schema(owners: Iterable[type]) -> dict[str, Setting]:
+    """All settings of some configuration dataclasses by key; a field that two share is one setting."""
+    settings: dict[str, Setting] = {}
+    for owner in owners:
+        kinds = typing.get_type_hints(owner)
+        for field in dataclasses.fields(owner):
+            key = field.metadata.get("key") or camel_case(field.name)
+            known = settings.get(key)
+            settings[key] = Setting(
+                key=key,
+                field=field.name,
+                kind=kinds[field.name],
+                default=known.default if known else _default(field),
+                help=field.metadata.get("help", ""),
+                unit=field.metadata.get("unit", ""),
+                secret=bool(field.metadata.get("secret")) or "token" in field.name,
+                owners=(*(known.owners if known else ()), owner),
+            )
+    return settings
+
+
+def load(
+    owners: Iterable[type],
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    strict: bool = False,
+    elsewhere: Iterable[type] = (),
+) -> Loaded:
+    """Make every dataclass of `owners`. Raises CliError with a sentence.
+
+    `flags` has field names. `elsewhere` are dataclasses of other processes: one environment serves
+    them all, and one file may, so their settings are not unknown here.
+    """
+    settings = schema(owners)
+    foreign = schema(elsewhere)
+    others = {setting.variable for setting in foreign.values()}
+    said = _Said()
+    values = {s.key: Value(s, s.default, "default") for s in settings.values()}
+    if file is not None:
+        values.update(_from_file(file, settings, foreign, said))
+    variables = os.environ if environment is None else environment
+    own = {name: text for name, text in variables.items() if _is_ours(name, others, settings)}
+    values.update(_from_environment(own, settings, said))
+    by_field = {setting.field: setting for setting in settings.values()}
+    for name, text in (flags or {}).items():
+        setting = by_field[name]
+        origin = f"flag {setting.flag}"
+        values[setting.key] = Value(setting, _typed(setting, text, origin), origin)
+    if strict and said.warnings:
+        raise CliError(" ".join(said.warnings), Exit.USAGE)
+    spoken = (tuple(said.warnings), tuple(said.notices), tuple(said.elsewhere))
+    return Loaded(_build(values), values, *spoken)
+
+
+@dataclasses.dataclass(slots=True)
+class _Said:
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    notices: list[str] = dataclasses.field(default_factory=list)
+    elsewhere: list[str] = dataclasses.field(default_factory=list)
+
+    def unknown(self, name: str, where: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else "."
+        self.warnings.append(f"{where}: unknown setting '{name}'{hint}")
+
+
+def _from_file(
+    file: Path, settings: Mapping[str, Setting], foreign: Mapping[str, Setting], said: _Said
+) -> dict[str, Value]:
+    try:
+        entries = properties.read(file)
+    except OSError as error:
+        raise CliError(f"Cannot read {file}: {error.strerror}.", Exit.USAGE) from None
+    except properties.PropertiesError as error:
+        raise CliError(str(error), Exit.USAGE) from None
+    values: dict[str, Value] = {}
+    for entry in entries:
+        where = f"{file}:{entry.line}"
+        setting = settings.get(entry.key)
+        if setting is not None:
+            if entry.key in values:
+                said.notices.append(f"{where}: '{entry.key}' stands twice; this one counts.")
+            values[entry.key] = Value(setting, _typed(setting, entry.value, where), f"file {where}")
+        elif entry.key in IGNORED:
+            said.notices.append(f"{where}: '{entry.key}' is ignored: {IGNORED[entry.key]}.")
+        elif entry.key in foreign:
+            said.elsewhere.append(f"{where}: '{entry.key}' is a setting of another process.")
+        else:
+            said.unknown(entry.key, where, settings)
+    return values
+
+
+def _from_environment(
+    environment: Mapping[str, str], settings: Mapping[str, Setting], said: _Said
+) -> dict[str, Value]:
+    by_variable = {setting.variable: setting for setting in settings.values()}
+    values: dict[str, Value] = {}
+    for name in sorted(environment):
+        setting = by_variable.get(name)
+        if setting is None:
+            said.unknown(name, "environment", by_variable)
+            continue
+        origin = f"environment {name}"
+        values[setting.key] = Value(setting, _typed(setting, environment[name], origin), origin)
+    return values
+
+
+def _is_ours(name: str, others: set[str], settings: Mapping[str, Setting]) -> bool:
+    """Whether a variable is, or looks like, a setting of this process."""
+    if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
+        return False
+    return name not in others or any(setting.variable == name for setting in settings.values())
+
+
+def _build(values: Mapping[str, Value]) -> dict[type, Any]:
+    arguments: dict[type, dict[str, Any]] = {}
+    for value in values.values():
+        for owner in value.setting.owners:
+            arguments.setdefault(owner, {})[value.setting.field] = value.value
+    configs: dict[type, Any] = {}
+    for owner, fields in arguments.items():
+        try:
+            configs[owner] = owner(**fields)
+        except ValueError as error:
+            raise CliError(_with_origins(str(error), values), Exit.USAGE) from None
+    return configs
+
+
+def _with_origins(sentence: str, values: Mapping[str, Value]) -> str:
+    """The sentence of a refused combination, and where its values came from."""
+    origins = [
+        f"{key} from {value.origin}"
+        for key, value in values.items()
+        if key in sentence and value.origin != "default"
+    ]
+    return f"{sentence.rstrip('.')}. ({', '.join(origins)})" if origins else sentence
+
+
+def _typed(setting: Setting, text: str, where: str) -> Any:
+    """The text as the field's type. Raises CliError."""
+    text = text.strip()
+    kind = setting.kind
+    unit = f" of {setting.unit}" if setting.unit else ""
+    if kind is bool:
+        if text.lower() not in _TRUE_FALSE:
+            raise _refused(setting, text, where, "true or false")
+        return _TRUE_FALSE[text.lower()]
+    if kind is int:
+        return _number(int, setting, text, where, f"a whole number{unit}")
+    if kind is float:
+        return _number(float, setting, text, where, f"a number{unit}")
+    choices = _choices(kind)
+    if choices and text not in choices:
+        raise _refused(setting, text, where, "one of " + ", ".join(choices))
+    return kind(text) if isinstance(kind, type) and issubclass(kind, Enum) else text
+
+
+def _number(kind: type, setting: Setting, text: str, where: str, wanted: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise _refused(setting, text, where, wanted) from None
+
+
+def _refused(setting: Setting, text: str, where: str, wanted: str) -> CliError:
+    return CliError(f"{where}: {setting.key} must be {wanted}, but is '{text}'.", Exit.USAGE)
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    if typing.get_origin(kind) is Literal:
+        return tuple(str(choice) for choice in typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return tuple(str(member.value) for member in kind)
+    return ()
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    assert field.default is not dataclasses.MISSING, f"{field.name} has no default"
+    return field.default
+
+
+def as_text(value: Any) -> str:
+    """A value as a file or a person would write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value.value) if isinstance(value, Enum) else str(value)

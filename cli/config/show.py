@@ -1,0 +1,74 @@
+"""`cometmq config show`: the settings of a running node, or of a file before anything runs."""
+
+from pathlib import Path
+
+import click
+
+from ..errors import CliError, Exit
+from ..options import endpoint_option, output_option
+from ..output import show_rows
+
+
+@click.group()
+def config() -> None:
+    """Show settings and where they come from."""
+
+
+@config.command()
+@click.argument("keys", nargs=-1)
+@click.option("--origin", is_flag=True, help="Where each value came from.")
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A broker.conf or namesrv.conf, instead of a running node.",
+)
+@click.option("--namesrv", is_flag=True, help="With -c: the file is a nameserver's.")
+@click.option("--strict", is_flag=True, help="With -c: unknown keys are errors.")
+@endpoint_option
+@output_option
+def show(
+    *,
+    keys: tuple[str, ...],
+    origin: bool,
+    file: Path | None,
+    namesrv: bool,
+    strict: bool,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Show all settings of a node, or only KEYS."""
+    entries = _of_file(file, namesrv, strict) if file else _of_node(endpoint)
+    known = {entry["key"] for entry in entries}
+    for key in keys:
+        if key not in known:
+            raise CliError(f"There is no setting '{key}'.", Exit.NOT_FOUND)
+    rows = [
+        {name: text for name, text in entry.items() if origin or name != "origin"}
+        for entry in sorted(entries, key=lambda entry: entry["key"])
+        if not keys or entry["key"] in keys
+    ]
+    show_rows(rows, output, empty="There are no settings.")
+
+
+def _of_node(endpoint: str) -> list[dict[str, str]]:
+    from ...proto import paths, v1
+    from ..connection import Connection
+
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.GET_CONFIG, v1.GetConfigRequest(), v1.GetConfigResponse)
+    return [{"key": e.key, "value": e.value, "origin": e.origin} for e in answer.entries]
+
+
+def _of_file(file: Path, namesrv: bool, strict: bool) -> list[dict[str, str]]:
+    from .loader import load
+    from .sources import broker_owners, namesrv_owners
+
+    loaded = load(namesrv_owners() if namesrv else broker_owners(), file=file, strict=strict)
+    for sentence in (*loaded.warnings, *loaded.notices):
+        click.echo(f"cometmq: {sentence}", err=True)
+    return [
+        {"key": value.setting.key, "value": value.shown, "origin": value.origin}
+        for value in loaded.values.values()
+    ]

@@ -1,0 +1,335 @@
+"""`cometmq ha`: who leads a group, and the operator's commands about it.
+
+Groups of controller mode are changed through the active controller (GroupController on the nameservers); static groups
+by the sequence of `static_groups.py` on the replicas' own doors. Each command prints its steps; `--dry-run` only
+prints; what can lose messages needs `--accept-loss` (design, section 5).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ...proto import paths, v1
+from ..errors import CliError, Exit
+from ..options import output_option
+from ..output import print_table, show_fields, show_json, show_rows
+from .doors import Nameservers, Replica, find
+from .replay import replay
+from .rows import group_fields, replica_rows, states
+from .static_groups import PromotionRequest, StaticFailover
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MORE_S = 15.0  # beyond what the controller itself may wait
+_RESEED_S = 30.0
+
+
+def where_options(command: F) -> F:
+    """Which group, and where to ask."""
+    for option in (
+        click.option(
+            "--replica",
+            "named",
+            multiple=True,
+            metavar="HOST:PORT",
+            help="Replication port of a replica of a static group, instead of asking nameservers.",
+        ),
+        click.option("--group", default="", help="The broker group; not needed when there is one."),
+        click.option(
+            "--namesrv",
+            envvar="COMETMQ_NAMESRV_ADDR",
+            default="127.0.0.1:9876",
+            show_default=True,
+            metavar="HOST:PORT;...",
+            help="Nameservers.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Print the steps and change nothing.")
+_accept_loss = click.option(
+    "--accept-loss", is_flag=True, help="Go on although confirmed messages may be lost by it."
+)
+
+
+class Steps:
+    """Says each step as it is done (table), or keeps them for the document (JSON)."""
+
+    def __init__(self, output: str) -> None:
+        self.said: list[str] = []
+        self._output = output
+
+    def __call__(self, step: str) -> None:
+        self.said.append(step)
+        if self._output == "table":
+            click.echo(f"- {step}")
+
+    def end(self, document: dict[str, Any]) -> None:
+        """The result: one document, or one line."""
+        if self._output == "json":
+            show_json({**document, "steps": self.said})
+        else:
+            show_fields(document, self._output)
+
+
+@click.group()
+def ha() -> None:
+    """Show who leads a group; hand over, fail over, force, set its policy, replay, reseed, compare."""
+
+
+@ha.command()
+@where_options
+@output_option
+def status(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
+    """Show every group's leader, in-sync set and replicas. Exit code 3 when a group has no leader."""
+    found = states(namesrv, group, named)
+    documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
+    if output == "json":
+        show_json(documents)
+    else:
+        for document in documents:
+            rows = document.pop("replicas")
+            show_fields(document, output)
+            print_table(rows)
+            click.echo()
+    return (
+        Exit.DONE if all(document["leader"] != "none" for document in documents) else Exit.UNHEALTHY
+    )
+
+
+@ha.command()
+@where_options
+@click.option("--to", default=-1, help="Broker id of the next leader; otherwise the most advanced.")
+@click.option(
+    "--max-wait", default=10.0, show_default=True, help="Seconds to let followers catch up."
+)
+@_dry_run
+@output_option
+def switchover(
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    to: int,
+    max_wait: float,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Planned change of the leader: it hands over when the next one has everything."""
+    replicas, report = find(namesrv, group, named)
+    say = Steps(output)
+    if report is None:
+        wish = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
+        _end_static(say, StaticFailover(replicas, wish, say).switchover())
+        return
+    name = report.state.group
+    request = v1.SwitchoverRequest(
+        group=name, to=to, max_wait_ms=int(max_wait * 1000), dry_run=dry_run
+    )
+    _decide(say, namesrv, paths.SWITCHOVER, request, max_wait + _MORE_S)
+
+
+@ha.command()
+@where_options
+@click.option("--to", default=-1, help="Broker id of the next leader; otherwise the most advanced.")
+@click.option("--dead", is_flag=True, help="The old leader's process is dead: you are sure.")
+@_accept_loss
+@_dry_run
+@output_option
+def failover(
+    *, namesrv: str, group: str, named: tuple[str, ...], to: int, dead: bool, accept_loss: bool, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Replace a lost leader: fence, choose the most advanced in-sync replica, promote it."""
+    replicas, report = find(namesrv, group, named)
+    say = Steps(output)
+    if report is None:
+        wish = PromotionRequest(
+            to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run
+        )
+        _end_static(say, StaticFailover(replicas, wish, say).failover())
+        return
+    name = report.state.group
+    if dead and not dry_run and report.state.HasField("leader"):
+        _report_dead(say, namesrv, report)
+    request = v1.ForceElectRequest(
+        group=name, to=to, accept_loss=accept_loss, reason="ha failover", dry_run=dry_run
+    )
+    _decide(say, namesrv, paths.FORCE_ELECT, request, _MORE_S)
+
+
+def _report_dead(say: Steps, namesrv: str, report: v1.GroupReport) -> None:
+    """The operator's word, where a supervisor's is missing."""
+    leader = report.state.leader
+    request = v1.ProcessExitedRequest(
+        replica=v1.ReplicaIdentity(
+            cluster=report.state.cluster,
+            group=report.state.group,
+            broker_id=leader.broker_id,
+            incarnation=leader.incarnation,
+        ),
+        status="said by an operator",
+    )
+    Nameservers(namesrv).tell(paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
+    say(f"the controllers were told that broker {leader.broker_id} is dead")
+
+
+@ha.command("force-elect")
+@where_options
+@click.option("--to", required=True, type=int, help="Broker id of the next leader.")
+@click.option("--reason", default="", help="For the log.")
+@_accept_loss
+@click.option("--dry-run", is_flag=True, help="Print the steps; so without --accept-loss, too.")
+@output_option
+def force_elect(
+    *, namesrv: str, group: str, named: tuple[str, ...], to: int, reason: str, accept_loss: bool, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Make a replica the leader although others may hold more: confirmed messages can be lost.
+
+    Without --accept-loss it only says what it would do.
+    """
+    replicas, report = find(namesrv, group, named)
+    say = Steps(output)
+    dry_run = dry_run or not accept_loss
+    if report is None:
+        wish = PromotionRequest(
+            to=to, accept_loss=True, leader_is_dead=accept_loss, dry_run=dry_run
+        )
+        _end_static(say, StaticFailover(replicas, wish, say).failover())
+        return
+    name = report.state.group
+    request = v1.ForceElectRequest(
+        group=name, to=to, accept_loss=accept_loss, reason=reason, dry_run=dry_run
+    )
+    _decide(say, namesrv, paths.FORCE_ELECT, request, _MORE_S)
+    if dry_run and output == "table":
+        click.echo("Nothing was changed; --accept-loss does it.")
+
+
+@ha.command()
+@where_options
+@click.option(
+    "--sync/--async",
+    "sync",
+    default=None,
+    help="Whether an OK waits for every replica in sync; otherwise as it is.",
+)
+@click.option(
+    "--min-in-sync",
+    type=click.IntRange(1, 16),
+    help="Replicas that must be in sync for an OK, the leader included; otherwise as it is.",
+)
+@_dry_run
+@output_option
+def policy(
+    *, namesrv: str, group: str, named: tuple[str, ...], sync: bool | None, min_in_sync: int | None, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Change what an OK means in a group, without stopping it: the leader begins a new epoch with it.
+
+    Brokers' own configuration only counts when a group is founded; whether their logs flush before an OK stays
+    theirs (flushDiskType).
+    """
+    if sync is None and min_in_sync is None:
+        raise CliError("Name what is to change: --sync, --async or --min-in-sync.", Exit.USAGE)
+    _, report = find(namesrv, group, named)
+    if report is None:
+        raise CliError(
+            "A group without a controller has the policy of its master's configuration: change brokerRole and"
+            " minInSyncReplicas there, and restart it."
+        )
+    request = v1.SetPolicyRequest(
+        group=report.state.group, sync=sync, min_in_sync=min_in_sync or 0, dry_run=dry_run
+    )
+    _decide(Steps(output), namesrv, paths.SET_POLICY, request, _MORE_S)
+
+
+@ha.command("replay-tail")
+@where_options
+@click.option(
+    "--id", "broker_id", type=int, help="Broker whose archives are replayed; otherwise all."
+)
+@click.option("--file", "file_id", default="", help="One archive; otherwise all not yet replayed.")
+@_dry_run
+@output_option
+def replay_tail(
+    *, namesrv: str, group: str, named: tuple[str, ...], broker_id: int | None, file_id: str, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Send the messages of archived tails again, through the normal way of a producer.
+
+    What several replicas archived alike is sent from one of them.
+    """
+    replicas, _ = find(namesrv, group, named)
+    say = Steps(output)
+    chosen = _selected(replicas, broker_id)
+    messages = replay(replicas, chosen, file_id, dry_run=dry_run, say=say)
+    say.end({"messages": messages, "dry_run": dry_run})
+
+
+@ha.command()
+@where_options
+@click.option("--id", "broker_id", type=int, required=True, help="Broker that begins anew.")
+@_accept_loss
+@_dry_run
+@output_option
+def reseed(
+    *, namesrv: str, group: str, named: tuple[str, ...], broker_id: int, accept_loss: bool, dry_run: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Let a follower move its data aside and copy everything from the leader."""
+    replicas, _ = find(namesrv, group, named)
+    say = Steps(output)
+    (one,) = _selected(replicas, broker_id)
+    one.ask()
+    if one.status is None:
+        raise CliError(f"{one.name} does not answer: {one.why_silent}", Exit.UNHEALTHY)
+    if one.leads:
+        raise CliError(f"{one.name} leads the group: hand over first (`ha switchover`).")
+    request = v1.ReseedRequest(accept_loss=accept_loss, dry_run=dry_run)
+    answer = one.call(paths.RESEED, request, v1.ControlResponse, _RESEED_S)
+    for step in answer.steps:
+        say(f"{one.name}: {step}")
+    say.end({"broker_id": one.broker_id, "dry_run": dry_run})
+
+
+@ha.command()
+@where_options
+@output_option
+def diff(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
+    """Compare the digests of sealed segments of all replicas. Exit code 5 when they differ."""
+    from .diff import compare
+
+    replicas, _ = find(namesrv, group, named)
+    rows = compare(replicas)
+    show_rows(rows, output, empty="The sealed segments of all replicas that answer are identical.")
+    return Exit.PROBLEMS if rows else Exit.DONE
+
+
+def _selected(replicas: list[Replica], broker_id: int | None) -> list[Replica]:
+    found = [one for one in replicas if broker_id is None or one.broker_id == broker_id]
+    if not found:
+        raise CliError(f"The group has no broker {broker_id}.", Exit.NOT_FOUND)
+    return found
+
+
+def _decide(say: Steps, namesrv: str, path: str, request: Any, timeout_s: float) -> None:
+    answer = Nameservers(namesrv).decide(path, request, timeout_s)
+    for step in answer.steps:
+        say(step)
+    document: dict[str, Any] = {}
+    for report in answer.groups:
+        leader = report.state.leader.broker_id if report.state.HasField("leader") else "none"
+        document = {"group": report.state.group, "leader": leader, "epoch": report.state.epoch}
+    if answer.lost_end > answer.lost_start:
+        document |= {"lost_start": answer.lost_start, "lost_end": answer.lost_end}
+    say.end({**document, "dry_run": bool(request.dry_run)})
+
+
+def _end_static(say: Steps, state: v1.GroupState) -> None:
+    leader = state.leader.broker_id if state.HasField("leader") else "none"
+    say.end({"group": state.group or "(static)", "leader": leader, "epoch": state.epoch})

@@ -1,0 +1,167 @@
+"""`cometmq message`: send messages, watch a topic as they arrive, and find them again."""
+
+import asyncio
+import sys
+
+import click
+
+from ..errors import CliError, Exit
+from ..options import endpoint_option, output_option
+from ..output import show_fields, show_json
+
+
+@click.group()
+def message() -> None:
+    """Send messages, watch them arrive, and find them again."""
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("body", default="-")
+@click.option("--key", "keys", multiple=True, help="A key; may be given several times.")
+@click.option("--tag", help="The tag.")
+@click.option(
+    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property; repeatable."
+)
+@click.option("--group", "message_group", help="Message group; needed for a FIFO topic.")
+@click.option(
+    "--delay", type=click.FloatRange(0), help="Seconds until delivery; needed for a delay topic."
+)
+@click.option(
+    "--priority", type=click.IntRange(0), help="Larger is more urgent; needed for a priority topic."
+)
+@click.option("--lite-topic", help="The lite topic; needed for a lite topic's parent.")
+@click.option(
+    "--count", type=click.IntRange(1), default=1, show_default=True, help="How many times."
+)
+@endpoint_option
+@output_option
+def send(
+    *,
+    topic: str,
+    body: str,
+    keys: tuple[str, ...],
+    tag: str | None,
+    pairs: tuple[str, ...],
+    message_group: str | None,
+    delay: float | None,
+    priority: int | None,
+    lite_topic: str | None,
+    count: int,
+    endpoint: str,
+    output: str,
+) -> int:
+    """Send BODY to TOPIC, once or --count times; without BODY, or with '-', from stdin."""
+    from .sending import Draft, send_all
+
+    data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
+    draft = Draft(
+        *(topic, data, keys, tag, _properties(pairs)),
+        group=message_group,
+        delay_s=delay,
+        priority=priority,
+        lite_topic=lite_topic,
+    )
+    result = send_all(endpoint, draft, count)
+    if output == "json":
+        show_json(result.document())
+    elif count == 1 and not result.failures:
+        show_fields(result.document()["messages"][0], output)
+    else:
+        click.echo(f"Sent {len(result.receipts)} of {count} messages in {result.seconds:.2f} s.")
+    for sentence, times in result.failures.items():
+        click.echo(f"cometmq: {times} not acknowledged: {sentence}", err=True)
+    return result.exit_code()
+
+
+def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise CliError(f"--property must be NAME=VALUE, but is '{pair}'.", Exit.USAGE)
+        properties[name] = value
+    return properties
+
+
+@message.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["beginning", "end"]),
+    default="end",
+    show_default=True,
+    help="Where to begin in each queue.",
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    help="Stop when nothing has come for so many seconds; otherwise only Ctrl-C stops.",
+)
+@endpoint_option
+@output_option
+def tail(
+    *, topic: str, start: str, count: int | None, timeout: float | None, endpoint: str, output: str
+) -> None:
+    """Show the messages of TOPIC as they arrive; no consumer group is touched."""
+    from .tailing import tail_topic
+
+    asyncio.run(
+        tail_topic(
+            endpoint=endpoint,
+            topic=topic,
+            start=start,
+            count=count,
+            timeout_s=timeout,
+            output=output,
+        )
+    )
+
+
+@message.command()
+@click.option("--topic", default="", help="The topic; needed unless --id is an offset id.")
+@click.option("--key", default="", help="One of the message's keys.")
+@click.option("--unique-key", default="", help="The id that the client gave it.")
+@click.option("--tag", default="", help="The tag.")
+@click.option("--id", "message_id", default="", help="An offset id, or with --topic a client's id.")
+@click.option(
+    "--count", type=click.IntRange(1), help="The newest so many; the broker's limit without it."
+)
+@click.option("--begin", type=click.IntRange(0), default=0, help="Stored at or after, in ms.")
+@click.option("--end", type=click.IntRange(0), default=0, help="Stored at or before, in ms.")
+@endpoint_option
+@output_option
+def query(
+    *,
+    topic: str,
+    key: str,
+    unique_key: str,
+    tag: str,
+    message_id: str,
+    count: int | None,
+    begin: int,
+    end: int,
+    endpoint: str,
+    output: str,
+) -> None:
+    """Find messages by --key, --unique-key, --tag or --id; the oldest comes first."""
+    from ...proto import v1
+    from .querying import query_messages
+
+    if sum(map(bool, (key, unique_key, tag, message_id))) != 1:
+        raise CliError("Give exactly one of --key, --unique-key, --tag and --id.", Exit.USAGE)
+    if not topic and not message_id:
+        raise CliError("Give --topic.", Exit.USAGE)
+    request = v1.QueryMessagesRequest(
+        topic=topic,
+        key=key,
+        unique_key=unique_key,
+        tag=tag,
+        message_id=message_id,
+        count=count or 0,
+        begin_ms=begin,
+        end_ms=end,
+    )
+    query_messages(endpoint, request, output)

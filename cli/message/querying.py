@@ -1,0 +1,57 @@
+"""Messages that a broker finds by key, tag or id, as rows or JSON."""
+
+from typing import Any
+
+import click
+from google.protobuf.message import DecodeError
+
+from ...proto import paths, v1, v2
+from ..connection import Connection
+from ..errors import CliError, Exit
+from ..output import show_json, show_rows
+from .tailing import message_document
+
+_BODY_CHARS_MAX = 60
+
+
+def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str) -> None:
+    """Ask and show. Raises CliError; NOT_FOUND when there is no such message."""
+    with Connection(endpoint) as connection:
+        answer = connection.call(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
+    documents = [_document(found) for found in answer.messages]
+    if answer.left_out:
+        click.echo("cometmq: older messages are left out: the answer is full.", err=True)
+    if answer.index_behind and not request.message_id:
+        click.echo(
+            f"cometmq: the index is {answer.index_behind} bytes behind; more may be there.",
+            err=True,
+        )
+    if output == "json":
+        show_json(documents)
+    elif documents:
+        show_rows([_row(document) for document in documents], output, empty="")
+    if not documents:
+        raise CliError("There is no such message.", Exit.NOT_FOUND)
+
+
+def _document(found: v1.FoundMessage) -> dict[str, Any]:
+    place = {
+        "offset_id": found.offset_id,
+        "physical_offset": found.physical_offset,
+        "size": found.size,
+    }
+    try:
+        message = v2.Message.FromString(found.message)
+    except DecodeError:  # properties that are no text
+        return place
+    return message_document(message) | place
+
+
+def _row(document: dict[str, Any]) -> dict[str, Any]:
+    body = str(document.get("body", "(not text)"))
+    if not body.isprintable():
+        body = body.encode("unicode_escape").decode("ascii")
+    if len(body) > _BODY_CHARS_MAX:
+        body = body[: _BODY_CHARS_MAX - 3] + "..."
+    names = ("topic", "queue", "offset", "message_id", "tag", "keys", "stored_ms", "offset_id")
+    return {name: document.get(name, "") for name in names} | {"body": body}

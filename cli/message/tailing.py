@@ -1,0 +1,205 @@
+"""Watching a topic: PullMessage on every queue, one long poll each, no consumer group involved.
+
+Queues are read from the start or from their present end; the place is kept here and nowhere else. A
+node that goes away is asked again, so that a tail survives a restart.
+"""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import click
+import grpc
+import grpc.aio
+
+from ...proto import paths, v1, v2
+from ..connection import CHANNEL_OPTIONS, checked, failure, metadata, refusal, target
+from ..errors import CliError
+
+# The pull needs a group's name; it is a label here: nothing is committed under it.
+_GROUP = "cometmq-cli-tail"
+_BATCH = 32
+_POLL_S = 10.0
+_MARGIN_S = 5.0
+_RETRY_S = 0.5
+_FIELD_WIDTH_MAX = 200
+
+
+class _Tail:
+    """The state of one `message tail`."""
+
+    def __init__(self, endpoint: str, topic: str, count: int | None, output: str) -> None:
+        self.endpoint = endpoint
+        self.topic = topic
+        self.left = count
+        self.output = output
+        self.metadata = metadata()
+        self.done = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.channel: Any = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
+
+    async def call(self, path: str, request: Any, answer: Any) -> Any:
+        """One unary call. Raises CliError."""
+        method = self.channel.unary_unary(path, response_deserializer=answer.FromString)
+        try:
+            return checked(
+                await method(request.SerializeToString(), timeout=_POLL_S, metadata=self.metadata)
+            )
+        except grpc.aio.AioRpcError as error:
+            raise failure(error, self.endpoint) from None
+
+    async def queues(self) -> list[v2.MessageQueue]:
+        """All queues of the topic, as PullMessage names them."""
+        request = v1.DescribeTopicRequest(name=self.topic)
+        answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
+        return [
+            v2.MessageQueue(
+                topic=v2.Resource(name=self.topic),
+                id=queue.queue_id,
+                broker=v2.Broker(name=queue.broker, id=0),
+            )
+            for queue in answer.queues
+        ]
+
+    async def first_offset(self, queue: v2.MessageQueue, start: str) -> int:
+        """Where to begin in a queue."""
+        policy = v2.BEGINNING if start == "beginning" else v2.END
+        request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
+        answer = await self.call(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
+        return int(answer.offset)
+
+    async def follow(self, queue: v2.MessageQueue, offset: int) -> None:
+        """Show one queue until the tail is done."""
+        while True:
+            try:
+                offset = await self.pull(queue, offset)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise failure(error, self.endpoint) from None
+                await asyncio.sleep(_RETRY_S)
+
+    async def pull(self, queue: v2.MessageQueue, offset: int) -> int:
+        """One long poll; returns the offset of the next one."""
+        request = v2.PullMessageRequest(
+            group=v2.Resource(name=_GROUP),
+            message_queue=queue,
+            offset=offset,
+            batch_size=_BATCH,
+            filter_expression=v2.FilterExpression(type=v2.TAG, expression="*"),
+        )
+        request.long_polling_timeout.FromMilliseconds(int(_POLL_S * 1_000))
+        method = self.channel.unary_stream(
+            paths.PULL_MESSAGE, response_deserializer=v2.PullMessageResponse.FromString
+        )
+        stream = method(
+            request.SerializeToString(), timeout=_POLL_S + _MARGIN_S, metadata=self.metadata
+        )
+        async for answer in stream:
+            content = answer.WhichOneof("content")
+            if content == "message":
+                self.show(answer.message)
+            elif content == "next_offset":
+                offset = answer.next_offset
+            elif answer.status.code not in (v2.OK, v2.MESSAGE_NOT_FOUND, v2.ILLEGAL_OFFSET):
+                raise refusal(answer.status.code, answer.status.message)
+        return offset
+
+    def show(self, message: v2.Message) -> None:
+        """Print a message, unless there were enough."""
+        if self.done.is_set():
+            return
+        self.arrived.set()
+        document = message_document(message)
+        if self.output == "json":
+            click.echo(json.dumps(document, ensure_ascii=False))
+        else:
+            click.echo(_line(document))
+        if self.left is not None:
+            self.left -= 1
+            if self.left <= 0:
+                self.done.set()
+
+    async def stop_when_silent(self, timeout_s: float) -> None:
+        """Done when nothing arrives for so long."""
+        while True:
+            self.arrived.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.arrived.wait()
+            except TimeoutError:
+                self.done.set()
+                return
+
+
+async def tail_topic(
+    *,
+    endpoint: str,
+    topic: str,
+    start: str,
+    count: int | None,
+    timeout_s: float | None,
+    output: str,
+) -> None:
+    """Show a topic until Ctrl-C, `count` messages or a silence. Raises CliError."""
+    tail = _Tail(endpoint, topic, count, output)
+    try:
+        queues = await tail.queues()
+        offsets = await asyncio.gather(*(tail.first_offset(queue, start) for queue in queues))
+        tasks = [
+            asyncio.create_task(tail.follow(queue, offset))
+            for queue, offset in zip(queues, offsets, strict=True)
+        ]
+        if not tasks:
+            raise CliError(f"Topic {topic} has no queues.")
+        if timeout_s is not None:
+            tasks.append(asyncio.create_task(tail.stop_when_silent(timeout_s)))
+        tasks.append(asyncio.create_task(_wait(tail.done)))
+        finished, running = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for task in finished:
+            task.result()
+    finally:
+        await tail.channel.close()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def message_document(message: v2.Message) -> dict[str, Any]:
+    properties = message.system_properties
+    document: dict[str, Any] = {
+        "topic": message.topic.name,
+        "queue": properties.queue_id,
+        "offset": properties.queue_offset,
+        "message_id": properties.message_id,
+        "tag": properties.tag,
+        "keys": list(properties.keys),
+        "message_group": properties.message_group,
+        "born_ms": properties.born_timestamp.ToMilliseconds(),
+        "stored_ms": properties.store_timestamp.ToMilliseconds(),
+        "properties": dict(message.user_properties),
+    }
+    try:
+        document["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        document["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return document
+
+
+def _line(document: dict[str, Any]) -> str:
+    """One message on one line; long and unprintable bodies are cut and escaped."""
+    body = document.get("body")
+    text = body if body is not None else "base64:" + document["body_base64"]
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode("ascii")
+    if len(text) > _FIELD_WIDTH_MAX:
+        text = text[: _FIELD_WIDTH_MAX - 3] + "..."
+    words = [f"{document['queue']}/{document['offset']}"]
+    words += [f"{name}={document[name]}" for name in ("tag", "message_group") if document[name]]
+    if document["keys"]:
+        words.append(f"keys={','.join(document['keys'])}")
+    return " ".join([*words, text])

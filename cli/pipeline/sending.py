@@ -1,0 +1,145 @@
+"""`cometmq pipeline replay` and `dlq`: messages of the past, sent again."""
+
+import re
+import time
+from typing import Any
+
+import click
+
+from ..confirm import go_on, plan_options
+from ..errors import CliError, Exit
+from ..options import DEFAULT_ENDPOINT, output_option
+from .session import (
+    SessionOptions,
+    failures,
+    millis,
+    show_report,
+    spark_options,
+    spark_session,
+    there,
+)
+
+
+@click.command()
+@click.argument("directory", metavar="[STORE]", default="")
+@click.option("--archive", default="", metavar="DIR", help="Replay from this archive.")
+@click.option(
+    "--store", default="", metavar="DIR", help="Replay from this store; the same as STORE."
+)
+@click.option("--topic", required=True, help="Topic of the messages.")
+@click.option("--to", required=True, metavar="TOPIC", help="Topic that they are sent to.")
+@click.option(
+    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Where to: HOST:PORT."
+)
+@click.option("--broker", default="", help="Only messages of this broker.")
+@click.option("--queue", type=click.IntRange(0), help="Only messages of this queue.")
+@click.option("--start", metavar="TIME", help="Only messages stored then or later.")
+@click.option("--end", metavar="TIME", help="Only messages stored before.")
+@click.option("--rate", type=float, default=0, help="Messages a second at most; 0: no limit.")
+@click.option(
+    "--keep-order", is_flag=True, help="One task a queue: message groups keep their order."
+)
+@click.option("--id", "identity", default="", help="Of this replay; the same one is deduplicated.")
+@click.option("--dry-run", is_flag=True, help="Count, and send nothing.")
+@spark_options
+@output_option
+def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
+    """Send messages of STORE, or with --archive of an archive, to a topic; their properties then say where
+    they came from."""
+    from ...pipeline.archive.reading import NO_TIME
+    from ...pipeline.jobs.replay import ReplayPlan
+    from ...pipeline.jobs.replay import replay as run
+
+    start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
+    _look_into(said)
+    plan = ReplayPlan(
+        said["topic"],
+        said["to"],
+        said["endpoint"],
+        archive=said["archive"],
+        store=said["store"],
+        broker=said["broker"],
+        queue_id=-1 if said["queue"] is None else said["queue"],
+        start_ms=start or 0,
+        end_ms=NO_TIME if end is None else end,
+        rate=said["rate"],
+        keep_order=said["keep_order"],
+        identity=said["identity"],
+    )
+    with failures(), spark_session("replay", SessionOptions(master, memory, settings)) as spark:
+        tasks = spark.sparkContext.defaultParallelism
+        return show_report(run(spark, plan, dry_run=said["dry_run"], tasks=tasks), said["output"])
+
+
+def _look_into(said: dict[str, Any]) -> None:
+    """The store may stand where the other jobs have it, or be an option. Raises CliError."""
+    stores = [name for name in (said["directory"], said["store"]) if name]
+    if len(stores) + bool(said["archive"]) != 1:
+        text = "Name one place to look into: a store (STORE or --store DIR) or --archive DIR."
+        raise CliError(text, Exit.USAGE)
+    said["store"] = "".join(stores)
+    there(store=said["store"], archive=said["archive"])
+
+
+@click.command()
+@click.argument("directory", metavar="[STORE]", default="")
+@click.option("--store", default="", metavar="DIR", help="Look into this store; the same as STORE.")
+@click.option("--archive", default="", metavar="DIR", help="Look into this archive.")
+@click.option("--group", default="", help="Only those of this consumer group.")
+@click.option(
+    "--origin", default="", metavar="TOPIC", help="Only those that were sent to this topic."
+)
+@click.option("--reason", default="", metavar="REGEX", help="Only those with such a reason.")
+@click.option("--reason-property", multiple=True, metavar="NAME", help="Where the reason stands.")
+@click.option("--start", metavar="TIME", help="Only those stored then or later.")
+@click.option("--end", metavar="TIME", help="Only those stored before.")
+@click.option("--resend", is_flag=True, help="Send them again, to where they were sent first.")
+@click.option("--to", default="", metavar="TOPIC", help="With --resend: to this topic instead.")
+@click.option(
+    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Where to: HOST:PORT."
+)
+@click.option("--rate", type=float, default=0, help="Messages a second at most; 0: no limit.")
+@plan_options
+@spark_options
+@output_option
+def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
+    """Group dead letters by consumer group, origin, reason and age; send those again that are chosen.
+
+    They are looked for in STORE, or with --archive in an archive.
+    """
+    from ...pipeline.archive.reading import NO_TIME
+    from ...pipeline.jobs.dlq import REASONS, DlqPlan
+    from ...pipeline.jobs.dlq import dlq as run
+
+    if said["to"] and not said["resend"]:
+        raise CliError("--to belongs to --resend.", Exit.USAGE)
+    try:
+        re.compile(said["reason"])
+    except re.error as error:
+        text = f"--reason is no regular expression: {error}."
+        raise CliError(text, Exit.USAGE) from None
+    _look_into(said)
+    if said["resend"] and not said["dry_run"] and said["output"] != "json":
+        shown = {name: said[name] or "any" for name in ("group", "origin", "reason")}
+        shown |= {"to": said["to"] or "their origin", "endpoint": said["endpoint"]}
+        go_on(shown, "Send these dead letters again?", "table", dry_run=False, yes=said["yes"])
+    start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
+    plan = DlqPlan(
+        said["store"],
+        said["archive"],
+        said["group"],
+        said["origin"],
+        said["reason"],
+        start or 0,
+        NO_TIME if end is None else end,
+        tuple(said["reason_property"]) or REASONS,
+        said["resend"],
+        said["endpoint"],
+        said["to"],
+        said["rate"],
+    )
+    now_ms = time.time_ns() // 1_000_000
+    with failures(), spark_session("dlq", SessionOptions(master, memory, settings)) as spark:
+        tasks = spark.sparkContext.defaultParallelism
+        report = run(spark, plan, now_ms, dry_run=said["dry_run"], tasks=tasks)
+        return show_report(report, said["output"])

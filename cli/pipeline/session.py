@@ -1,0 +1,229 @@
+"""The Spark session of a job, and a progress bar from Spark's own status tracker.
+
+Without `--master` Spark runs in this process tree (`local[*]`). The bar is drawn on a terminal only; what
+Spark logs below WARN is not shown. A report becomes a table or JSON; problems in it are exit code 5.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import CliError, Exit
+from ..output import print_table, show_fields, show_json
+from .ending import Ending
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ...pipeline.jobs.running import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+_POLL_S = 0.2
+#: Set by spark-submit, which has started the JVM already.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_MISSING = (
+    "The pipeline needs Spark: pip install 'cometmq[spark]' (and 'cometmq[java]' without Java)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How Spark is started."""
+
+    master: str
+    memory: str
+    settings: tuple[str, ...]
+
+
+def spark_options(command: F) -> F:
+    """`--master`, `--driver-memory`, `--conf`."""
+    for option in (
+        click.option(
+            "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."
+        ),
+        click.option(
+            "--driver-memory", "memory", default="1g", show_default=True, help="The JVM's memory."
+        ),
+        click.option(
+            "--master",
+            default="local[*]",
+            show_default=True,
+            metavar="URL",
+            help="local[N], spark://HOST:PORT, yarn or k8s://...",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]:
+    """A session for one job. Raises CliError."""
+    try:
+        from pyspark.sql import SparkSession
+
+        from ...pipeline.pyspark_rocketmq import configure, register
+    except ImportError as error:
+        raise CliError(f"{_MISSING} ({error})") from None
+    said = _settings(options)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if "spark.pyspark.python" in said:
+        os.environ["PYSPARK_PYTHON"] = said["spark.pyspark.python"]
+    elif options.master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    with Ending() as ending:
+        builder = configure(SparkSession.builder)
+        builder = builder.appName(f"cometmq pipeline {job}")
+        if _SUBMITTED not in os.environ:  # else spark-submit has said where to run
+            builder = builder.master(options.master).config("spark.driver.memory", options.memory)
+        for key, value in said.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        ending.install()
+        try:
+            register(spark)
+            with _progress(spark, job):
+                yield spark
+        except KeyboardInterrupt:
+            ending.mute(spark)
+            raise
+        finally:
+            spark.stop()
+
+
+def there(*, store: str = "", archive: str = "") -> None:
+    """Look for directories before a JVM is started for them. Raises CliError."""
+    from ...pipeline.errors import UnreachableError
+    from ...pipeline.splits import segments
+
+    if store:
+        try:
+            segments(store)
+        except UnreachableError as error:
+            raise CliError(str(error)) from None
+    if archive and not os.path.isdir(archive):
+        raise CliError(f"There is no archive in {archive}.")
+
+
+def _settings(options: SessionOptions) -> dict[str, str]:
+    found = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    for text in options.settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CliError(f"--conf must be KEY=VALUE, but is '{text}'.", Exit.USAGE)
+        found[key] = value
+    return found
+
+
+@contextmanager
+def _progress(spark: "SparkSession", job: str) -> Iterator[None]:
+    """A bar of finished tasks while a job runs."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    ended = threading.Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        task = bar.add_task(job, total=None)
+        while not ended.wait(_POLL_S):
+            done, total = tasks_of(tracker)
+            if total:
+                bar.update(task, completed=done, total=total)
+
+    thread = threading.Thread(target=watch, name="pipeline-progress", daemon=True)
+    with bar:
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def tasks_of(tracker: Any) -> tuple[int, int]:
+    """Finished and all tasks of the stages that run now."""
+    done = total = 0
+    for number in tracker.getActiveStageIds():
+        stage = tracker.getStageInfo(number)
+        if stage is not None:
+            done += stage.numCompletedTasks
+            total += stage.numTasks
+    return done, total
+
+
+def show_report(report: "Report", output: str, columns: Sequence[str] = ()) -> int:
+    """Print it; the exit code of the command."""
+    if output == "json":
+        show_json(report.document())
+    else:
+        show_fields(report.summary, output)
+        if report.rows:
+            click.echo()
+            print_table([{name: row[name] for name in columns or row} for row in report.rows])
+        for problem in report.problems:
+            click.echo(f"! {problem}")
+    return Exit.PROBLEMS if report.problems else Exit.DONE
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """What a job refuses becomes a sentence, also where Spark wrapped it. Raises CliError."""
+    from ...pipeline.errors import PipelineError
+
+    try:
+        yield
+    except PipelineError as error:
+        raise CliError(str(error)) from error
+    except CliError:
+        raise
+    except Exception as error:
+        sentence = _cause(str(error))
+        if not sentence:
+            raise
+        raise CliError(sentence) from error
+
+
+def _cause(text: str) -> str:
+    """The sentence of our own error in a failure of Spark's; "" if there is none."""
+    for line in text.splitlines():
+        name, colon, sentence = line.strip().partition(": ")
+        ours = ("cometmq.pipeline.", "cometmq.client.errors.", "cometmq.store.format.errors.")
+        if colon and name.startswith(ours):
+            return sentence
+    return ""
+
+
+def millis(text: str | None, option: str) -> int | None:
+    """Milliseconds of a time: a number, or ISO 8601 (UTC where it says nothing). Raises CliError."""
+    from datetime import UTC, datetime
+
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise CliError(
+            f"{option} must be milliseconds or a time like 2026-11-22T10:00, but is '{text}'.",
+            Exit.USAGE,
+        ) from None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1000)

@@ -1,0 +1,137 @@
+"""`cometmq pipeline verify`, `rebuild`, `reconcile` and `insights`: what reads a store and changes nothing."""
+
+import click
+
+from ..errors import CliError, Exit
+from ..options import output_option
+from .session import (
+    SessionOptions,
+    failures,
+    show_report,
+    spark_options,
+    spark_session,
+    there,
+)
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@click.option("--crc/--no-crc", default=True, show_default=True, help="Compare bodies' checksums.")
+@click.option("--queues/--no-queues", default=True, show_default=True, help="Compare the queues.")
+@spark_options
+@output_option
+def verify(
+    *,
+    store: str,
+    crc: bool,
+    queues: bool,
+    master: str,
+    memory: str,
+    settings: tuple[str, ...],
+    output: str,
+) -> int:
+    """Walk the log of STORE in parallel and compare it with its queues. Exit code 5 for problems."""
+    from ...pipeline.jobs.verify import verify as run
+
+    there(store=store)
+    with failures(), spark_session("verify", SessionOptions(master, memory, settings)) as spark:
+        return show_report(run(spark, store, crc=crc, queues=queues), output)
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@click.argument("out", metavar="DIR")
+@click.option("--queues/--no-queues", default=True, show_default=True, help="Make the queues.")
+@click.option("--index/--no-index", default=True, show_default=True, help="Make the index.")
+@click.option("--queue-file-bytes", type=click.IntRange(20), default=None, help="Of a queue file.")
+@click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the index files.")
+@click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the index files.")
+@spark_options
+@output_option
+def rebuild(
+    *,
+    store: str,
+    out: str,
+    queues: bool,
+    index: bool,
+    queue_file_bytes: int | None,
+    index_slots: int | None,
+    index_entries: int | None,
+    master: str,
+    memory: str,
+    settings: tuple[str, ...],
+    output: str,
+) -> int:
+    """Make queues and index of STORE again in DIR, from its log alone. STORE is not touched."""
+    from ...pipeline.jobs.rebuild import RebuildPlan
+    from ...pipeline.jobs.rebuild import rebuild as run
+
+    plan = RebuildPlan(
+        store,
+        out,
+        queues,
+        index,
+        queue_file_bytes=queue_file_bytes or 0,
+        index_slots=index_slots or 0,
+        index_entries=index_entries or 0,
+    )
+    there(store=store)
+    with failures(), spark_session("rebuild", SessionOptions(master, memory, settings)) as spark:
+        return show_report(run(spark, plan), output)
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@click.option("--with", "other", default="", metavar="STORE", help="Another replica's store.")
+@click.option("--archive", default="", metavar="DIR", help="An archive of this store.")
+@click.option("--broker", default="", help="Name of the store's broker in the archive.")
+@spark_options
+@output_option
+def reconcile(
+    *,
+    store: str,
+    other: str,
+    archive: str,
+    broker: str,
+    master: str,
+    memory: str,
+    settings: tuple[str, ...],
+    output: str,
+) -> int:
+    """Compare STORE with another replica's, or with an archive. Exit code 5 for differences."""
+    from ...pipeline.jobs.reconcile import reconcile_archive, reconcile_stores
+
+    if bool(other) == bool(archive):
+        raise CliError("Name what to compare with: --with STORE or --archive DIR.", Exit.USAGE)
+    there(store=store, archive=archive)
+    there(store=other)
+    with failures(), spark_session("reconcile", SessionOptions(master, memory, settings)) as spark:
+        if other:
+            report = reconcile_stores(spark, store, other)
+        else:
+            report = reconcile_archive(spark, store, archive, broker=broker)
+        return show_report(report, output)
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@click.argument("out", metavar="DIR")
+@click.option("--system", is_flag=True, help="System topics, too.")
+@spark_options
+@output_option
+def insights(
+    *,
+    store: str,
+    out: str,
+    system: bool,
+    master: str,
+    memory: str,
+    settings: tuple[str, ...],
+    output: str,
+) -> int:
+    """Write DIR/report.html and a Parquet table for each question about the traffic in STORE."""
+    from ...pipeline.jobs.insights import insights as run
+
+    there(store=store)
+    with failures(), spark_session("insights", SessionOptions(master, memory, settings)) as spark:
+        return show_report(run(spark, store, out, include_system=system), output)

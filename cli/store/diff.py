@@ -1,0 +1,39 @@
+"""`cometmq store diff`: where do two stores part?"""
+
+from pathlib import Path
+
+import click
+
+from ..errors import Exit
+from ..options import output_option
+from ..output import print_table, show_json
+from .options import open_layout
+
+
+@click.command()
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@click.option(
+    "-c",
+    "--config",
+    "config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The stores' broker.conf: sizes are taken from it.",
+)
+@output_option
+def diff(*, first: Path, second: Path, config: Path | None, output: str) -> int:
+    """Find the first place where the logs of stores A and B part, and the first in every queue.
+
+    What retention took from the front of one of them is no difference. Exit code 5 if they differ.
+    """
+    from ...store.doctor.diff import diff as compare
+
+    layouts = [open_layout(folder, config, None, None) for folder in (first, second)]
+    found = [one.document() for one in compare(*layouts)]
+    if output == "json":
+        show_json(found)
+    elif found:
+        print_table(found)
+    else:
+        click.echo("No difference.")
+    return Exit.PROBLEMS if found else Exit.DONE

@@ -1,0 +1,89 @@
+"""`cometmq store dump`: everything in a store, as a table or as JSON."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import Exit
+from .lines import write_rows
+from .options import lines_option, open_layout, store_argument
+
+if TYPE_CHECKING:
+    from ...store.doctor.dump import DumpState
+
+_WHAT = ("messages", "segments", "queues", "index", "timers", "checkpoint", "config")
+_TABLE = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+_TABLE_MORE = ("store_timestamp", "born_host", "properties")
+
+
+@click.command()
+@store_argument
+@click.option(
+    "--what",
+    type=click.Choice(_WHAT),
+    default="messages",
+    show_default=True,
+    help="What to print; segments is another word for messages.",
+)
+@click.option("--topic", help="Only this topic.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue.")
+@click.option(
+    "--from",
+    "begin",
+    type=click.IntRange(0),
+    default=0,
+    help="First physical offset; with --what queues, the first queue offset.",
+)
+@click.option("--to", "end", type=click.IntRange(0), help="Offset behind the last one.")
+@lines_option()
+def dump(
+    *,
+    directory: Path,
+    config: Path | None,
+    index_slots: int | None,
+    index_entries: int | None,
+    what: str,
+    topic: str | None,
+    queue: int | None,
+    begin: int,
+    end: int | None,
+    output: str,
+) -> int:
+    """Print what is in DIR, in the order in which it lies there, system topics too.
+
+    Exit code 5 if a damaged part of the log had to be left out.
+    """
+    from ...store.doctor import dump as rows
+
+    layout = open_layout(directory, config, index_slots, index_entries)
+    chosen = rows.Selection(topic, queue, begin, rows.NO_END if end is None else end)
+    state = rows.DumpState()
+    found: Iterable[Mapping[str, Any]]
+    if what == "queues":
+        found = rows.units(layout, chosen)
+    elif what == "index":
+        found = rows.index_entries(layout)
+    elif what == "timers":
+        found = rows.timers(layout, chosen)
+    elif what == "checkpoint":
+        found = rows.checkpoint_rows(layout)
+    elif what == "config":
+        found = rows.config_rows(layout)
+    else:
+        found = rows.messages(layout, chosen, state)
+        if output == "table":
+            found = ({name: row[name] for name in (*_TABLE, *_TABLE_MORE)} for row in found)
+    if not write_rows(found, output) and output == "table":
+        click.echo("There is nothing of that.")
+    return complain_of_lost(state)
+
+
+def complain_of_lost(state: "DumpState") -> int:
+    """Say on stderr what was left out; the exit code."""
+    for lost in state.lost:
+        click.echo(
+            f"cometmq: offsets {lost.begin} to {lost.end} are left out: {lost.reason}", err=True
+        )
+    return Exit.PROBLEMS if state.lost else Exit.DONE

@@ -1,0 +1,104 @@
+"""`cometmq store export`: the messages of a topic, out of a store that nobody has to open."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import CliError, Exit
+from .dump import complain_of_lost
+from .lines import write_rows
+from .options import open_layout, store_argument
+
+
+@click.command()
+@store_argument
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue.")
+@click.option("--from", "begin", type=click.IntRange(0), default=0, help="First queue offset.")
+@click.option("--to", "end", type=click.IntRange(0), help="Queue offset behind the last one.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file; it appears when it is complete. Standard output without it.",
+)
+@click.option(
+    "--bodies",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also write every body, decompressed, to a file in this folder.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["jsonl", "json"]),
+    default="jsonl",
+    show_default=True,
+    help="One object a line, or one array.",
+)
+def export(
+    *,
+    directory: Path,
+    config: Path | None,
+    index_slots: int | None,
+    index_entries: int | None,
+    topic: str,
+    queue: int | None,
+    begin: int,
+    end: int | None,
+    out: Path | None,
+    bodies: Path | None,
+    output: str,
+) -> int:
+    """Write the messages of TOPIC in DIR, in the order of the log: the objects of `store dump`.
+
+    Exit code 4 if the store has no message of the topic, 5 if damaged ones had to be left out.
+    """
+    from ...store.doctor import dump as rows
+
+    layout = open_layout(directory, config, index_slots, index_entries)
+    chosen = rows.Selection(topic, queue, begin, rows.NO_END if end is None else end)
+    state = rows.DumpState()
+    found: Iterator[Mapping[str, Any]] = rows.messages(layout, chosen, state, by_number=True)
+    if bodies is not None:
+        found = _with_files(found, bodies)
+    count = write_rows(found, output) if out is None else _to_file(found, output, out)
+    code = complain_of_lost(state)
+    if not count and not code:
+        raise CliError(f"The store has no such message of topic {topic}.", Exit.NOT_FOUND)
+    if out is not None and count:
+        click.echo(f"{count} messages are in {out}.", err=True)
+    return code
+
+
+def _to_file(found: Iterator[Mapping[str, Any]], output: str, out: Path) -> int:
+    part = out.with_name(f"{out.name}.part")
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            count = write_rows(found, output, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if count:  # nothing found takes nobody's file away
+            os.replace(part, out)
+    except OSError as error:
+        raise CliError(f"Cannot write {out}: {error.strerror}.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _with_files(found: Iterator[Mapping[str, Any]], folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The same rows; each names the file that its body was written to."""
+    import base64
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for row in found:
+            # A topic is no path: names of files are built from numbers alone.
+            path = folder / f"{row['queue_id']:05d}-{row['queue_offset']:020d}.body"
+            body = row["body_b64"] if row["body_b64"] is not None else row["stored_body_b64"]
+            path.write_bytes(base64.b64decode(body))
+            yield {**row, "body_file": str(path)}
+    except OSError as error:
+        raise CliError(f"Cannot write into {folder}: {error.strerror}.") from error

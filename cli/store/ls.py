@@ -1,0 +1,80 @@
+"""`cometmq store ls`: what is in a store directory."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..options import output_option
+from ..output import print_table, show_json
+from .options import open_layout, store_argument
+
+_QUEUES_SHOWN = 200
+
+
+@click.command()
+@store_argument
+@click.option("--all", "everything", is_flag=True, help="Every queue, however many there are.")
+@output_option
+def ls(
+    *,
+    directory: Path,
+    config: Path | None,
+    index_slots: int | None,
+    index_entries: int | None,
+    everything: bool,
+    output: str,
+) -> None:
+    """Show what is in DIR: segments, queues, index files, timers, checkpoint, configuration."""
+    from ...store.doctor.listing import list_store
+
+    document = list_store(open_layout(directory, config, index_slots, index_entries))
+    if output == "json":
+        show_json(document)
+        return
+    click.echo(f"{document['directory']}: {_state(document)}")
+    _show("segments", [_timed(row) for row in document["segments"]])
+    queues = document["queues"]
+    shown = queues if everything else queues[:_QUEUES_SHOWN]
+    _show("queues", shown)
+    if len(shown) < len(queues):
+        click.echo(f"... and {len(queues) - len(shown)} more queues (--all)")
+    _show("index", [_timed(row) for row in document["index"]])
+    for name in ("timers", "checkpoint"):
+        if document[name]:
+            _show(name, [document[name]])
+    _show("configuration", document["config"])
+    for name, text in (("foreign", "not of the format"), ("strays", "not known")):
+        if document[name]:
+            click.echo(f"\n{text}, left alone: {', '.join(document[name])}")
+
+
+def _state(document: Mapping[str, Any]) -> str:
+    if document["in_use"]:
+        by = f" by process {document['owner']}" if document["owner"] else ""
+        return f"in use{by}"
+    return "stopped cleanly" if document["stopped_cleanly"] else "not stopped cleanly"
+
+
+def _show(title: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        click.echo(f"\n{title}")
+        print_table(rows)
+
+
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name.removesuffix("_ms"): _time(value) if name.endswith("_ms") else value
+        for name, value in row.items()
+    }
+
+
+def _time(value: int | None) -> str:
+    if not value:
+        return "-"
+    try:
+        return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError, OSError):
+        return str(value)

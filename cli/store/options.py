@@ -1,0 +1,121 @@
+"""What the commands of `cometmq store` have in common: the directory, and the sizes of its files.
+
+Sizes come from the files. Where they cannot, `--config broker.conf` or a flag tells; a flag wins.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ...store.doctor.layout import Layout, NoStoreError, Sizes, discover
+from ..config.properties import PropertiesError, read
+from ..errors import CliError, Exit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Keys of broker.conf -> fields of `Sizes`.
+_NUMBERS = {
+    "mappedFileSizeCommitLog": "segment",
+    "mappedFileSizeConsumeQueue": "queue_file",
+    "mappedFileSizeConsumeQueueExt": "ext_file",
+    "mapperFileSizeBatchConsumeQueue": "batch_file",
+    "mappedFileSizeTimerLog": "timer_log_file",
+    "maxHashSlotNum": "index_slots",
+    "maxIndexNum": "index_entries",
+    "timerPrecisionMs": "timer_precision_ms",
+}
+_LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
+#: These are rounded up to whole units, as the broker does it.
+_UNITS = {"queue_file": 20, "batch_file": 46}
+_GROUP = "store_sizes"
+
+
+def store_argument(command: F) -> F:
+    """DIR, and the options that say what its files do not."""
+    for option in (
+        click.option(
+            "--index-entries", type=click.IntRange(2), help="maxIndexNum of the index files."
+        ),
+        click.option(
+            "--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the index files."
+        ),
+        click.option(
+            "-c",
+            "--config",
+            "config",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="The store's broker.conf: sizes and log paths are taken from it.",
+        ),
+        click.argument("directory", metavar="DIR", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def open_layout(
+    directory: Path, config: Path | None, index_slots: int | None, index_entries: int | None
+) -> Layout:
+    """Look at the directory. Raises CliError."""
+    values: dict[str, Any] = _from_file(config) if config else {}
+    if index_slots:
+        values["index_slots"] = index_slots
+    if index_entries:
+        values["index_entries"] = index_entries
+    try:
+        layout = discover(directory.expanduser(), Sizes(**values))
+    except NoStoreError as error:
+        raise CliError(str(error), Exit.NOT_FOUND) from None
+    except OSError as error:
+        raise CliError(f"Cannot read {error.filename or directory}: {error.strerror}.") from error
+    _check_log(layout)
+    return layout
+
+
+def _check_log(layout: Layout) -> None:
+    """Judged without its log all of a store would look wrong, and a repair would make it so."""
+    names = layout.sizes.log_directories or (str(layout.root / "commitlog"),)
+    folders = [Path(name).expanduser() for name in names]
+    for folder in folders:
+        if folder.is_file():
+            raise CliError(f"{folder} is a file, and should be a folder of the log.")
+    if layout.queues and not any(folder.is_dir() for folder in folders):
+        raise CliError(
+            f"{layout.root} has queues, but there is no {' or '.join(names)}. If the log lies "
+            "elsewhere (storePathCommitLog), name the store's broker.conf with --config.",
+            Exit.USAGE,
+        )
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        entries = {entry.key: entry.value.strip() for entry in read(path)}
+    except OSError as error:
+        raise CliError(f"Cannot read {path}: {error.strerror}.", Exit.USAGE) from error
+    except PropertiesError as error:
+        raise CliError(str(error), Exit.USAGE) from error
+    values: dict[str, Any] = {}
+    for key, field in _NUMBERS.items():
+        if key in entries:
+            if not entries[key].isdigit() or not int(entries[key]):
+                raise CliError(f"{path}: {key} must be a number above 0.", Exit.USAGE)
+            unit = _UNITS.get(field, 1)
+            values[field] = -(-int(entries[key]) // unit) * unit
+    folders = [part for key in _LOG_PATHS for part in entries.get(key, "").split(",")]
+    log_directories = tuple(folder.strip() for folder in folders if folder.strip())
+    if log_directories:
+        values["log_directories"] = log_directories
+    return values
+
+
+def lines_option(default: str = "table") -> Callable[[F], F]:
+    """`-o table|json|jsonl`: jsonl is one object a line, and needs no memory."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "jsonl"]),
+        default=default,
+        show_default=True,
+        help="Form of the output; jsonl: one object a line.",
+    )

@@ -1,0 +1,62 @@
+"""`cometmq store query`: messages by key, from the index files, offline."""
+
+from pathlib import Path
+
+import click
+
+from ..errors import CliError, Exit
+from ..options import output_option
+from ..output import show_json
+from .options import open_layout, store_argument
+
+_TIME_MAX_MS = (1 << 63) - 1
+
+
+@click.command()
+@store_argument
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--key", required=True, help="A key, a unique key, or with --type T the tags.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["K", "U", "T"]),
+    help="Only keys (K), only unique keys (U), or tags (T); keys of both kinds otherwise.",
+)
+@click.option("--begin", type=int, default=0, help="Store time in ms, the first that counts.")
+@click.option("--end", type=int, default=_TIME_MAX_MS, help="Store time in ms, the last one.")
+@click.option(
+    "--max", "count_max", type=click.IntRange(1), default=1000, show_default=True, help="At most."
+)
+@output_option
+def query(
+    *,
+    directory: Path,
+    config: Path | None,
+    index_slots: int | None,
+    index_entries: int | None,
+    topic: str,
+    key: str,
+    kind: str | None,
+    begin: int,
+    end: int,
+    count_max: int,
+    output: str,
+) -> int:
+    """Print the physical offsets of the messages of TOPIC that have KEY, oldest first."""
+    from ...store.doctor.index_view import common_layout
+    from ...store.query import KeyQuery, StoreQuery
+
+    layout = open_layout(directory, config, index_slots, index_entries)
+    folders = sorted({str(file.path.parent) for file in layout.log.files})
+    asked = KeyQuery(topic, key, count_max, begin, end, kind)
+    if not layout.index:
+        raise CliError(f"{layout.root} has no index files.", Exit.NOT_FOUND)
+    sizes = common_layout(layout)
+    with StoreQuery(folders, str(layout.root / "index"), sizes) as files:
+        offsets = [record.physical_offset for record in files.query(asked)]
+    if output == "json":
+        show_json(offsets)
+    else:
+        for offset in offsets:
+            click.echo(offset)
+    return Exit.DONE

@@ -1,0 +1,311 @@
+"""A real broker for tests: its own process, any port, a clock that the test moves, faults on purpose.
+
+    with TestBroker() as broker:
+        broker.create_topic("orders")
+        producer = cometmq.sync.Producer(broker.endpoints)
+        broker.clock.advance("2h")
+        with broker.inject(code="TOO_MANY_REQUESTS", rate=0.1, rpc="SendMessage"): ...
+
+Promises: the broker is `cometmq up --single` as users run it, with the service `cometmq.v1.Test`; it binds
+the loopback only; leaving the context ends it and removes what it wrote. Works for applications that
+use any official client, too. `pytest_plugin.py` makes fixtures of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from ...proto import paths, v1, v2
+from ..clock import steady_s
+from ..errors import CometError, refused
+
+START_S = 60.0
+STOP_S = 30.0
+_CALL_S = 15.0
+_LOOK_S = 0.02
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_ANY_RPC = "*"
+NOBODY = "127.0.0.1:1"
+"""An address where nobody listens: a port that only root's services may take, and none does."""
+# Small files: a broker allocates three segments of its log at once, and a test needs little of one.
+_SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
+
+
+class BrokerFailed(CometError):
+    """The broker did not start, or ended; the message has the end of its log."""
+
+
+def duration_ms(text: str | float | timedelta) -> int:
+    """`"2h"`, `"1h30m"`, seconds, or a timedelta, in milliseconds. Raises ValueError."""
+    if isinstance(text, timedelta):
+        return int(text.total_seconds() * 1000)
+    if isinstance(text, (int, float)):
+        return int(text * 1000)
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        raise ValueError(f"{text!r} is no duration: write 500ms, 10s, 5m, 2h, 1d or 1h30m")
+    return int(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
+
+
+class VirtualClock:
+    """The broker's wall clock: delays, retries, invisible times and transaction checks follow it."""
+
+    def __init__(self, broker: TestBroker) -> None:
+        self._broker = broker
+
+    def now(self) -> datetime:
+        """What the broker thinks the time is."""
+        return self._moment(self._broker.call(paths.GET_CLOCK, v1.GetClockRequest()))
+
+    def advance(self, by: str | float | timedelta) -> datetime:
+        """Move it on; what becomes due happens at once. Returns the new time."""
+        request = v1.AdvanceClockRequest(ms=duration_ms(by))
+        return self._moment(self._broker.call(paths.ADVANCE_CLOCK, request))
+
+    def set(self, to: datetime) -> datetime:
+        """Move it to a time."""
+        request = v1.SetClockRequest(wall_ms=int(to.timestamp() * 1000))
+        return self._moment(self._broker.call(paths.SET_CLOCK, request))
+
+    @staticmethod
+    def _moment(raw: bytes) -> datetime:
+        answer = v1.ClockResponse.FromString(raw)
+        return datetime.fromtimestamp(answer.wall_ms / 1000, UTC)
+
+
+class TestBroker:
+    """One broker; use it with `with`."""
+
+    __test__ = False  # not a test case, whatever its name suggests to a collector
+
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, directory: Path | None = None
+    ) -> None:
+        """`settings`: keys of broker.conf. Without `directory` a temporary one is made."""
+        self._own = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="cometmq-test-"))
+        self.clock = VirtualClock(self)
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: grpc.Channel | None = None
+        self._endpoints = ""
+
+    # Life.
+
+    def start(self) -> Self:
+        """Start it, or start it again on the same files and port. Raises BrokerFailed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        port = self._endpoints.rpartition(":")[2] or "0"
+        environment = {**os.environ, "COMETMQ_TEST_HOOKS": "true"}
+        for key, value in self._settings.items():
+            environment[f"COMETMQ_{_snake(key)}"] = value
+        with (self.directory / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "cometmq.cli.main", "up", "--single"),
+                    *("--port", port, "--no-restart", "--data", str(self.directory / "data")),
+                    *("--ready-file", str(ready)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        end_s = steady_s() + START_S
+        pause = threading.Event()
+        while not ready.exists():
+            if self._process.poll() is not None or steady_s() > end_s:
+                self.kill()
+                raise BrokerFailed(f"the broker did not start:\n{self.log()}")
+            pause.wait(_LOOK_S)
+        self._endpoints = str(json.loads(ready.read_text())["endpoints"])
+        self._channel = grpc.insecure_channel(
+            self._endpoints, options=(("grpc.enable_retries", 0),)
+        )
+        return self
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does; its files stay until `close`."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._let_go()
+
+    def kill(self) -> None:
+        """End it as a crash would (its supervisor and every process below it)."""
+        if self._process is not None:
+            for pid in _children(self._process.pid):
+                _kill(pid)
+            self._process.kill()
+            self._process.wait()
+        self._let_go()
+
+    def restart(self) -> None:
+        """Start it again after `stop` or `kill`; clients reconnect by themselves."""
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and remove its files."""
+        self.stop()
+        if self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def endpoints(self) -> str:
+        """HOST:PORT for any RocketMQ 5 client."""
+        if not self._endpoints:
+            raise BrokerFailed("the broker was not started")
+        return self._endpoints
+
+    def log(self, lines: int = 40) -> str:
+        """The end of what it printed."""
+        path = self.directory / "broker.log"
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    # Topics and groups.
+
+    def create_topic(self, name: str, *, type: str = "normal", queues: int = 4) -> str:
+        """Create a topic: normal, fifo, delay, transaction, priority. Returns its name."""
+        kind = v2.MessageType.Value(type.upper())
+        request = v1.CreateTopicRequest(name=name, message_type=kind, queues=queues)
+        self.call(paths.CREATE_TOPIC, request)
+        return name
+
+    def create_group(self, name: str, *, order: bool = False, max_attempts: int = 0) -> str:
+        """Create a consumer group. Returns its name."""
+        request = v1.CreateGroupRequest(name=name, orderly=order, max_attempts=max_attempts)
+        self.call(paths.CREATE_GROUP, request)
+        return name
+
+    # Faults.
+
+    @contextmanager
+    def inject(
+        self,
+        *,
+        code: str | int = 0,
+        rpc: str = _ANY_RPC,
+        rate: float = 1.0,
+        times: int = 0,
+        delay: str | float | timedelta = 0.0,
+        lose_answer: bool = False,
+    ) -> Iterator[str]:
+        """Disturb calls of an RPC (`SendMessage`, ...) while the context is open.
+
+        `code`: they fail with it. `delay`: they are served later. `lose_answer`: they are served, and
+        the answer never comes. `rate`: the share that is hit; `times`: how many at most.
+        """
+        fault = v1.Fault(
+            id=uuid.uuid4().hex,
+            kind=v1.RPC,
+            target=rpc if rpc == _ANY_RPC or "/" in rpc else paths.MESSAGING + rpc,
+            rate=rate,
+            remaining=times,
+            delay_ms=duration_ms(delay),
+        )
+        if lose_answer:
+            fault.action = v1.DROP
+        elif code:
+            fault.action = v1.FAIL
+            fault.code = v2.Code.Value(code) if isinstance(code, str) else code
+        elif fault.delay_ms:
+            fault.action = v1.DELAY
+        else:
+            raise ValueError("say what to do: code, delay or lose_answer")
+        self.call(paths.PUT_FAULT, v1.PutFaultRequest(fault=fault))
+        try:
+            yield fault.id
+        finally:
+            self.call(paths.CLEAR_FAULTS, v1.ClearFaultsRequest(ids=[fault.id]))
+
+    @contextmanager
+    def stale_routes(self, address: str = NOBODY) -> Iterator[None]:
+        """Let routes name another address while the context is open, as an old route does; by default
+        one where nobody listens. Who asked before keeps the true route until it asks again."""
+        self.call(paths.SET_ROUTES, v1.SetRoutesRequest(address=address))
+        try:
+            yield
+        finally:
+            self.call(paths.SET_ROUTES, v1.SetRoutesRequest())
+
+    def call(self, path: str, request: Any) -> bytes:
+        """One call of the broker's own services; the answer's bytes. Raises RequestRefused."""
+        if self._channel is None:
+            raise BrokerFailed("the broker is not running")
+        raw: bytes = self._channel.unary_unary(path)(
+            request.SerializeToString(),
+            timeout=_CALL_S,
+            wait_for_ready=True,
+            metadata=(("x-mq-client-id", "cometmq-testing"),),
+        )
+        # Every answer of these services begins with a code and a message.
+        status = v1.PutFaultResponse.FromString(raw)
+        if status.code != v2.OK:
+            raise refused(status.code, status.message)
+        return raw
+
+    def _let_go(self) -> None:
+        self._process = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+def _snake(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", key).upper()
+
+
+def _children(pid: int) -> list[int]:
+    """The processes below one, deepest first."""
+    import psutil
+
+    try:
+        return [child.pid for child in reversed(psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _kill(pid: int) -> None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        process.kill()
+        process.wait(STOP_S)
+    except psutil.NoSuchProcess:
+        pass

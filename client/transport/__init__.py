@@ -1,0 +1,1 @@
+"""Connections of the SDK: addresses, credentials, gRPC channels and calls."""

@@ -1,0 +1,75 @@
+"""Where to dial: the user's endpoints, a route's endpoints, and gRPC's names for them. Pure.
+
+Several addresses are alternatives of one access point: gRPC takes the next when one fails (gRPC API,
+section 9.1). `a:1;b:2` and `a:1,b:2` mean the same; a scheme `http://` or `https://` is ignored; IPv6
+stands in brackets. Several host names cannot be one target: the first is dialled.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from ...proto import v2
+
+_DEFAULT_PORT = 8081
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Addresses that reach the same node or group; equal ones share a connection."""
+
+    addresses: tuple[tuple[str, int], ...]
+
+    def name(self) -> str:
+        """What a gRPC channel is made with."""
+        kind = _kind(self.addresses[0][0])
+        if kind is v2.IPv4:
+            return "ipv4:" + ",".join(f"{host}:{port}" for host, port in self.addresses)
+        if kind is v2.IPv6:
+            return "ipv6:" + ",".join(f"[{host}]:{port}" for host, port in self.addresses)
+        host, port = self.addresses[0]
+        return f"dns:///{host}:{port}"
+
+    def proto(self) -> v2.Endpoints:
+        """As it is sent."""
+        found = v2.Endpoints(scheme=_kind(self.addresses[0][0]))
+        for host, port in self.addresses:
+            found.addresses.add(host=host, port=port)
+        return found
+
+    def __str__(self) -> str:
+        return ";".join(f"{host}:{port}" for host, port in self.addresses)
+
+
+def parse_endpoints(text: str) -> Target:
+    """What a user typed. Raises ValueError with a sentence."""
+    found = []
+    for part in re.split(r"[;,]", text):
+        item = re.sub(r"^https?://", "", part.strip()).rstrip("/")
+        if not item:
+            continue
+        host, colon, port = item.rpartition(":")
+        if not colon or (host.count(":") and not host.endswith("]")):
+            host, port = item, str(_DEFAULT_PORT)
+        if not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"'{item}' is not an endpoint: write HOST:PORT")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not found:
+        raise ValueError("no endpoint is given: write HOST:PORT, several separated by semicolons")
+    return Target(tuple(found))
+
+
+def target_of(endpoints: v2.Endpoints) -> Target | None:
+    """A route's endpoints; None for empty ones."""
+    addresses = tuple((one.host, one.port) for one in endpoints.addresses)
+    return Target(addresses) if addresses else None
+
+
+def _kind(host: str) -> v2.AddressScheme.ValueType:
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return v2.DOMAIN_NAME
+    return v2.IPv4 if version == 4 else v2.IPv6

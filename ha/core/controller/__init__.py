@@ -1,0 +1,1 @@
+"""The group controller: elections, in-sync set changes and operator commands. Pure."""

@@ -1,0 +1,403 @@
+"""Decides who leads one group: the controller's state machine (pure: no clock, no I/O).
+
+    event + time -> effects        every change of the group's state is a `CompareAndSet` effect; nothing
+                                   is told to anybody before its `CasDone` says that the store took it
+
+    NO_LEADER -> ELECTING -> STABLE -> SUSPECT_LEADER -> ELECTING, plus HOLD and DRAINING (`phase`)
+
+Two controllers that both believe to be active do no harm: each decision is a compare-and-set on the
+version that it was made from. A controller that dies, or sleeps, stops nothing: brokers go on by what they
+know, and after a start or a long gap it listens for the grace time before it believes in anybody's
+silence. Source: HA note, sections 6.3, 6.7 and 6.8 (R2, R3, R12); the parts of the decision are in
+`membership.py`, `election.py`, `proposals.py`, `bootstrap.py` and `operations.py`.
+"""
+
+from ..group_state import GroupState
+from . import (
+    bootstrap as founding,
+)
+from . import (
+    proposals,
+)
+from .directives import directive
+from .election import elected, find_leader, next_epoch
+from .events import (
+    ActiveChanged,
+    AlterIsr,
+    BeatArrived,
+    CasDone,
+    CompareAndSet,
+    Effect,
+    Event,
+    ForceElect,
+    Limits,
+    Noted,
+    Pending,
+    ProcessExited,
+    ProposalAnswer,
+    ReadState,
+    Replica,
+    SessionClosed,
+    SetDrain,
+    SetPolicy,
+    Started,
+    StateChanged,
+    StateRead,
+    Switchover,
+    Tick,
+)
+from .leader_watch import LeaderGone, leader_gone, predecessors_are_gone
+from .membership import absorb, mark_partial
+from .operations import Operations
+from .replica_registry import ReplicaRegistry
+
+
+class GroupController:
+    """One group. `state` is the newest committed state that is known here."""
+
+    def __init__(self, cluster: str, group: str, limits: Limits) -> None:
+        self.limits = limits
+        self.state = GroupState(cluster, group)
+        self.active = False
+        self.is_read = False  #: the store was read at least once
+        self.roster = ReplicaRegistry(limits)
+        self.replicas: dict[int, Replica] = self.roster.replicas  #: by broker id
+        self.operations = Operations(self)
+        self.grace_until_ns = 0
+        self.wall_ms = 0
+        self.elected_ns = 0
+        self.confirm_seen = 0  #: what a leader last promised to hold; for people only
+        self._leader_start: int | None = None  #: where the last leader's log began
+        self.pending: Pending | None = None
+        self._store_version = 0  #: below `state.version`: the store has lost what it once took
+        self._proposal: AlterIsr | None = None
+        self.proven_epoch = 0  #: everyone who led before this epoch is known to be gone
+        self.led_epoch = self.vacant_epoch = 0  #: see `predecessors_are_gone`
+        self._ticket = 0
+        self._reading = False
+        self._last_ns: int | None = None
+        self._nobody_since_ns: int | None = None
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def on_event(self, event: Event, now_ns: int) -> list[Effect]:
+        """Take one event; returns what is to be done, in order."""
+        effects: list[Effect] = []
+        self._notice_sleep(now_ns, effects)
+        match event:
+            case BeatArrived():
+                self._on_beat(event, now_ns, effects)
+                return effects
+            case Started():
+                self._on_started(event, now_ns, effects)
+            case ActiveChanged():
+                self._on_active_changed(event, now_ns, effects)
+            case SessionClosed():
+                self.roster.close(event.session)
+            case ProcessExited():
+                self.roster.exited(event, now_ns)
+            case AlterIsr():
+                self._on_proposal(event, effects)
+            case CasDone():
+                self._on_cas_done(event, now_ns, effects)
+            case StateRead():
+                self._on_state_read(event, now_ns, effects)
+            case Switchover() | ForceElect() | SetDrain() | SetPolicy():
+                self.operations.begin(event, now_ns, effects)
+            case Tick():
+                self._on_tick(event, effects)
+        self._decide(now_ns, effects)
+        return effects
+
+    def _notice_sleep(self, now_ns: int, effects: list[Effect]) -> None:
+        """Ticks come all the time: without an event for long it was the controller that did not hear."""
+        last, self._last_ns = self._last_ns, now_ns
+        if last is not None and now_ns - last > self.limits.tick_gap_max_ns:
+            self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.grace_ns)
+            effects.append(Noted("controller.slept", f"{(now_ns - last) // 1_000_000} ms"))
+
+    def _on_started(self, event: Started, now_ns: int, effects: list[Effect]) -> None:
+        self.active = event.active
+        self.grace_until_ns = now_ns + self.limits.grace_ns
+        if event.state is None:
+            self._read(effects)
+        else:
+            self._on_state_read(StateRead(event.state), now_ns, effects)
+
+    def _on_active_changed(self, event: ActiveChanged, now_ns: int, effects: list[Effect]) -> None:
+        if event.active == self.active:
+            return
+        self.active = event.active
+        if event.active:
+            # Leases that the former active controller gave out may still run.
+            self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.lease_ns)
+            self.is_read = False
+            self._read(effects)
+            return
+        self._refuse_proposal("another nameserver decides now", effects)
+        self.operations.abandon("another nameserver decides now", effects)
+
+    def _on_beat(self, event: BeatArrived, now_ns: int, effects: list[Effect]) -> None:
+        taken = self.roster.beat(event, self.state, now_ns, self.grace_until_ns, effects)
+        if not taken:
+            return
+        beat = event.beat
+        if beat.leads and beat.ref == self.state.leader:
+            self.led_epoch = min(beat.last_epoch, self.state.epoch)
+            self.confirm_seen = beat.confirm if self.state.policy.sync else beat.log_end
+            self._leader_start = beat.log_start
+        known = beat.known
+        if known is not None and known.version > self.state.version:
+            if self.active:
+                self._read(effects)  # the store has moved on, or has lost what was decided
+            else:
+                self._adopt(known, "told by a replica", now_ns, effects)
+        self._decide(now_ns, effects)
+        replica = self.replicas.get(beat.broker_id)
+        if replica is not None and replica.session == event.session:
+            effects.append(directive(self, replica, now_ns, answers=beat.seq))
+
+    def _on_proposal(self, event: AlterIsr, effects: list[Effect]) -> None:
+        if not self.active or not self.is_read:
+            self._answer(event, effects, "this nameserver does not decide", decided=False)
+            return
+        waiting = self._proposal
+        if waiting is not None and waiting.proposal_seq >= event.proposal_seq:
+            self._answer(event, effects, "a newer proposal waits already", decided=False)
+            return
+        self._refuse_proposal("a newer proposal came", effects)
+        self._proposal = event
+
+    def _on_tick(self, event: Tick, effects: list[Effect]) -> None:
+        self.wall_ms = event.wall_ms
+        unsettled = self.pending is not None and self.pending.ticket == 0
+        if unsettled or not self.is_read:
+            self._read(effects)
+
+    # --- the store --------------------------------------------------------------------------------
+
+    def _read(self, effects: list[Effect]) -> None:
+        if not self._reading:
+            self._reading = True
+            effects.append(ReadState())
+
+    def _on_state_read(self, event: StateRead, now_ns: int, effects: list[Effect]) -> None:
+        self._reading = False
+        state = event.state
+        if state is None:
+            return  # a tick asks again
+        self.is_read = True
+        self._store_version = state.version
+        if self.pending is not None and self.pending.ticket == 0:
+            # Its outcome was unknown; what is read now is final.
+            self._settle(state == self.pending.state, state, now_ns, effects)
+            return
+        self._adopt(state, "read", now_ns, effects)
+
+    def _on_cas_done(self, event: CasDone, now_ns: int, effects: list[Effect]) -> None:
+        pending = self.pending
+        if pending is None or pending.ticket != event.ticket:
+            return
+        state = pending.state if event.accepted else event.state
+        if state is None:
+            pending.ticket = 0  # unknown; a tick reads it
+            return
+        self._store_version = state.version
+        self._settle(event.accepted, state, now_ns, effects)
+
+    def _settle(
+        self, accepted: bool, state: GroupState, now_ns: int, effects: list[Effect]
+    ) -> None:
+        """The pending change is decided; `state` is what the store holds."""
+        pending, self.pending = self.pending, None
+        assert pending is not None
+        if accepted and pending.proven and state.epoch > self.state.epoch:
+            self.proven_epoch = state.epoch
+        if accepted and pending.proven and state.leader is None:
+            self.vacant_epoch = state.epoch
+        self._adopt(
+            state, pending.why if accepted else "decided by another controller", now_ns, effects
+        )
+        proposal = pending.proposal
+        if proposal is None:
+            return
+        taken = accepted and pending.taken
+        reason = "" if taken else (pending.why if accepted else "the store did not take the change")
+        # Without a newer version a late copy of the proposal could still be accepted.
+        decided = accepted or state.version > proposal.state_version
+        self._answer(proposal, effects, reason, accepted=taken, decided=decided)
+
+    def _adopt(self, state: GroupState, why: str, now_ns: int, effects: list[Effect]) -> None:
+        """Believe in a committed state, unless a newer one is known, and tell every broker."""
+        old = self.state
+        if state.version <= old.version:
+            return
+        self.state = state
+        if state.epoch != old.epoch:
+            self.elected_ns = now_ns
+            self._nobody_since_ns = None
+        effects.append(StateChanged(old, state, why))
+        effects += (directive(self, row, now_ns) for row in self.replicas.values() if row.session)
+
+    def cas(
+        self,
+        state: GroupState,
+        why: str,
+        effects: list[Effect],
+        *,
+        proven: bool = False,
+        proposal: AlterIsr | None = None,
+        taken: bool = False,
+    ) -> None:
+        """Ask the store for `state` in the next version."""
+        if state.version <= self.state.version:
+            state = state.with_(version=self.state.version + 1)
+        self._ticket += 1
+        proven = proven and predecessors_are_gone(self)
+        self.pending = Pending(self._ticket, state, why, proven, proposal, taken)
+        effects.append(CompareAndSet(self._ticket, self._store_version, state))
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def _decide(self, now_ns: int, effects: list[Effect]) -> None:
+        """The one place where changes are begun: at most one is under way."""
+        if not self.active or not self.is_read or self._reading or self.pending is not None:
+            return
+        known = self.newest_known()
+        if known.version > self._store_version:
+            self._rebuild(known, now_ns, effects)
+            return
+        if self.state.is_new:
+            self._found(now_ns, effects)
+            return
+        base, notes = self._absorbed(now_ns)
+        gone = leader_gone(self, base, now_ns)
+        if gone is not None:
+            base = self._replace_leader(base, gone, now_ns, notes)
+        elif base.leader is not None:
+            self._nobody_since_ns = None
+            if base.hold_reason and self._leader_speaks(base, now_ns):
+                base = base.with_(version=base.version, hold_reason="", hold_since_ms=0)
+                notes.append("the hold is over")
+        if base != self.state:
+            proven = gone is not None and gone.proven
+            self.cas(base, "; ".join(notes) or "members changed", effects, proven=proven)
+            return
+        if self._proposal is not None:
+            self._rule(self._proposal, now_ns, effects)
+        if self.pending is None:
+            self.operations.step(now_ns, effects)
+
+    def _absorbed(self, now_ns: int) -> tuple[GroupState, list[str]]:
+        """The state with what live replicas say, and why it differs."""
+        state = self.state
+        alive = [r for r in self.replicas.values() if r.alive(now_ns, self.limits)]
+        base = absorb(state, alive)
+        base = mark_partial(base, self._leader_start, alive)
+        notes = []
+        if base.in_sync != state.in_sync:
+            notes.append("a replica came back in a new life")
+        return base, notes
+
+    def leader_row(self, state: GroupState) -> Replica | None:
+        """What was seen of the leader in the life in which it leads."""
+        if state.leader is None:
+            return None
+        row = self.replicas.get(state.leader.broker_id)
+        return row if row is not None and row.ref == state.leader else None
+
+    def _leader_speaks(self, state: GroupState, now_ns: int) -> bool:
+        row = self.leader_row(state)
+        return row is not None and row.alive(now_ns, self.limits)
+
+    def _replace_leader(
+        self, base: GroupState, gone: LeaderGone, now_ns: int, notes: list[str]
+    ) -> GroupState:
+        """The state with a new leader, or without one when nobody may lead."""
+        verdict = find_leader(base, self.replicas, now_ns, self.limits)
+        if verdict.winner is not None:
+            epoch = next_epoch(base, self.replicas.values())
+            notes.insert(0, f"broker {verdict.winner.beat.broker_id} elected: {gone.reason}")
+            return elected(base, verdict, epoch)
+        if self._nobody_since_ns is None:
+            self._nobody_since_ns = now_ns
+        waited = now_ns - self._nobody_since_ns >= self.limits.lease_ns
+        reason = f"{verdict.reason} (the leader: {gone.reason})"
+        # A hold is written once, and again when its reason has changed, at most once a lease.
+        if base.hold_reason == reason or not (waited or not (verdict.missing or base.hold_reason)):
+            if base.leader is not None and gone.proven:
+                base = base.with_(version=base.version, leader=None)
+                notes.append(f"no leader: {gone.reason}")
+            return base
+        notes.append(f"held: {gone.reason}; {verdict.reason}")
+        self._nobody_since_ns = now_ns
+        leader = None if gone.proven else base.leader
+        return base.with_(
+            version=base.version,
+            leader=leader,
+            hold_reason=reason,
+            hold_since_ms=base.hold_since_ms or max(1, self.wall_ms),
+        )
+
+    # --- the first state --------------------------------------------------------------------------
+
+    def newest_known(self) -> GroupState:
+        """The newest state that anybody has, this controller included."""
+        known = founding.newest_known(self.replicas.values())
+        return known if known is not None and known.version > self.state.version else self.state
+
+    def _rebuild(self, known: GroupState, now_ns: int, effects: list[Effect]) -> None:
+        """The store, which was read, has lost what it once took."""
+        replicas = self.replicas
+        if not founding.may_rebuild(known, replicas, now_ns, self.limits):
+            return
+        everybody = founding.all_answered(known, replicas, now_ns, self.limits)
+        if everybody or now_ns >= self.grace_until_ns:
+            state = founding.rebuilt(known, replicas.values())
+            why = f"the store was lost; rebuilt from version {known.version}"
+            self.cas(state, why, effects)
+
+    def _found(self, now_ns: int, effects: list[Effect]) -> None:
+        """A group that nobody knows anything about begins."""
+        grace_over = now_ns >= self.grace_until_ns
+        leader = founding.founder(self.replicas, now_ns, self.limits, grace_over=grace_over)
+        if leader is None:
+            return
+        alive = [r for r in self.replicas.values() if r.alive(now_ns, self.limits)]
+        epoch = next_epoch(self.state, alive)
+        state = founding.founded(self.state.cluster, self.state.group, leader, alive, epoch)
+        self.cas(state, f"new group: broker {leader.beat.broker_id} leads", effects, proven=True)
+
+    # --- proposals --------------------------------------------------------------------------------
+
+    def _rule(self, proposal: AlterIsr, now_ns: int, effects: list[Effect]) -> None:
+        self._proposal = None
+        ruling = proposals.judge(self.state, proposal, self.replicas, now_ns, self.limits)
+        if ruling.judgement is proposals.Judgement.REFUSE:
+            self._answer(proposal, effects, ruling.reason)
+        elif ruling.judgement is proposals.Judgement.BEHIND:
+            self._answer(proposal, effects, ruling.reason, decided=False)
+            self._read(effects)
+        elif ruling.judgement is proposals.Judgement.BURN:
+            state = proposals.burned(self.state, proposal)
+            self.cas(state, f"refused: {ruling.reason}", effects, proposal=proposal)
+        else:
+            state = proposals.accepted(self.state, proposal, self.replicas)
+            why = "proposed by the leader"
+            self.cas(state, why, effects, proposal=proposal, taken=True)
+
+    def _refuse_proposal(self, reason: str, effects: list[Effect]) -> None:
+        waiting, self._proposal = self._proposal, None
+        if waiting is not None:
+            self._answer(waiting, effects, reason, decided=False)
+
+    def _answer(
+        self,
+        proposal: AlterIsr,
+        effects: list[Effect],
+        reason: str,
+        *,
+        accepted: bool = False,
+        decided: bool = True,
+    ) -> None:
+        effects.append(ProposalAnswer(proposal.request, accepted, decided, self.state, reason))

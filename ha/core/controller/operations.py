@@ -1,0 +1,399 @@
+"""What operators order: switchover, forced election, drain, policy, each in steps that people read (pure).
+
+Switchover: wait until the target holds what the leader held at the start; tell the leader to step down
+(it refuses writes, and beats as a follower when the target has everything); elect the target with that
+proof; wait until it leads. Nothing is cut anywhere, and no write is accepted in between. When a step does not
+happen in time the leader is elected again, and the answer says so. A change of the policy is a switchover
+to the leader itself (`policy_change.py`).
+
+At most one operation a group at a time. It is lost with the controller; each step leaves a state from which the
+ordinary rules go on.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..group_state import Ref, names
+from .directives import directive
+from .election import Verdict, elected, find_leader, forced, next_epoch, objection, rank
+from .events import (
+    Effect,
+    ForceElect,
+    OperationAnswer,
+    Outcome,
+    Replica,
+    SetDrain,
+    SetPolicy,
+    Switchover,
+)
+from .operation import Operation, answer, refuse
+from .operator_messages import force_steps, lost_range, objections, switchover_plan
+from .policy_change import policy_plan, policy_refusal, seated_for, wanted, words
+
+if TYPE_CHECKING:
+    from .group_controller import GroupController
+
+_NS_PER_MS = 1_000_000
+DEFAULT_WAIT_NS = 10_000_000_000
+#: Longest wait that a caller may ask for: an answer has to come while he still listens.
+WAIT_MAX_NS = 60_000_000_000
+#: Writes are refused while a leader drains, so it gets no longer than this.
+DRAIN_MAX_NS = 3_000_000_000
+
+
+class Operations:
+    """The operation of one group, driven by its controller."""
+
+    def __init__(self, controller: "GroupController") -> None:
+        self._group = controller
+        self.current: Operation | None = None
+        self._drains: list[SetDrain] = []
+
+    @property
+    def stepping_down(self) -> bool:
+        """The leader was told to step down, and its doing so is expected."""
+        return self.current is not None and self.current.phase == "step_down"
+
+    @property
+    def next_leader(self) -> Ref | None:
+        """Who leads after the leader has stepped down."""
+        return self.current.target if self.current is not None else None
+
+    def drain_ms(self, now_ns: int) -> int:
+        """What is left of the leader's time to step down."""
+        if self.current is None:
+            return 0
+        return max(1, (self.current.drain_until_ns - now_ns) // _NS_PER_MS)
+
+    def begin(
+        self,
+        event: Switchover | ForceElect | SetDrain | SetPolicy,
+        now_ns: int,
+        effects: list[Effect],
+    ) -> None:
+        """An operator's command arrived."""
+        group = self._group
+        refusal = ""
+        if not group.active or not group.is_read:
+            refusal = "this nameserver does not decide at present: ask the active one"
+        elif group.state.is_new:
+            refusal = f"group {group.state.group} has no state yet: no replica has led it"
+        elif self.current is not None and not isinstance(event, SetDrain):
+            refusal = "another switchover or election of this group is under way: wait for it"
+        if refusal:
+            refuse(event.request, refusal, effects)
+        elif isinstance(event, SetDrain):
+            self._begin_drain(event, effects)
+        elif isinstance(event, Switchover):
+            self._begin_switchover(event, now_ns, effects)
+        elif isinstance(event, SetPolicy):
+            self._begin_policy(event, now_ns, effects)
+        else:
+            self._begin_force(event, now_ns, effects)
+
+    def abandon(self, reason: str, effects: list[Effect]) -> None:
+        """The controller decides no longer."""
+        operation, self.current = self.current, None
+        if operation is not None:
+            operation.steps.append(reason)
+            answer(operation, Outcome.FAILED, reason, effects)
+        for drain in self._drains:
+            refuse(drain.request, reason, effects)
+        self._drains.clear()
+
+    def step(self, now_ns: int, effects: list[Effect]) -> None:
+        """Go on with what is under way; called after every event, when no change is pending."""
+        if self._drains:
+            self._step_drain(effects)
+            return
+        if self.current is None:
+            self._make_room(now_ns)
+        if self.current is not None:
+            self._step(self.current, now_ns, effects)
+
+    # --- drain ------------------------------------------------------------------------------------
+
+    def _begin_drain(self, event: SetDrain, effects: list[Effect]) -> None:
+        if len(self._drains) >= 16:
+            refuse(event.request, "too many commands at once: wait", effects)
+            return
+        self._drains.append(event)
+
+    def _step_drain(self, effects: list[Effect]) -> None:
+        state = self._group.state
+        wanted = self._drains[-1].drain
+        if state.drain != wanted:
+            why = "drained by an operator" if wanted else "takes messages again"
+            self._group.cas(state.with_(drain=wanted), why, effects)
+            return
+        what = (
+            "is drained: producers are sent elsewhere"
+            if wanted
+            else "takes messages from producers"
+        )
+        for drain in self._drains:
+            message = f"group {state.group} {what}"
+            steps = (f"state version {state.version} says so on disk",)
+            effects.append(OperationAnswer(drain.request, Outcome.DONE, message, steps))
+        self._drains.clear()
+
+    # --- switchover -------------------------------------------------------------------------------
+
+    def _begin_switchover(self, event: Switchover, now_ns: int, effects: list[Effect]) -> None:
+        state = self._group.state
+        leader = self._live_leader(now_ns)
+        if leader is None:
+            reason = (
+                "the group has no live leader to hand over: use failover, or wait for an election"
+            )
+            refuse(event.request, reason, effects)
+            return
+        target = self._target(event.to, now_ns)
+        if isinstance(target, str):
+            refuse(event.request, target, effects)
+            return
+        wait_ns = min(event.max_wait_ns or DEFAULT_WAIT_NS, WAIT_MAX_NS)
+        operation = Operation(event.request, target.ref, now_ns + wait_ns)
+        operation.mark_end = leader.beat.log_end
+        operation.why = "switchover by an operator"
+        behind = max(0, leader.beat.log_end - target.beat.log_end)
+        operation.steps.append(
+            f"broker {leader.beat.broker_id} leads epoch {state.epoch}; broker"
+            f" {target.beat.broker_id} is in sync and {behind} bytes behind"
+        )
+        if event.dry_run:
+            operation.steps += switchover_plan(leader, target, wait_ns)
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+            return
+        self.current = operation
+
+    def _begin_policy(self, event: SetPolicy, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        state = group.state
+        leader = self._live_leader(now_ns)
+        if leader is None:
+            refuse(event.request, "the group has no live leader: wait for an election", effects)
+            return
+        policy = wanted(state, event)
+        live = find_leader(state, group.replicas, now_ns, group.limits).live_in_sync
+        refusal = policy_refusal(state, policy, len(live))
+        if refusal:
+            refuse(event.request, refusal, effects)
+            return
+        operation = Operation(event.request, leader.ref, now_ns + DEFAULT_WAIT_NS, policy=policy)
+        operation.why = f"by an operator: {words(policy)}"
+        if policy == state.policy:
+            operation.steps.append(f"the group is {words(policy)} already")
+            answer(operation, Outcome.DONE, operation.steps[-1], effects)
+        elif event.dry_run:
+            operation.steps += policy_plan(leader, state.policy, policy)
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+        else:
+            operation.steps.append(f"the group is {words(state.policy)}")
+            self.current = operation
+
+    def _live_leader(self, now_ns: int) -> Replica | None:
+        """Who leads and is there."""
+        row = self._group.leader_row(self._group.state)
+        if row is None or not row.beat.leads or not row.alive(now_ns, self._group.limits):
+            return None
+        return row
+
+    def _target(self, to: int, now_ns: int) -> Replica | str:
+        """Who shall lead, or a sentence why nobody can."""
+        group = self._group
+        state = group.state
+        leader_id = state.leader.broker_id if state.leader is not None else -1
+        if to == leader_id:
+            return f"broker {to} leads already"
+        good = [
+            row
+            for row in group.replicas.values()
+            if row.alive(now_ns, group.limits)
+            and row.beat.broker_id != leader_id
+            and row.ref in state.in_sync
+            and not objection(state, row)
+        ]
+        if to < 0:
+            best = max(good, key=lambda row: rank(state, row), default=None)
+            return best or f"nobody can take over without loss: {objections(group, now_ns)}"
+        row = group.replicas.get(to)
+        if row is None or not row.alive(now_ns, group.limits):
+            return f"broker {to} is not connected"
+        if row not in good:
+            why = objection(state, row) or "is not in sync"
+            return f"broker {to} {why}: in sync are {names(state.in_sync)}"
+        return row
+
+    def _make_room(self, now_ns: int) -> None:
+        """A leader whose disk is full hands over to a replica in sync that has room."""
+        leader = self._live_leader(now_ns)
+        if leader is None or not leader.beat.no_room:
+            return
+        target = self._target(-1, now_ns)
+        if isinstance(target, str) or target.beat.no_room:
+            return
+        operation = Operation(0, target.ref, now_ns + DEFAULT_WAIT_NS)
+        operation.mark_end = leader.beat.log_end
+        operation.why = f"the disk of broker {leader.beat.broker_id} is full"
+        self.current = operation
+
+    def _step(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
+        if operation.phase == "catch_up":
+            self._catch_up(operation, now_ns, effects)
+        if operation.phase == "step_down":
+            self._step_down(operation, now_ns, effects)
+        elif operation.phase == "electing":
+            self._elect_forced(operation, now_ns, effects)
+        elif operation.phase == "taking_over":
+            self._taking_over(operation, now_ns, effects)
+
+    def _catch_up(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        leader = group.leader_row(group.state)
+        if leader is None or not leader.alive(now_ns, group.limits):
+            self._fail(operation, "the leader went away meanwhile", effects)
+            return
+        target = self._live_target(operation, now_ns)
+        if target is None:
+            self._fail(
+                operation, f"broker {operation.target.broker_id} is not in sync now", effects
+            )
+            return
+        if target.beat.log_end < operation.mark_end:
+            if now_ns >= operation.deadline_ns:
+                behind = operation.mark_end - target.beat.log_end
+                self._fail(operation, f"the target was still {behind} bytes behind", effects)
+            return
+        operation.phase = "step_down"
+        operation.drain_until_ns = now_ns + DRAIN_MAX_NS
+        operation.steps.append(
+            f"broker {target.beat.broker_id} has everything up to {operation.mark_end}; broker"
+            f" {leader.beat.broker_id} was told to step down"
+        )
+        if leader.session:
+            effects.append(directive(group, leader, now_ns))
+
+    def _step_down(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        leader = group.leader_row(group.state)
+        target = self._live_target(operation, now_ns)
+        if leader is None or target is None:
+            self._fail(operation, "a replica went away while the leader stepped down", effects)
+            return
+        overdue = now_ns >= operation.drain_until_ns + group.limits.beat_ns
+        if leader.beat.leads:
+            if overdue:
+                self._fail(operation, "the leader did not step down in time", effects)
+            return
+        complete = leader.beat.drained or target.beat.log_end >= leader.beat.log_end
+        if not complete and not overdue:
+            return
+        if not complete and not group.state.policy.sync:
+            reason = "the target did not get the leader's last messages; the leader goes on"
+            self._elect(operation, leader, now_ns, effects)
+            self._fail(operation, reason, effects)
+            return
+        operation.steps.append(
+            f"broker {leader.beat.broker_id} stepped down at {leader.beat.log_end}"
+        )
+        self._elect(operation, target, now_ns, effects)
+
+    def _elect(
+        self,
+        operation: Operation,
+        winner: Replica,
+        now_ns: int,
+        effects: list[Effect],
+        *,
+        proven: bool = True,
+    ) -> None:
+        group = self._group
+        state = group.state
+        if operation.policy is not None:
+            state = seated_for(state, operation.policy, winner.ref)
+        seen = find_leader(state, group.replicas, now_ns, group.limits)
+        verdict = Verdict(winner, live_in_sync=seen.live_in_sync, lost=seen.lost)
+        operation.epoch = next_epoch(state, group.replicas.values())
+        state = elected(state, verdict, operation.epoch)
+        operation.phase = "taking_over"
+        operation.deadline_ns = now_ns + group.limits.take_over_ns
+        group.cas(state, operation.why, effects, proven=proven)
+
+    def _taking_over(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        state = group.state
+        if state.leader != operation.target or state.epoch < operation.epoch:
+            self._fail(operation, "another decision came first", effects)
+            return
+        row = group.leader_row(state)
+        if row is not None and row.beat.leads and row.beat.last_epoch >= state.epoch:
+            message = f"broker {row.beat.broker_id} leads epoch {state.epoch}"
+            if operation.policy is not None:
+                message = f"the group is {words(state.policy)}: {message}"
+            operation.steps.append(message)
+            self.current = None
+            answer(operation, Outcome.DONE, message, effects)
+        elif now_ns >= operation.deadline_ns:
+            message = f"broker {operation.target.broker_id} was elected but has not taken over yet"
+            self._fail(operation, message, effects)
+
+    def _live_target(self, operation: Operation, now_ns: int) -> Replica | None:
+        group = self._group
+        row = group.replicas.get(operation.target.broker_id)
+        if row is None or row.ref != operation.target or not row.alive(now_ns, group.limits):
+            return None
+        in_sync = row.ref in group.state.in_sync and not objection(group.state, row)
+        return row if in_sync else None
+
+    def _fail(self, operation: Operation, reason: str, effects: list[Effect]) -> None:
+        self.current = None
+        operation.steps.append(reason)
+        answer(operation, Outcome.FAILED, reason, effects)
+
+    # --- forced election --------------------------------------------------------------------------
+
+    def _begin_force(self, event: ForceElect, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        state = group.state
+        row = group.replicas.get(event.to)
+        if row is None or not row.alive(now_ns, group.limits):
+            refuse(event.request, f"broker {event.to} is not connected", effects)
+            return
+        leader = group.leader_row(state)
+        if leader is row and row.beat.leads and row.beat.last_epoch >= state.epoch:
+            refuse(event.request, f"broker {event.to} leads already", effects)
+            return
+        operation = Operation(event.request, row.ref, now_ns, phase="electing", is_forced=True)
+        why = objection(state, row)
+        if why or not state.policy.sync:
+            # Who is in sync in a synchronous group has everything confirmed, whatever its last beat said.
+            operation.lost = lost_range(group, row)
+        operation.loses = bool(why) or operation.lost[1] > 0
+        operation.why = f"forced by an operator: {event.reason or 'no reason given'}"
+        operation.steps += force_steps(state, row, why, operation.lost)
+        if operation.loses and not event.accept_loss:
+            reason = f"broker {event.to} {why or 'does not have the newest messages'}"
+            answer(operation, Outcome.REFUSED, f"{reason}: needs accept-loss", effects)
+        elif event.dry_run:
+            answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
+        else:
+            self.current = operation
+
+    def _elect_forced(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
+        group = self._group
+        row = group.replicas.get(operation.target.broker_id)
+        if row is None or row.ref != operation.target:
+            self._fail(operation, "the broker came back in another life: look again", effects)
+            return
+        former = group.leader_row(group.state)
+        proven = former is not None and former.dead
+        if not operation.loses:
+            self._elect(operation, row, now_ns, effects, proven=proven)
+            operation.steps.append(f"elected for epoch {operation.epoch}")
+            return
+        operation.epoch = next_epoch(group.state, group.replicas.values())
+        operation.phase = "taking_over"
+        operation.deadline_ns = now_ns + group.limits.take_over_ns
+        state = forced(group.state, row, operation.epoch)
+        operation.steps.append(f"elected for epoch {operation.epoch}, alone in the in-sync set")
+        group.cas(state, operation.why, effects, proven=proven)

@@ -1,0 +1,63 @@
+"""What operators are told: plans, reasons, and what a forced election can lose (pure; HA note, 6.6).
+
+The loss is an estimate: the newest confirm offset that was ever committed or heard against the end of the
+target's log. What no beat told, because the replica that knew it is gone, nobody can count.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..group_state import GroupState, names
+from .election import objection
+from .events import Replica
+
+if TYPE_CHECKING:
+    from .group_controller import GroupController
+
+_NS_PER_MS = 1_000_000
+
+
+def lost_range(group: "GroupController", target: Replica) -> tuple[int, int]:
+    """Bytes that the group has, or had, and the target does not; (0, 0): none that are known."""
+    state = group.state
+    ends = [state.confirm_floor, group.confirm_seen]
+    for row in group.replicas.values():
+        if row.ref in state.in_sync or row.ref in state.eligible:
+            ends.append(row.beat.confirm if state.policy.sync else row.beat.log_end)
+    end = max(ends)
+    start = target.beat.log_end
+    return (start, end) if end > start else (0, 0)
+
+
+def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]) -> list[str]:
+    """Where the group stands and what the election would mean."""
+    beat = row.beat
+    steps = [
+        f"the group is at version {state.version}, epoch {state.epoch};"
+        f" in sync are {names(state.in_sync)}, eligible {names(state.eligible)}",
+        f"broker {beat.broker_id} ends at {beat.log_end}, its newest epoch is {beat.last_epoch}",
+    ]
+    if why:
+        steps.append(f"broker {beat.broker_id} {why}: messages that were answered OK can be lost")
+    if lost[1]:
+        steps.append(f"known to be missing on it: bytes {lost[0]} to {lost[1]}")
+    return steps
+
+
+def objections(group: "GroupController", now_ns: int) -> str:
+    """Why no other replica is fit to lead."""
+    state = group.state
+    reasons = [
+        f"broker {row.beat.broker_id} {objection(state, row) or 'is not in sync'}"
+        for row in group.replicas.values()
+        if row.ref != state.leader and row.alive(now_ns, group.limits)
+    ]
+    return "; ".join(reasons) or "no other replica is connected"
+
+
+def switchover_plan(leader: Replica, target: Replica, wait_ns: int) -> list[str]:
+    old, new = leader.beat.broker_id, target.beat.broker_id
+    return [
+        f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has {leader.beat.log_end}",
+        f"would tell broker {old} to step down when broker {new} has everything",
+        f"would elect broker {new} and wait until it leads",
+    ]

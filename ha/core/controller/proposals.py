@@ -1,0 +1,128 @@
+"""Whether a leader's proposal for the in-sync set is taken (pure; HA note, rule R2).
+
+A refusal must stay true for every late copy of the same proposal, because the leader stops counting the
+proposed members when it hears it. Refusals for the version, the epoch or the sequence stay true by
+themselves. Any other refusal is made final by *burning* the proposal: the state's version and sequence
+move on, through the same compare-and-set, before the answer goes out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ..group_state import MEMBERS_MAX, GroupState, Member, Ref, ordered_refs
+from .events import NUMBER_MAX, AlterIsr, Limits, Replica
+
+
+class Judgement(Enum):
+    ACCEPT = "accept"
+    REFUSE = "refuse"  #: a copy that comes later is refused too
+    BURN = "burn"  #: refuse, after the state has moved on
+    BEHIND = "behind"  #: the leader knows a newer state than we do: nothing can be said
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    judgement: Judgement
+    reason: str = ""
+
+
+def judge(
+    state: GroupState,
+    proposal: AlterIsr,
+    replicas: Mapping[int, Replica],
+    now_ns: int,
+    limits: Limits,
+) -> Ruling:
+    """The ruling on one proposal."""
+    if proposal.epoch > state.epoch or proposal.state_version > state.version:
+        return Ruling(Judgement.BEHIND, "the controller does not know this state yet; try again")
+    if late := _late(state, proposal):
+        return Ruling(Judgement.REFUSE, late)
+    if wrong := _wrong(proposal):
+        return Ruling(Judgement.BURN, wrong)
+    for ref in proposal.members:
+        if ref in state.in_sync:
+            continue
+        objection = _objection(ref, replicas.get(ref.broker_id), now_ns, limits)
+        if not objection and state.member(ref.broker_id) is None:
+            objection = "has no place in the group"
+        if objection:
+            return Ruling(Judgement.BURN, f"broker {ref.broker_id} {objection}")
+    return Ruling(Judgement.ACCEPT)
+
+
+def _late(state: GroupState, proposal: AlterIsr) -> str:
+    """Refusals that no later state can take back."""
+    if max(proposal.proposal_seq, proposal.confirm) > NUMBER_MAX:
+        return "a sequence number or a position is larger than any group can have"
+    if proposal.epoch != state.epoch:
+        return f"epoch {proposal.epoch} is not the group's: {state.epoch}"
+    if proposal.leader != state.leader:
+        return f"{proposal.leader} does not lead epoch {state.epoch}"
+    if proposal.state_version != state.version:
+        return f"version {proposal.state_version} is not the newest: {state.version}"
+    if proposal.proposal_seq <= state.last_proposal_seq:
+        return f"proposal {proposal.proposal_seq} is not above {state.last_proposal_seq}"
+    return ""
+
+
+def _wrong(proposal: AlterIsr) -> str:
+    if proposal.leader not in proposal.members:
+        return "the proposed set leaves the leader out"
+    if ordered_refs(proposal.members) != tuple(sorted(proposal.members)):
+        return "the proposed set names a replica twice"
+    if len(proposal.members) > MEMBERS_MAX:
+        return f"the proposed set has more than {MEMBERS_MAX} members"
+    return ""
+
+
+def _objection(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits) -> str:
+    """Why this life cannot join now."""
+    if replica is None or replica.ref != ref:
+        return f"is not known in its life {ref.incarnation}"
+    if not replica.alive(now_ns, limits):
+        return "is not connected to the controller"
+    if replica.beat.learner:
+        return "is a learner"
+    return ""
+
+
+def accepted(state: GroupState, proposal: AlterIsr, replicas: Mapping[int, Replica]) -> GroupState:
+    """The state with the proposed set; the version is not moved.
+
+    While fewer than the minimum are in sync nothing is confirmed, so whoever leaves then stays eligible.
+    """
+    members = tuple(sorted(proposal.members))
+    ids = {ref.broker_id for ref in members}
+    left = [ref for ref in (*state.in_sync, *state.eligible) if ref.broker_id not in ids]
+    for ref in members:
+        if ref not in state.in_sync and (member := state.member(ref.broker_id)) is not None:
+            state = state.with_member(_joined(member, replicas[ref.broker_id], proposal))
+    floor = state.confirm_floor
+    return state.with_(
+        version=state.version,
+        in_sync=members,
+        eligible=ordered_refs(left) if len(members) < state.policy.min_in_sync else (),
+        last_proposal_seq=proposal.proposal_seq,
+        confirm_floor=max(floor, proposal.confirm) if state.policy.sync else floor,
+        accept_loss=state.accept_loss and len(members) < len(state.members),
+    )
+
+
+def _joined(member: Member, replica: Replica, proposal: AlterIsr) -> Member:
+    """A member that joins: not suspect, because it has reached the leader's confirm offset in this
+    very life (I11); partial while its newest beat does not show yet where its log begins."""
+    unseen = replica.beat.log_is_empty and proposal.confirm > 0
+    return Member(
+        member.broker_id,
+        member.replica_uuid,
+        member.addresses,
+        suspect=False,
+        partial=member.partial or unseen,
+    )
+
+
+def burned(state: GroupState, proposal: AlterIsr) -> GroupState:
+    """The state after a refusal that must stay true; the version is not moved."""
+    return state.with_(version=state.version, last_proposal_seq=proposal.proposal_seq)

@@ -1,0 +1,194 @@
+"""Which replicas of a group speak to this controller, in which life, and since when (pure).
+
+A beat counts when it comes from the newest life of the replica that holds its broker id:
+
+    another disk under the same broker id, while the holder is alive         refused: ID_IN_USE
+    another disk, before the grace time is over, and the holder unheard      refused: ID_IN_USE
+    the same life from other addresses, while it is alive                    refused: a copied directory
+    an older life of the same disk                                           refused: STALE
+    an earlier or repeated beat of the same life                             ignored
+    numbers that no log can have                                             refused: INVALID
+    a seventeenth replica                                                    refused: FULL
+"""
+
+from ..group_state import MEMBERS_MAX, GroupState
+from .events import (
+    NUMBER_MAX,
+    Beat,
+    BeatArrived,
+    Effect,
+    Limits,
+    Noted,
+    ProcessExited,
+    RefusalCode,
+    Refuse,
+    Replica,
+)
+
+
+class ReplicaRegistry:
+    """The newest life of every replica that was heard."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.replicas: dict[int, Replica] = {}
+
+    def beat(
+        self,
+        event: BeatArrived,
+        state: GroupState,
+        now_ns: int,
+        grace_until_ns: int,
+        effects: list[Effect],
+    ) -> bool:
+        """Enter a beat; False: it was refused or is late, and nothing has changed."""
+        beat = event.beat
+        refusal = self._refusal(event, state, now_ns, grace_until_ns)
+        if refusal is not None:
+            effects.append(refusal)
+            return False
+        row = self.replicas.get(beat.broker_id)
+        if row is None or row.ref != beat.ref or row.beat.replica_uuid != beat.replica_uuid:
+            self._new_life(event, row, now_ns, effects)
+            return True
+        if (beat.sent_ns, beat.seq) <= (row.beat.sent_ns, row.beat.seq):
+            return False
+        if row.session not in (0, event.session):
+            reason = "the same broker has opened a newer session"
+            effects.append(Refuse(row.session, RefusalCode.STALE, reason))
+        self._same_life(row, event, now_ns, effects)
+        return True
+
+    def close(self, session: int) -> None:
+        """A session ended. It proves nothing about the process behind it."""
+        for row in self.replicas.values():
+            if row.session == session:
+                row.session = 0
+
+    def exited(self, event: ProcessExited, now_ns: int) -> bool:
+        """A supervisor saw a process end; False: that life is not, or no longer, known here."""
+        row = self.replicas.get(event.broker_id)
+        if row is None or event.replica_uuid not in ("", row.beat.replica_uuid):
+            return False
+        if event.incarnation not in (0, row.beat.incarnation):
+            return False
+        row.dead = True
+        row.dead_ns = now_ns
+        row.session = 0
+        return True
+
+    def _new_life(
+        self, event: BeatArrived, row: Replica | None, now_ns: int, effects: list[Effect]
+    ) -> None:
+        beat = event.beat
+        known = beat.known
+        if row is not None:
+            if row.session not in (0, event.session):
+                reason = "a newer life of this broker has registered"
+                effects.append(Refuse(row.session, RefusalCode.STALE, reason))
+            if row.known is not None and (known is None or known.version < row.known.version):
+                known = row.known
+        fresh = Replica(beat, event.session, heard_ns=now_ns, first_ns=now_ns, known=known)
+        fresh.led_epoch = beat.last_epoch if beat.leads else 0
+        self.replicas[beat.broker_id] = fresh
+        life = f"broker {beat.broker_id} incarnation {beat.incarnation}"
+        effects.append(Noted("replica.registered", f"{life} log_end={beat.log_end}"))
+
+    def _same_life(
+        self, row: Replica, event: BeatArrived, now_ns: int, effects: list[Effect]
+    ) -> None:
+        beat = event.beat
+        if row.dead and now_ns - row.dead_ns > 2 * self._limits.beat_ns:
+            # More than a beat that was under way: whoever reported the exit was wrong.
+            row.dead = False
+            effects.append(Noted("replica.not_dead", f"broker {beat.broker_id} beats again"))
+        row.beat = beat
+        row.session = event.session
+        row.heard_ns = now_ns
+        row.beats += 1
+        if beat.leads:
+            row.led_epoch = max(row.led_epoch, beat.last_epoch)
+        if beat.known is not None and (
+            row.known is None or beat.known.version >= row.known.version
+        ):
+            row.known = beat.known
+
+    # --- who may speak ----------------------------------------------------------------------------
+
+    def _refusal(
+        self, event: BeatArrived, state: GroupState, now_ns: int, grace_until_ns: int
+    ) -> Refuse | None:
+        beat = event.beat
+        row = self.replicas.get(beat.broker_id)
+        if wrong := _invalid(beat, state):
+            return Refuse(event.session, RefusalCode.INVALID, wrong)
+        if row is not None:
+            return self._against_holder(event, row, now_ns)
+        if len(self.replicas) >= MEMBERS_MAX:
+            reason = f"the group has {MEMBERS_MAX} replicas already, its limit"
+            return Refuse(event.session, RefusalCode.FULL, reason)
+        member = state.member(beat.broker_id)
+        other_disk = member is not None and member.replica_uuid not in ("", beat.replica_uuid)
+        if other_disk and now_ns < grace_until_ns:
+            reason = (
+                f"brokerId {beat.broker_id} belongs to another replica of the group, which may"
+                " still come; this one is heard again when it has stayed away"
+            )
+            return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
+        return None
+
+    def _against_holder(self, event: BeatArrived, row: Replica, now_ns: int) -> Refuse | None:
+        beat, held = event.beat, row.beat
+        alive = row.alive(now_ns, self._limits)
+        if held.replica_uuid != beat.replica_uuid:
+            if not alive:
+                return None
+            reason = (
+                f"brokerId {beat.broker_id} is held by the replica at {held.addresses.client},"
+                " which is alive: give this one another brokerId, or stop the other"
+            )
+            return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
+        if beat.incarnation < held.incarnation:
+            reason = (
+                f"a newer process of this replica (incarnation {held.incarnation}) has registered;"
+                f" this one is incarnation {beat.incarnation}: stop it"
+            )
+            return Refuse(event.session, RefusalCode.STALE, reason)
+        copied = beat.ref == held.ref and row.session not in (0, event.session) and alive
+        if copied and held.addresses != beat.addresses:
+            reason = (
+                f"the same replica is alive at {held.addresses.client}: was its data directory"
+                " copied? Delete ha/replica.meta in the copy, or stop one of the two"
+            )
+            return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
+        return None
+
+
+def _invalid(beat: Beat, state: GroupState) -> str:
+    """Why no honest replica sends this; empty: it may."""
+    numbers = (
+        beat.incarnation,
+        beat.promised_epoch,
+        beat.last_epoch,
+        beat.heard_epoch,
+        beat.log_end,
+        beat.confirm,
+    )
+    if not beat.replica_uuid or beat.broker_id < 0 or beat.incarnation == 0:
+        return "a beat names a replica uuid, an incarnation and a brokerId that is not negative"
+    if max(numbers) > NUMBER_MAX:
+        return "an epoch or a position is larger than any log can have"
+    if not beat.log_start <= beat.log_end or beat.flushed_end > beat.log_end:
+        return (
+            f"log start {beat.log_start}, flushed end {beat.flushed_end} and end {beat.log_end}"
+            " contradict each other"
+        )
+    known = beat.known
+    if known is not None and not known.is_new:
+        if (known.cluster, known.group) != (state.cluster, state.group):
+            return f"its state on disk is of group {known.group} in cluster {known.cluster}"
+        try:
+            known.validate()
+        except AssertionError as error:
+            return f"its state on disk is damaged: {error}"
+    return ""

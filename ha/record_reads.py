@@ -1,0 +1,88 @@
+"""Records of one replica's log, read for another by their places: `ReplicaControl.ReadPlaces`.
+
+A leader that has to hand out old messages knows from its queues where they lie; a follower's disk is as good as its
+own, and nobody sends there (HA note, R10). Promises: all that was asked for, each piece as long as it should be, or
+nothing; the follower's loop does not wait for its disk. Whether the bytes are right is for the asker to check.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, Protocol
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ..proto import paths, v1, v2
+from ..store.format.errors import CorruptLogError, OffsetOutOfRangeError
+from .config import FRAME_OVERHEAD_BYTES, MAX_FRAME_BYTES
+from .scrub.peer import PeerError
+from .stream.redial import RedialedChannel
+from .stream.token import token_metadata
+
+#: In one answer: what a frame may hold, without what a record's own prefix takes.
+_BYTES_MAX: Final = MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES
+_COUNT_MAX: Final = 1024
+#: A disk that is slower than this is no help: the asker reads for itself.
+_TIMEOUT_S: Final = 2.0
+_OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES),)
+
+
+class Log(Protocol):
+    """What is needed of a store (`store/block_api.py`)."""
+
+    def places(
+        self, places: Sequence[tuple[int, int]]
+    ) -> AbstractContextManager[Callable[[], list[bytes]]]: ...
+
+
+async def read_places(store: Log, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
+    """The answer of a replica."""
+    if len(request.offsets) != len(request.lengths) or len(request.offsets) > _COUNT_MAX:
+        text = f"as many lengths as offsets, and {_COUNT_MAX} at most"
+        return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
+    if sum(request.lengths) > _BYTES_MAX:
+        text = f"more than {_BYTES_MAX} bytes at once"
+        return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
+    places = list(zip(request.offsets, request.lengths, strict=True))
+    held = ExitStack()
+    try:
+        read = held.enter_context(store.places(places))
+        work = asyncio.get_running_loop().run_in_executor(None, read)
+        # Not when this task ends: an asker that has left does not stop the thread, which needs the files.
+        work.add_done_callback(lambda _: held.close())
+        records = await asyncio.shield(work)
+    except (OffsetOutOfRangeError, CorruptLogError, OSError) as error:
+        return v1.ReadPlacesResponse(code=v2.INTERNAL_ERROR, message=str(error))
+    if [len(record) for record in records] != list(request.lengths):
+        text = "the log has not so many bytes there"
+        return v1.ReadPlacesResponse(code=v2.INTERNAL_ERROR, message=text)
+    return v1.ReadPlacesResponse(code=v2.OK, records=records)
+
+
+class PeerRecordReads:
+    """The asking side, for one replication address; used on one loop."""
+
+    def __init__(self, address: str, token: str = "") -> None:
+        self.address = address
+        self._channel = RedialedChannel(address, _OPTIONS)
+        self._metadata = token_metadata(token)
+
+    async def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Its bytes of each offset and length. Raises PeerError."""
+        request = v1.ReadPlacesRequest(
+            offsets=[offset for offset, _ in places], lengths=[length for _, length in places]
+        )
+        try:
+            raw = await self._channel.call(
+                paths.READ_PLACES, request.SerializeToString(), self._metadata, _TIMEOUT_S
+            )
+            answer = v1.ReadPlacesResponse.FromString(raw)
+        except (grpc.RpcError, DecodeError) as error:
+            raise PeerError(f"{self.address}: {error}") from error
+        if answer.code != v2.OK or len(answer.records) != len(places):
+            raise PeerError(f"{self.address}: {answer.message}")
+        return list(answer.records)
+
+    async def close(self) -> None:
+        await self._channel.close()

@@ -1,0 +1,1 @@
+"""Rejoin of a diverged replica: archive the diverged tail, truncate the log, or reseed."""

@@ -1,0 +1,144 @@
+"""Archived tails: bytes of the log that a rejoining replica had to give up, and what is known of them.
+
+    <store>/ha/diverged/<epoch>-<start>-<end>.log     the bytes from `start` on, as they lay in the log
+    <store>/ha/diverged/<epoch>-<start>-<end>.json    `Tail`, in the form of `state/documents.py`
+
+`epoch` is the newest one of the bytes, `end` is behind the last whole record; what lay behind it (a torn record)
+is in the file too. The description is written after the bytes are on the disk: a tail counts when it is there, and
+only then may the log be changed (invariant I8). Nothing here deletes a tail. (HA note, 6.5, R6 and R7)
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ...store.format.disk import NO_SPACE, Disk
+from ...store.format.errors import DiskFullError
+from ...store.log.commit_log import CommitLog
+from ..errors import DamagedStateError
+from ..state import documents
+
+FOLDER: Final = "diverged"
+#: Ids that a report names; the archive has them all.
+SAMPLE_MAX: Final = 16
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """One archived tail."""
+
+    file_id: str
+    epoch: int
+    start: int
+    end: int  #: behind the last whole record
+    size: int  #: bytes in the file; it may go on behind `end`
+    crc32: int  #: of the file
+    messages: int  #: records that clients wrote, the broker's own left out
+    records: int
+    answered_ok: int  #: of `messages`, those that end at or below `local_ok`
+    sample_ids: tuple[str, ...]  #: of messages that were answered, the first ones
+    local_ok: int  #: the highest end that this replica ever answered OK
+    confirm: int
+    below_confirm: bool
+    first_stored_ms: int
+    last_stored_ms: int
+    decided_epoch: int  #: of the leader that asked for the cut
+    leader: str
+    reason: str
+    cut_at_ms: int
+    plan_id: str
+    reported: bool = False  #: a controller has taken the report
+    replayed: bool = False  #: all of it was sent again
+    replayed_to: int = 0  #: everything below was sent again, but for `unsent`
+    unsent: tuple[int, ...] = ()  #: offsets of messages that the group refused
+
+    @property
+    def log_name(self) -> str:
+        return f"{self.file_id}.log"
+
+
+def folder_of(directory: Path) -> Path:
+    """`directory` is `<store>/ha`."""
+    return directory / FOLDER
+
+
+def tails(directory: Path) -> list[Tail]:
+    """Every archived tail, the oldest cut first. Raises DamagedStateError."""
+    found = []
+    for path in sorted(folder_of(directory).glob("*.json")):
+        content = documents.read(path)
+        if content is not None:
+            found.append(_tail_of(path, content))
+    return sorted(found, key=lambda tail: (tail.cut_at_ms, tail.epoch, tail.start))
+
+
+def _tail_of(path: Path, content: dict[str, Any]) -> Tail:
+    known = {each.name for each in fields(Tail)}
+    values = {name: value for name, value in content.items() if name in known}
+    try:
+        for name in ("sample_ids", "unsent"):
+            values[name] = tuple(values.get(name) or ())
+        return Tail(**values)
+    except (KeyError, TypeError) as error:
+        raise DamagedStateError(f"{path} describes no tail: {error}.") from None
+
+
+def save(directory: Path, tail: Tail, disk: Disk) -> None:
+    """Write the description, durably. Raises OSError."""
+    documents.write(folder_of(directory) / f"{tail.file_id}.json", asdict(tail), disk)
+
+
+def copy_tail(
+    directory: Path, file_id: str, log: CommitLog, span: tuple[int, int], disk: Disk
+) -> tuple[int, int]:
+    """Copy the bytes [start, end) of the log; durable. Returns size and CRC-32.
+
+    Raises DiskFullError or OSError, with the log untouched.
+    """
+    folder = folder_of(directory)
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        disk.sync_directory(str(directory))
+    path = folder / f"{file_id}.log"
+    size = crc = 0
+    try:
+        descriptor = disk.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            for chunk in _chunks(log, *span):
+                if disk.pwrite(descriptor, chunk, size) != len(chunk):
+                    raise OSError(f"{path} was not written in full.")
+                crc = zlib.crc32(chunk, crc)
+                size += len(chunk)
+            disk.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        disk.sync_directory(str(folder))
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(
+                f"There is no room to archive the tail of the log from {span[0]} on as {path}. Free some "
+                "space: this replica cannot rejoin its group before, and nothing of it is lost."
+            ) from error
+        raise
+    return size, crc
+
+
+def _chunks(log: CommitLog, start: int, end: int) -> Iterator[bytes]:
+    for segment in log.segments_between(start, end):
+        first, stop = max(start - segment.start, 0), min(end - segment.start, segment.size)
+        for position in range(first, stop, _CHUNK_BYTES):
+            yield segment.map[position : min(position + _CHUNK_BYTES, stop)]
+
+
+def used_end(log: CommitLog, start: int) -> int:
+    """Behind the last byte from `start` on that is not zero, or `start`."""
+    for segment in reversed(log.segments_between(start, log.end)):
+        position = max(start - segment.start, 0)
+        used = segment.used_end(position)
+        if used > position:
+            return segment.start + used
+    return start

@@ -1,0 +1,178 @@
+"""From records of an archived tail to messages that a producer could have sent, to be sent again.
+
+What is a message, and what its record becomes (broker semantics, sections 5.1, 6.2 and 6.4; HA note, R7):
+
+| record of | becomes |
+| --- | --- |
+| a topic | the same message: id, tag, keys, group, properties, body as it was compressed |
+| the timer topic, the schedule topic | the message with its delivery time, for its own topic |
+| the half topic | the prepared message, unless the tail holds its outcome as well |
+| metadata, checkpoints of pops, decisions | nothing: who leads now makes its own |
+| a retry or dead-letter topic, a timer's copy | nothing: the message it comes from is delivered again |
+
+Every message gets the user property REPLAYED_FROM = <file id>@<offset>: it is a repeat of something that was promised, and
+consumers may see it twice. The outcome was unknown to nobody but us, so nothing is left out on suspicion.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ...proto import v2
+from ...store.format.properties import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from ...store.format.property_names import FORBIDDEN_PROPERTIES
+from ...store.format.record import Record, decode, unpack_host
+from ...store.scan.files import open_bytes
+from ...store.timer.rules import OUT_MS, REAL_TOPIC, TIMER_TOPIC, UNIQUE_KEY
+
+ORIGIN: Final = "REPLAYED_FROM"
+DEQUEUED: Final = b"TIMER_DEQUEUE_MS"
+_META_TOPIC: Final = "rmq_sys_COMETMQ_META"
+_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_NOT_SENT: Final = ("rmq_sys_REVIVE_LOG_", "%RETRY%", "%DLQ%")
+_COMPRESSED: Final = 0x1
+#: What is not a producer's own: it is set again, or means something only where it was.
+_SYSTEM_NAMES: Final = FORBIDDEN_PROPERTIES | {ORIGIN}
+
+
+def is_message(topic: str) -> bool:
+    """Whether records of this topic are messages that a producer sent."""
+    return topic not in (_META_TOPIC, _OP_TOPIC) and not topic.startswith(_NOT_SENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """One message to send again."""
+
+    offset: int  #: of its record in the log that was
+    end: int
+    message: v2.Message
+
+
+def records(path: Path, start: int) -> Iterator[Record]:
+    """The whole records of an archive whose first byte lay at `start`; what is none is passed over."""
+    from ...store.scan.walk import walk
+
+    data = open_bytes(path)
+    # The bytes are of several segments: every blank ends a walk, and the next record begins the next.
+    position = 0
+    while 0 <= position < len(data):
+        found = walk(data, start, position, len(data), "skip", check_crc=True)
+        for columns in found:
+            for at, size in zip(columns.position.tolist(), columns.size.tolist(), strict=True):
+                yield decode(data[at : at + size])
+        position = _next_record(data, start, found.end)
+
+
+def _next_record(data: Any, start: int, position: int) -> int:
+    from ...store.scan.walk import find_record
+
+    return (
+        find_record(memoryview(data), position + 1, len(data), start)
+        if position < len(data)
+        else -1
+    )
+
+
+def messages(path: Path, start: int, file_id: str) -> Iterator[Resend]:
+    """The messages of an archive in the order of the log."""
+    settled = _settled(path, start)
+    for record in records(path, start):
+        properties = record.properties_dict
+        if not is_message(record.topic) or _is_copy(record.topic, properties):
+            continue
+        if record.topic == _HALF_TOPIC and (
+            record.queue_offset in settled.offsets or properties.get(UNIQUE_KEY) in settled.ids
+        ):
+            continue
+        message = _message(record, properties)
+        if message is not None:
+            message.user_properties[ORIGIN] = f"{file_id}@{record.physical_offset}"
+            yield Resend(record.physical_offset, record.physical_offset + record.size, message)
+
+
+def _is_copy(topic: str, properties: Mapping[str, str]) -> bool:
+    """Whether a timer made it: its own record stays, or is sent again."""
+    return topic != TIMER_TOPIC and DEQUEUED.decode() in properties
+
+
+@dataclass(slots=True)
+class _Settled:
+    """Half messages whose outcome is in the tail: by offset in the half queue, and by id."""
+
+    offsets: set[int]
+    ids: set[str]
+
+
+def _settled(path: Path, start: int) -> _Settled:
+    found = _Settled(set(), set())
+    for record in records(path, start):
+        if record.topic == _OP_TOPIC:
+            parts = record.body.split(b",")
+            found.offsets.update(int(part) for part in parts if part.strip().isdigit())
+        elif record.topic != _HALF_TOPIC and b"TRAN_MSG" in record.properties:
+            found.ids.add(record.properties_dict.get(UNIQUE_KEY, ""))
+    return found
+
+
+def _message(record: Record, properties: Mapping[str, str]) -> v2.Message | None:
+    """None: it has no place to go to."""
+    waits = record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC, _HALF_TOPIC)
+    topic = properties.get(REAL_TOPIC, "") if waits else record.topic
+    if not topic or (waits and not is_message(topic)):
+        return None
+    message = v2.Message(body=record.body)
+    message.topic.name = topic
+    for name, value in properties.items():
+        if name not in _SYSTEM_NAMES:
+            message.user_properties[name] = value
+    _set_system(message.system_properties, record, properties)
+    return message
+
+
+def _set_system(system: Any, record: Record, properties: Mapping[str, str]) -> None:
+    system.message_id = properties.get(UNIQUE_KEY) or f"replayed-{record.physical_offset}"
+    if "TAGS" in properties:
+        system.tag = properties["TAGS"]
+    system.keys.extend(key for key in properties.get("KEYS", "").split(" ") if key)
+    system.body_encoding = v2.GZIP if record.sys_flag & _COMPRESSED else v2.IDENTITY
+    system.born_timestamp.FromMilliseconds(record.born_timestamp_ms)
+    system.born_host = properties.get("__BORNHOST") or _host(record.born_host)
+    system.message_type = v2.NORMAL
+    group, lite = properties.get("__SHARDINGKEY"), properties.get("__LITE_TOPIC")
+    priority, due_ms = properties.get("_SYS_MSG_PRIORITY_", ""), _due_ms(record, properties)
+    if group:
+        system.message_group, system.message_type = group, v2.FIFO
+    if lite:
+        system.lite_topic, system.message_type = lite, v2.LITE
+    if priority.isdigit():
+        system.priority, system.message_type = int(priority), v2.PRIORITY
+    if due_ms:
+        system.delivery_timestamp.FromMilliseconds(due_ms)
+        system.message_type = v2.DELAY
+    if record.topic == _HALF_TOPIC:
+        system.message_type = v2.TRANSACTION
+    if "TRACE_CONTEXT" in properties:
+        system.trace_context = properties["TRACE_CONTEXT"]
+
+
+def _due_ms(record: Record, properties: Mapping[str, str]) -> int:
+    """When it was to be delivered; 0: at once."""
+    if record.topic == TIMER_TOPIC:
+        for name in ("TIMER_DELIVER_MS", OUT_MS):
+            if properties.get(name, "").isdigit():
+                return int(properties[name])
+    if record.topic == SCHEDULE_TOPIC and properties.get("DELAY", "").isdigit():
+        level = min(max(int(properties["DELAY"]), 1), len(DELAY_LEVELS_MS))
+        return record.store_timestamp_ms + DELAY_LEVELS_MS[level - 1]
+    return 0
+
+
+def _host(packed: bytes) -> str:
+    try:
+        host, port = unpack_host(packed)
+    except (ValueError, OSError):
+        return ""
+    return f"{host}:{port}"

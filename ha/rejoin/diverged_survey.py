@@ -1,0 +1,111 @@
+"""What a tail of the log holds, before it goes: how many messages, which were answered, which queues shrink.
+
+Messages are what would be replayed (`diverged_messages.py`); the broker's own records count as records only, because who leads
+now makes them anew. (HA note, R6 and R7)
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ...store.format.properties import property_value
+from ...store.log.commit_log import CommitLog
+from ...store.log.segment import Segment
+from ...store.scan.properties import groups, value_spans
+from ...store.scan.raw import Flags
+from ...store.scan.walk import Columns, RawBytes, TopicTable, walk
+from ...store.timer.rules import OUT_MS, TIMER_TOPIC, UNIQUE_KEY
+from .archive import SAMPLE_MAX, used_end
+from .diverged_messages import DEQUEUED, is_message
+
+_UNITLESS: Final = (0x4, 0xC)  # prepared and rolled back records have no place in a queue
+_TRANSACTION_MASK: Final = 0xC
+
+
+@dataclass(slots=True)
+class Survey:
+    """What stands in the log from `start` on."""
+
+    start: int
+    local_ok: int
+    end: int = 0  #: behind the last whole record
+    used_end: int = 0  #: behind the last whole record and the last byte that is not zero
+    records: int = 0
+    messages: int = 0
+    answered_ok: int = 0
+    first_stored_ms: int = 0
+    last_stored_ms: int = 0
+    #: The earliest time for which the tail holds a timer's delivery; 0: none.
+    delivered_from_ms: int = 0
+    sample_ids: list[str] = field(default_factory=list)
+    #: (topic, queue id) -> the first queue offset that goes.
+    queues: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+def survey(log: CommitLog, start: int, local_ok: int) -> Survey:
+    """Walk the log from `start`, a record's border, to its end. Changes nothing."""
+    found = Survey(start, local_ok, end=start, used_end=used_end(log, start))
+    topics = TopicTable()
+    for segment in log.segments_between(start, found.used_end):
+        _survey_segment(segment, found, topics)
+    found.used_end = max(found.used_end, found.end)  # a record may end in zeros
+    return found
+
+
+def _survey_segment(segment: Segment, found: Survey, topics: TopicTable) -> None:
+    first = max(found.start - segment.start, 0)
+    stop = min(found.used_end - segment.start, segment.size)
+    with segment.hold() as data:
+        # Damage is passed over: what lies behind it goes as well, so it is counted.
+        records = walk(data, segment.start, first, stop, "skip", check_crc=True, topics=topics)
+        try:
+            for columns in records:
+                if records.raw is not None:
+                    _count(found, columns, topics, records.raw)
+        finally:
+            records.close()
+
+
+def _count(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -> None:
+    if not found.records:
+        found.first_stored_ms = int(columns.store_timestamp[0])
+    found.records += len(columns)
+    found.last_stored_ms = int(columns.store_timestamp[-1])
+    ends = columns.physical_offset + columns.size
+    found.end = int(ends[-1])
+    theirs = np.array([is_message(topic) for topic in topics.names], np.bool_)[columns.topic_id]
+    theirs &= ~_note_deliveries(found, columns, topics, raw)
+    answered = theirs & (ends <= found.local_ok)
+    found.messages += int(theirs.sum())
+    found.answered_ok += int(answered.sum())
+    for at in np.flatnonzero(answered)[: SAMPLE_MAX - len(found.sample_ids)].tolist():
+        data = raw.bytes_at(int(columns.properties_start[at]), int(columns.properties_length[at]))
+        key = property_value(data, UNIQUE_KEY.encode()).decode("utf-8", "replace")
+        found.sample_ids.append(key or f"offset {int(columns.physical_offset[at])}")
+    _note_queues(found, columns, topics)
+
+
+def _note_queues(found: Survey, columns: Columns, topics: TopicTable) -> None:
+    kind = columns.sys_flag & _TRANSACTION_MASK
+    placed = np.flatnonzero(~np.isin(kind, _UNITLESS))
+    for topic_id, queue_id, which in groups(columns.topic_id[placed], columns.queue_id[placed]):
+        key = (topics.names[topic_id], queue_id)
+        lowest = int(columns.queue_offset[placed][which].min())
+        found.queues[key] = min(found.queues.get(key, lowest), lowest)
+
+
+def _note_deliveries(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -> Flags:
+    """Copies that a timer made, as flags: whoever leads now makes them again, from the earliest on."""
+    starts, lengths = columns.properties_start, columns.properties_length
+    made: Flags = value_spans(raw, starts, lengths, DEQUEUED)[1] > 0
+    for at in np.flatnonzero(made).tolist():
+        if topics.names[int(columns.topic_id[at])] == TIMER_TOPIC:
+            made[at] = False
+            continue
+        data = raw.bytes_at(int(starts[at]), int(lengths[at]))
+        value = property_value(data, OUT_MS.encode())
+        if value.isdigit():
+            due_ms = int(value)
+            found.delivered_from_ms = min(found.delivered_from_ms or due_ms, due_ms)
+    return made

@@ -1,0 +1,313 @@
+"""Giving up a tail of the log that is not the leader's: archived first, then zeroed, so that it never comes back.
+
+On the closed directory, in this order (HA note, R6; every step can be repeated):
+
+1. [to, end) is copied to `diverged/` and described, durably (`archive.py`; invariant I8).
+2. The checkpoint no longer says that what goes was flushed, and `abort` is there: recovery then believes no derived
+   file behind the cut, and finds the log's new end without complaint.
+3. Progress that rests on what goes is put aside or lowered: consumer offsets, timers (`progress.py`), digests.
+4. Later segments are dropped, the last one first; the rest of the cut's own segment is zeroed and flushed (I14). Bytes that
+   merely lie behind an end that moved would pass their checksums after a crash, and be back (finding 5).
+5. The epoch history loses its suffix, durably, and positions behind the cut become the cut.
+
+Queues, index and timer log are cut by the store's own recovery when it opens.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ...store.config.store_config import StoreConfig
+from ...store.format.checkpoint import CheckpointFile
+from ...store.format.disk import Disk
+from ...store.log.commit_log import CommitLog
+from ...store.scan.walk import walk
+from ...store.store_lock import StoreLock
+from ...store.timer.checkpoint import TimerCheckpointFile
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
+from ..core.epochs import EpochHistory, EpochStart
+from ..errors import CutRefusedError, DamagedStateError
+from ..state import (
+    digests,
+    epochs_file,
+)
+from ..state.positions import POSITIONS_NAME
+from ..state.slots import SlotFile
+from . import (
+    archive,
+)
+from .archive import Tail
+from .diverged_survey import Survey, survey
+from .pending import PENDING_NAME, Plan
+from .progress import lower_offsets, set_aside
+
+__all__ = ["cut"]
+
+_logger = logging.getLogger(__name__)
+
+#: Before the first timer that the tail delivered: slots are a second, and read when they are over.
+_TIMER_MARGIN_MS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Border:
+    """The last whole record that stays."""
+
+    at: int  #: its end: where the log is cut
+    last_start: int  #: -1: none in the cut's own segment
+    last_stored_ms: int
+
+
+def cut(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list[str]:
+    """Do a CUT plan; `directory` is `<store>/ha`. Returns what was done.
+
+    A plan that must not be done is refused: the log stays as it is, and a step says why. Raises OSError.
+    """
+    log = _open_log(config, disk)
+    try:
+        return _Cut(directory, config, plan, log, disk).run()
+    except CutRefusedError as error:
+        _logger.error("ha.cut.refused to=%d reason=%s", plan.to, error)
+        return [f"refused: {error} Nothing was changed."]
+    finally:
+        log.close()
+
+
+def _open_log(config: StoreConfig, disk: Disk) -> CommitLog:
+    log = CommitLog(
+        [str(path) for path in config.commit_log_directories],
+        config.mapped_file_size_commit_log,
+        disk,
+        read_only=[str(path) for path in config.read_only_directories],
+    )
+    log.load()
+    return log
+
+
+class _Cut:
+    """One run of a plan over the log, which is loaded and not recovered."""
+
+    def __init__(
+        self, directory: Path, config: StoreConfig, plan: Plan, log: CommitLog, disk: Disk
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._plan = plan
+        self._log = log
+        self._disk = disk
+        self._positions = self._load_positions()
+
+    def run(self) -> list[str]:
+        plan, log = self._plan, self._log
+        self._check()
+        if plan.to >= log.end:
+            self._cut_epochs(plan.to)
+            return [f"nothing lies behind {plan.to}"]
+        border = self._border()
+        found = survey(log, border.at, self._positions.get("local_ok", 0))
+        tail = self._archive(border, found)
+        steps = [_said(tail)] if tail is not None else ["nothing to archive"]
+        self._prepare_recovery(border)
+        if tail is not None:
+            # While the tail is still there: a second run sees less of it.
+            steps += self._lower_progress(found, tail)
+        digests.forget(self._directory, border.at, self._disk)
+        removed = log.cut(border.at)
+        steps.append(f"cut the log at {border.at}, {removed} segments removed, the rest zeroed")
+        self._cut_epochs(border.at)
+        self._lower_positions(border.at)
+        _logger.warning(
+            "ha.cut.done to=%d end=%d messages=%d answered_ok=%d archive=%s reason=%s",
+            border.at,
+            tail.end if tail is not None else border.at,
+            tail.messages if tail is not None else 0,
+            tail.answered_ok if tail is not None else 0,
+            tail.file_id if tail is not None else "-",
+            plan.reason,
+        )
+        return steps
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def _load_positions(self) -> dict[str, Any]:
+        slots = SlotFile(self._directory / POSITIONS_NAME, durable=True, disk=self._disk)
+        try:
+            return slots.load() or {}
+        except DamagedStateError:
+            return {}
+        finally:
+            slots.close()
+
+    def _check(self) -> None:
+        plan, log = self._plan, self._log
+        confirm = min(self._positions.get("confirm", 0), log.end)
+        if plan.to < log.start:
+            raise CutRefusedError(
+                f"The log begins at {log.start}, so it cannot be cut to {plan.to}: this replica has to "
+                "begin anew (cometmq ha reseed)."
+            )
+        if plan.to < confirm and not plan.accept_loss:
+            raise CutRefusedError(
+                f"Everything below {confirm} is confirmed, and the cut to {plan.to} would take it away. "
+                "Only a forced election with accepted loss may do that."
+            )
+
+    def _border(self) -> _Border:
+        """The record's end at or before `to`. Damage in front of it is left to the scrub: never cut there."""
+        log, to = self._log, self._plan.to
+        segment = log.segment_at(to)
+        start, stored_ms, end, lost = -1, 0, segment.start, False
+        with segment.hold() as data:
+            records = walk(data, segment.start, 0, to - segment.start, "skip")
+            for columns in records:
+                ends = columns.physical_offset + columns.size
+                whole = int((ends <= to).sum())
+                if whole:
+                    start = int(columns.physical_offset[whole - 1])
+                    stored_ms = int(columns.store_timestamp[whole - 1])
+                    end = int(ends[whole - 1])
+            lost = bool(records.lost)
+        return _Border(to if lost else end, start, stored_ms)
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def _archive(self, border: _Border, found: Survey) -> Tail | None:
+        """Step 1. A run before this one may have zeroed a part already: its archive counts then."""
+        plan = self._plan
+        existing = archive.tails(self._directory)
+        for tail in existing:
+            if tail.plan_id == plan.plan_id:
+                return tail
+        if found.used_end <= border.at:
+            return None
+        epoch = self._epoch_of(found.end)
+        file_id = f"{epoch}-{border.at}-{found.end}"
+        taken = {tail.file_id for tail in existing}
+        number = 2
+        while file_id in taken:  # the same bytes of another history
+            file_id = f"{epoch}-{border.at}-{found.end}.{number}"
+            number += 1
+        size, crc = archive.copy_tail(
+            self._directory, file_id, self._log, (border.at, found.used_end), self._disk
+        )
+        confirm = self._positions.get("confirm", 0)
+        tail = Tail(
+            file_id=file_id,
+            epoch=epoch,
+            start=border.at,
+            end=found.end,
+            size=size,
+            crc32=crc,
+            messages=found.messages,
+            records=found.records,
+            answered_ok=found.answered_ok,
+            sample_ids=tuple(found.sample_ids),
+            local_ok=self._positions.get("local_ok", 0),
+            confirm=confirm,
+            below_confirm=border.at < confirm,
+            first_stored_ms=found.first_stored_ms,
+            last_stored_ms=found.last_stored_ms,
+            decided_epoch=plan.epoch,
+            leader=plan.leader,
+            reason=plan.reason,
+            cut_at_ms=plan.at_ms or _written_ms(self._directory / PENDING_NAME),
+            plan_id=plan.plan_id,
+        )
+        archive.save(self._directory, tail, self._disk)
+        return tail
+
+    def _history(self) -> EpochHistory:
+        try:
+            return epochs_file.load(self._directory) or EpochHistory()
+        except DamagedStateError:
+            return EpochHistory()  # made again from the log by who opens it
+
+    def _epoch_of(self, end: int) -> int:
+        """Of the newest byte that goes."""
+        try:
+            return self._history().epoch_at(max(end - 1, 0)).epoch
+        except LookupError:
+            return 0
+
+    def _prepare_recovery(self, border: _Border) -> None:
+        """Step 2."""
+        ownership = StoreLock(self._config.root, self._disk)
+        if ownership.stopped_cleanly:
+            ownership.mark_running()
+        file = CheckpointFile(str(self._config.root / "checkpoint"), self._disk)
+        try:
+            checkpoint = file.load()
+            at, stored_ms = border.at, border.last_stored_ms
+            checkpoint.flushed_end = min(checkpoint.flushed_end, at)
+            # Not exactly known without a record: no time at all vouches for nothing.
+            for name in ("physic", "logics", "index"):
+                key = f"{name}_msg_timestamp_ms"
+                setattr(checkpoint, key, min(getattr(checkpoint, key), stored_ms))
+            for key in ("logics_physical_offset", "confirm_physical_offset"):
+                if getattr(checkpoint, key) >= at:
+                    setattr(
+                        checkpoint, key, border.last_start if border.last_start >= 0 else at - 1
+                    )
+            file.save(checkpoint)
+        finally:
+            file.close()
+
+    def _cut_epochs(self, at: int) -> None:
+        """Step 5."""
+        history = self._history()
+        if self._plan.epochs:
+            history = EpochHistory(EpochStart(epoch, start) for epoch, start in self._plan.epochs)
+        history.truncate(at)
+        epochs_file.save(self._directory, history, self._disk)
+
+    def _lower_progress(self, found: Survey, tail: Tail) -> list[str]:
+        """Step 3."""
+        root = self._config.root
+        self._lower_timers(found, tail)
+        if self._plan.leader:
+            return set_aside(self._directory, root, tail.file_id, self._disk)
+        return lower_offsets(self._directory, root, found.queues, self._disk)
+
+    def _lower_positions(self, at: int) -> None:
+        lowered = {
+            name: min(value, at) if name in ("confirm", "local_ok") else value
+            for name, value in self._positions.items()
+        }
+        if lowered != self._positions:
+            slots = SlotFile(self._directory / POSITIONS_NAME, durable=True, disk=self._disk)
+            try:
+                slots.load()
+                slots.save(lowered)
+            finally:
+                slots.close()
+
+    def _lower_timers(self, found: Survey, tail: Tail) -> None:
+        """What the tail delivered is to be delivered again, by whoever leads."""
+        file = TimerCheckpointFile(str(self._config.root / "config" / "timercheck"), self._disk)
+        try:
+            check = file.load()
+            if check is None:
+                return
+            due_ms = min(found.delivered_from_ms or tail.first_stored_ms, tail.first_stored_ms)
+            check.last_read_ms = min(check.last_read_ms, max(due_ms - _TIMER_MARGIN_MS, 0))
+            enqueued = found.queues.get((TIMER_TOPIC, TIMER_QUEUE), check.last_timer_queue_offset)
+            check.last_timer_queue_offset = min(check.last_timer_queue_offset, enqueued)
+            check.master_timer_queue_offset = min(check.master_timer_queue_offset, enqueued)
+            file.save(check)
+        finally:
+            file.close()
+
+
+def _written_ms(path: Path) -> int:
+    """When the plan was made, by its file."""
+    return path.stat().st_mtime_ns // 1_000_000
+
+
+def _said(tail: Tail) -> str:
+    path = os.path.join(archive.FOLDER, tail.log_name)
+    return (
+        f"archived {tail.messages} messages ({tail.answered_ok} answered OK) of [{tail.start}, {tail.end}) "
+        f"as {path}"
+    )

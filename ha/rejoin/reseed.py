@@ -1,0 +1,80 @@
+"""Beginning anew: the store's data moves aside, and the replica starts empty under a new identity.
+
+    <store>/aside/<plan id>/...                 what lay in the store directory, under its own names
+    <store>/aside/<plan id>/ha/...              positions and histories of that log
+    <log directory>/aside-<plan id>/...         segments of a log directory outside of the store's
+
+Nothing is deleted: the room is the operator's to free, once the replica is in sync again. What stays: archived
+tails, the group's last state, and in `replica.meta` the promise (I1), the number of starts and the suspect mark (I11); the uuid is
+new, because a replica is its data. (HA note, R9 and 6.7, RESEED)
+"""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+
+from ...store.config.store_config import StoreConfig
+from ...store.format.disk import Disk
+from ..state.replica_meta import META_NAME
+from ..state.slots import SlotFile
+from .pending import Plan
+
+__all__ = ["ASIDE", "reseed"]
+
+ASIDE: Final = "aside"
+#: What a store directory consists of; everything else there is not ours to move.
+_DATA: Final = (
+    *("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index"),
+    *("timerwheel", "timerlog", "checkpoint", "config", "lost", "abort"),
+)
+#: What belongs to the log that goes.
+_STATE: Final = (
+    *("epochs", "epochs.previous", "positions", "digests"),
+    *("offsets-recent", "pop-handover"),
+)
+
+
+def reseed(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list[str]:
+    """Do a RESEED plan; `directory` is `<store>/ha`. Returns what was done. Raises OSError."""
+    root = config.root
+    target = root / ASIDE / plan.plan_id
+    moved = _move([root / name for name in _DATA], target, disk)
+    moved += _move([directory / name for name in _STATE], target / directory.name, disk)
+    for folder in dict.fromkeys(config.commit_log_directories + config.read_only_directories):
+        if folder.is_dir():  # one outside of the store's directory; the others have moved
+            segments = [path for path in sorted(folder.iterdir()) if path.is_file()]
+            moved += _move(segments, folder / f"{ASIDE}-{plan.plan_id}", disk)
+    _renew_identity(directory, disk)
+    return [f"moved {moved} files and folders of the store to {target}", "the replica starts empty"]
+
+
+def _move(paths: list[Path], target: Path, disk: Disk) -> int:
+    """Rename what is there into the folder `target`, durably. A second run finds nothing."""
+    present = [path for path in paths if path.exists()]
+    if not present:
+        return 0
+    made = [folder for folder in (target, *target.parents) if not folder.exists()]
+    target.mkdir(parents=True, exist_ok=True)
+    for path in present:
+        disk.replace(str(path), str(target / path.name))
+    touched = {target, *(path.parent for path in present), *(folder.parent for folder in made)}
+    for folder in sorted(touched):
+        disk.sync_directory(str(folder))
+    return len(present)
+
+
+def _renew_identity(directory: Path, disk: Disk) -> None:
+    slots = SlotFile(directory / META_NAME, durable=True, disk=disk)
+    try:
+        state = slots.load()
+        if state is not None:
+            slots.save({**state, "replica_uuid": str(uuid.uuid4())})
+    finally:
+        slots.close()
+
+
+def aside(root: Path) -> list[str]:
+    """What earlier plans moved aside, for people."""
+    folder = root / ASIDE
+    return sorted(os.listdir(folder)) if folder.is_dir() else []

@@ -1,0 +1,1 @@
+"""The role of a replica: election directives, promotion, step-down and the controller session."""

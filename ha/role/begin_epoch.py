@@ -1,0 +1,54 @@
+"""Before an epoch begins and before one ends: what a leader waits for.
+
+A new leader's log is on its disk, whole, and the epoch's entry in the history is, before anything of the epoch is written
+(HA note, section 6.7). A leader that steps down by plan waits until its followers have everything, so that nothing
+has to be cut.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from ..core.drain import Drain
+from ..core.group_state import Ref
+from ..state.replica import Replica
+from ..stream.leader import LeaderSide
+
+_POLL_S = 0.005
+
+
+async def begin_epoch(replica: Replica, epoch: int, is_wanted: Callable[[], bool]) -> str | None:
+    """Flush everything, then assign the epoch, unless it is not wanted any more. Returns what failed."""
+    log = replica.log
+    while log.flushed_offset < log.log_end and is_wanted():
+        if (refusal := log_refusal(log)) is not None:
+            return refusal
+        log.flush_soon()
+        await asyncio.sleep(_POLL_S)
+    if is_wanted() and replica.history.last_epoch < epoch:
+        try:
+            replica.assign_epoch(epoch, log.log_end)
+        except OSError as error:
+            return f"epoch {epoch} could not be begun: {error}"
+    return None
+
+
+def log_refusal(log: object) -> str | None:
+    """Why the log cannot be written any more for good, or None."""
+    if getattr(log, "writable", True) or getattr(log, "paused", False):
+        return None
+    return str(getattr(log, "refusal", "")) or "the log cannot be written"
+
+
+async def drained(
+    side: LeaderSide, seconds: float, successor: Ref | None, still_leads: Callable[[], bool]
+) -> bool:
+    """Wait until every follower in sync has everything; after half of the time `successor` alone is enough. Whether
+    they have: of one that leads no more when it is asked, nobody knows."""
+    steady_ns = side.replica.steady_ns
+    drain = Drain(successor, steady_ns(), int(seconds * 1e9))
+    while still_leads():
+        verdict = drain.verdict(side.core, side.replica.log.log_end, steady_ns())
+        if verdict is not None:
+            return verdict
+        await asyncio.sleep(_POLL_S)
+    return False

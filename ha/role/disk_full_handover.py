@@ -1,0 +1,97 @@
+"""A leader without room hands over to a replica that has some; without one it stays, and is read-only.
+
+Nothing is wrong with a full disk: nothing was written half, reading goes on, and writing goes on by itself when there is
+room (`store/log/write_gate.py`). But a group need not wait for that while an in-sync replica could lead. So the leader asks the
+controller for a planned change, which loses nothing. Static groups have no controller: they wait. (HA note, drill 27)
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ...proto import v2
+from ..core.group_state import GroupState
+from ..engine import Replication
+from ..scrub.peer import Peer, PeerError
+
+__all__ = ["Room", "DiskFullHandover"]
+
+_logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 0.5
+#: What is over by the second look was a moment's: a segment that was being deleted.
+_LOOKS: Final = 2
+#: A controller that refused is asked again so soon.
+_AGAIN_S: Final = 10.0
+_MAX_WAIT_MS: Final = 1_500
+#: The store pauses above it (diskSpaceWarningLevelRatio).
+_USE_MAX: Final = 90
+
+
+class Room(Protocol):
+    """What is needed of a store."""
+
+    @property
+    def paused(self) -> bool: ...
+
+    @property
+    def allocation_failure(self) -> str: ...
+
+    @property
+    def out_of_buffers(self) -> bool: ...
+
+
+class DiskFullHandover:
+    def __init__(self, replication: Replication, store: Room, peer: Callable[[str], Peer]) -> None:
+        """`peer` makes one of an address."""
+        self._replication = replication
+        self._store = store
+        self._peer = peer
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        looks = 0
+        while True:
+            looks = looks + 1 if self._is_stuck() else 0
+            if looks >= _LOOKS:
+                looks = 0
+                if not await self.hand_over():
+                    await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _is_stuck(self) -> bool:
+        store = self._store
+        full = store.paused or (bool(store.allocation_failure) and not store.out_of_buffers)
+        return full and self._replication.is_leader
+
+    async def hand_over(self) -> bool:
+        """Whether the controller has taken the wish."""
+        state = self._replication.state
+        if state is None:
+            return False
+        for address, broker_id in self._in_sync(state):
+            try:
+                status = await self._peer(address).status()
+            except PeerError as error:
+                _logger.info("ha.room.unreached peer=%s error=%s", address, error)
+                continue
+            if status.beat.disk_use >= _USE_MAX:
+                continue
+            answer = await self._replication.hand_over(broker_id, _MAX_WAIT_MS)
+            if answer is None:
+                return False
+            _logger.warning(
+                "ha.room.handed_over to=%d code=%d message=%s",
+                *(broker_id, answer.code, answer.message),
+            )
+            self._replication.roles.counts["handed_over_without_room"] += answer.code == v2.OK
+            return bool(answer.code == v2.OK)
+        _logger.warning("ha.room.read_only: no in-sync replica has room")
+        return False
+
+    def _in_sync(self, state: GroupState) -> list[tuple[str, int]]:
+        """Replication ports and broker ids of the other members of the in-sync set."""
+        mine = self._replication.identity.broker_id
+        members = [state.member(ref.broker_id) for ref in state.in_sync if ref.broker_id != mine]
+        return [(m.addresses.ha, m.broker_id) for m in members if m is not None and m.addresses.ha]

@@ -1,0 +1,74 @@
+"""Makes the two sides of replication out of this replica's settings and positions."""
+
+from ..core import follower, in_sync
+from ..core.epochs import EpochHistory
+from ..core.group_state import Policy
+from ..core.pending_isr import Proposals
+from ..hooks import Hooks
+from ..state.replica import Replica
+from ..stream.follower import FollowerSide
+from ..stream.follower_api import FollowerOwner
+from ..stream.leader import LeaderSide
+
+
+def make_leader(
+    replica: Replica,
+    hooks: Hooks,
+    policy: Policy,
+    epoch: int,
+    confirm: int,
+    *,
+    decides_alone: bool,
+    proposals: Proposals | None = None,
+) -> LeaderSide:
+    """The side of a leader of `epoch`, whose history is saved; `confirm` is what is known to be safe.
+
+    `proposals`: what is undecided since it led before; it counts on if that was in this epoch (R2).
+    """
+    config, log = replica.config, replica.log
+    limits = in_sync.Limits(
+        is_sync=policy.sync,
+        counts_flushed=policy.sync_flush,
+        min_in_sync=policy.min_in_sync,
+        lag_limit_ns=config.ha_in_sync_lag_ms * 1_000_000,
+        join_lag_bytes=config.ha_transfer_batch_size,
+        dead_after_ns=config.dead_after_ns,
+        decides_alone=decides_alone,
+    )
+    members = in_sync.InSyncSet(
+        limits,
+        log.log_end,
+        log.flushed_offset,
+        confirm,
+        me=replica.ref,
+        epoch=epoch,
+        epoch_start=replica.history.entries[-1].start,
+        proposals=proposals if proposals is not None and proposals.epoch == epoch else None,
+    )
+    return LeaderSide(replica, members, hooks)
+
+
+def make_follower(
+    replica: Replica, hooks: Hooks, owner: FollowerOwner, confirm: int
+) -> FollowerSide:
+    """The side of a follower that knows no leader yet."""
+    config, log = replica.config, replica.log
+    limits = follower.Limits(
+        dead_after_ns=config.dead_after_ns,
+        ack_quiet_ns=config.ha_beat_interval_ms * 1_000_000 // 2,
+        retry_min_ms=config.ha_reconnect_min_ms,
+        retry_max_ms=config.ha_reconnect_max_ms,
+        refused_retry_ms=config.ha_refused_retry_ms,
+    )
+    members = follower.Follower(
+        limits,
+        log.log_end,
+        log.received_end,
+        log.flushed_offset,
+        confirm,
+        history=EpochHistory(replica.history.entries),
+        promised=replica.promised_epoch,
+        suspect=replica.meta.suspect,
+        is_sync=True,  # the leader says when a cut may go below the confirm offset
+    )
+    return FollowerSide(replica, members, hooks, owner)

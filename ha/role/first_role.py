@@ -1,0 +1,63 @@
+"""What a replica is when a life of it begins: a follower without a leader, or what a static group's files say.
+
+A static leader goes on in its epoch. It does not lead if a script decided otherwise meanwhile (`group.state`), or if it
+promised a newer epoch to somebody whom it does not know (it was fenced). (HA note, sections 6.5 and 6.7)
+"""
+
+import logging
+
+from ..core.group_state import GroupState
+from ..core.lease import Lease
+from ..core.replica import Role, RoleMachine
+from ..state.replica import FIRST_EPOCH, Replica
+
+_logger = logging.getLogger(__name__)
+
+
+def first_role(replica: Replica) -> RoleMachine:
+    """The role machine of a life that begins now."""
+    is_static = not replica.config.enable_controller_mode
+    lease = Lease(replica.config.lease_ns, is_needed=not is_static)
+    machine = RoleMachine(replica.ref, lease, replica.promised_epoch, replica.state)
+    state = replica.state
+    if state is not None and state.leader is not None:
+        # An older life of ours may have heard the leader a moment ago.
+        machine.heard_ns = replica.steady_ns()
+        machine.led_epoch = replica.newest_epoch_with_bytes()
+        if state.leader.broker_id == machine.me.broker_id:
+            machine.former = (machine.me.broker_id, state.epoch)
+    if is_static and _leads_statically(replica, state):
+        last_epoch = max(FIRST_EPOCH, replica.history.last_epoch)
+        if replica.promised_epoch > last_epoch:
+            machine.role = Role.FENCED
+            _logger.error(
+                "ha.fenced promised_epoch=%d last_epoch=%d: this replica was told that another one leads. "
+                "Promote one with scripts/promote.",
+                replica.promised_epoch,
+                last_epoch,
+            )
+            return machine
+        replica.promise(last_epoch)
+        if replica.history.last_epoch < last_epoch:
+            replica.assign_epoch(last_epoch, replica.log.log_end)
+        machine.role, machine.epoch = Role.LEADER, last_epoch
+        machine.promised_epoch = replica.epoch = last_epoch
+    return machine
+
+
+def _leads_statically(replica: Replica, state: GroupState | None) -> bool:
+    """What a script decided last counts more than what the configuration says."""
+    if state is None or state.leader is None:
+        return replica.config.is_leader
+    member = state.member(state.leader.broker_id)
+    is_me = member is not None and member.replica_uuid == replica.meta.replica_uuid
+    if not is_me and replica.config.is_leader:
+        _logger.error(
+            "ha.role.overruled brokerRole=%s, but the group's state of version %d names broker %d as the "
+            "leader: this replica follows it. Delete %s if that is not meant any more.",
+            replica.config.broker_role,
+            state.version,
+            state.leader.broker_id,
+            replica.directory / "group.state",
+        )
+    return is_me

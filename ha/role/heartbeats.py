@@ -1,0 +1,88 @@
+"""What a replica says of itself: the beat of its sessions with controllers, and the answer to Status."""
+
+from ...proto import v1
+from ..core.group_state import Policy
+from ..core.lease import FOREVER_NS
+from ..hooks import Hooks
+from ..state.replica import Replica
+from ..state.state_codec import policy_message, state_message
+from .roles import RoleDriver
+
+#: What a permission without end is told as.
+_FOREVER_MS = 1 << 31
+
+
+def beat(
+    replica: Replica,
+    roles: RoleDriver,
+    hooks: Hooks,
+    addresses: v1.ReplicaAddresses,
+    write_refusal: str,
+) -> v1.BrokerBeat:
+    """Its facts now; number and time of the beat are the sender's."""
+    log, identity, meta = replica.log, replica.identity, replica.meta
+    state = replica.state
+    heard_epoch, heard_age_ms = _heard(replica, roles)
+    # One that only lacks permission is no proof that nobody writes: it leads on as soon as it is answered.
+    is_leader = roles.leader is not None or roles.machine.may_resume
+    return v1.BrokerBeat(
+        replica=v1.ReplicaIdentity(
+            cluster=identity.cluster,
+            group=identity.group,
+            broker_id=identity.broker_id,
+            replica_uuid=meta.replica_uuid,
+            incarnation=meta.incarnation,
+        ),
+        addresses=addresses,
+        role=v1.LEADER if is_leader else v1.FOLLOWER,
+        promised_epoch=replica.promised_epoch,
+        last_epoch=replica.history.last_epoch,
+        log_start=log.log_start,
+        log_end=log.log_end,
+        flushed_end=log.flushed_offset,
+        confirm=roles.confirm if roles.leader is None else roles.leader.core.replicated,
+        suspect=meta.suspect,
+        heard_epoch=heard_epoch,
+        heard_age_ms=heard_age_ms,
+        known=None if state is None else state_message(state),
+        policy=policy_message(_own_policy(replica)),
+        disk_use=hooks.disk_use(),
+        log_is_empty=log.log_end == log.log_start,
+        write_refusal=write_refusal if is_leader else "",
+        priority=replica.config.ha_priority,
+        drained=roles.drained,
+        no_room=bool(getattr(log, "paused", False)),
+    )
+
+
+def _own_policy(replica: Replica) -> Policy:
+    """What this replica's configuration wants of a new group."""
+    config = replica.config
+    is_sync = config.broker_role == "SYNC_MASTER"
+    return Policy(is_sync, replica.sync_flush, config.min_in_sync_replicas)
+
+
+def _heard(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
+    """Epoch of the leader that is followed, and how long ago it was heard in ms; 0 and -1: of none."""
+    side = roles.follower
+    if side is None or side.stopped or not side.frame_ns:
+        return 0, -1
+    return side.core.epoch, (replica.steady_ns() - side.frame_ns) // 1_000_000
+
+
+def detail(roles: RoleDriver) -> str:
+    """Why a replica is what it is, for people."""
+    if roles.machine.hold_reason:
+        return roles.machine.hold_reason
+    if roles.follower is not None and roles.follower.core.refusal_code:
+        return f"{roles.follower.core.refusal_code}: {roles.follower.core.refusal}"
+    return "" if roles.leader is None else roles.leader.core.refusal or ""
+
+
+def may_write_ms(replica: Replica, roles: RoleDriver) -> int:
+    """What is left of a leader's permission to write; -1: there is none."""
+    now_ns, lease = replica.steady_ns(), roles.machine.lease
+    if not roles.machine.may_write(now_ns):
+        return -1
+    left_ms = (lease.until_ns - now_ns) // 1_000_000
+    return left_ms if lease.until_ns < FOREVER_NS else _FOREVER_MS

@@ -1,0 +1,78 @@
+"""From this life to the next: the plan that changes bytes of the log, written while the replica still runs.
+
+The plan is on the disk before anybody is told to reopen; a disk without room for it is tried again, because the replica can
+do nothing else meanwhile. At most one plan a life. (`rejoin/pending.py` does it; HA note, R6 and R9)
+"""
+
+import asyncio
+import logging
+
+from ...proto import v1
+from ...store.format.disk import Disk
+from ..hooks import Hooks
+from ..rejoin import archive, pending
+from ..state.replica import Replica
+
+_logger = logging.getLogger(__name__)
+
+_AGAIN_S = 5.0
+
+
+class Plans:
+    def __init__(self, replica: Replica, hooks: Hooks) -> None:
+        self._replica = replica
+        self._hooks = hooks
+        self._plan: pending.Plan | None = None
+        self._cuts_told = False
+
+    def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
+        """Give up everything from `to` on, which lies in an archive afterwards."""
+        entries = self._replica.history.entries
+        plan = pending.Plan(
+            pending.CUT,
+            to=to,
+            epoch=epoch,
+            epochs=tuple((each.epoch, each.start) for each in entries if each.start < to),
+            reason=reason,
+            leader=leader,
+            accept_loss=accept_loss,
+        )
+        self._reopen(plan)
+
+    def reseed(self, reason: str) -> None:
+        """Move everything aside and copy it again."""
+        self._reopen(pending.Plan(pending.RESEED, epoch=self._replica.epoch, reason=reason))
+
+    def _reopen(self, plan: pending.Plan) -> None:
+        if self._plan is None:
+            self._plan = plan
+            self._replica.counts[f"plan_{plan.kind}"] += 1
+            self._write()
+
+    def _write(self) -> None:
+        plan = self._plan
+        assert plan is not None
+        try:
+            pending.write(self._replica.directory, plan, Disk())
+        except OSError as error:
+            _logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._write)
+            return
+        self._hooks.on_reopen(f"{plan.kind}: {plan.reason}")
+
+    def unreported_cuts(self) -> list[v1.CutDone]:
+        """For the leader's log: once in a life."""
+        if self._cuts_told:
+            return []
+        self._cuts_told = True
+        return [
+            v1.CutDone(
+                epoch=tail.decided_epoch,
+                log_end=tail.start,
+                archived=v1.ArchivedRange(
+                    start=tail.start, end=tail.end, messages=tail.messages, file_id=tail.file_id
+                ),
+            )
+            for tail in archive.tails(self._replica.directory)
+            if not tail.reported
+        ]

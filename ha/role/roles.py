@@ -1,0 +1,400 @@
+"""Drives the role machine of this replica: executes its effects, and holds the side that the role needs.
+
+Exactly one side exists at any time: the leader's while `role` is LEADER, the follower's otherwise (it knows the confirm
+offset also while it follows nobody). Everything runs on the broker's loop. Promises: effects are executed in
+order; what must be durable before the next step is durable before it; bytes of the log are never changed here:
+what has to go, goes by a plan between two lives (`rejoin/pending.py`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from ...proto import v1
+from ..core import replica as core
+from ..core.follower_events import State
+from ..core.group_state import GroupState, Policy, Ref
+from ..core.in_sync_events import ProposeIsr
+from ..core.pending_isr import Proposals
+from ..core.replica import Role
+from ..hooks import Hooks
+from ..state.replica import Replica
+from ..stream.follower import FollowerSide
+from ..stream.leader import LeaderSide
+from .begin_epoch import begin_epoch, drained
+from .factories import make_follower, make_leader
+from .first_role import first_role
+from .plans import Plans
+
+_logger = logging.getLogger(__name__)
+
+
+class RoleDriver:
+    def __init__(self, replica: Replica, hooks: Hooks) -> None:
+        self.replica = replica
+        self.hooks = hooks
+        self.is_static = not replica.config.enable_controller_mode
+        self.leader: LeaderSide | None = None
+        self.follower: FollowerSide | None = None
+        self.draining = False
+        self.drained = False  #: stepped down by order, and the next leader has everything
+        self.counts = replica.counts
+        #: Something that the controller should hear soon.
+        self.on_news: Callable[[], None] = lambda: None
+        #: A proposal of the leader's side, for the controller.
+        self.on_propose: Callable[[ProposeIsr], None] = lambda proposal: None
+        self.proposals: Proposals | None = None  #: of the time when we led last
+        self._started = False
+        self._effects: deque[core.Effect] = deque()
+        self._running = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.plans = Plans(replica, hooks)
+        self.machine = first_role(replica)
+        if self.machine.role is Role.LEADER:
+            self.leader = self._new_leader(self.machine.epoch, replica.positions.confirm)
+        else:
+            self.follower = make_follower(replica, hooks, self, replica.positions.confirm)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._started = True
+        if self.follower is not None:
+            self.follower.start()
+        state = self.machine.state
+        if state is not None and self.leader is None:
+            # The leader that was last known may still be there, and no controller.
+            self.feed(core.StateSeen(state))
+
+    async def stop(self) -> None:
+        """Nothing is decided any more; streams get a goodbye."""
+        self._started = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.follower is not None:
+            await self.follower.stop()
+        if self.leader is not None:
+            self.leader.say_goodbye()
+
+    # --- what is asked often ----------------------------------------------------------------------
+
+    @property
+    def local_ok(self) -> int:
+        """No answer OK of this replica was for a byte above it."""
+        before = self.replica.positions.local_ok
+        if self.leader is None:
+            return before
+        answered = self.leader.core.confirm
+        if self.policy.sync_flush:
+            answered = min(answered, self.replica.log.flushed_offset)
+        return max(before, answered)
+
+    def permission_refusal(self) -> str | None:
+        """Why R4 forbids a write now, or None. One clock read and a comparison, nearly always."""
+        lease = self.machine.lease
+        now_ns = self.replica.steady_ns()
+        if lease.may_write(now_ns) and self.machine.role is Role.LEADER:
+            return None
+        self.refresh_lease()
+        if self.machine.may_write(now_ns):
+            return None
+        self.counts["writes_without_permission"] += 1
+        return (
+            "this leader has heard neither the controller nor its followers for "
+            f"{self.replica.config.controller_lease_ms} ms: another one may have been elected"
+        )
+
+    # --- events -----------------------------------------------------------------------------------
+
+    @property
+    def role(self) -> Role:
+        return self.machine.role
+
+    def feed(self, event: core.Event) -> None:
+        self._effects.extend(self.machine.on_event(event, self.replica.steady_ns()))
+        if self._running:
+            return  # whoever executes effects now goes on with these
+        self._running = True
+        try:
+            while self._effects:
+                self._execute(self._effects.popleft())
+        finally:
+            self._running = False
+
+    def directive(self, event: core.DirectiveArrived) -> None:
+        """Of the controller that decides. A leader that steps down by plan lets its followers catch up first."""
+        if self.follower is not None:
+            heard = core.LeaderHeard(self.follower.core.epoch, self.follower.frame_ns)
+            self.feed(heard)
+        if event.order is core.Order.STEP_DOWN and self.role is Role.LEADER:
+            self.feed(core.DirectiveArrived(event.state))
+            if not self.draining and self.role is Role.LEADER:
+                self._spawn(self._drain_and_step_down(event))
+            return
+        self.feed(event)
+
+    def tick(self, now_ns: int) -> None:
+        if self.leader is not None:
+            self.leader.tick(now_ns)
+            self.refresh_lease()
+        elif self.follower is not None:
+            self.follower.tick(now_ns)
+        self.feed(core.Tick())
+
+    def refresh_lease(self) -> None:
+        """Take over what the followers' echoes permit (R4)."""
+        if self.leader is not None and not self.is_static:
+            members = self.leader.core
+            self.feed(core.PeerEcho(members.oldest_echo_ns, members.is_alone))
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _execute(self, effect: core.Effect) -> None:
+        match effect:
+            case core.SavePromise():
+                self._save_promise(effect.epoch)
+            case core.SaveState():
+                self._save_state(effect.state)
+            case core.Promote():
+                self._spawn(self._promote(effect.epoch))
+            case core.Lead():
+                self._lead(effect.epoch)
+            case core.StepDown():
+                self._step_down(effect.reason)
+            case core.Follow():
+                self._follow(effect)
+            case core.Hold():
+                self._hold(effect.reason)
+            case core.Reseed():
+                self.reseed(effect.reason)
+            case core.Exit():
+                self._exit(effect.reason)
+            case core.RoleMoved():
+                _logger.info("ha.role role=%s reason=%s", effect.role.value, effect.reason)
+                self.counts[f"role_{effect.role.value}"] += 1
+                self.hooks.on_role_change()
+                self.on_news()
+
+    def _save_promise(self, epoch: int) -> None:
+        try:
+            self.replica.promise(epoch)
+        except OSError as error:
+            self._effects.extend(
+                self.machine.on_event(core.DiskFailed(f"the promise was not saved: {error}"), 0)
+            )
+            return
+        _logger.info("ha.promised epoch=%d", epoch)
+        if self.follower is not None:
+            self.follower.promised(epoch)
+        self._effects.extend(
+            self.machine.on_event(core.PromiseSaved(epoch), self.replica.steady_ns())
+        )
+        self.on_news()
+
+    def _save_state(self, state: GroupState) -> None:
+        try:
+            self.replica.save_state(state)
+        except OSError as error:
+            # It is not truth: the next version tries again, and the controller has it.
+            _logger.warning("ha.state.not_saved version=%d error=%s", state.version, error)
+        if self.leader is not None:
+            self.leader.state_seen(state)
+        elif self.follower is not None and self.machine.following is not None:
+            self.follower.set_leader(self._address_of_leader())
+            self.follower.hurry()
+        self.hooks.on_role_change()
+
+    def _address_of_leader(self) -> str:
+        state = self.machine.state
+        if state is None or state.leader is None:
+            return ""
+        member = state.member(state.leader.broker_id)
+        return "" if member is None else member.addresses.ha
+
+    def _follow(self, effect: core.Follow) -> None:
+        if self.follower is None or self.follower.stopped:
+            self._make_new_follower()
+        assert self.follower is not None
+        self.replica.epoch = max(self.replica.epoch, effect.epoch)
+        self.drained = False
+        self.follower.set_leader(self._address_of_leader())
+        self.follower.hurry()
+
+    def _make_new_follower(self, confirm: int | None = None) -> None:
+        if confirm is None:
+            confirm = self.confirm
+        self.follower = make_follower(self.replica, self.hooks, self, confirm)
+        self.leader = None
+        if self._started:
+            self.follower.start()
+
+    async def _promote(self, epoch: int) -> None:
+        def is_wanted() -> bool:
+            return self.role is Role.PROMOTING and self.machine.epoch == epoch
+
+        if not is_wanted():
+            return  # another epoch began in the same turn, and the follower is needed again
+        if self.follower is not None:
+            await self.follower.stop()
+        failure = await begin_epoch(self.replica, epoch, is_wanted)
+        self.feed(core.Promoted(epoch) if failure is None else core.DiskFailed(failure))
+
+    def _lead(self, epoch: int) -> None:
+        replica = self.replica
+        try:
+            replica.meta.set_suspect(False)  # what it holds is what the group holds now
+        except OSError as error:
+            self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
+            return
+        replica.epoch = epoch
+        self.leader = self._new_leader(epoch, self.confirm)
+        self.follower = None
+        self.draining = self.drained = False
+        if self.machine.state is not None:
+            self.leader.state_seen(self.machine.state)
+        self.refresh_lease()
+        _logger.info(
+            "ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm
+        )
+        self.hooks.on_promote(epoch)
+        self.on_news()
+
+    def _step_down(self, reason: str) -> None:
+        leader = self.leader
+        assert leader is not None
+        _logger.warning("ha.stepped_down epoch=%d reason=%s", self.machine.epoch, reason)
+        self.replica.positions.save(leader.core.replicated, self.local_ok)
+        self.proposals = leader.core.proposals
+        leader.step_down(self._address_of_leader())
+        self.hooks.on_step_down(reason)
+        # Only now, when nothing is appended any more. What an asynchronous leader alone had is no promise of
+        # the group: a cut may take it.
+        self._make_new_follower(leader.core.replicated)
+        self.draining = False
+        self.on_news()
+
+    def _hold(self, reason: str) -> None:
+        _logger.error(
+            "ha.hold reason=%s. Nothing was changed; an operator decides: cometmq ha status, then "
+            "cometmq ha force-elect or cometmq ha reseed",
+            reason,
+        )
+        if self.follower is not None:
+            self.follower.set_leader("")
+        self.on_news()
+
+    def _exit(self, reason: str) -> None:
+        _logger.error("ha.disk_failed reason=%s", reason)
+        try:
+            self.replica.meta.set_suspect(True)
+        except OSError as error:
+            _logger.error("ha.suspect.not_saved error=%s", error)
+        self.hooks.fatal(reason)
+
+    # --- between two lives ------------------------------------------------------------------------
+
+    def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
+        """Give up everything from `to` on, which lies in an archive afterwards."""
+        self._before_reopening()
+        self.plans.cut(to, epoch, reason, leader, accept_loss=accept_loss)
+
+    def reseed(self, reason: str) -> None:
+        """Move everything aside and copy it again."""
+        self._before_reopening()
+        self.plans.reseed(reason)
+
+    def _before_reopening(self) -> None:
+        if self.follower is not None:
+            self.follower.set_leader("")
+        self.replica.positions.save(self.confirm, self.local_ok)
+
+    def unreported_cuts(self) -> list[v1.CutDone]:
+        return self.plans.unreported_cuts()
+
+    def may_reseed(self) -> bool:
+        """Nobody counts on our bytes, as far as we know."""
+        state = self.machine.state
+        if self.is_static or state is None:
+            return False
+        if self.follower is not None and self.follower.core.state is State.IN_SYNC:
+            return False
+        mine = self.replica.identity.broker_id
+        return state.in_sync_ref(mine) is None and state.eligible_ref(mine) is None
+
+    # --- told by the follower's side --------------------------------------------------------------
+
+    def promise(self, epoch: int) -> None:
+        """A leader of this epoch accepted us: durable on return."""
+        self.feed(core.HigherEpochSeen(epoch))
+
+    def state_seen(self, state: GroupState) -> None:
+        self.feed(core.StateSeen(state))
+
+    def hold(self, reason: str) -> None:
+        self.feed(core.HoldNeeded(reason))
+
+    def suspect_cleared(self) -> None:
+        try:
+            self.replica.meta.set_suspect(False)
+        except OSError as error:
+            self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
+            return
+        _logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
+        self.on_news()
+
+    # --- stepping down by plan --------------------------------------------------------------------
+
+    async def _drain_and_step_down(self, event: core.DirectiveArrived) -> None:
+        complete = await self.drain(event.drain_ns / 1e9, event.next)
+        self.feed(core.StepDownOrdered(0, event.detail or "ordered by the controller"))
+        self.drained = complete
+        self.on_news()
+
+    async def drain(self, seconds: float, successor: Ref | None = None) -> bool:
+        """Take no writes, and wait until the followers in sync have everything; whether they do, or at least
+        `successor` does."""
+        self.draining = True
+        self.hooks.on_drain(True)
+        await asyncio.sleep(0)  # what was taken in this turn is in the log now
+        side = self.leader
+        return side is None or await drained(side, seconds, successor, lambda: self.leader is side)
+
+    def end_drain(self) -> None:
+        self.draining = False
+        self.hooks.on_drain(False)
+
+    def _spawn(self, coroutine: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _logger.error("ha.role.failed", exc_info=task.exception())
+
+    # --- sides ------------------------------------------------------------------------------------
+
+    @property
+    def confirm(self) -> int:
+        if self.leader is not None:
+            return self.leader.core.confirm
+        assert self.follower is not None
+        return self.follower.core.confirm
+
+    @property
+    def policy(self) -> Policy:
+        """What an OK means here: the group's state says, without one the configuration."""
+        config, state = self.replica.config, self.machine.state
+        if not self.is_static and state is not None:
+            return state.policy
+        return Policy(config.is_sync, self.replica.sync_flush, config.min_in_sync_replicas)
+
+    def _new_leader(self, epoch: int, confirm: int) -> LeaderSide:
+        of = (self.replica, self.hooks, self.policy, epoch, confirm)
+        side = make_leader(*of, decides_alone=self.is_static, proposals=self.proposals)
+        side.on_propose = self.on_propose
+        side.on_membership = self.refresh_lease
+        return side

@@ -1,0 +1,1 @@
+"""Scrub: verifies finished segments against digests and other replicas, and repairs them."""

@@ -1,0 +1,56 @@
+"""Whether the records in a block of the log are whole: the witnesses where no digest can be believed.
+
+A record is judged by its structure, its own place, its body's checksum (`store/scan/walk.py`), and its own where it ends with one
+(`enabledAppendPropCRC`): without that nobody can tell whose properties are right. The walk begins at the segment's
+start, because only there a record's border is certain. Runs on a thread: a GiB takes half a second.
+"""
+
+from typing import Final
+
+from ...store.format.record import CRC_NAME, CRC_TAIL_BYTES, property_crc_ok
+from ...store.scan.walk import StopReason, walk
+
+#: No record, and no blank, is longer (store/format/record.py).
+_REACH_BYTES: Final = 8 << 20
+
+
+def damaged_records(
+    data: memoryview, base: int, place: tuple[int, int], patch: bytes | None = None
+) -> bool:
+    """Whether a record that touches the block [position, position + length) of the finished segment at offset
+    `base` is damaged; `patch` stands in the place of the block's bytes."""
+    position, length = place
+    border = _border(data, base, position)
+    end = position + length
+    view = bytearray(data[border : end + _REACH_BYTES])
+    if patch is not None:
+        view[position - border : end - border] = patch
+    records = walk(memoryview(view), base + border, 0, end - border, "skip", check_crc=True)
+    for columns in records:
+        ends = (columns.position + columns.size).tolist()
+        for at, stop in zip(columns.position.tolist(), ends, strict=True):
+            touches = at + border < end and position < stop + border
+            if touches and _is_changed(bytes(view[at:stop])):
+                return True
+    if any(lost.begin < base + end and base + position < lost.end for lost in records.lost):
+        return True
+    # A finished segment ends with its blank, or exactly with a record.
+    return records.stop not in (StopReason.END, StopReason.BLANK)
+
+
+def _is_changed(record: bytes) -> bool:
+    """Whether it ends in a checksum of itself that does not match."""
+    tail = record[-CRC_TAIL_BYTES:]
+    return tail.startswith(CRC_NAME) and not property_crc_ok(record)
+
+
+def _border(data: memoryview, base: int, position: int) -> int:
+    """Where the record begins that holds `position`, as far as whole records lead there."""
+    records = walk(data, base, 0, position, "skip")
+    border = 0
+    for columns in records:
+        ends = columns.position + columns.size
+        before = ends <= position
+        if before.any():
+            border = int(ends[before][-1])
+    return border

@@ -1,0 +1,400 @@
+"""Scrub: finished segments are what they were, and what the other replicas have; a rotten block is mended.
+
+    a segment is finished -> CRC-32 of every MiB of it, on a thread -> `<store>/ha/digests`
+    every hour, and when somebody finds damage:
+        own blocks against their digests     rotten: no reader gets it until it is mended
+        digests against the other replicas'  different: the side whose records are damaged is wrong
+        rotten -> ReadRange from the others -> the bytes that have our digest -> written, flushed, read again
+
+Promises: nothing is ever cut because of damage; a block is overwritten only with bytes that match the digest that was
+taken of it when it was whole (or, where that was taken too late, that make its damaged records whole). While a replica
+that may have the right bytes is silent, readers wait in front of a rotten block. Where nobody has them, records whose
+bodies are whole are read and the others passed over; the block stays, and is said aloud at every round. Reading a segment goes on at
+most at `bytes_per_second`. (HA note, R14, drill 26)
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from ...proto import v1
+from ...store.format.disk import Disk
+from ...store.format.errors import CorruptLogError
+from ..state import digests
+from ..state.digests import BLOCK_BYTES, SegmentDigest
+from .api import Blocks, Options, Result
+from .peer import Peer, PeerError
+from .records import damaged_records
+from .serve import block_message, log_bytes
+
+__all__ = ["Blocks", "Options", "Result", "Scrub"]
+
+_logger = logging.getLogger(__name__)
+
+#: What rots before its digest is taken can be told by checksums of records alone: the log's end is looked at so often.
+_SEAL_EVERY_S: Final = 0.05
+#: A digest that could not be saved is tried again so soon.
+_SEAL_AGAIN_S: Final = 1.0
+#: After damage was found a round begins so soon, and not more often.
+_SOON_S: Final = 0.2
+
+
+class Scrub:
+    """One store's; everything but reading and checksums runs on the loop."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Blocks,
+        peers: Callable[[], Iterable[Peer]],
+        options: Options | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """`directory` is `<store>/ha`; `peers` are the other replicas as they are known at that moment."""
+        self._directory = directory
+        self._store = store
+        self._peers = peers
+        self._options = options or Options()
+        self._disk = disk or Disk()
+        self._digests = digests.load(directory)
+        #: Finished before this life: what is taken of them now may be of rotten bytes already.
+        self._late = {start for start, _ in store.finished_segments()}
+        self._next_roll = 0  # before the log's end is here no other segment is finished
+        self._rotten: set[tuple[int, int]] = set()  # begin, end
+        self._unmendable: set[tuple[int, int]] = set()
+        self._whole: set[int] = set()  # blocks that were whole when they were sent on
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock = asyncio.Lock()
+        self._sealing = asyncio.Lock()
+        self._soon = asyncio.Event()
+        self.total = Result()
+        #: Told of every round's result.
+        self.on_round: Callable[[Result], None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._store.on_rot = self._found_by_reader
+        self._store.guard = self._check_before_sending
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._seal_on()), loop.create_task(self._scrub_on())]
+
+    async def stop(self) -> None:
+        """Before the store is closed."""
+        self._store.on_rot = self._store.guard = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def _seal_on(self) -> None:
+        while True:
+            try:
+                if self._store.log_end >= self._next_roll:
+                    await self.seal()
+            except OSError as error:
+                _logger.warning("scrub.digest_not_saved error=%s", error)
+                await asyncio.sleep(_SEAL_AGAIN_S)
+            await asyncio.sleep(_SEAL_EVERY_S)
+
+    async def _scrub_on(self) -> None:
+        interval_s = self._options.interval_s or None
+        while True:
+            try:
+                await asyncio.wait_for(self._soon.wait(), interval_s)
+                await asyncio.sleep(_SOON_S)
+            except TimeoutError:
+                pass
+            self._soon.clear()
+            try:
+                await self.run_once()
+            except OSError as error:
+                _logger.error("scrub.failed error=%s", error)
+
+    # -- digests ------------------------------------------------------------------------------
+
+    async def seal(self) -> int:
+        """Take the digests of finished segments that have none; how many."""
+        async with self._sealing:
+            return await self._seal()
+
+    async def _seal(self) -> int:
+        finished = self._store.finished_segments()
+        first = finished[0][0] if finished else self._store.log_start
+        if any(start < first for start in self._digests):  # retention was here
+            self._digests = {s: each for s, each in self._digests.items() if s >= first}
+            await asyncio.to_thread(digests.forget, self._directory, 1 << 62, self._disk, first)
+        taken = 0
+        while (found := self._unsealed()) is not None:
+            start, size = found
+            held = self._store.hold_segment(start)
+            if held is None:  # retention took it this moment
+                break
+            try:
+                blocks = await asyncio.to_thread(digests.blocks_of, held.data)
+            finally:
+                held.release()
+            digest = SegmentDigest(start, size, start not in self._late, blocks)
+            await asyncio.to_thread(digests.append, self._directory, digest, self._disk)
+            self._digests[start] = digest
+            taken += 1
+            if digest.sealed:  # it comes from memory still: no need to look before it is sent
+                self._whole.update(range(start, start + size, BLOCK_BYTES))
+            else:  # many at once, after an upgrade: nobody is in a hurry
+                await self._pause(size)
+        latest = self._store.finished_segments()[-1:]
+        if latest and found is None:
+            self._next_roll = sum(latest[0]) + latest[0][1]
+        return taken
+
+    def _unsealed(self) -> tuple[int, int] | None:
+        """A segment without a digest: one that was just finished before all that lay there at the start."""
+        left = [each for each in self._store.finished_segments() if each[0] not in self._digests]
+        return min(left, key=lambda each: (each[0] in self._late, each), default=None)
+
+    async def _pause(self, read_bytes: int) -> None:
+        if self._options.bytes_per_second:
+            await asyncio.sleep(read_bytes / self._options.bytes_per_second)
+
+    # -- a round ------------------------------------------------------------------------------
+
+    async def run_once(self) -> Result:
+        """Check everything that is finished, mend what can be mended. Raises OSError when mending fails."""
+        async with self._lock:
+            await self.seal()
+            result = Result(rounds=1)
+            for digest in list(self._digests.values()):
+                await self._check_segment(digest, result)
+            await self._compare(result)
+            result.rotten = len(self._rotten)
+            for begin, end in sorted(self._rotten):
+                await self._mend(begin, end, result)
+            self._add(result)
+            return result
+
+    def _add(self, result: Result) -> None:
+        total = self.total
+        for name in ("rounds", "blocks", "rotten", "mended", "lost", "different"):
+            setattr(total, name, getattr(total, name) + getattr(result, name))
+        total.unreached = result.unreached
+        if self.on_round is not None:
+            self.on_round(result)
+        level = logging.INFO if not (result.rotten or result.different) else logging.WARNING
+        _logger.log(
+            level,
+            "scrub.round blocks=%d rotten=%d mended=%d lost=%d different=%d unreached=%s",
+            *(result.blocks, result.rotten, result.mended, result.lost, result.different),
+            ",".join(result.unreached) or "-",
+        )
+
+    async def _check_segment(self, digest: SegmentDigest, result: Result) -> None:
+        async for begin, length, crc in self._now(digest):
+            result.blocks += 1
+            if crc != digest.block_at(begin)[2]:
+                self._mark(begin, begin + length)
+
+    async def _now(
+        self, digest: SegmentDigest, first: int = 0, last: int = 1 << 62
+    ) -> AsyncIterator[tuple[int, int, int]]:
+        """Start, length and present CRC-32 of the segment's blocks that touch [first, last)."""
+        for position in range(0, digest.size, BLOCK_BYTES):
+            begin = digest.start + position
+            length = min(BLOCK_BYTES, digest.size - position)
+            if begin + length <= first or begin >= last:
+                continue
+            held = self._store.hold_segment(digest.start)
+            if held is None:  # retention took it meanwhile
+                return
+            try:
+                crc = await asyncio.to_thread(digests.block_crc, held.data, position, length)
+            finally:
+                held.release()
+            yield begin, length, crc
+            await self._pause(length)
+
+    def _mark(self, begin: int, end: int) -> None:
+        if (begin, end) in self._rotten:
+            return
+        self._rotten.add((begin, end))
+        self._store.forbid(begin, end)
+        self._whole.discard(begin)
+        _logger.error("scrub.rotten begin=%d end=%d", begin, end)
+
+    # -- the other replicas -------------------------------------------------------------------
+
+    async def _compare(self, result: Result) -> None:
+        """What others noted of the same blocks. Where both are as they were and differ, one was rotten before."""
+        if not self._digests:
+            return
+        start = min(self._digests)
+        end = max(each.end for each in self._digests.values())
+        for peer in self._peers():
+            try:
+                async for theirs in peer.digests(start, end):
+                    await self._compare_block(theirs, peer, result)
+            except PeerError as error:
+                result.unreached.append(peer.address)
+                _logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
+
+    async def _compare_block(self, theirs: v1.BlockDigest, peer: Peer, result: Result) -> None:
+        ours = self._digest_at(theirs.offset)
+        if ours is None:
+            return
+        begin, length, crc = ours.block_at(theirs.offset)
+        same_place = (begin, length) == (theirs.offset, theirs.length)
+        if not same_place or crc == theirs.crc32 or (begin, begin + length) in self._rotten:
+            return
+        if await self._damaged(ours, begin, length):
+            self._mark(begin, begin + length)
+            return
+        result.different += 1
+        _logger.error(
+            "scrub.different begin=%d length=%d peer=%s ours=%08x theirs=%08x",
+            *(begin, length, peer.address, crc, theirs.crc32),
+        )
+
+    def _digest_at(self, offset: int) -> SegmentDigest | None:
+        # All segments are of one size.
+        size = next(iter(self._digests.values())).size if self._digests else 1
+        return self._digests.get(offset - offset % size)
+
+    async def _damaged(
+        self, digest: SegmentDigest, begin: int, length: int, patch: bytes | None = None
+    ) -> bool:
+        """Whether a record that touches the block is damaged, with `patch` in the block's place."""
+        held = self._store.hold_segment(digest.start)
+        if held is None:
+            return False
+        try:
+            place = (begin - digest.start, length)
+            return await asyncio.to_thread(damaged_records, held.data, digest.start, place, patch)
+        finally:
+            held.release()
+
+    async def _mend(self, begin: int, end: int, result: Result) -> None:
+        digest = self._digest_at(begin)
+        if digest is None:  # retention took it
+            self._forget_rot(begin, end)
+            return
+        length = end - begin
+        if await self._is_whole(digest, begin, length):  # a read that failed once, not the disk
+            self._forget_rot(begin, end)
+            return
+        silent = False
+        for peer in self._peers():
+            try:
+                data = await peer.read(begin, length)
+            except PeerError as error:
+                silent = True
+                _logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
+                continue
+            if len(data) == length and await self._is_right(digest, begin, data):
+                await self._put(digest, begin, data)
+                result.mended += 1
+                _logger.warning("scrub.mended begin=%d end=%d peer=%s", begin, end, peer.address)
+                return
+        result.lost += 1
+        if silent:  # it may have them: readers wait
+            return
+        self._unmendable.add((begin, end))
+        self._store.allow(begin, end)
+        _logger.error("scrub.lost begin=%d end=%d: no replica has the right bytes", begin, end)
+
+    async def _is_whole(self, digest: SegmentDigest, begin: int, length: int) -> bool:
+        as_noted = await self._is_as_noted(digest, begin)
+        return as_noted and not await self._damaged(digest, begin, length)
+
+    async def _is_right(self, digest: SegmentDigest, begin: int, data: bytes) -> bool:
+        """Whether these are the bytes that belong there."""
+        if zlib.crc32(data) == digest.block_at(begin)[2]:
+            return not await self._damaged(digest, begin, len(data), data)
+        if digest.sealed and not await self._is_as_noted(digest, begin):
+            return False  # it rotted later: only what was noted is right
+        # Our digest was taken when nothing was known, or of rotten bytes: the records are the witnesses.
+        was_damaged = await self._damaged(digest, begin, len(data))
+        return was_damaged and not await self._damaged(digest, begin, len(data), data)
+
+    async def _is_as_noted(self, digest: SegmentDigest, begin: int) -> bool:
+        noted = digest.block_at(begin)[2]
+        return any([crc == noted async for _, _, crc in self._now(digest, begin, begin + 1)])
+
+    async def _put(self, digest: SegmentDigest, begin: int, data: bytes) -> None:
+        await asyncio.to_thread(self._store.mend, begin, data)
+        index = (begin - digest.start) // BLOCK_BYTES
+        crc = zlib.crc32(data)
+        if digest.blocks[index] != crc:
+            blocks = (*digest.blocks[:index], crc, *digest.blocks[index + 1 :])
+            changed = SegmentDigest(digest.start, digest.size, digest.sealed, blocks)
+            await asyncio.to_thread(digests.append, self._directory, changed, self._disk)
+            self._digests[digest.start] = changed
+        self._forget_rot(begin, begin + len(data))
+
+    def _forget_rot(self, begin: int, end: int) -> None:
+        self._rotten.discard((begin, end))
+        self._unmendable.discard((begin, end))
+        self._store.allow(begin, end)
+
+    # -- what readers and senders find --------------------------------------------------------
+
+    def _found_by_reader(self, offset: int, size: int) -> bool:
+        """A record is damaged: mark its blocks, mend them soon. False: nobody could, go on behind it."""
+        digest = self._digest_at(offset)
+        if digest is None:
+            self._soon.set()
+            return True
+        last = min(offset + size, digest.end) - 1
+        touched = {digest.block_at(at)[:2] for at in (*range(offset, last, BLOCK_BYTES), last)}
+        blocks = {(begin, begin + length) for begin, length in touched}
+        if blocks <= self._unmendable:
+            return False
+        for begin, end in blocks:
+            self._mark(begin, end)
+        self._soon.set()
+        return True
+
+    def _check_before_sending(self, begin: int, end: int) -> None:
+        """A replica that catches up must not copy what is rotten: each block is looked at once."""
+        digest = self._digest_at(begin)
+        if digest is None:
+            return
+        for at in (*range(begin, end - 1, BLOCK_BYTES), end - 1):
+            start, length, crc = digest.block_at(at)
+            if start in self._whole:
+                continue
+            held = self._store.hold_segment(digest.start)
+            if held is None:
+                return
+            with held as data:
+                now = digests.block_crc(data, start - digest.start, length)
+            if now != crc:
+                self._mark(start, start + length)
+                self._soon.set()
+                raise CorruptLogError(str(digest.start), start, "a block of the log is rotten.")
+            self._whole.add(start)
+
+    # -- served to others ---------------------------------------------------------------------
+
+    async def get_digests(self, request: v1.DigestsRequest) -> AsyncIterator[v1.BlockDigest]:
+        """The blocks of finished segments that touch the range: what was noted, and what lies there now."""
+        await self.seal()
+        end = request.end or 1 << 62
+        for start in sorted(self._digests):
+            digest = self._digests[start]
+            if digest.end <= request.start or start >= end:
+                continue
+            if request.recorded_only:
+                for position in range(0, digest.size, BLOCK_BYTES):
+                    yield block_message(digest, start + position, 0)
+                continue
+            async for begin, length, crc in self._now(digest, request.start, end):
+                if crc != digest.block_at(begin)[2]:
+                    self._mark(begin, begin + length)
+                    self._soon.set()
+                yield block_message(digest, begin, crc)
+
+    def read_range(self, request: v1.ReadRangeRequest) -> AsyncIterator[v1.LogBytes]:
+        """Bytes as they lie in the log, at most 4 MiB; fewer where the log ends."""
+        return log_bytes(self._store, request)

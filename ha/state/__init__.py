@@ -1,0 +1,1 @@
+"""Durable state of a replica: metadata, epochs, positions, group state and digests."""

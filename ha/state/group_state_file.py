@@ -1,0 +1,58 @@
+"""`<store>/ha/group.state`: the newest state of the group that this replica has seen; durable on return.
+
+Not truth: that is the controllers' store (or, in a static group, whoever an operator's script promoted). A controller
+that lost its store makes it again from these copies (HA note, section 6.3), a replica that starts without a
+controller finds its leader by it, and a script decides by it. Losing the file costs no data.
+"""
+
+import base64
+import logging
+from pathlib import Path
+
+from ...proto import v1
+from ...store.format.disk import Disk
+from ..core.group_state import GroupState
+from ..errors import DamagedStateError
+from .slots import SlotFile
+from .state_codec import state_from, state_message
+
+STATE_NAME = "group.state"
+#: 16 members with long host names are about 6 KiB in base64.
+_SLOT_BYTES = 16 * 1024
+
+_logger = logging.getLogger(__name__)
+
+
+class GroupStateFile:
+    def __init__(self, directory: Path, disk: Disk | None = None) -> None:
+        self._slots = SlotFile(
+            directory / STATE_NAME, durable=True, disk=disk, slot_bytes=_SLOT_BYTES
+        )
+        self.state = self._load()
+
+    def _load(self) -> GroupState | None:
+        try:
+            found = self._slots.load()
+        except DamagedStateError as error:
+            _logger.warning("ha.state.damaged error=%s; it comes again", error)
+            return None
+        if found is None:
+            return None
+        return state_from(v1.GroupState.FromString(base64.b64decode(found["state"])))
+
+    def save(self, state: GroupState) -> None:
+        """Raises OSError, with the state before."""
+        body = state_message(state).SerializeToString()
+        leader = None if state.leader is None else str(state.leader)
+        self._slots.save(
+            {
+                "version": state.version,
+                "epoch": state.epoch,
+                "leader": leader,
+                "state": base64.b64encode(body).decode(),
+            }
+        )
+        self.state = state
+
+    def close(self) -> None:
+        self._slots.close()

@@ -1,0 +1,152 @@
+"""This replica, as both sides of replication see it: who it is, what it promised, whose bytes it holds.
+
+Owns the durable files of `<store>/ha/` that a running replica writes: `replica.meta`, `epochs`, `group.state` and
+`positions`. Each change is on the disk when the call returns (positions excepted), because what follows rests on it:
+an acknowledgement on the promise (I1), a byte of a new epoch on its entry in the history (section 6.5).
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from ...store.format.disk import Disk
+from ..config import HaConfig
+from ..core.epochs import EpochHistory, EpochStart
+from ..core.group_state import GroupState, Ref
+from ..errors import DamagedStateError
+from ..stream.log import ReplicatedLog
+from . import epochs_file
+from .group_state_file import GroupStateFile
+from .positions import Positions
+from .replica_meta import Identity, ReplicaMeta, start_replica
+
+#: The epoch of a log that was written before there were any.
+FIRST_EPOCH = 1
+
+_logger = logging.getLogger(__name__)
+
+
+class Replica:
+    def __init__(
+        self,
+        config: HaConfig,
+        identity: Identity,
+        log: ReplicatedLog,
+        steady_ns: Callable[[], int],
+        *,
+        directory: Path,
+        segment_size: int,
+        sync_flush: bool,
+        disk: Disk | None = None,
+    ) -> None:
+        """Counts a start. Raises WrongReplicaError, DamagedStateError and OSError."""
+        self.config = config
+        self.identity = identity
+        self.log = log
+        self.steady_ns = steady_ns
+        self.segment_size = segment_size
+        self.sync_flush = sync_flush
+        self.directory = directory
+        #: Events worth a metric, by name, since the start.
+        self.counts: Counter[str] = Counter()
+        self.meta: ReplicaMeta = start_replica(directory, identity, disk, sync_flush=sync_flush)
+        self.ref = Ref(identity.broker_id, self.meta.incarnation)
+        self._disk = disk
+        self._state_file = GroupStateFile(directory, disk)
+        self.positions = Positions(directory)
+        self.history = self._load_history()
+        #: Of the leader that we are or follow; what is not yet known counts as what was promised.
+        self.epoch = max(FIRST_EPOCH, self.history.last_epoch, self.meta.promised_epoch)
+        if self.meta.suspect:
+            _logger.warning(
+                "ha.suspect end=%d: bytes that were acknowledged may be missing here", log.log_end
+            )
+
+    def _load_history(self) -> EpochHistory:
+        directory, log = self.directory, self.log
+        try:
+            history = epochs_file.load(directory)
+        except DamagedStateError as error:
+            _logger.error("ha.epochs.damaged error=%s", error)
+            self.counts["epochs_damaged"] += 1
+            history = None
+            found = self._scan()
+        else:
+            found = self._scan() if history is None and log.log_end > log.log_start else None
+        if history is None:
+            history = found or EpochHistory()
+            if not history.entries and log.log_end > log.log_start:
+                # One leader has written all of it: nobody else could before there were epochs.
+                history.assign(FIRST_EPOCH, 0)
+            if history.entries:
+                epochs_file.save(directory, history, self._disk)
+                self.counts["epochs_made"] += 1
+                _logger.warning("ha.epochs.made history=%s", history)
+        if history.entries and history.entries[-1].start > log.log_end:
+            # A power loss took the first bytes of an epoch whose entry was on the disk before.
+            history.truncate(log.log_end + 1)
+            epochs_file.save(directory, history, self._disk)
+        return history
+
+    def _scan(self) -> EpochHistory | None:
+        """The history that the EPOCH_START records of the log tell."""
+        try:
+            from .epoch_scan import scan
+        except ImportError:
+            return None
+        return scan(self.log)
+
+    # --- what is durable --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> GroupState | None:
+        """The newest state of the group that this replica knows."""
+        return self._state_file.state
+
+    @property
+    def promised_epoch(self) -> int:
+        return self.meta.promised_epoch
+
+    def promise(self, epoch: int) -> None:
+        self.meta.promise(epoch)
+
+    def save_state(self, state: GroupState) -> None:
+        self._state_file.save(state)
+
+    def assign_epoch(self, epoch: int, start: int) -> None:
+        """The bytes from `start` on are of `epoch`; on the disk before any of them is acknowledged."""
+        changed = EpochHistory(self.history.entries)
+        changed.assign(epoch, start)
+        changed.collapse(self.log.log_start)
+        epochs_file.save(self.directory, changed, self._disk)
+        self.history = changed
+        _logger.info("ha.epoch.assigned epoch=%d start=%d", epoch, start)
+
+    def label_of(self, offset: int) -> EpochStart:
+        """Epoch of the byte at `offset`, and where it began; bytes that nobody labelled are of the first epoch."""
+        try:
+            return self.history.epoch_at(offset)
+        except LookupError:
+            return EpochStart(FIRST_EPOCH, 0)
+
+    def newest_epoch_with_bytes(self) -> int:
+        """0 of an empty log."""
+        return self.history.last_written(self.log.log_end)
+
+    def close_with(self, log: object) -> None:
+        """Nothing more will be written. The stop counts as clean when the log is closed with everything on the
+        disk, which a store says through `on_closed`."""
+        self.positions.close()
+        self._state_file.close()
+
+        def closed() -> None:
+            if self.log.flushed_offset >= self.log.log_end and not self.meta.suspect:
+                self.meta.mark_clean()
+            self.meta.close()
+
+        on_closed = getattr(log, "on_closed", None)
+        if on_closed is None:
+            closed()
+        else:
+            on_closed.append(closed)

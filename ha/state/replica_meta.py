@@ -1,0 +1,124 @@
+"""`<store>/ha/replica.meta`: who this replica is, across restarts. Truth; durable before anyone sees it.
+
+A replica is (broker id, uuid, incarnation): the uuid is born with the data directory, the incarnation
+counts its starts, so that a message about an earlier life is recognised (HA note, section 6.2). Losing
+the file costs nothing but the identity: the leader then sees a new replica with an old log.
+
+`promised_epoch`: frames of an older epoch are refused; on the disk before anything is acknowledged in it (I1).
+`suspect`: this replica may have lost bytes that it acknowledged (section 6.5). A killed process loses nothing that
+reached the page cache, so a start is suspect only if the last stop was not clean, the machine started anew since
+(another boot id) and the group does not flush before it acknowledges; or if a flush failed. It survives
+restarts, and goes when all bytes below the leader's confirm offset are there again.
+"""
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...store.format.disk import Disk
+from ..errors import WrongReplicaError
+from .boot_id import boot_id
+from .slots import SlotFile
+
+META_NAME = "replica.meta"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the configuration says about a replica."""
+
+    cluster: str
+    group: str
+    broker_id: int
+
+
+class ReplicaMeta:
+    """The open file; every change is durable on return. Raises OSError, with the state before."""
+
+    def __init__(self, slots: SlotFile, state: dict[str, Any]) -> None:
+        self._slots = slots
+        self._state = state
+
+    @property
+    def replica_uuid(self) -> str:
+        return str(self._state["replica_uuid"])
+
+    @property
+    def incarnation(self) -> int:
+        """Starts of this data directory, this one included."""
+        return int(self._state["incarnation"])
+
+    @property
+    def promised_epoch(self) -> int:
+        return int(self._state["promised_epoch"])
+
+    @property
+    def suspect(self) -> bool:
+        return bool(self._state["suspect"])
+
+    @property
+    def boot_id(self) -> str:
+        return str(self._state["boot_id"])
+
+    def promise(self, epoch: int) -> None:
+        """Never goes back."""
+        if epoch > self.promised_epoch:
+            self._save(promised_epoch=epoch)
+
+    def set_suspect(self, suspect: bool) -> None:
+        if suspect is not self.suspect:
+            self._save(suspect=suspect)
+
+    def mark_clean(self) -> None:
+        """Everything is on the disk and nothing more will be written."""
+        self._save(clean_shutdown=True)
+
+    def close(self) -> None:
+        self._slots.close()
+
+    def _save(self, **changes: Any) -> None:
+        state = {**self._state, **changes}
+        self._slots.save(state)
+        self._state = state
+
+
+def start_replica(
+    directory: Path, identity: Identity, disk: Disk | None = None, *, sync_flush: bool = True
+) -> ReplicaMeta:
+    """Count one more start of the replica in `directory` (`<store>/ha`) and return what it is now.
+
+    Raises WrongReplicaError when the directory belongs to another cluster or group.
+    """
+    slots = SlotFile(directory / META_NAME, durable=True, disk=disk)
+    state = slots.load()
+    if state is None:
+        state = {"replica_uuid": str(uuid.uuid4()), "incarnation": 0, "promised_epoch": 1}
+    elif (state["cluster"], state["group"]) != (identity.cluster, identity.group):
+        raise WrongReplicaError(
+            f"{directory} belongs to group {state['group']} of cluster {state['cluster']}, the "
+            f"configuration says group {identity.group} of cluster {identity.cluster}. Point "
+            "storePathRootDir to this replica's own directory, or delete "
+            f"{directory / META_NAME} if the cluster or group was renamed on purpose."
+        )
+    now = boot_id(directory)
+    state.update(
+        cluster=identity.cluster,
+        group=identity.group,
+        broker_id=identity.broker_id,
+        incarnation=state["incarnation"] + 1,
+        suspect=_is_suspect(state, now, sync_flush=sync_flush),
+        boot_id=now,
+        clean_shutdown=False,
+    )
+    slots.save(state)
+    return ReplicaMeta(slots, state)
+
+
+def _is_suspect(state: dict[str, Any], now: str, *, sync_flush: bool) -> bool:
+    if state.get("suspect", False):
+        return True
+    # A file of a version that did not write these says nothing bad.
+    clean = state.get("clean_shutdown", True)
+    before = state.get("boot_id", now)
+    return not clean and before != now and not sync_flush

@@ -1,0 +1,1 @@
+"""The replication stream between leader and follower."""

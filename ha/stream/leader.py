@@ -1,0 +1,293 @@
+"""The leader's side: feeds the in-sync set and drives one session for each follower.
+
+The only driver of `core/in_sync.py`: it turns frames and the log's growth into events and executes the
+effects. Membership and the confirm offset are decided there, sending is done in `sender.py`.
+Everything runs on the broker's loop; a frame that cannot be believed ends its stream, never more.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ...proto import v1
+from ..config import MAX_FOLLOWERS
+from ..core import hello, in_sync
+from ..core.group_state import GroupState
+from ..hooks import Hooks
+from ..members import MemberStatus
+from ..state.replica import Replica
+from . import frames
+from .sender import Session
+
+_logger = logging.getLogger(__name__)
+
+
+class LeaderSide:
+    def __init__(self, replica: Replica, core: in_sync.InSyncSet, hooks: Hooks) -> None:
+        self.replica = replica
+        self.core = core
+        self.hooks = hooks
+        self._sessions: dict[int, Session] = {}
+        self._next_number = 1
+        self._meta: dict[str, tuple[int, bytes]] = {}  #: the newest of each kind
+        self._complaints: dict[int, str] = {}  #: the last one of each follower, to say it once
+        self._beat_ns = replica.config.ha_beat_interval_ms * 1_000_000
+        self._leading = True
+        #: A controller is to be asked for another in-sync set.
+        self.on_propose: Callable[[in_sync.ProposeIsr], None] = lambda proposal: None
+        #: What bounds the permission to write (R4) may have changed.
+        self.on_membership: Callable[[], None] = lambda: None
+
+    # --- told by the engine -----------------------------------------------------------------------
+
+    @property
+    def confirm(self) -> int:
+        return self.core.confirm
+
+    def appended(self) -> bool:
+        """The log grew: send it on. Returns whether the confirm offset moved with it."""
+        effects = self.core.on_event(in_sync.Appended(self.replica.log.log_end), 0)
+        for session in self._sessions.values():
+            session.wake()
+        return bool(effects)  # an append has no other effect
+
+    def flushed(self) -> None:
+        self._run(self.core.on_event(in_sync.Flushed(self.replica.log.flushed_offset), 0))
+
+    def tick(self, now_ns: int) -> None:
+        self._run(self.core.on_event(in_sync.Tick(), now_ns))
+        confirm = self.core.confirm
+        for session in self._sessions.values():
+            if session.confirm_sent != confirm or now_ns - session.written_ns >= self._beat_ns:
+                session.want_beat()
+
+    def send_meta(self, kind: str, version: int, payload: bytes) -> None:
+        """State beside the log changed; a follower that comes later gets it first of all."""
+        self._meta[kind] = (version, payload)
+        for session in self._sessions.values():
+            session.send_meta(kind, version, payload)
+
+    def say_goodbye(self) -> None:
+        frame = frames.bye(v1.SHUTDOWN)
+        for session in self._sessions.values():
+            session.say_goodbye(frame)
+
+    def step_down(self, hint_leader: str) -> None:
+        """Nothing of what still comes on the streams counts any more."""
+        self._leading = False
+        frame = frames.bye(v1.STEPDOWN, hint_leader)
+        for session in self._sessions.values():
+            session.say_goodbye(frame, at_once=True)
+
+    def state_seen(self, state: GroupState) -> None:
+        """A state of the group; which of them are in sync it says, unless we decide alone."""
+        self._run(self.core.on_event(in_sync.StateSeen(state), self.replica.steady_ns()))
+        self.on_membership()
+
+    def proposal_answered(self, seq: int, state: GroupState | None, *, accepted: bool) -> None:
+        event = in_sync.IsrAnswered(seq, accepted, state)
+        self._run(self.core.on_event(event, self.replica.steady_ns()))
+        self.on_membership()
+
+    # --- asked by sessions ------------------------------------------------------------------------
+
+    def is_in_sync(self, broker_id: int) -> bool:
+        member = self.core.members.get(broker_id)
+        return member is not None and member.state is in_sync.MemberState.IN_SYNC
+
+    def on_ack(self, session: Session, written_end: int, flushed_end: int, echo_ns: int) -> None:
+        event = in_sync.Acked(session.number, written_end, flushed_end, session.sent_end, echo_ns)
+        self._run(self.core.on_event(event, self.replica.steady_ns()))
+
+    def on_meta(self, kind: int, payload: bytes) -> None:
+        """What a follower brings from a time when it served alone."""
+        if kind == v1.OFFSETS:
+            self.hooks.offsets_apply(payload)
+            return
+        name = frames.kind_name(kind)
+        apply = self.hooks.meta_apply.get(name)
+        if apply is not None:
+            apply(payload)
+
+    def on_cut_done(self, session: Session, done: v1.CutDone) -> None:
+        _logger.warning(
+            "ha.follower.cut broker_id=%d epoch=%d start=%d end=%d messages=%d archive=%s",
+            session.broker_id,
+            done.epoch,
+            done.archived.start,
+            done.archived.end,
+            done.archived.messages,
+            done.archived.file_id,
+        )
+
+    def on_nack(self, session: Session, nack: v1.Nack) -> None:
+        self.replica.counts[frames.nack_name(nack.code)] += 1
+        if self._complaints.get(session.broker_id) == nack.detail:
+            return
+        self._complaints[session.broker_id] = nack.detail
+        _logger.warning(
+            "ha.follower.complains broker_id=%d code=%s offset=%d detail=%s",
+            session.broker_id,
+            frames.nack_name(nack.code),
+            nack.offset,
+            nack.detail,
+        )
+
+    def _run(self, effects: list[in_sync.Effect]) -> None:
+        if not self._leading:
+            return
+        for effect in effects:
+            match effect:
+                case in_sync.ProposeIsr():
+                    _logger.info(
+                        "ha.isr.proposed seq=%d version=%d members=%s",
+                        effect.seq,
+                        effect.version,
+                        [str(ref) for ref in effect.members],
+                    )
+                    self.on_membership()
+                    self.on_propose(effect)
+                case in_sync.ConfirmMoved():
+                    self._tell_confirm()  # first: it should be on its way before the answers
+                    self.hooks.on_confirm()
+                case in_sync.MemberJoined():
+                    _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
+                    self._complaints.pop(effect.broker_id, None)
+                    self._beat_to(effect.broker_id)
+                    self.on_membership()
+                    self.hooks.on_member_joined()
+                case in_sync.MemberLeft():
+                    _logger.warning(
+                        "ha.member.left broker_id=%d reason=%s in_sync=%d",
+                        effect.broker_id,
+                        effect.reason,
+                        self.core.in_sync_count,
+                    )
+                    self.on_membership()
+                    self._beat_to(effect.broker_id)
+                case in_sync.CloseSession():
+                    closing = self._sessions.get(effect.session)
+                    if closing is not None:
+                        closing.close(effect.reason)
+
+    def _tell_confirm(self) -> None:
+        """An OK is about to go out: a follower that serves alone a moment later must show the message.
+
+        Where more bytes wait to be sent, the next chunk says it.
+        """
+        log_end = self.replica.log.log_end
+        for session in self._sessions.values():
+            if session.sent_end >= log_end:
+                session.want_beat()
+
+    def _beat_to(self, broker_id: int) -> None:
+        for session in self._sessions.values():
+            if session.broker_id == broker_id:
+                session.want_beat()
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def holders(self) -> dict[int, hello.Holder]:
+        """Broker ids with a stream, and who speaks on it."""
+        members = self.core.members
+        return {
+            session.broker_id: hello.Holder(
+                members[session.broker_id].replica_uuid, members[session.broker_id].incarnation
+            )
+            for session in self._sessions.values()
+        }
+
+    def has_room(self, broker_id: int) -> bool:
+        members = self.core.members
+        return broker_id in members or len(members) < MAX_FOLLOWERS
+
+    async def serve(self, context: Any, greeting: v1.Hello, verdict: hello.Accept) -> None:
+        """Drive the stream of an accepted follower until it ends."""
+        session = self._open(context, greeting, verdict)
+        try:
+            for kind, (version, payload) in self._meta.items():
+                session.send_meta(kind, version, payload)
+            await context.write(self.reply(verdict))
+            await session.run()
+        except Exception:
+            _logger.exception("ha.session.failed broker_id=%d", greeting.broker_id)
+            raise
+        finally:
+            del self._sessions[session.number]
+            event = in_sync.SessionClosed(session.number)
+            self._run(self.core.on_event(event, self.replica.steady_ns()))
+            _logger.info(
+                "ha.session.closed broker_id=%d reason=%s", greeting.broker_id, session.reason
+            )
+
+    def _open(self, context: Any, greeting: v1.Hello, verdict: hello.Accept) -> Session:
+        number, self._next_number = self._next_number, self._next_number + 1
+        session = Session(self, context, number, greeting.broker_id, verdict.start_offset)
+        self._sessions[number] = session
+        event = in_sync.SessionOpened(
+            number,
+            greeting.broker_id,
+            greeting.replica_uuid,
+            greeting.incarnation,
+            greeting.log_end,
+            greeting.flushed_end,
+            greeting.learner,
+            greeting.suspect,
+        )
+        self._run(self.core.on_event(event, self.replica.steady_ns()))
+        _logger.info(
+            "ha.session.opened broker_id=%d peer=%s start=%d end=%d",
+            greeting.broker_id,
+            context.peer(),
+            verdict.start_offset,
+            self.replica.log.log_end,
+        )
+        return session
+
+    def reply(self, verdict: hello.Accept | hello.CutTo) -> bytes:
+        """Go on at `start_offset`; a follower whose log is longer cuts it to there first."""
+        replica = self.replica
+        crc = replica.log.log_crc(verdict.verify_from, verdict.verify_to)
+        cut = verdict.cut if isinstance(verdict, hello.CutTo) else 0
+        start = verdict.cut if isinstance(verdict, hello.CutTo) else verdict.start_offset
+        reply = v1.HelloReply(
+            epoch=replica.epoch,
+            leader_id=replica.identity.broker_id,
+            leader_uuid=replica.meta.replica_uuid,
+            accept=True,
+            cut_to=cut,
+            start_offset=start,
+            epochs=frames.epoch_points(replica.history),
+            confirm=self.core.confirm,
+            log_start=replica.log.log_start,
+            verify=v1.RangeCheck(start=verdict.verify_from, end=verdict.verify_to, crc32=crc),
+            group_state=frames.state_bytes(replica.state),
+            accept_loss=not self.core.limits.is_sync
+            or (replica.state is not None and replica.state.accept_loss),
+        )
+        return v1.LeaderFrame(hello_reply=reply).SerializeToString()
+
+    # --- statistics -------------------------------------------------------------------------------
+
+    def members(self, now_ns: int) -> list[MemberStatus]:
+        log_end = self.replica.log.log_end
+        rows = []
+        for member in sorted(self.core.members.values(), key=lambda row: row.broker_id):
+            lag_bytes = max(0, log_end - member.written_end)
+            caught_up = lag_bytes == 0 and member.session != 0
+            rows.append(
+                MemberStatus(
+                    broker_id=member.broker_id,
+                    replica_uuid=member.replica_uuid,
+                    incarnation=member.incarnation,
+                    role="follower",
+                    state=member.state.value,
+                    connected=member.session != 0,
+                    in_sync=member.state is in_sync.MemberState.IN_SYNC,
+                    log_end=member.written_end,
+                    flushed_end=member.flushed_end,
+                    lag_bytes=lag_bytes,
+                    behind_ms=0 if caught_up else (now_ns - member.caught_up_ns) // 1_000_000,
+                )
+            )
+        return rows

@@ -1,0 +1,74 @@
+"""`cometmq.v1.MetaCell` on the nameserver's port: the acceptor, for the other nameservers."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ..front.service import Kind, Method
+from ..ha.core.cas_register import Ballot, Vote
+from ..proto import paths, v1
+from ..proto.errors import RpcFailure
+from .acceptor_store import AcceptorRefusedError, AcceptorStore, cell_message
+from .admission import check_token
+from .meta_store import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from ..front.context import RequestContext
+
+_INVALID_ARGUMENT = 3
+_UNAVAILABLE = 14
+
+
+class AcceptorService:
+    """The handlers."""
+
+    def __init__(self, cells: AcceptorStore, token: str) -> None:
+        self._cells = cells
+        self._token = token
+
+    def methods(self) -> list[Method]:
+        """The rows of the service table."""
+        rows = (
+            (paths.CELL_PREPARE, v1.PrepareRequest, self.prepare),
+            (paths.CELL_ACCEPT, v1.AcceptRequest, self.accept),
+            (paths.CELL_READ, v1.ReadCellRequest, self.read),
+        )
+        return [
+            Method(path, Kind.UNARY, request.FromString, handler, lambda _error: v1.CellResponse())
+            for path, request, handler in rows
+        ]
+
+    def prepare(self, request: v1.PrepareRequest, ctx: "RequestContext") -> Any:
+        """A proposer asks for a promise."""
+        check_token(self._token, ctx)
+        ballot = _ballot(request.ballot)
+        return self._answer(lambda: self._cells.prepare(request.cell, ballot))
+
+    def accept(self, request: v1.AcceptRequest, ctx: "RequestContext") -> Any:
+        """A proposer asks to take a value."""
+        check_token(self._token, ctx)
+        ballot = _ballot(request.ballot)
+        return self._answer(lambda: self._cells.accept(request.cell, ballot, request.value))
+
+    def read(self, request: v1.ReadCellRequest, ctx: "RequestContext") -> v1.CellResponse:
+        """What this acceptor has, without a promise; `accepted` says whether it votes."""
+        check_token(self._token, ctx)
+        cells = self._cells
+        if not request.cell:
+            return v1.CellResponse(
+                accepted=cells.votes, cells=cells.names, acceptor_id=cells.acceptor_id
+            )
+        cell = cells.peek(request.cell)
+        return cell_message(cell, accepted=cells.votes, acceptor_id=cells.acceptor_id)
+
+    async def _answer(self, work: Callable[[], Awaitable[Vote]]) -> v1.CellResponse:
+        try:
+            vote = await work()
+        except AcceptorRefusedError as error:
+            raise RpcFailure(_INVALID_ARGUMENT, str(error)) from None
+        except StoreUnavailableError as error:
+            raise RpcFailure(_UNAVAILABLE, str(error)) from None
+        return cell_message(vote.cell, accepted=vote.ok, acceptor_id=vote.acceptor_id)
+
+
+def _ballot(message: v1.Ballot) -> Ballot:
+    return Ballot(message.counter, message.proposer)

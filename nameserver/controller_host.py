@@ -1,0 +1,182 @@
+"""What a nameserver with `controller=true` has beside the routes: the store of states, and the controller.
+
+Alone it is always the active one, on a file. With two or four peers the states are in a CAS register over all of
+them, and whoever holds the register `controller` is active (HA note, 6.3).
+"""
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from ..front.clock import Clock
+from ..front.service import Method
+from ..ha.core.cas_register import Ballot, Cell
+from ..ha.core.group_state import GroupState
+from .acceptor_service import AcceptorService
+from .acceptor_store import AcceptorStore
+from .acceptors import OwnAcceptor, PeerAcceptor, ask_once
+from .active import ActiveCell
+from .config import NameserverConfig
+from .controller import Controller
+from .controller_service import ControllerService
+from .groups_file import GroupsFile
+from .meta_store import decode_state
+from .register_store import GROUP_PREFIX, Register, RegisterStore, recover
+
+OnState = Callable[[GroupState], None]
+
+
+class ControllerHost(Protocol):
+    """Opened before the door, started after it, stopped before it."""
+
+    controller: Controller
+
+    def methods(self) -> list[Method]:
+        """What is served on the nameserver's port."""
+
+    def open(self) -> None:
+        """Read what is on the disk; the directory is locked. Raises OSError."""
+
+    async def start(self, address: str) -> None:
+        """Begin to listen and decide."""
+
+    async def stop(self) -> None:
+        """Finish what is being written, and let go of everybody."""
+
+
+def make_deciding(config: NameserverConfig, clock: Clock, on_state: OnState) -> ControllerHost:
+    """Alone or together, as configured."""
+    kind = ReplicatedControllerHost if config.peers() else SingleControllerHost
+    return kind(config, clock, on_state)
+
+
+class SingleControllerHost:
+    """One nameserver, one file."""
+
+    def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
+        self._file = GroupsFile(Path(config.namesrv_data_dir))
+        self.controller = Controller(config, clock, self._file, on_state, active=True)
+
+    def methods(self) -> list[Method]:
+        return ControllerService(self.controller).methods()
+
+    def open(self) -> None:
+        self._file.open()
+
+    async def start(self, address: str) -> None:
+        await self.controller.start(_for_people(address))
+
+    async def stop(self) -> None:
+        await self.controller.stop()
+        await self._file.close()
+
+
+class ReplicatedControllerHost:
+    """Three nameservers (or five), one of which decides at a time."""
+
+    def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
+        self._config = config
+        self._life = secrets.token_hex(8)
+        self._cells = AcceptorStore(Path(config.namesrv_data_dir))
+        self._clock = clock
+        self._peers: list[PeerAcceptor] = []
+        self._register = Register([], self._life, clock.steady_ns, self._ttl_ms / 1_000)
+        store = RegisterStore(self._register)
+        self.controller = Controller(config, clock, store, on_state, active=False)
+        self._active = ActiveCell(
+            self._register,
+            self._cells,
+            life=self._life,
+            ttl_ms=self._ttl_ms,
+            steady_ns=clock.steady_ns,
+            on_change=self.controller.set_active,
+        )
+        self.controller.may_decide = self._active.may_decide
+        self.controller.hint = self._hint
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def _ttl_ms(self) -> int:
+        """Long enough for some rounds, shorter than the brokers' lease."""
+        return max(100, self._config.controller_lease_ms * 3 // 5)
+
+    def _look_up_again(self) -> None:
+        for peer in self._peers:
+            peer.look_up_again()
+
+    def methods(self) -> list[Method]:
+        cells = AcceptorService(self._cells, self._config.cluster_token)
+        return [*ControllerService(self.controller).methods(), *cells.methods()]
+
+    def open(self) -> None:
+        self._cells.open()
+
+    async def start(self, address: str) -> None:
+        config = self._config
+        timeout_s = self._ttl_ms / 3_000
+        self._peers = [
+            PeerAcceptor(peer, config.cluster_token, timeout_s) for peer in config.peers()
+        ]
+        self._register.acceptors = [OwnAcceptor(self._cells), *self._peers]
+        self._register.doubles.on_double = self._look_up_again
+        await self.controller.start(_for_people(address))
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(recover(self._cells, self._peers, self._register.doubles)),
+            loop.create_task(self._watch_states()),
+        ]
+        self._active.start(_for_people(address))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._active.stop()
+        await self.controller.stop()
+        await self._register.stop()
+        for peer in self._peers:
+            await peer.close()
+        await self._cells.close()
+
+    async def _watch_states(self) -> None:
+        """While another one decides: show what it decided, as soon as a majority is seen to hold it."""
+        shown: dict[str, Ballot] = {}
+        while True:
+            await asyncio.sleep(self._ttl_ms / 3_000)
+            if self.controller.active:
+                shown.clear()
+                continue
+            for name in self._cells.names:
+                cell = self._cells.peek(name)
+                if not (cell.value and name.startswith(GROUP_PREFIX)):
+                    continue
+                if cell.accepted == shown.get(name):
+                    continue
+                if await self._is_held(name, cell):
+                    shown[name] = cell.accepted
+                    with suppress(ValueError):
+                        self.controller.seen(decode_state(cell.value))
+
+    async def _is_held(self, name: str, cell: Cell) -> bool:
+        heard = await ask_once(
+            self._peers,
+            lambda peer: peer.peek(name),
+            self._register.doubles,
+            self._cells.acceptor_id,
+        )
+        same = [vote for vote in heard if vote.cell.accepted == cell.accepted]
+        return len(same) + 1 > (len(self._peers) + 1) // 2
+
+    def _hint(self) -> str:
+        holder = self._active.holder
+        return f": {holder} does" if holder else ""
+
+
+def _for_people(address: str) -> str:
+    """An address that means something elsewhere too: no wildcard."""
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]") else address

@@ -1,0 +1,124 @@
+"""Which rows of a batch are wanted: a `TopicFilter` applied to columns, before bodies are touched."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ..store.format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from ..store.scan.columns import Columns, TopicTable
+from ..store.scan.properties import value_spans
+from ..store.scan.raw import BytesTable, Flags, Integers, RawBytes
+from .inner_batch import WRAPPED
+from .selection import TopicFilter
+
+#: Tags that are remembered; a topic with a tag of its own for every message begins anew here.
+_TAGS_MAX: Final = 50_000
+
+
+class RowFilter:
+    """Applies one filter to the batches of one walk."""
+
+    def __init__(self, chosen: TopicFilter, topics: TopicTable) -> None:
+        self._filter = chosen
+        self._topics = topics
+        self._wanted = np.empty(0, np.bool_)  # by number of the topic
+        self._keys = np.empty(
+            0, np.int64
+        )  # queues with a range, ascending: topic number << 32 | queue
+        self._starts = np.empty(0, np.int64)
+        self._ends = np.empty(0, np.int64)
+        self._tags = BytesTable()
+        self._wanted_tags = np.empty(0, np.bool_)
+        self._by_queue = chosen.ranges is not None or chosen.queues is not None
+
+    def take(self, raw: RawBytes, columns: Columns, *, inner: bool = False) -> Columns:
+        """The wanted records. A record that holds a batch stays if any of its messages might be wanted;
+        they come here again with `inner`."""
+        self._learn()
+        keep = self._wanted[columns.topic_id]
+        if self._by_queue and keep.any():
+            keep &= self._in_range(columns, inner)
+        if self._filter.tags is not None and keep.any():
+            keep = self._with_tags(raw, columns, keep, inner)
+        return columns if keep.all() else columns.take(keep)
+
+    def _learn(self) -> None:
+        """Judge the topics that are new."""
+        names = self._topics.names
+        known = len(self._wanted)
+        if len(names) == known:
+            return
+        fresh = [self._filter.wants(name) for name in names[known:]]
+        self._wanted = np.concatenate((self._wanted, np.array(fresh, np.bool_)))
+        if not self._by_queue:
+            return
+        numbers = {name: number for number, name in enumerate(names)}
+        found = sorted(
+            (numbers[topic] << 32 | queue, start, end)
+            for (topic, queue), (start, end) in self._ranges().items()
+            if topic in numbers
+        )
+        table = np.array(found, np.int64).reshape(-1, 3)
+        self._keys, self._starts, self._ends = table[:, 0], table[:, 1], table[:, 2]
+
+    def _ranges(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Every queue that is wanted with its range."""
+        if self._filter.ranges is None:
+            queues = self._filter.queues or {}
+            return {(t, q): (0, 1 << 62) for t, wanted in queues.items() for q in wanted}
+        return {
+            (topic, queue): bounds
+            for (topic, queue), bounds in self._filter.ranges.items()
+            if self._filter.wants_queue(topic, queue)
+        }
+
+    def _in_range(self, columns: Columns, inner: bool) -> Flags:
+        if not len(self._keys):
+            return np.zeros(len(columns), np.bool_)
+        keys = columns.topic_id << 32 | columns.queue_id & 0xFFFFFFFF
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        offsets = columns.queue_offset
+        late_enough = offsets >= self._starts[at]
+        if not inner:
+            late_enough |= (columns.sys_flag & WRAPPED) == WRAPPED
+        kind = columns.sys_flag & TRANSACTION_MASK
+        # Prepared and rolled back records are in no queue, and have no offset in one.
+        queued = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
+        found: Flags = (self._keys[at] == keys) & late_enough & (offsets < self._ends[at]) & queued
+        return found
+
+    def _with_tags(self, raw: RawBytes, columns: Columns, keep: Flags, inner: bool) -> Flags:
+        rows = np.flatnonzero(keep)
+        starts, lengths = columns.properties_start[rows], columns.properties_length[rows]
+        at, sizes = value_spans(raw, starts, lengths, b"TAGS")
+        wanted = np.zeros(len(rows), np.bool_)
+        tagged = np.flatnonzero(sizes)
+        wanted[tagged] = self._judge_tags(raw, at[tagged], sizes[tagged])
+        if not inner:
+            wanted |= (columns.sys_flag[rows] & WRAPPED) == WRAPPED
+        found = np.zeros(len(columns), np.bool_)
+        found[rows[wanted]] = True
+        return found
+
+    def _judge_tags(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Flags:
+        if len(self._tags) > _TAGS_MAX:
+            self._tags, self._wanted_tags = BytesTable(), self._wanted_tags[:0]
+        numbers = self._tags.numbers(raw, starts, lengths)
+        names = self._filter.tags or frozenset()
+        fresh = [
+            one.decode("utf-8", "replace") in names
+            for one in self._tags.values[len(self._wanted_tags) :]
+        ]
+        self._wanted_tags = np.concatenate((self._wanted_tags, np.array(fresh, np.bool_)))
+        found: Flags = self._wanted_tags[numbers]
+        return found
+
+
+def joined(parts: list[Columns]) -> Columns:
+    """Columns of one view, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    names = Columns.__slots__
+    return Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

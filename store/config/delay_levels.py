@@ -1,0 +1,105 @@
+"""Fixed delays: the levels, the schedule topic's queues, and how far each was delivered.
+
+    messageDelayLevel = 1s 5s 10s 30s 1m ... 2h      level 1, 2, 3, ... (s, m, h and d)
+
+A message with DELAY = n lies in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue unit is
+the time it is due, store time + delay (store format, sections 3.2, 11.1 and 11.3). A level beyond the
+last one counts as the last. `config/delayOffset.json` holds the next queue offset for every level that
+was delivered from; it is derived, and losing it (or a crash: it is written every few seconds) delivers
+again what came since. Levels that this configuration does not know stay in the file.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from ..format.disk import Disk
+from ..format.json_file import dumps, load, ordered, persist
+from ..format.properties import DELAY_LEVELS_MS
+from .catalog import number_table
+
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
+
+
+@lru_cache(maxsize=16)
+def parse_levels(text: str) -> tuple[int, ...]:
+    """The delays in ms of `messageDelayLevel`. Raises ValueError with a sentence."""
+    levels = []
+    for part in text.split():
+        match = _LEVEL.fullmatch(part)
+        if match is None:
+            raise ValueError(
+                f"messageDelayLevel has {part!r}: write numbers with s, m, h or d, like 30s or 2h."
+            )
+        levels.append(int(match[1]) * _UNITS_MS[match[2]])
+    if not levels:
+        raise ValueError("messageDelayLevel is empty: name at least one delay, like 1s.")
+    return tuple(levels)
+
+
+def queue_of(level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
+    """The queue of the schedule topic for a level above 0."""
+    return min(level, len(levels_ms)) - 1
+
+
+def due_ms(store_ms: int, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
+    """When a message is due: the tags code of its queue unit."""
+    return store_ms + levels_ms[queue_of(level, levels_ms)]
+
+
+def deliver_ms(due: int, now_ms: int, level: int, levels_ms: Sequence[int]) -> int:
+    """When it is delivered: now, if the clock was set back by so much that it would wait longer than
+    its delay."""
+    return due if due <= now_ms + levels_ms[queue_of(level, levels_ms)] else now_ms
+
+
+class DelayOffsets:
+    """`config/delayOffset.json`: level -> next offset in its queue."""
+
+    def __init__(self, path: Path, wall_ms: Callable[[], int], disk: Disk | None = None) -> None:
+        self._path = path
+        self._wall_ms = wall_ms
+        self._disk = disk or Disk()
+        self._content: dict[Any, Any] = {}
+        self._version: dict[Any, Any] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        self._offsets: dict[int, int] = {}
+        self._changed = False
+
+    def load(self) -> None:
+        """Read the file or its backup; neither is an empty table. Raises ConfigFileError."""
+        self._content = load(self._path, _offsets_of) or {}
+        self._version.update(self._content.get("dataVersion") or {})
+        self._offsets = _offsets_of(self._content)
+
+    def offset(self, level: int, first: int, end: int) -> int:
+        """Where delivery goes on, within the queue's bounds."""
+        return max(first, min(self._offsets.get(level, 0), end))
+
+    def set(self, level: int, offset: int) -> None:
+        if self._offsets.get(level) != offset:
+            self._offsets[level] = offset
+            self._changed = True
+
+    def render(self) -> str:
+        content = {**self._content, "dataVersion": self._version, "offsetTable": self._offsets}
+        return dumps(ordered(content))
+
+    def save(self) -> None:
+        """Write the file if an offset moved. Raises OSError."""
+        if self._changed:
+            persist(self._path, self.next_version(), self._disk)
+
+    def next_version(self) -> str:
+        """The text of the file, for who writes it; a version of its own if an offset moved."""
+        if self._changed:
+            self._changed = False
+            self._version["counter"] += 1
+            self._version["timestamp"] = self._wall_ms()
+        return self.render()
+
+
+def _offsets_of(content: dict[Any, Any]) -> dict[int, int]:
+    return number_table(content.get("offsetTable") or {})

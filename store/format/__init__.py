@@ -1,0 +1,1 @@
+"""Formats of the store files: record codec, properties, and readers and writers of single files."""

@@ -1,0 +1,17 @@
+"""The unit of a consume queue: where one record lies in the commit log, 20 bytes.
+
+    physical offset i64 | total size i32 | tags code i64        big-endian (docs/formats/store-format.md)
+
+A filler stands where a queue has no record; its size is `FILLER_SIZE`.
+"""
+
+import struct
+from typing import Final
+
+from .record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+
+UNIT: Final = struct.Struct(">qiq")
+FILLER_SIZE: Final = 0x7FFFFFFF
+FILLER: Final = (0, FILLER_SIZE, 0)
+#: Transaction states (`sysFlag & TRANSACTION_MASK`) of records that enter no consume queue.
+UNQUEUED: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)

@@ -1,0 +1,1 @@
+"""The message index by key, unique key and tag. Derived data."""

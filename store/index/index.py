@@ -1,0 +1,312 @@
+"""The index: which records carry a key, in a row of files that are filled one after the other.
+
+Derived data, built from the log behind dispatch, in batches: NumPy pays from about a thousand records
+on, and a batch of BATCH_RECORDS takes the loop 2-3 ms. Losing it costs the time of building it again, in
+the background; until then a query finds only what is indexed already. Keys and files stand in
+`format/index_keys.py` and `format/index_file.py` (store format, section 4).
+
+    offset          records before it are indexed; never beyond what was dispatched
+    files           oldest first; only the last one has room
+
+* Starting after a clean stop keeps everything and goes on behind the last indexed record. After an
+  unclean stop every file is deleted that the checkpoint does not vouch for, or that is not full (its
+  slots were in memory); indexing goes on with the last record of what is left, whose entries are then
+  written twice, as Apache's broker does it. A file whose header makes no sense, or that points behind
+  the log's end, is deleted too. With a file go all later ones.
+* A full disk makes the index stand still (`trouble`) until there is room; messages and queues go on.
+  Any other failed write is for the caller: the store becomes read-only.
+
+The loop's thread calls everything but `flush`, which belongs to the flush thread.
+"""
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from ..config.store_config import StoreConfig
+from ..format.disk import NO_SPACE, Disk
+from ..format.index_file import (
+    IndexFile,
+    IndexHeader,
+    IndexLayout,
+    file_name,
+    index_files,
+    read_header,
+)
+from ..log.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from ..format.index_keys import Entries
+    from ..format.index_writer import IndexWriter
+
+logger = logging.getLogger(__name__)
+#: Records of one batch: more do not make it cheaper a record, and the loop waits for it.
+BATCH_RECORDS: Final = 2048
+
+
+class _File:
+    """One file of the row; `header` is kept current for the one that is being filled."""
+
+    __slots__ = ("header", "path")
+
+    def __init__(self, path: str, header: IndexHeader) -> None:
+        self.path = path
+        self.header = header
+
+
+class Index:
+    """Load, recover, then advance and ask; `finish` and `close` at the end."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: StoreConfig,
+        log: CommitLog,
+        disk: Disk,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.offset = 0
+        #: Why nothing is indexed at the moment: the disk is full. "" while there is no trouble.
+        self.trouble = ""
+        self._directory = directory
+        self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+        self._log = log
+        self._disk = disk
+        self._wall_ms = wall_ms
+        self._files: list[_File] = []
+        self._writer: IndexWriter | None = None
+        self._put = 0  # entries from `offset` on that are in a file before `offset` has moved
+        self._full: deque[_File] = deque()  # for the flush thread, oldest first
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read what files there are; changes nothing. Raises OSError, or UnsupportedLayoutError for
+        files of another size. A file that is still empty is not there, and what comes behind it is not
+        believed (see `recover`): a power loss may take the size of one, or bring one back."""
+        paths = index_files(self._directory)
+        whole = itertools.takewhile(os.path.getsize, paths)
+        self._files = [_File(path, read_header(path, self._layout)) for path in whole]
+
+    def recover(self, clean: bool, index_timestamp_ms: int) -> int:
+        """Delete what cannot be trusted, when log and checkpoint are known; set `offset`. Returns
+        the number of files deleted. Raises OSError."""
+        kept = 0
+        for file in self._files:
+            reason = self._doubt(file, clean, index_timestamp_ms)
+            if reason:
+                logger.info("index.dropped file=%s reason=%s", file.path, reason)
+                break
+            kept += 1
+        del self._files[kept:]
+        trusted = {file.path for file in self._files}
+        untrusted = [path for path in index_files(self._directory) if path not in trusted]
+        for path in untrusted:
+            self._disk.unlink(path)
+        self._resume(clean)
+        return len(untrusted)
+
+    def _doubt(self, file: _File, clean: bool, index_timestamp_ms: int) -> str:
+        header = file.header
+        if problem := header.problem(self._layout):
+            return problem
+        if not header.is_empty and header.end_offset >= self._log.end:
+            return f"it points to offset {header.end_offset}, the log ends at {self._log.end}."
+        if not clean and header.end_timestamp_ms > index_timestamp_ms:
+            return "the store was not stopped, and the checkpoint does not vouch for it."
+        if not clean and header.count < self._layout.entries:
+            return "the store was not stopped while this file was being filled."
+        return ""
+
+    def _resume(self, clean: bool) -> None:
+        """After an unclean stop go on with the last indexed record, as the reference does; after a
+        clean one behind its last entry, for a file may have become full in the middle of it."""
+        self.offset, self._put = self._log.start, 0
+        filled = [file for file in self._files if not file.header.is_empty]
+        if not filled or filled[-1].header.end_offset < self.offset:
+            return
+        self.offset = filled[-1].header.end_offset
+        if not clean:
+            return
+        for file in reversed(filled):
+            with IndexFile(file.path, self._layout) as opened:
+                at_end = opened.entries_at_end(self.offset)
+            self._put += at_end
+            if at_end < file.header.count - 1:
+                break
+        entries, end, _ = self._next(self._log.end, 1)
+        if entries is not None and len(entries) <= self._put:
+            self.offset, self._put = end, 0
+
+    def warm_up(self) -> None:
+        """Read the slots of the last file now, not under the first message. Raises OSError."""
+        if self._files and self._files[-1].header.count < self._layout.entries:
+            self._writer_with_room()
+
+    def flush(self, log_flushed: int) -> int:
+        """On the flush thread: make full files durable whose records are; returns the store time
+        up to which the index now is (for the checkpoint), or 0. Raises OSError."""
+        stamp = 0
+        while self._full and self._full[0].header.end_offset < log_flushed:
+            file = self._full[0]
+            try:
+                descriptor = self._disk.open(file.path, os.O_RDWR)
+            except FileNotFoundError:  # retention was faster
+                self._full.popleft()
+                continue
+            try:
+                self._disk.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._disk.sync_directory(self._directory)
+            stamp = file.header.end_timestamp_ms
+            self._full.popleft()
+        return stamp
+
+    def finish(self) -> None:
+        """Write out and flush everything, for a clean stop. Raises OSError.
+
+        What a full disk does not take is deleted instead: the next start builds it again.
+        """
+        self.flush(1 << 62)
+        if self._writer is None:
+            return
+        try:
+            self._writer.write_out()
+            self._writer.sync()
+            self._disk.sync_directory(self._directory)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            logger.warning("index.dropped file=%s reason=%s", self._files[-1].path, error)
+            self._disk.unlink(self._files.pop().path)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # -- building -----------------------------------------------------------------------------
+
+    def advance(self, up_to: int, records_max: int = BATCH_RECORDS) -> int:
+        """Index records that end at or before `up_to`, at most so many; returns how many bytes of
+        the log were covered, 0 if there is nothing to do or no room for it. Raises OSError."""
+        if self.offset < self._log.start:
+            self.offset, self._put = self._log.start, 0
+        begin = self.offset
+        left = records_max
+        try:
+            while left > 0 and self.offset < up_to:
+                before = self.offset
+                left -= self._step(up_to, left)
+                if self.offset == before:
+                    break
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            if not self.trouble:
+                logger.warning("index.stands_still offset=%d reason=%s", self.offset, error)
+            self.trouble = f"The index stands still at offset {self.offset}: {error}."
+            return self.offset - begin
+        if self.trouble and self.offset > begin:
+            logger.info("index.goes_on offset=%d", self.offset)
+            self.trouble = ""
+        return self.offset - begin
+
+    def _step(self, up_to: int, records_max: int) -> int:
+        """Index some records of one segment; returns how many."""
+        entries, end, records = self._next(up_to, records_max)
+        if entries is not None:
+            self._put_entries(entries)
+        elif end > self.offset:
+            self._put = 0
+        self.offset = end
+        return records
+
+    def _next(self, up_to: int, records_max: int) -> tuple["Entries | None", int, int]:
+        """Entries of the records at `offset`, the offset behind them, and how many records."""
+        from ..format.index_keys import entries_of
+        from .columns import next_columns
+
+        segment = self._log.segment_at(self.offset)
+        position = self.offset - segment.start
+        limit = min(up_to - segment.start, segment.size)
+        with segment.hold() as data:
+            columns, end = next_columns(data, segment.start, position, limit, records_max)
+            if columns is None:
+                return None, segment.start + end, 0
+            return entries_of(data, columns), segment.start + end, len(columns)
+
+    def _put_entries(self, entries: "Entries") -> None:
+        """Put all of them, the rest of what fits no more into the next file; those that went in
+        before a write failed are not put again."""
+        at = min(self._put, len(entries))
+        while at < len(entries):
+            writer = self._writer_with_room()
+            end = min(at + writer.room, len(entries))
+            writer.put(entries, at, end)
+            at = self._put = end
+        self._put -= at
+
+    def _writer_with_room(self) -> "IndexWriter":
+        from ..format.index_writer import IndexWriter
+
+        writer = self._writer
+        if writer is None and self._files:
+            last = self._files[-1]
+            if last.header.count < self._layout.entries:
+                writer = IndexWriter(last.path, self._layout, last.header, self._disk, create=False)
+                self._writer = writer
+        if writer is not None and not writer.room:
+            writer.write_out()
+            writer.close()
+            self._full.append(self._files[-1])
+            self._writer = writer = None
+        if writer is None:
+            writer = self._new_file()
+        return writer
+
+    def _new_file(self) -> "IndexWriter":
+        from ..format.index_writer import IndexWriter
+
+        os.makedirs(self._directory, exist_ok=True)
+        last = self._files[-1] if self._files else None
+        header = last.header.follower() if last else IndexHeader()
+        name = file_name(self._wall_ms(), os.path.basename(last.path) if last else "")
+        path = os.path.join(self._directory, name)
+        self._writer = IndexWriter(path, self._layout, header, self._disk, create=True)
+        self._files.append(_File(path, header))
+        return self._writer
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets of entries with this hash, newest first; see `IndexFile.find`."""
+        writer = self._writer
+        for file in reversed(self._files[:]):
+            header = file.header
+            if header.is_empty or header.begin_timestamp_ms > end_ms:
+                continue
+            if header.end_timestamp_ms < begin_ms:
+                return
+            with IndexFile(file.path, self._layout) as opened:
+                if writer is not None and header is writer.header:
+                    first = writer.slot(hash_)
+                    yield from opened.find(hash_, begin_ms, end_ms, header=header, first=first)
+                else:
+                    yield from opened.find(hash_, begin_ms, end_ms)
+
+    # -- retention ----------------------------------------------------------------------------
+
+    def trim(self, log_start: int) -> int:
+        """Delete the oldest file if all its records are gone; never the last file, and one a call,
+        because a file of 420 MB takes a while. Returns the number of files deleted (0 or 1)."""
+        if len(self._files) < 2 or self._files[0].header.end_offset >= log_start:
+            return 0
+        file = self._files.pop(0)
+        logger.info("index.expired file=%s", file.path)
+        self._disk.unlink(file.path)
+        return 1

@@ -1,0 +1,1 @@
+"""The commit log: segments, allocation, memory, and the pool of write buffers."""

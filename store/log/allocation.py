@@ -1,0 +1,201 @@
+"""Segments made ahead by a thread, so that a roll-over finds the next one ready.
+
+How many is the log's choice (`CommitLog`), two at most. They are made one behind the other, the next
+only when the one before it is there, so that a crash never leaves a gap between files.
+
+A failure is not remembered for long. Whoever asks again causes another try, but none that is bound to
+fail: with too little free space nothing is made and removed, and after another failure some calls
+pass without a try. So a store that met a full disk goes on by itself when somebody deletes something.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..format.disk import Disk
+from ..format.errors import StoreError
+from ..format.layout import file_name
+from .memory import advise_random, advise_soon, lock
+from .segment import Segment, no_room
+
+#: How long a roll-over waits for a segment that is being made (store format, section 8).
+WAIT_SECONDS: Final = 5.0
+#: Calls of `prepare` that pass without a try after a failure: each try costs a thread and a file.
+_CALLS_AFTER_FAILURE: Final = 256
+_NONE: Final = -1
+
+
+class SegmentAllocator:
+    """Hands out segments by start offset; called from the thread that writes the log.
+
+    `create(start)` runs on the allocator's thread, or on the caller's when nothing was prepared.
+    `has_room(start)` says whether it is worth trying.
+    """
+
+    def __init__(self, create: Callable[[int], Segment], has_room: Callable[[int], bool]) -> None:
+        self._create = create
+        self._has_room = has_room
+        self._changed = threading.Condition()
+        self._making = _NONE
+        self._ready: dict[int, Segment] = {}
+        self._chores: deque[Callable[[], object]] = deque()
+        self._thread: threading.Thread | None = None
+        self._pause = 0
+
+    def prepare(self, starts: Sequence[int]) -> bool:
+        """Have the segments at `starts` made, one at a time; whether all of them are ready."""
+        missing = [start for start in starts if start not in self._ready]
+        if not missing:
+            return True
+        if self._making != _NONE:
+            return False
+        if self._pause:
+            self._pause -= 1
+        elif self._has_room(missing[0]):
+            with self._changed:
+                self._making = missing[0]
+                self._wake()
+        return False
+
+    def run_later(self, chore: Callable[[], object]) -> None:
+        """Call `chore`, which does not fail, on the thread: work that must not hold the writer up."""
+        with self._changed:
+            self._chores.append(chore)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="store-allocate", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        """Until there is nothing more to do; the next call that has work starts a new thread."""
+        while True:
+            with self._changed:
+                chore = self._chores.popleft() if self._chores else None
+                start = self._making
+                if chore is None and start == _NONE:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+            if chore is not None:
+                chore()
+            else:
+                self._make(start)
+
+    def _make(self, start: int) -> None:
+        segment: Segment | None = None
+        try:
+            segment = self._create(start)
+        except Exception:  # whatever it is: `take` tries again on its own thread, and meets it too
+            self._pause = _CALLS_AFTER_FAILURE
+        with self._changed:
+            if segment is not None:
+                self._ready[start] = segment
+            self._making = _NONE
+            self._changed.notify_all()
+
+    def take(self, start: int) -> Segment:
+        """The segment at `start`. Raises DiskFullError or StoreError; nothing is left behind then."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._making != start, WAIT_SECONDS):
+                raise StoreError(f"The segment at {start} is still being allocated; try again.")
+            segment = self._ready.pop(start, None)
+        if segment is None:
+            self.discard()  # nothing may stand behind the one that is missing
+            segment = self._create(start)
+        self._pause = 0
+        return segment
+
+    def discard(self) -> None:
+        """Remove what was made ahead and not used."""
+        for segment in self._take_all():
+            segment.remove()
+
+    def abandon(self) -> None:
+        """Close what was made ahead and leave its files."""
+        for segment in self._take_all():
+            segment.close()
+
+    def _take_all(self) -> list[Segment]:
+        """What is ready when the thread has ended its work, the last one first."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._thread is None)
+            ready, self._ready = self._ready, {}
+        return [ready[start] for start in sorted(ready, reverse=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOptions:
+    """How new segments are prepared; all off by default."""
+
+    warm: bool = False  #: fill them with zeros, then ask for the pages
+    pages_a_flush: int = 4096  #: while warming, with `flush_warm`
+    flush_warm: bool = False
+    lock: bool = False  #: mlock
+    read_ahead: bool = True
+
+
+class SegmentMaker:
+    """Makes one segment, on whichever thread: the place, the space, the memory."""
+
+    def __init__(
+        self,
+        directories: Sequence[str],
+        segment_bytes: int,
+        disk: Disk,
+        options: SegmentOptions,
+        is_full: Callable[[str], bool],
+    ) -> None:
+        self._directories = directories
+        self._segment_bytes = segment_bytes
+        self._disk = disk
+        self.options = options
+        self._is_full = is_full
+
+    def has_room(self, start: int) -> bool:
+        """Whether it is worth trying: a failed try makes a file, fills the disk and removes it."""
+        try:
+            free = self._disk.free_bytes(self._directory_for(start))
+        except OSError:
+            return True  # whoever makes the file meets the reason
+        return free >= self._segment_bytes
+
+    def create(self, start: int) -> Segment:
+        """Raises DiskFullError or StoreError; nothing is left behind then."""
+        path = os.path.join(self._directory_for(start), file_name(start))
+        if not self.has_room(start):
+            raise no_room(path, self._segment_bytes)
+        segment = Segment.create(path, start, self._segment_bytes, self._disk)
+        if self.options.warm:
+            segment.warm(self.options.pages_a_flush, self.options.flush_warm)
+            advise_soon(segment.map)
+        self.lock(segment)
+        self.advise(segment)
+        return segment
+
+    def advise(self, segment: Segment) -> None:
+        if not self.options.read_ahead:
+            advise_random(segment.map)
+
+    def lock(self, segment: Segment) -> None:
+        """Keep the pages of the segment, if that is asked for and allowed."""
+        if self.options.lock and not segment.locked and not segment.map.closed:
+            segment.locked = lock(segment.map)
+
+    def _directory_for(self, start: int) -> str:
+        return directory_for(start, self._segment_bytes, self._directories, self._is_full)
+
+
+def directory_for(
+    start: int, size: int, directories: Sequence[str], is_full: Callable[[str], bool]
+) -> str:
+    """Where the segment at `start` goes: the directories that may be written take turns by the
+    number of the file; full ones are passed over while another has room (store format, section 8).
+    """
+    writable = sorted(directories)
+    usable = [path for path in writable if not is_full(path)] or writable
+    return usable[start // size % len(usable)]

@@ -1,0 +1,399 @@
+"""The commit log: segments in a row, records one behind the other. This is the truth.
+
+    offset 0            size              2 * size
+    | record record ... blank | record ... blank | record ... (zeros) |
+
+A record never crosses a segment. It is put into a segment only if 8 bytes remain behind it; else a
+blank record (bytes that remain, magic) ends the segment and the next one begins (store format,
+section 2.6). The next segment is there before the blank is written, so a full disk leaves the log as
+it was. Segments may lie in several directories (section 8, `directory_for`).
+
+`end` is the end of the last whole record; readers stop at `readable_end`, which is before it while
+the transient pool holds records back. `received_end` is beyond `end` only while a follower holds a
+part of a record. All move after the bytes are there. One thread writes; the flush and commit threads
+read the ends and the list of segments, which is replaced, never changed, when its first one goes.
+
+Segments are made ahead (allocation.py). A log that has never filled half a segment reserves one, a
+log of several has the next one ready, and the one behind that too when its last is half full: a
+small idle cluster does not reserve 3 GiB a broker, and a busy one never waits for a file.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ..config.store_config import StoreConfig
+from ..format.disk import Disk
+from ..format.errors import (
+    CorruptLogError,
+    OffsetOutOfRangeError,
+    RecordFormatError,
+    StoreError,
+)
+from ..format.layout import list_files
+from ..format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ..scan.single import inspect
+from .allocation import SegmentAllocator, SegmentMaker, SegmentOptions
+from .memory import unlock
+from .reading import LogReading
+from .segment import Segment
+from .transient_pool import TransientPool
+
+_NEVER: Final = 1 << 62
+
+
+class CommitLog(LogReading):
+    """Append-only bytes [start, end) over segments of one size."""
+
+    def __init__(
+        self,
+        directories: str | Sequence[str],
+        segment_bytes: int,
+        disk: Disk,
+        *,
+        read_only: Sequence[str] = (),
+        options: SegmentOptions | None = None,
+    ) -> None:
+        everywhere = (directories,) if isinstance(directories, str) else tuple(directories)
+        #: Where segments lie; new ones go to those that are not read-only.
+        self.directories = everywhere + tuple(p for p in read_only if p not in everywhere)
+        self.writable_directories = tuple(p for p in everywhere if p not in read_only)
+        self.segment_bytes = segment_bytes
+        self.segments: list[Segment] = []
+        self.tail: Segment | None = None  #: the last of `segments`
+        self.end = 0
+        self.readable_end = 0
+        #: Of the last record; later records never get an earlier one, so that time is searchable.
+        self.last_store_timestamp_ms = 0
+        #: Whether a directory should get no new segment; asked on the allocator's thread too.
+        self.is_full: Callable[[str], bool] = lambda _path: False
+        self.pool: TransientPool | None = None
+        #: Called with the new `readable_end` by whichever thread committed.
+        self.on_committed: Callable[[int], None] | None = None
+        self._raw_end = 0
+        self._readable_store_timestamp_ms = 0
+        self._look_ahead_at = _NEVER
+        self._disk = disk
+        self._maker = SegmentMaker(
+            self.writable_directories,
+            segment_bytes,
+            disk,
+            options or SegmentOptions(),
+            self._asks_full,
+        )
+        self._allocator = SegmentAllocator(self._maker.create, self._maker.has_room)
+
+    @classmethod
+    def of(cls, config: StoreConfig, disk: Disk) -> "CommitLog":
+        """The log that the configuration describes."""
+        options = SegmentOptions(
+            warm=config.warm_maped_file_enable,
+            pages_a_flush=config.flush_least_pages_when_warm_maped_file,
+            flush_warm=config.sync_flush,
+            lock=config.lock_maped_file_enable,
+            read_ahead=config.data_read_ahead_enable,
+        )
+        log = cls(
+            [str(path) for path in config.commit_log_directories],
+            config.mapped_file_size_commit_log,
+            disk,
+            read_only=[str(path) for path in config.read_only_directories],
+            options=options,
+        )
+        if config.transient_store_pool_enable:
+            log.pool = TransientPool(
+                config.transient_store_pool_size,
+                config.mapped_file_size_commit_log,
+                fail_fast=config.fast_fail_if_no_buffer_in_store_pool,
+                later=log._allocator.run_later,
+            )
+        return log
+
+    # -- files --------------------------------------------------------------------------------
+
+    def load(self) -> str:
+        """Map all segments; returns the path of an unfinished last file (see format/layout.py) or ""."""
+        files = list_files(self.directories, self.segment_bytes, "mappedFileSizeCommitLog")
+        segments = []
+        for start, path in zip(files.starts, files.paths, strict=True):
+            read_only = os.path.dirname(path) not in self.writable_directories
+            segments.append(
+                Segment.open(path, start, self.segment_bytes, self._disk, read_only=read_only)
+            )
+            self._maker.advise(segments[-1])
+        self._set_segments(segments)
+        self._set_end(self.tail.end if self.tail else 0)
+        self._raw_end = self.end
+        return files.unfinished
+
+    def _asks_full(self, path: str) -> bool:
+        return self.is_full(path)
+
+    def begin_writing(self) -> None:
+        """Ready for the first append. Raises StoreError when a directory cannot be made."""
+        tail = self.tail
+        if tail is not None and not tail.writable and self.end < tail.end:
+            raise StoreError(
+                f"The last segment {tail.path} cannot be written, and it takes the next messages. "
+                "Make it writable; readOnlyCommitLogStorePaths is for directories of full segments."
+            )
+        if tail is not None and self._maker.options.lock:  # reading its pages in may take a while
+            self._allocator.run_later(lambda: self._maker.lock(tail))
+        for path in self.writable_directories:
+            try:
+                os.makedirs(path, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"The directory {path} cannot be made: {error}.") from error
+
+    def add_segment(self, start: int) -> Segment:
+        """The next segment, ready for use. Raises DiskFullError or StoreError, nothing changed."""
+        buffer = self.pool.borrow() if self.pool is not None else None
+        try:
+            segment = self._allocator.take(start)
+        except StoreError:
+            if self.pool is not None and buffer is not None:
+                self.pool.give_back(buffer)
+            raise
+        if buffer is not None:
+            segment.lend(buffer)
+        if not self.segments:
+            self._set_end(start)
+            self._raw_end = start
+        self._set_segments([*self.segments, segment])
+        return segment
+
+    def _set_segments(self, segments: list[Segment]) -> None:
+        self.segments = segments
+        self.tail = segments[-1] if segments else None
+        self._look_ahead_at = 0
+
+    def _set_end(self, end: int) -> None:
+        """Where the last whole record ends; what is there can be read."""
+        self.end = self.readable_end = end
+
+    def note_written(self, store_timestamp_ms: int) -> None:
+        """Records up to `end` were written. Has the next segments made when it is time."""
+        self.last_store_timestamp_ms = store_timestamp_ms
+        if self.end >= self._look_ahead_at:
+            self._look_ahead()
+        if self.pool is not None:
+            self.pool.wake(self.end - self.readable_end)
+
+    def _look_ahead(self) -> None:
+        tail = self.segments[-1]
+        half = tail.start + tail.size // 2 + 1
+        count = (len(self.segments) > 1) + (self.end >= half)
+        if self._allocator.prepare([tail.end + i * tail.size for i in range(count)]):
+            self._look_ahead_at = _NEVER if self.end >= half else half
+
+    def discard_prepared(self) -> None:
+        """Remove what was made ahead, so that a stopped store ends with its records."""
+        self._allocator.discard()
+
+    def drop_first(self, *, unlink: bool = True) -> Segment:
+        """Take the first segment out of the log; `start` moves behind it. Its file is deleted here,
+        or with `unlink` false by the caller, on a thread, with `Segment.remove`. Views that are held
+        keep their bytes until they are released.
+
+        Raises StoreError for the last segment, and for one that is not on the disk yet.
+        """
+        if len(self.segments) < 2:
+            raise StoreError("The last segment of the log is never deleted: offsets begin there.")
+        first = self.segments[0]
+        if first.flushed < first.size:
+            raise StoreError(f"The segment {first.path} was not flushed yet; delete it later.")
+        self.segments = self.segments[1:]
+        if unlink:
+            first.remove()
+        return first
+
+    def close(self) -> None:
+        """Unmap. Segments that were made ahead stay, as after a kill; recovery removes them."""
+        self._allocator.abandon()
+        for segment in self.segments:
+            segment.take_back()
+            segment.close()
+        self._set_segments([])
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    # -- places -------------------------------------------------------------------------------
+
+    @property
+    def received_end(self) -> int:
+        return max(self._raw_end, self.end)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def roll(self) -> Segment:
+        """End the current segment with a blank and go on in the next.
+
+        Raises DiskFullError or StoreError, with nothing written.
+        """
+        current = self.segments[-1]
+        position = self.end - current.start
+        following = self.add_segment(current.end)
+        current.write(position, BLANK.pack(current.size - position, MAGIC_BLANK))
+        current.written = current.size
+        self.end = following.start
+        if self.pool is None:
+            self.readable_end = self.end
+        if current.locked:  # nobody writes there any more
+            current.locked = False
+            self._allocator.run_later(lambda: unlock(current.map))
+        return following
+
+    def write(self, data: bytes) -> None:
+        """Put whole records at `end`, which must fit the last segment. Raises OSError, with `end`
+        where it was."""
+        segment = self.segments[-1]
+        segment.write(self.end - segment.start, data)
+        self.end += len(data)
+        if self.pool is None:
+            self.readable_end = self.end
+
+    def mark_unfit(self) -> None:
+        """End the whole of an empty last segment with a blank, as Apache's broker does with a record
+        that fits no segment. The blank does not count: the next record takes its place, and so it
+        is after a restart (store format, section 2.6). Raises OSError."""
+        segment = self.segments[-1]
+        assert self.end == segment.start
+        segment.write(0, BLANK.pack(segment.size, MAGIC_BLANK))
+        segment.written = 0
+
+    def commit(self) -> None:
+        """With the transient pool: copy what its buffers hold into the files; readers see it then.
+
+        Any thread, one at a time. Raises OSError, now and ever after: what a failed write left
+        behind is unknown, so it is never tried again.
+        """
+        pool = self.pool
+        if pool is None:
+            return
+        with pool.commit_lock:
+            pool.check()
+            store_timestamp_ms = self.last_store_timestamp_ms  # before `end`: never too late
+            end = self.end
+            try:
+                for segment in self.segments_between(self.readable_end, end):
+                    if segment.commit():
+                        pool.give_back(segment.take_back())
+            except OSError as error:
+                pool.failure = str(error)
+                raise
+            self._readable_store_timestamp_ms = store_timestamp_ms
+            moved = end > self.readable_end
+            self.readable_end = end
+        if moved and self.on_committed is not None:
+            self.on_committed(end)
+
+    @property
+    def readable_store_timestamp_ms(self) -> int:
+        """Store time of a record that can be read; none that can be read has a later one, but for
+        those of the last moment."""
+        return (
+            self.last_store_timestamp_ms if self.pool is None else self._readable_store_timestamp_ms
+        )
+
+    def leave_pool(self) -> None:
+        """Write directly from now on (a follower's bytes are judged where they lie)."""
+        pool = self.pool
+        if pool is not None:
+            self.commit()
+            for segment in self.segments:
+                segment.take_back()
+            self.pool = None
+            pool.close()
+
+    def append_raw(self, offset: int, data: bytes) -> int:
+        """Append bytes as they lie on the leader; returns the new `end`.
+
+        They must begin at `received_end`, or at `end`: then a part of a record that is there is
+        dropped first (an empty log begins at any segment's start). Raises
+        OffsetOutOfRangeError; DiskFullError with nothing taken beyond the full segment; and
+        CorruptLogError, after which `received_end` is back at `end`.
+        """
+        self.leave_pool()
+        if not self.segments and offset % self.segment_bytes == 0 and data:
+            self.add_segment(offset)
+        if offset == self.end < self.received_end:
+            # The leader begins the record again that a broken stream had left half sent.
+            self.drop_part()
+        if offset != self.received_end:
+            raise OffsetOutOfRangeError(offset, self.received_end, self.received_end)
+        view = memoryview(data)
+        while view:
+            segment = self.segments[-1]
+            if self.received_end == segment.end:
+                segment = self.add_segment(segment.end)
+            position = self.received_end - segment.start
+            part = view[: segment.size - position]
+            segment.write(position, part)
+            self._raw_end = segment.start + segment.written
+            view = view[len(part) :]
+            self._take_whole_records(segment)
+        if self.segments and data:
+            self.note_written(self.last_store_timestamp_ms)
+        return self.end
+
+    def _take_whole_records(self, segment: Segment) -> None:
+        """Move `end` over every record of `segment` that is there in full."""
+        with segment.hold() as data:
+            limit = self.received_end - segment.start
+            position = self.end - segment.start
+            while limit - position >= BLANK_BYTES:
+                size, magic = BLANK.unpack_from(data, position)
+                known = magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
+                if known and limit < position + size <= segment.size:
+                    break  # the rest is still to come
+                try:
+                    found = inspect(data, position, segment.start, check_crc=False)
+                except RecordFormatError as error:
+                    self._drop_part(segment, position)
+                    raise CorruptLogError(
+                        segment.path, segment.start + position, str(error)
+                    ) from None
+                position += found.size
+                if not found.blank:
+                    self.last_store_timestamp_ms = found.store_timestamp_ms
+            self._set_end(segment.start + position)
+
+    def drop_part(self) -> None:
+        """Forget what was received of a record that never became whole. Raises OSError."""
+        if self._raw_end > self.end:
+            segment = self.segment_at(self.end)
+            self._drop_part(segment, self.end - segment.start)
+
+    def _drop_part(self, segment: Segment, position: int) -> None:
+        self._set_end(segment.start + position)
+        segment.write(position, bytes(segment.written - position))
+        segment.written = position
+        self._raw_end = self.end
+
+    def cut(self, end: int) -> int:
+        """Forget everything behind `end`: later segments are removed, the rest of its own is
+        zeroed. Returns the number of segments removed. Durable on return: what was cut must not come
+        back after a power loss, behind other records. Raises OSError.
+
+        A segment that begins exactly at `end` (behind a blank) stays: it is the next to fill. Only
+        for recovery, before anyone reads.
+        """
+        kept = [segment for segment in self.segments if segment.start <= end]
+        behind = self.segments[len(kept) :]
+        for segment in reversed(behind):
+            segment.remove()
+        for folder in {os.path.dirname(segment.path) for segment in behind}:
+            self._disk.sync_directory(folder)
+        self._set_segments(kept)
+        if kept:
+            last = kept[-1]
+            position = end - last.start
+            stop = last.used_end(position)
+            if stop > position:
+                last.zero(position, stop)
+                last.flush(position)
+            last.written = last.flushed = position
+        self._set_end(end)
+        self._raw_end = end
+        return len(behind)

@@ -1,0 +1,183 @@
+"""The transient store pool: buffers outside of Python's heap that take the writes of the log.
+
+    append -> buffer            nobody but the writer sees it
+    commit -> page cache        readable, survives the process      every 200 ms, or at 4 pages
+    flush  -> disk              survives power loss
+
+With it an append never meets the page cache, whose locks and write-back may make a plain write wait.
+The price: what was acknowledged and not committed is lost with the process (up to about 200 ms of
+messages), not only with the power. It has as many buffers as the option says, each as large as a
+segment, locked in memory where that is allowed; they are made when first needed. A buffer comes back
+when its segment is full and committed. Only new segments get one: what was there at the start is
+written directly; so is a segment that finds none free, unless `fastFailIfNoBufferInStorePool` makes
+that a refusal. (store format, sections 7.1, 7.2 and 8)
+
+A failed commit is never tried again, like a failed flush: the store becomes read-only.
+"""
+
+import contextlib
+import errno
+import mmap
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from ..config.store_config import StoreConfig
+from ..format.errors import NoBufferError
+from .memory import lock
+
+_PAGE_BYTES = 4096
+
+
+class TransientPool:
+    """The buffers. `borrow` is the writer's; `give_back` also the commit thread's."""
+
+    def __init__(
+        self,
+        buffers: int,
+        buffer_bytes: int,
+        *,
+        fail_fast: bool,
+        later: Callable[[Callable[[], object]], object] = lambda chore: chore(),
+    ) -> None:
+        self.commit_lock = threading.Lock()  #: held by whoever commits
+        self.failure = ""  #: why committing failed; then nobody may
+        self.on_wake: Callable[[int], None] | None = None
+        self._bytes = buffer_bytes
+        self._fail_fast = fail_fast
+        self._later = later  # locking brings every page in: not on the thread that appends
+        self._unmade = buffers
+        self._free: list[memoryview] = []
+        self._maps: list[mmap.mmap] = []
+
+    def borrow(self) -> memoryview | None:
+        """A buffer; None when all are in use. Raises NoBufferError then, if that is asked for."""
+        if self._free:
+            return self._free.pop()
+        if self._unmade:
+            self._unmade -= 1
+            made = mmap.mmap(-1, self._bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._later(partial(lock, made))
+            self._maps.append(made)
+            return memoryview(made)
+        if self._fail_fast:
+            raise NoBufferError(
+                "No buffer of the transient store pool is free: the disk is slower than the "
+                "senders. Raise transientStorePoolSize or switch fastFailIfNoBufferInStorePool off."
+            )
+        return None
+
+    def give_back(self, buffer: memoryview | None) -> None:
+        if buffer is not None:
+            self._free.append(buffer)
+
+    @property
+    def available(self) -> int:
+        """Buffers that a new segment could get."""
+        return len(self._free) + self._unmade
+
+    def check(self) -> None:
+        """Raises OSError if a commit has failed before."""
+        if self.failure:
+            raise OSError(errno.EIO, f"committing has failed before ({self.failure})")
+
+    def wake(self, uncommitted: int) -> None:
+        if self.on_wake is not None:
+            self.on_wake(uncommitted)
+
+    def close(self) -> None:
+        """Give the memory back. Only when no segment has a buffer any more."""
+        for buffer in self._free:
+            buffer.release()
+        for made in self._maps:
+            with contextlib.suppress(BufferError):  # never given back: it goes with its last user
+                made.close()
+        self._free, self._maps = [], []
+
+
+class Committing(Protocol):
+    """What the commit thread needs of the log."""
+
+    end: int
+    readable_end: int
+    pool: TransientPool | None
+
+    def commit(self) -> None: ...
+
+
+class LogCommitter:
+    """The commit thread: every interval, and when enough pages wait."""
+
+    def __init__(
+        self,
+        log: Committing,
+        *,
+        interval_ms: int,
+        least_pages: int,
+        thorough_ms: int,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_ms / 1000
+        self._least_bytes = least_pages * _PAGE_BYTES
+        self._thorough_every = max(thorough_ms // interval_ms, 1)
+        self._on_failed = on_failed
+        self._condition = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="store-commit-log", daemon=True)
+
+    @classmethod
+    def of(
+        cls,
+        log: Committing,
+        config: StoreConfig,
+        on_failed: Callable[[str], None],
+    ) -> "LogCommitter":
+        return cls(
+            log,
+            interval_ms=config.commit_interval_commit_log,
+            least_pages=config.commit_commit_log_least_pages,
+            thorough_ms=config.commit_commit_log_thorough_interval,
+            on_failed=on_failed,
+        )
+
+    def start(self) -> None:
+        if self._log.pool is not None:
+            self._log.pool.on_wake = self.wake
+        self._thread.start()
+
+    def wake(self, uncommitted: int) -> None:
+        """The writer's news: so many bytes wait in buffers."""
+        if uncommitted >= self._least_bytes:
+            with self._condition:
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """Commit what is left, unless a commit failed, and end the thread."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            ticks = 0
+            while not self._stopping:
+                with self._condition:
+                    if not self._stopping and self._waiting < self._least_bytes:
+                        woken = self._condition.wait(self._interval_s)
+                        ticks += not woken
+                if self._waiting >= self._least_bytes or ticks >= self._thorough_every:
+                    ticks = 0
+                    self._log.commit()
+            self._log.commit()
+        except OSError as error:
+            self._on_failed(f"Writing the commit log failed: {error}.")
+        except BaseException as error:
+            self._on_failed(f"The commit thread ended: {error!r}.")
+            raise
+
+    @property
+    def _waiting(self) -> int:
+        return self._log.end - self._log.readable_end

@@ -1,0 +1,104 @@
+"""Whether the store takes messages, and if not, why: one sentence, changed by any thread.
+
+    not started / closed   nothing is taken
+    broken                 for good, until the store is opened again: a flush, a log write or a queue
+                           write failed, and nobody knows what the disk has
+    paused                 for now: there is no room. Nothing failed half way, so it ends by itself;
+                           each cause comes and goes on its own
+
+`refusal` is what writers look at; it is "" while messages are taken. Reading never depends on it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..format.disk import NO_SPACE
+
+logger = logging.getLogger(__name__)
+
+_NOT_STARTED = "The store was not started."
+_CLOSED = "The store is closed."
+
+
+@contextmanager
+def suppress_no_space() -> Iterator[None]:
+    """For what is good to have and not needed: a full disk does not stop it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+
+
+class WriteGate:
+    """The one place that knows; `on_refused` and `on_resumed` run on the thread that changes it."""
+
+    def __init__(self) -> None:
+        #: Why nothing is taken, or "".
+        self.refusal = _NOT_STARTED
+        #: True once the store is read-only until it is opened again.
+        self.broken = False
+        #: Called once, with the sentence, when the store breaks.
+        self.on_refused: Callable[[str], None] | None = None
+        #: Called when the last pause ended.
+        self.on_resumed: Callable[[], None] | None = None
+        self._started = False
+        self._pauses: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        return self.refusal == _CLOSED
+
+    @property
+    def paused(self) -> bool:
+        """Nothing is taken for now, and reading what there is goes on."""
+        return bool(self._pauses) and not self.broken and self._started and not self.closed
+
+    def start(self) -> None:
+        with self._lock:
+            self._started = True
+            self._say()
+
+    def close(self) -> None:
+        with self._lock:
+            self.refusal = _CLOSED
+
+    def refuse(self, reason: str) -> None:
+        """Take nothing any more; the first reason stays."""
+        with self._lock:
+            if self.broken or self.closed:
+                return
+            self.broken = True
+            self.refusal = f"The store is read-only: {reason} Repair the disk and restart."
+        logger.error("store.read_only reason=%s", reason)
+        if self.on_refused is not None:
+            self.on_refused(self.refusal)
+
+    def pause(self, cause: str, reason: str) -> None:
+        """Take nothing until this cause ends; `reason` is a sentence."""
+        with self._lock:
+            new = cause not in self._pauses
+            self._pauses[cause] = reason
+            self._say()
+        if new:
+            logger.warning("store.paused cause=%s reason=%s", cause, reason)
+
+    def resume(self, cause: str) -> None:
+        """This cause has ended; does nothing if there was none."""
+        with self._lock:
+            ended = self._pauses.pop(cause, None) is not None
+            self._say()
+            free = ended and not self._pauses
+        if ended:
+            logger.warning("store.resumed cause=%s", cause)
+        if free and self.on_resumed is not None:
+            self.on_resumed()
+
+    def _say(self) -> None:
+        if self.broken or self.closed or not self._started:
+            return
+        reason = next(iter(self._pauses.values()), "")
+        self.refusal = reason and f"{reason} Messages are refused until there is room."

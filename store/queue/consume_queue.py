@@ -1,0 +1,392 @@
+"""One consume queue: where the records of one topic and queue lie in the log. Derived data.
+
+    unit k at byte 20 * k:   physical offset i64 | total size of the record i32 | tags code i64
+
+The files are sparse and of one size; unit k lies in the file that starts at 20 * k rounded down to it
+(store format, sections 3.1, 3.4-3.7). All zeros means that nothing was written there. Where a queue
+begins above 0 or skips offsets, filler units (0, 0x7FFFFFFF, 0) stand in the gap. Losing a queue
+costs a walk over the log at the next start, nothing else.
+
+New units wait in `tail` until `QueueTable.write_out` puts many of them into the file at once; readers
+see them there. `max_offset` is the end of what readers see, `next_offset` the offset that the next
+append gets.
+
+There may be 80,000 of them, so an object is small (about 500 bytes with its names), loading reads a
+queue once, and what loading saw of the first and the last unit is kept.
+"""
+
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Final
+
+from ..config.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
+from ..format.layout import file_name
+from ..format.queue_ext import QueueExt
+from ..format.queue_files import QueueFiles
+from ..format.queue_unit import FILLER, FILLER_SIZE, UNIT
+from ..format.record import topic_field
+
+assert UNIT.size == UNIT_BYTES
+#: Gaps are filled in steps, so that a wide one needs no wide buffer.
+_FILL_UNITS: Final = 4096
+#: Units encoded with one call.
+_PACK_UNITS: Final = 256
+#: Files up to this size are looked at as a whole while loading: one read a queue.
+WHOLE_FILE_BYTES: Final = 65_536
+_FILLER_BYTES: Final = UNIT.pack(*FILLER)
+_PLACE_MAX: Final = (1 << 63) - 1
+_NO_PATH: Final = (-1, "")
+
+
+@lru_cache(maxsize=_PACK_UNITS + 1)
+def _units(count: int) -> struct.Struct:
+    return struct.Struct(">" + "qiq" * count)
+
+
+def pack_units(flat: list[int]) -> bytes:
+    """Encode [physical offset, size, tags code, physical offset, ...]."""
+    step = 3 * _PACK_UNITS
+    parts = (flat[at : at + step] for at in range(0, len(flat), step))
+    return b"".join([_units(len(part) // 3).pack(*part) for part in parts])
+
+
+class ConsumeQueue:
+    """Units [min_offset, max_offset) of one queue."""
+
+    __slots__ = (
+        "_files",
+        "_first_at",
+        "_first_place",
+        "_known_at",
+        "_known_end",
+        "_path",
+        "disbelieved",
+        "ext",
+        "files_begin",
+        "files_end",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "tail",
+        "tail_first",
+        "topic",
+        "topic_field",
+        "topic_magic",
+        "written_end",
+    )
+
+    def __init__(self, topic: str, queue_id: int, files: QueueFiles) -> None:
+        self.topic = topic
+        self.topic_magic, self.topic_field = topic_field(topic)
+        self.queue_id = queue_id
+        self.files_begin = 0  #: byte at which the first file starts
+        self.files_end = 0  #: byte behind the last file; equal: there is none
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        #: Units [tail_first, max_offset): physical offset, size, tags code, physical offset, ...
+        self.tail: list[int] = []
+        self.tail_first = 0
+        self.written_end = 0  #: units before it are in the files; a flush thread moves it
+        self.disbelieved = False  #: loading found units that the log does not confirm
+        self.ext: QueueExt | None = None  #: set when it is first needed
+        self._files = files
+        self._path = _NO_PATH  # of the file that was used last; replaced as one, by any thread
+        # Seen last: the place in the log of unit `_first_at`, the end in the log of unit
+        # `_known_at - 1`; -1 where there is none.
+        self._first_at = self._known_at = -1
+        self._first_place = self._known_end = -1
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self._files.directory, self.topic, str(self.queue_id))
+
+    @property
+    def starts(self) -> range:
+        """Start bytes of the files there are, ascending."""
+        return range(self.files_begin, self.files_end, self._files.size)
+
+    def _path_of(self, start: int) -> str:
+        known = self._path
+        if known[0] != start:
+            known = self._path = (start, os.path.join(self.directory, file_name(start)))
+        return known[1]
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def put(self, flat: list[int]) -> None:
+        """Add units [physical offset, size, tags code, ...], visible at once. Their files are made
+        when the units are written."""
+        end = self.max_offset + len(flat) // 3
+        if end * UNIT_BYTES > self.files_end:
+            self._reach(end * UNIT_BYTES)
+        self.tail += flat
+        self.max_offset = end
+
+    def _reach(self, end: int) -> None:
+        size = self._files.size
+        if self.files_begin == self.files_end:
+            position = self.max_offset * UNIT_BYTES
+            self.files_begin = position - position % size
+        self.files_end = end + -end % size
+
+    def leap(self, number: int) -> None:
+        """Go on at unit `number`: fillers stand in the gap, from the start of the unit's file in an
+        empty queue, else from where the queue ends."""
+        if self.files_begin == self.files_end:
+            assigned = self.next_offset
+            position = number * UNIT_BYTES
+            self._begin_at((position - position % self._files.size) // UNIT_BYTES)
+            self.next_offset = assigned
+            self.min_offset = number
+        while self.max_offset < number:
+            self.put([*FILLER] * min(_FILL_UNITS, number - self.max_offset))
+
+    def _begin_at(self, number: int) -> None:
+        """All units before `number` are in the files, none behind."""
+        self.max_offset = self.next_offset = number
+        self.tail_first = self.written_end = number
+        self._first_at = self._known_at = -1
+        self.tail.clear()
+
+    def waiting(self) -> list[tuple[str, int, bytes]]:
+        """What `tail` holds: path, position in the file, bytes."""
+        first = max(self.tail_first, self.written_end)
+        return self._parts(first, pack_units(self.tail[(first - self.tail_first) * 3 :]))
+
+    def _parts(self, first: int, units: bytes) -> list[tuple[str, int, bytes]]:
+        position = first * UNIT_BYTES
+        parts = []
+        while units:
+            start = position - position % self._files.size
+            part = units[: start + self._files.size - position]
+            parts.append((self._path_of(start), position - start, part))
+            units = units[len(part) :]
+            position += len(part)
+        return parts
+
+    def extend(self, units: bytes, write: Callable[[str, int, bytes], None]) -> None:
+        """Add encoded units, which `write` puts into the files at once. Nothing may wait in the
+        tail. Raises OSError."""
+        assert not self.tail, "write out first"
+        end = self.max_offset + len(units) // UNIT_BYTES
+        if end * UNIT_BYTES > self.files_end:
+            self._reach(end * UNIT_BYTES)
+        for path, position, part in self._parts(self.max_offset, units):
+            write(path, position, part)
+        self.max_offset = self.tail_first = self.written_end = end
+        self.next_offset = max(self.next_offset, end)
+
+    def trim(self) -> None:
+        """Let go of units that are in the files."""
+        if self.written_end > self.tail_first:
+            del self.tail[: (self.written_end - self.tail_first) * 3]
+            self.tail_first = self.written_end
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, first: int, count: int) -> bytes:
+        """The units from `first` on: at least one, at most `count`, none behind `max_offset`; b""
+        where the file is gone."""
+        count = min(count, self.max_offset - first)
+        if count <= 0:
+            return b""
+        try:
+            return self._read_raw(first, count)
+        except FileNotFoundError:
+            return b""
+
+    def _read_raw(self, first: int, count: int) -> bytes:
+        if first >= self.tail_first:
+            begin = (first - self.tail_first) * 3
+            return pack_units(self.tail[begin : begin + count * 3])
+        count = min(count, self.tail_first - first)
+        position = first * UNIT_BYTES
+        start = position - position % self._files.size
+        size = min(count * UNIT_BYTES, start + self._files.size - position)
+        return self._files.read(self._path_of(start), size, position - start)
+
+    def unit(self, number: int) -> tuple[int, int, int]:
+        """Physical offset, size, tags code."""
+        values: tuple[int, int, int] = UNIT.unpack(self._read_raw(number, 1))
+        return values
+
+    def next_file(self, number: int) -> int:
+        """Number of the first unit of the file behind the one of unit `number`."""
+        units = self._files.size // UNIT_BYTES
+        return number - number % units + units
+
+    def known_end(self) -> int:
+        """End in the log of the last unit's record; -1 for an empty queue or a filler."""
+        if self._known_at != self.max_offset:
+            self._known_end = -1
+            if self.max_offset > self.min_offset:
+                offset, size, _ = self.unit(self.max_offset - 1)
+                self._known_end = -1 if size == FILLER_SIZE else offset + size
+            self._known_at = self.max_offset
+        return self._known_end
+
+    def offset_by_time(self, timestamp_ms: int, upper: bool, time_of: Callable[[int], int]) -> int:
+        """First unit at or after the time, or with `upper` the last one at or before it; always
+        within [min_offset, max_offset]. `time_of` gives the store time for a physical offset."""
+        first = self.min_offset
+        found = self._bisect(first, lambda n: time_of(self._place(n)), timestamp_ms, upper)
+        return max(found - 1, first) if upper else found
+
+    def _bisect(self, first: int, key: Callable[[int], int], value: int, right: bool) -> int:
+        bisect = bisect_right if right else bisect_left
+        return first + bisect(range(first, self.max_offset), value, key=key)
+
+    def _place(self, number: int) -> int:
+        """Where the record of the unit lies; a filler counts as the next unit that is none, so that
+        places never fall."""
+        offset, size, _ = self.unit(number)
+        if size == FILLER_SIZE:
+            number = self._behind_fillers(number)
+            return self.unit(number)[0] if number < self.max_offset else _PLACE_MAX
+        return offset
+
+    def _behind_fillers(self, number: int) -> int:
+        if number < self.max_offset and self.unit(number)[1] != FILLER_SIZE:
+            return number
+        while number < self.max_offset:
+            units = self._read_raw(number, _FILL_UNITS)
+            count = len(units) // UNIT_BYTES
+            if units != _FILLER_BYTES * count:
+                sizes = (size for _, size, _ in UNIT.iter_unpack(units))
+                return number + next(i for i, size in enumerate(sizes) if size != FILLER_SIZE)
+            number += count
+        return number
+
+    # -- loading and recovery -----------------------------------------------------------------
+
+    def load(
+        self, starts: Sequence[int], is_whole: Callable[[int, int, int], bool], data: bytes = b""
+    ) -> None:
+        """Find the end: units that hold something, then only those that the log confirms.
+
+        `is_whole(number, physical offset, size)` looks at the record. Bytes behind the end may be
+        leftovers of a truncation that did not clear them (store format, section 3.6). `data` is
+        the last file, if the caller has read it.
+        """
+        if not starts:
+            return
+        size = self._files.size
+        self.files_begin = starts[0]
+        self.files_end = starts[-1] + size
+        begin = self.min_offset = starts[0] // UNIT_BYTES
+        if not data and size <= WHOLE_FILE_BYTES:
+            data = self._files.read_once(self._path_of(starts[-1]), size)
+        end, unit = self._last_in(data, starts[-1] // UNIT_BYTES) if data else (-1, FILLER)
+        self._begin_at(self.files_end // UNIT_BYTES if end < 0 else end)
+        if end < 0:
+            self.disbelieved = bool(data)
+            end = self._prefix(starts[-1] // UNIT_BYTES, lambda n: self.unit(n)[1] > 0)
+            self._begin_at(end)
+        if data and len(starts) == 1 and end > begin and data[8:12] != _FILLER_BYTES[8:12]:
+            self._first_at = begin
+            self._first_place = int.from_bytes(data[:8], "big")
+        if end <= begin:
+            return
+        if unit == FILLER:
+            unit = self.unit(end - 1)
+        self._known_at = end
+        self._known_end = -1 if unit[1] == FILLER_SIZE else unit[0] + unit[1]
+        if not is_whole(end - 1, unit[0], unit[1]):
+            self.disbelieved = True
+            self._begin_at(self._prefix(begin, lambda n: is_whole(n, *self.unit(n)[:2])))
+
+    @staticmethod
+    def _last_in(data: bytes, first: int) -> tuple[int, tuple[int, int, int]]:
+        """End of the units in a file, and the last of them; -1 where that is not plain to see."""
+        count = (len(data.rstrip(b"\0")) + UNIT_BYTES - 1) // UNIT_BYTES
+        if not count:
+            return first, FILLER
+        unit: tuple[int, int, int] = UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)
+        return (first + count, unit) if unit[1] > 0 else (-1, FILLER)
+
+    def _prefix(self, first: int, holds: Callable[[int], bool]) -> int:
+        """End of the units from `first` on for which `holds` is true."""
+        return self._bisect(first, lambda n: 0 if holds(n) else 1, 1, False)
+
+    def truncate(self, physical_offset: int) -> None:
+        """Drop the units of records at `physical_offset` and behind, and clear their bytes. For a
+        queue that was just loaded."""
+        if self._seen_whole and 0 <= self.known_end() <= physical_offset:
+            return  # nothing to drop, and nothing behind the end
+        end = self._prefix(self.min_offset, lambda n: self._is_before(n, physical_offset))
+        stop = end * UNIT_BYTES
+        size = self._files.size
+        while self.files_begin < self.files_end and self.files_end - size >= stop:
+            self.files_end -= size
+            self._files.remove(self._path_of(self.files_end))
+        if self.files_begin < self.files_end:
+            start = self.files_end - size
+            self._files.clear_from(self._path_of(start), stop - start)
+        else:
+            self.files_begin = self.files_end = 0
+        self._begin_at(end)
+
+    @property
+    def _seen_whole(self) -> bool:
+        """Loading looked at all of the last file, and nothing has changed since."""
+        small = self._files.size <= WHOLE_FILE_BYTES
+        return small and not self.disbelieved and self._known_at == self.max_offset
+
+    def _is_before(self, number: int, physical_offset: int) -> bool:
+        offset, size, _ = self.unit(number)
+        return size > 0 and offset < physical_offset
+
+    def clear(self) -> list[str]:
+        """Remove everything, on the disk too, and begin at 0; returns the paths that there were."""
+        paths = [self._path_of(start) for start in self.starts]
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._files.remove(path)
+        self.files_begin = self.files_end = self.min_offset = 0
+        self._begin_at(0)
+        return paths
+
+    def correct_min_offset(self, log_start: int) -> bool:
+        """Skip what retention or a filler took away (store format, section 3.5). Returns whether
+        the files had to be looked at."""
+        if self.min_offset == self.max_offset:
+            return False
+        if self._first_at == self.min_offset and self._first_place >= log_start:
+            return False
+        first = self._behind_fillers(self.min_offset)
+        if first < self.max_offset:
+            first = self._bisect(first, self._place, max(log_start, 0), False)
+            first = self._behind_fillers(first)
+        self.min_offset = first
+        self._first_at = -1
+        if first < self.max_offset:
+            self._first_at, self._first_place = first, self.unit(first)[0]
+        return True
+
+    @property
+    def has_unused_file(self) -> bool:
+        """Whether nothing in the first file can be read any more, and it is not the last."""
+        end = self.files_begin + self._files.size
+        return end < self.files_end and self.min_offset * UNIT_BYTES >= end
+
+    def drop_files(self, log_start: int, count_max: int) -> int:
+        """Delete leading files, at most so many, whose last unit points below the log's start;
+        never the last file, so that offsets go on. Returns how many (store format, 10.3)."""
+        size = self._files.size
+        removed = 0
+        while removed < count_max and self.files_begin + size < self.files_end:
+            last = (self.files_begin + size) // UNIT_BYTES - 1
+            if last >= self.written_end or self.unit(last)[0] >= log_start:
+                break
+            self._files.remove(self._path_of(self.files_begin))
+            self.files_begin += size
+            removed += 1
+        if removed:
+            self.min_offset = max(self.min_offset, self.files_begin // UNIT_BYTES)
+        return removed

@@ -1,0 +1,45 @@
+"""A message on its way into light queues: which they are, and its number in each.
+
+The appender asks for every message that says it has light queues. Promises: a message is refused whole;
+a queue that is begun for it is counted against `maxLmqConsumeQueueNum`, and nothing is numbered twice,
+because the appender raises the numbers when the record is written (store format, section 3.9).
+"""
+
+from dataclasses import replace
+
+from ..format.lmq_queues import MULTI_DISPATCH, asked_for, numbered
+from ..format.record import Message, record_size
+from ..format.results import PutStatus
+from .consume_queue import ConsumeQueue
+from .table import QueueTable
+
+
+class LmqNumbers:
+    """Numbers of one log's light queues."""
+
+    def __init__(self, queues: QueueTable, queues_max: int, record_bytes_max: int) -> None:
+        self._queues = queues
+        self._queues_max = queues_max  # 0: the message keeps to its own queue
+        self._record_bytes_max = record_bytes_max
+
+    def of(self, message: Message) -> tuple[Message, PutStatus, list[ConsumeQueue]]:
+        """The message with its numbers, and the queues that it goes to besides its own."""
+        properties, found = message.properties, list[ConsumeQueue]()
+        if self._queues_max:
+            table = self._queues
+            try:
+                names = asked_for(message)
+                fresh = sum((name, 0) not in table.queues for name in names)
+                if fresh and table.light_count + fresh > self._queues_max:
+                    return message, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, []
+                found = [table.queue(name, 0) for name in names]
+            except ValueError:
+                return message, PutStatus.MESSAGE_ILLEGAL, []
+        if found:
+            properties = numbered(properties, [queue.next_offset for queue in found])
+        sys_flag = message.sys_flag & ~MULTI_DISPATCH
+        message = replace(message, properties=properties, sys_flag=sys_flag)
+        # Such a record is bounded as a whole, not its body alone (store format, section 2.5).
+        if found and record_size(message) > self._record_bytes_max:
+            return message, PutStatus.MESSAGE_ILLEGAL, []
+        return message, PutStatus.PUT_OK, found

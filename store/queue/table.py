@@ -1,0 +1,397 @@
+"""All consume queues of a store: loading, making units visible, writing them out, trimming.
+
+What is dispatched is visible at once and waits in memory (`ConsumeQueue.tail`); `write_out` puts it
+into the files, every second from the flush thread and whenever enough waits. A killed process loses
+what waits, and the next start makes it again from the log. Tails belong to the one thread that
+dispatches; the flush thread only copies them, under the lock, and reports how far it came.
+
+Topics with a folder in `batchconsumequeue` have queues of another form (format/batch_queue.py). They are
+left as they are: nothing is read or written for them here, and their messages are refused.
+"""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from ..format.disk import Disk
+from ..format.errors import UnsupportedLayoutError
+from ..format.layout import NAME_DIGITS, list_files
+from ..format.queue_files import QueueFiles, salvage
+from ..format.results import Arrival
+from ..format.topic_names import check_topic, is_light
+from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue
+from .ext_table import ExtTable
+from .removal import QueueRemoval
+
+logger = logging.getLogger(__name__)
+_PAGE_BYTES = 4096
+#: Units that wait in memory at most, about 100 bytes each; above it they are written out.
+WAITING_UNITS_MAX: Final = 16_384
+#: From so many dirty files on, one flush of the whole file system is cheaper than one each: a flush
+#: of a small file costs 0.3 ms here, and a stop with 80,000 of them has to end.
+FLUSH_FILES_MAX: Final = 1024
+#: What one call of `trim` does at most, so that the event loop is not held for long (10 ms or so):
+#: queue files deleted, queues whose files had to be read, queues looked at in memory.
+TRIM_FILES_MAX: Final = 32
+TRIM_READS_MAX: Final = 256
+TRIM_LOOKS_MAX: Final = 8192
+
+
+class QueueGapError(Exception):
+    """A queue lacks units that stood before the ones that come now (only while strict)."""
+
+
+class QueueTable(QueueRemoval):
+    """Queues by (topic, queue id). One thread reads and writes; `flush` may be another's."""
+
+    def __init__(
+        self,
+        directory: str,
+        file_bytes: int,
+        open_files_max: int,
+        disk: Disk,
+        *,
+        ext_file_bytes: int = 48 << 20,
+        write_ext: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        #: Light queues among them.
+        self.light_count = 0
+        #: The appender took its next offsets from the log up to here, past what is dispatched.
+        self.assigned_end = 0
+        #: A record that does not follow its queue's last one is an error, not a gap to be filled.
+        self.strict = False
+        #: Units get an extension unit, so they are written from arrivals (`write`).
+        self.write_ext = write_ext
+        #: Topics whose queues are in another form and are left alone.
+        self.batch_topics: frozenset[str] = frozenset()
+        #: The log's start for which all queues are trimmed.
+        self.trimmed_to = 0
+        self._files = QueueFiles(disk, file_bytes, open_files_max, directory)
+        root = os.path.dirname(directory)
+        self.exts = ExtTable(
+            os.path.join(root, "consumequeue_ext"), ext_file_bytes, open_files_max, disk
+        )
+        self._batch_directory = os.path.join(root, "batchconsumequeue")
+        self._disk = disk
+        self._lock = threading.Lock()  # the three below, and the growing of tails
+        self._waiting: set[ConsumeQueue] = set()  # queues with units that are not written out
+        self._waiting_units = 0
+        self._trim: list[ConsumeQueue] = []  # written out, but still in their tails
+        self._out_lock = threading.Lock()  # held while units are on their way to the files
+        self._dirty: dict[str, int] = {}  # path -> bytes written since its last flush; out_lock
+        self._trim_target = 0  # the log's start that `_trim_rest` is for
+        self._trim_rest: list[ConsumeQueue] = []  # queues that are not trimmed yet
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made (in memory only) if it is new. Raises ValueError for an illegal name."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None:
+            check_topic(topic)
+            if queue_id < 0:
+                raise ValueError(f"{queue_id} cannot be the number of a queue.")
+            if topic in self.batch_topics:
+                raise ValueError(
+                    f"The queues of {topic!r} have the batch form, which is read only."
+                )
+            queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, self._files)
+            self.light_count += is_light(topic)
+        return queue
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
+        """Make ready units visible: for each queue [number of the first one, offset, size, code,
+        offset, ...], which is used up. Raises OSError."""
+        with self._lock:
+            for queue, flat in units.items():
+                number = flat.pop(0)
+                assert number == queue.max_offset, (queue.topic, number, queue.max_offset)
+                queue.put(flat)
+                self._waiting_units += len(flat) // 3
+            self._waiting |= units.keys()
+            while self._trim:
+                self._trim.pop().trim()
+        if self._waiting_units > WAITING_UNITS_MAX and self._out_lock.acquire(blocking=False):
+            try:  # else the flush thread is at it right now
+                self._write_out()
+            finally:
+                self._out_lock.release()
+
+    def write(self, arrivals: Sequence[Arrival]) -> None:
+        """Make arrivals visible; what a queue already holds is skipped. Raises OSError or, for a
+        name that cannot be a queue's, ValueError."""
+        units: dict[ConsumeQueue, list[int]] = {}
+        for arrival in arrivals:
+            if arrival.topic in self.batch_topics:
+                continue
+            queue = self.queue(arrival.topic, arrival.queue_id)
+            flat = units.get(queue, [])
+            number = flat[0] + len(flat) // 3 if flat else queue.max_offset
+            if arrival.queue_offset < number:
+                if not is_light(arrival.topic):
+                    continue
+                self._write_units(units)
+                units = {}
+                if not self.begin_anew(queue, arrival.queue_offset, arrival.physical_offset):
+                    continue
+                number = queue.max_offset
+            if arrival.queue_offset > number:
+                if self.strict and not is_light(arrival.topic):
+                    raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
+                self._write_units(units)
+                units = {}
+                queue.leap(arrival.queue_offset)
+            flat = units.setdefault(queue, [arrival.queue_offset])
+            code = arrival.tags_code
+            if self.write_ext:
+                code = self.exts.append(queue, code, arrival.store_timestamp_ms)
+            flat += (arrival.physical_offset, arrival.size, code)
+            queue.next_offset = max(queue.next_offset, arrival.queue_offset + 1)
+        self._write_units(units)
+
+    def _write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
+        if self.write_ext:
+            self.exts.write_out(units)
+        self.write_units(units)
+
+    def write_columns(
+        self,
+        topic: str,
+        queue_id: int,
+        first_number: int,
+        *,
+        offsets: Any,
+        sizes: Any,
+        codes: Any,
+        store_timestamps: Any,
+    ) -> None:
+        """The same as `write` for records of one queue that follow each other, as NumPy arrays; the
+        units go straight into the files. Raises as `write` does."""
+        import numpy
+
+        if topic in self.batch_topics:
+            return
+        queue = self.queue(topic, queue_id)
+        light = is_light(topic)
+        if light and first_number < queue.max_offset:
+            self.begin_anew(queue, first_number, int(offsets[0]))
+        held = max(queue.max_offset - first_number, 0)
+        count = len(offsets) - held
+        if count <= 0:
+            return
+        if queue.max_offset < first_number:
+            if self.strict and not light:
+                raise QueueGapError(f"{topic}/{queue_id} ends at {queue.max_offset}.")
+            with self._lock:
+                queue.leap(first_number)
+                self._waiting.add(queue)
+        if queue.tail:
+            self.write_out()
+            queue.trim()
+        codes = codes[held:]
+        if self.write_ext:
+            pairs = zip(codes.tolist(), store_timestamps[held:].tolist(), strict=True)
+            codes = [self.exts.append(queue, code, time_ms) for code, time_ms in pairs]
+            self.exts.write_out((queue,))
+        units = numpy.empty(count, dtype=[("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+        units["offset"] = offsets[held:]
+        units["size"] = sizes[held:]
+        units["code"] = codes
+        with self._out_lock:
+            queue.extend(units.tobytes(), self._write_kept)
+
+    def _write_kept(self, path: str, position: int, data: bytes) -> None:
+        self._note_written(path, data, self._files.write(path, data, position))
+
+    def write_out(self) -> None:
+        """Put all units that wait into their files. Any thread. Raises OSError."""
+        with self._out_lock:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, set()
+            units, self._waiting_units = self._waiting_units, 0
+            work = [(queue, queue.max_offset, queue.waiting()) for queue in waiting]
+        try:
+            for queue, end, parts in work:
+                for path, position, data in parts:
+                    self._write_part(path, position, data)
+                queue.written_end = end
+        except BaseException:
+            with self._lock:  # nothing is forgotten: the next call tries all of it again
+                self._waiting |= waiting
+                self._waiting_units += units
+            raise
+        with self._lock:
+            self._trim += waiting
+
+    def _write_part(self, path: str, position: int, data: bytes) -> None:
+        descriptor = self._files.open_for_writing(path)
+        try:
+            written = self._disk.pwrite(descriptor, data, position)
+        finally:
+            self._disk.close(descriptor)
+        self._note_written(path, data, written)
+
+    def _note_written(self, path: str, data: bytes, written: int) -> None:
+        if written != len(data):
+            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written", path)
+        self._dirty[path] = self._dirty.get(path, 0) + written
+
+    def take_dirty(self, pages_min: int) -> list[str]:
+        """Paths of files with at least so many pages written since they were last taken."""
+        limit = pages_min * _PAGE_BYTES
+        with self._out_lock:
+            paths = [path for path, size in self._dirty.items() if size >= limit]
+            for path in paths:
+                del self._dirty[path]
+        return paths + self.exts.take_dirty(limit)
+
+    def flush(self, pages_min: int) -> None:
+        """`write_out` and `flush_written`."""
+        self.write_out()
+        self.flush_written(pages_min)
+
+    def flush_written(self, pages_min: int) -> None:
+        """Make files with at least so many pages written since their last flush durable; with 0
+        also the names of new ones, which the checkpoint will vouch for. Any thread, one at a time.
+        Raises OSError."""
+        paths = self.take_dirty(pages_min)
+        folders: set[str] = set()
+        if not pages_min:
+            folders = self._files.take_folders() | self.exts.take_folders()
+        if len(paths) + len(folders) > FLUSH_FILES_MAX:
+            self._disk.sync_file_system(self.directory)
+            return
+        for path in paths:
+            try:
+                descriptor = self._disk.open(path, os.O_RDWR)
+            except FileNotFoundError:
+                continue  # trimmed since
+            try:
+                self._disk.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                self._disk.sync_directory(folder)
+
+    # -- loading and recovery -----------------------------------------------------------------
+
+    def load(
+        self,
+        is_whole: Callable[[ConsumeQueue, int, int, int], bool],
+        log_start: int,
+        *,
+        clean: bool = True,
+    ) -> list[str]:
+        """Load all queues; returns paths of files that a crash left unfinished. Changes nothing.
+        Raises UnsupportedLayoutError for files that no crash explains (after a clean stop: none
+        but an unfinished last file)."""
+        unfinished: list[str] = []
+        topics = _folders(self.directory)
+        with_ext = self.exts.exist
+        self.batch_topics = frozenset(_folders(self._batch_directory)) - frozenset(topics)
+        if self.batch_topics:
+            logger.warning("queues.left_alone batch_topics=%s", ",".join(sorted(self.batch_topics)))
+        for topic in topics:
+            for name in _folders(os.path.join(self.directory, topic)):
+                if _is_queue(topic, name):
+                    queue = self.queue(topic, int(name))
+                    unfinished += self._load(queue, partial(is_whole, queue), clean)
+                    queue.correct_min_offset(log_start)
+                    if with_ext:
+                        self.exts.check(queue)
+        return unfinished
+
+    def _load(
+        self, queue: ConsumeQueue, is_whole: Callable[[int, int, int], bool], clean: bool
+    ) -> Sequence[str]:
+        """One queue; the usual small one, of a single file, is one listing and one read."""
+        size = self._files.size
+        directory = queue.directory
+        if size <= WHOLE_FILE_BYTES:
+            names = os.listdir(directory)
+            if len(names) == 1 and len(names[0]) == NAME_DIGITS and names[0].isdecimal():
+                data = self._files.read_once(f"{directory}/{names[0]}", size + 1)
+                if len(data) == size:
+                    queue.load((int(names[0]),), is_whole, data)
+                    return ()
+        try:
+            files = list_files(directory, size, "mappedFileSizeConsumeQueue")
+        except UnsupportedLayoutError:
+            starts, others = ([], []) if clean else salvage(directory, size)
+            if not others:
+                raise
+            queue.load(starts, is_whole)
+            return others
+        queue.load(files.starts, is_whole)
+        return (files.unfinished,) if files.unfinished else ()
+
+    def truncate(self, physical_offset: int, log_start: int) -> None:
+        """Drop all units of records at `physical_offset` and behind, and clear their bytes."""
+        for queue in self.queues.values():
+            self.truncate_queue(queue, physical_offset)
+            queue.correct_min_offset(log_start)
+
+    def truncate_queue(self, queue: ConsumeQueue, physical_offset: int) -> None:
+        """The same for one queue; extension units go with the queue units."""
+        queue.truncate(physical_offset)
+        self.exts.truncate(queue)
+
+    def remove_unfinished(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._files.remove(path)
+
+    # -- retention ----------------------------------------------------------------------------
+
+    def trim(self, log_start: int) -> int:
+        """Let go of queue and extension files whose records retention took; returns how many files
+        were deleted. Does a bounded part of the work: call again until `trimmed_to` is
+        `log_start`. Raises OSError. (store format, section 10.3)"""
+        if log_start != self._trim_target:
+            self._trim_target = log_start
+            self._trim_rest = list(self.queues.values())
+        rest = self._trim_rest
+        looks = reads = removed = 0
+        while rest and looks < TRIM_LOOKS_MAX and reads < TRIM_READS_MAX:
+            queue = rest[-1]
+            looks += 1
+            if queue.correct_min_offset(log_start) or queue.has_unused_file:
+                reads += 1
+                removed += queue.drop_files(log_start, TRIM_FILES_MAX - removed)
+                removed += self.exts.trim(queue)
+                if removed >= TRIM_FILES_MAX:
+                    break  # the queue may have more
+            rest.pop()
+        if not rest:
+            self.trimmed_to = log_start
+        return removed
+
+    def close(self) -> None:
+        self._files.close()
+        self.exts.close()
+
+
+def _is_queue(topic: str, name: str) -> bool:
+    """Whether these folders can be a queue's; others are left alone."""
+    with suppress(ValueError):
+        check_topic(topic)
+        return name.isascii() and name.isdecimal() and str(int(name)) == name
+    return False
+
+
+def _folders(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,1 @@
+"""Recovery of the store after a clean stop, a killed process or a power loss."""

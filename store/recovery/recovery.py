@@ -1,0 +1,338 @@
+"""Recovery: what the files of a stopped or killed store are worth, decided before they are changed.
+
+1. Choose the segment to begin with. After a clean stop: the newest one that begins at or before the
+   end of what the queues know. Else: the newest one that the checkpoint vouches for. Not further back
+   than `commitLogRecoverMaxNum`.
+2. Walk its records to the first place where none stands (`walk.py`).
+3. Judge that place by the table in `rules.py`.
+4. Cut the log there and zero what follows (of lost pages a copy is kept first); drop queue units that
+   point behind it.
+5. After an unclean stop drop all units from the segment of step 1 on, and write them again from the
+   log, up to where the queues had been. Readers then see what they saw before, and no more: the owner
+   of the store decides what else may be seen, and calls `dispatch`.
+
+The log is the truth: it is never cut in front of a record that was promised to be on the disk. Index and
+timers follow the log and the queues; they are not touched here.
+(store format, sections 6.2-6.5; the differences are in README.md.)
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+
+from ..config.store_config import StoreConfig
+from ..dispatch import Dispatcher, parse_arrivals
+from ..format.checkpoint import Checkpoint
+from ..format.disk import Disk
+from ..format.errors import CorruptLogError, RecordFormatError, StoreError
+from ..format.queue_unit import FILLER_SIZE
+from ..format.record import BORN_HOST_V6, FIXED_V4, RECORD_BYTES_MIN, STORE_HOST_V6
+from ..format.results import RecoveryReport
+from ..log.commit_log import CommitLog
+from ..log.segment import Segment
+from ..queue.building import KeptUnits, build
+from ..queue.consume_queue import ConsumeQueue
+from ..queue.table import QueueGapError, QueueTable
+from ..scan.single import inspect, is_record
+from .rules import (
+    Finding,
+    Verdict,
+    bytes_missing,
+    flushed_beyond,
+    judge,
+)
+from .salvage import count_records, keep
+from .walk import Checks, Walked, record_behind, walk_segments
+
+__all__ = ["Recovery", "unit_matches"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Repairs:
+    """What a run changed, for the report."""
+
+    torn_bytes: int = 0
+    lost_bytes: int = 0
+    lost_records: int = 0
+    lost_kept_at: str = ""
+    segments_removed: int = 0
+    units_from: int = -1
+    units_rebuilt: int = 0
+
+
+class Recovery:
+    """One run over a loaded log and loaded queues."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        dispatcher: Dispatcher,
+        checkpoint: Checkpoint,
+        *,
+        config: StoreConfig,
+        disk: Disk,
+        clean: bool,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._checkpoint = checkpoint
+        self._config = config
+        self._root = str(config.root)
+        self._disk = disk
+        self._clean = clean
+        self._checks = Checks(config.check_crc_on_recover, config.force_verify_prop_crc)
+        self._done = _Repairs()
+
+    def run(self, unfinished: list[str]) -> RecoveryReport:
+        """Judge, then repair. Raises CorruptLogError with nothing changed, or OSError."""
+        log = self._log
+        known_end, complete_end = self._queue_ends()
+        if not log.segments:
+            self._queues.remove_unfinished(unfinished)
+            self._queues.truncate(0, 0)
+            return self._report(Walked(0, 0), Verdict.END, unfinished)
+        segments = log.segments[self._first_segment(known_end) :]
+        begin = self._first_record(segments[0])
+        kept = None if self._clean else KeptUnits(begin)
+        found = walk_segments(segments, begin, self._checks, torn=not self._clean, kept=kept)
+        verdict = self._judge(found, known_end)
+        self._count_cut(found, verdict)
+        self._queues.remove_unfinished(unfinished)
+        self._done.segments_removed = log.cut(found.end)
+        if found.records:
+            log.last_store_timestamp_ms = found.last_time_ms
+            self._checkpoint.confirm_physical_offset = found.last_start
+        self._restore_queues(found, known_end, complete_end, kept)
+        return self._report(found, verdict, unfinished)
+
+    def _report(self, found: Walked, verdict: Verdict, unfinished: list[str]) -> RecoveryReport:
+        done = self._done
+        return RecoveryReport(
+            clean=self._clean,
+            log_start=self._log.start,
+            log_end=self._log.end,
+            scanned_from=found.begin,
+            records_scanned=found.records,
+            torn_bytes=done.torn_bytes,
+            dispatched_offset=self._dispatcher.offset,
+            queues=len(self._queues.queues),
+            segments_removed=done.segments_removed,
+            segments=len(self._log.segments),
+            verdict=verdict.value,
+            reason=found.reason if verdict in (Verdict.TORN_TAIL, Verdict.LOST_PAGES) else "",
+            lost_bytes=done.lost_bytes,
+            lost_records=done.lost_records,
+            lost_kept_at=done.lost_kept_at,
+            units_from=done.units_from,
+            units_rebuilt=done.units_rebuilt,
+            files_unfinished=len(unfinished),
+        )
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def _queue_ends(self) -> tuple[int, int]:
+        """End of the last record that any queue knows, and the place from which on a queue may
+        lack units because its own were not believed; log start and end if there is nothing."""
+        known = self._log.start
+        complete = self._log.end
+        for queue in self._queues.queues.values():
+            end = max(self._log.start, queue.known_end())
+            known = max(known, end)
+            if queue.disbelieved:
+                complete = min(complete, end)
+        return known, complete
+
+    def _first_segment(self, known_end: int) -> int:
+        """Index of the segment to begin with (store format, sections 6.3 and 6.4)."""
+        checkpoint = self._checkpoint
+        oldest = max(len(self._log.segments) - self._config.commit_log_recover_max_num, 0)
+        for index in range(len(self._log.segments) - 1, oldest, -1):
+            segment = self._log.segments[index]
+            store_timestamp_ms = self._first_store_timestamp(segment)
+            if not store_timestamp_ms:
+                continue
+            if self._clean:
+                vouched = segment.start <= known_end
+            elif checkpoint.logics_physical_offset:
+                vouched = segment.start <= checkpoint.logics_physical_offset
+            else:
+                vouched = store_timestamp_ms <= checkpoint.logics_msg_timestamp_ms
+            if vouched:
+                return index
+        return oldest
+
+    def _first_record(self, segment: Segment) -> int:
+        """Where to begin in the first segment: at its start, or at the record of the last flushed queue
+        unit (`enableAcceleratedRecovery`), in front of which log and queues are on the disk."""
+        offset = self._checkpoint.logics_physical_offset
+        if (
+            self._config.enable_accelerated_recovery
+            and not self._clean
+            and segment.start < offset < segment.end
+        ):
+            with segment.hold() as data:
+                if is_record(data, offset - segment.start, segment.start, self._checks.body):
+                    return offset
+        return segment.start
+
+    def _first_store_timestamp(self, segment: Segment) -> int:
+        with segment.hold() as data:
+            try:
+                return inspect(data, 0, segment.start, self._checks.body).store_timestamp_ms
+            except RecordFormatError:
+                return 0
+
+    def _judge(self, found: Walked, known_end: int) -> Verdict:
+        """The verdict; raises CorruptLogError where nothing may be cut."""
+        log = self._log
+        behind, behind_ms = record_behind(log.segments, found.behind)
+        # A blank that is taken back had been flushed with the end of its segment.
+        place = max(found.end, found.blank_end)
+        durable = flushed_beyond(self._checkpoint, place, behind_ms)
+        if self._clean:
+            durable = durable or behind >= 0 or found.end < known_end
+        missing = False
+        if behind >= 0 and not durable:
+            segment = log.segment_at(min(found.end, log.end - 1))
+            with segment.hold() as data:
+                following = min(behind - segment.start, segment.size)
+                position = found.end - segment.start
+                missing = bytes_missing(data, position, segment.start, following)
+        verdict = judge(Finding(found.place, behind >= 0, durable, missing))
+        if verdict is Verdict.CORRUPT:
+            if behind >= 0:
+                reason = f"{found.reason} A valid record follows at offset {behind}."
+            elif found.end < known_end:
+                reason = f"{found.reason} The consume queues know records up to offset {known_end}."
+            else:
+                end = self._checkpoint.flushed_end
+                reason = f"{found.reason} The log had been flushed up to offset {end}."
+            path = log.segment_at(min(found.end, log.end - 1)).path
+            raise CorruptLogError(path, found.end, reason)
+        return verdict
+
+    def _count_cut(self, found: Walked, verdict: Verdict) -> None:
+        """Note what will be cut, and keep a copy of records among it. Raises OSError."""
+        log, done = self._log, self._done
+        cut = 0
+        for segment in log.segments_between(found.end, log.end):
+            position = max(found.end - segment.start, 0)
+            cut += segment.used_end(position) - position
+        if verdict is not Verdict.LOST_PAGES:
+            done.torn_bytes = cut
+            return
+        done.lost_bytes = cut
+        done.lost_records = count_records(log.segments, found.behind)
+        done.lost_kept_at = keep(self._root, log.segments, found.end, self._disk)
+        logger.warning(
+            "log.lost_pages offset=%d bytes=%d records=%d kept=%s",
+            found.end,
+            cut,
+            done.lost_records,
+            os.path.relpath(done.lost_kept_at, self._root),
+        )
+
+    # -- repairing ----------------------------------------------------------------------------
+
+    def _restore_queues(
+        self, found: Walked, known_end: int, complete_end: int, kept: KeptUnits | None
+    ) -> None:
+        """Bring all queues to the place where the furthest of them had been."""
+        log, dispatcher = self._log, self._dispatcher
+        known_end = min(known_end, log.end)
+        if self._clean:
+            dispatcher.offset = min(known_end, complete_end)
+            self._drop_units_behind_log()
+            self._build(dispatcher.offset, known_end, None)
+        else:
+            for segment in log.segments_between(found.begin, log.end):
+                segment.flush(log.end - segment.start)
+            self._rebuild_queues(found.begin, known_end, complete_end, kept)
+        self._queues.write_out()
+        for queue in self._queues.queues.values():
+            queue.correct_min_offset(log.start)
+
+    def _rebuild_queues(
+        self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None
+    ) -> None:
+        """From the segment on that the checkpoint vouches for, or all over if units are missing
+        before it (somebody removed files: the checkpoint does not know)."""
+        queues = self._queues
+        if known_end >= begin > self._log.start:
+            queues.truncate(begin, self._log.start)
+            queues.strict = True
+            try:
+                self._build(min(begin, complete_end), known_end, kept)
+                return
+            except QueueGapError as gap:
+                logger.warning("queues.incomplete queue=%s", gap)
+            finally:
+                queues.strict = False
+        queues.write_out()
+        queues.truncate(0, self._log.start)
+        self._build(self._log.start, known_end, kept)
+
+    def _build(self, begin: int, end: int, kept: KeptUnits | None) -> None:
+        """Units of [begin, end); the dispatcher goes on behind them."""
+        if begin < end:
+            built = build(self._log, self._queues, begin, end, kept)
+            if end not in (built.end, self._log.end):
+                raise StoreError(f"No record ends at {end}, where the queues say that one does.")
+            self._dispatcher.last = built.last
+            self._done.units_from = begin
+            self._done.units_rebuilt = built.units
+        self._dispatcher.offset = max(begin, end)
+
+    def _drop_units_behind_log(self) -> None:
+        for queue in self._queues.queues.values():
+            if queue.known_end() > self._log.end or queue.disbelieved:
+                self._queues.truncate_queue(queue, self._log.end)
+
+
+def unit_matches(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
+    """Whether the record that a unit points to is whole and says the same.
+
+    Fillers match; so do units of deleted records, which cannot be compared.
+    """
+    if size == FILLER_SIZE or offset < log.start:
+        return True
+    if offset + size > log.end:
+        return False
+    segment = log.segment_at(offset)
+    position = offset - segment.start
+    if size >= RECORD_BYTES_MIN and _is_plain(segment, offset, queue, number, size):
+        return True
+    try:
+        with segment.hold() as data:
+            found = inspect(data, position, segment.start, check_crc=False)
+        if found.blank:
+            return False
+        arrivals, _ = parse_arrivals(segment, position)
+    except (RecordFormatError, UnicodeDecodeError):
+        return False
+    here = (size, number, queue.queue_id, queue.topic)
+    return any((a.size, a.queue_offset, a.queue_id, a.topic) == here for a in arrivals)
+
+
+def _is_plain(segment: Segment, offset: int, queue: ConsumeQueue, number: int, size: int) -> bool:
+    """The same judgement for the usual record (IPv4 hosts), in one look: a start with 80,000 queues
+    asks for each of them. False means that the careful way decides."""
+    data = segment.map
+    position = offset - segment.start
+    values = FIXED_V4.unpack_from(data, position)
+    topic_at = position + FIXED_V4.size + values[14]
+    topic_end = topic_at + len(queue.topic_field)
+    end = position + size
+    return (
+        values[:2] == (size, queue.topic_magic)
+        and (values[3], values[5], values[6]) == (queue.queue_id, number, offset)
+        and not values[7] & (BORN_HOST_V6 | STORE_HOST_V6)
+        and values[14] >= 0
+        and topic_end + 2 <= end
+        and data[topic_at:topic_end] == queue.topic_field
+        and topic_end + 2 + int.from_bytes(data[topic_end : topic_end + 2], "big") == end
+    )

@@ -1,0 +1,138 @@
+"""The walk of recovery: from a segment's start over whole records to the first place where none is.
+
+Built on the scanner. What the queues will need of every record is taken along on the way (`Units`), so
+that rebuilding them does not read the log a second time, as long as it fits into memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..log.segment import Segment
+from ..queue.building import KeptUnits
+from ..scan.walk import Columns, StopReason, find_record, walk
+from .rules import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Which checksums a record must have right; neither: only its structure counts."""
+
+    body: bool = True
+    record: bool = False  #: the one at the end of the properties, in place of the body's
+
+
+@dataclass(slots=True)
+class Walked:
+    """The whole records from `begin` on, and why they end at `end`."""
+
+    begin: int
+    end: int
+    records: int = 0
+    last_start: int = 0
+    last_time_ms: int = 0
+    place: Place = Place.NOTHING
+    reason: str = "nothing is written here."
+    behind: int = 0  #: where to look for records that follow
+    blank_end: int = 0  #: the end of the blank at `end`, if one stands there and nothing behind it
+
+    def end_at(self, place: Place, reason: str) -> None:
+        self.place, self.reason = place, reason
+
+
+class _Last:
+    """The last two records of a walk."""
+
+    __slots__ = ("before", "before_time_ms", "start", "time_ms", "zero_ended")
+
+    def __init__(self) -> None:
+        self.start = self.before = self.time_ms = self.before_time_ms = 0
+        self.zero_ended = False  # the properties of the last one end in zero
+
+    def note(self, columns: Columns, data: memoryview) -> None:
+        self.before, self.before_time_ms = self.start, self.time_ms
+        if len(columns) > 1:
+            self.before = int(columns.physical_offset[-2])
+            self.before_time_ms = int(columns.store_timestamp[-2])
+        self.start = int(columns.physical_offset[-1])
+        self.time_ms = int(columns.store_timestamp[-1])
+        end = int(columns.position[-1] + columns.size[-1])
+        self.zero_ended = bool(columns.properties_length[-1]) and not data[end - 1]
+
+
+def walk_segments(
+    segments: Sequence[Segment],
+    begin: int,
+    checks: Checks,
+    *,
+    torn: bool,
+    kept: KeptUnits | None = None,
+) -> Walked:
+    """Walk the records of `segments`, which are in a row, from the border `begin` in the first one on.
+    `torn` allows that the last one is. `kept` collects what the queues need of them."""
+    result = Walked(begin, begin)
+    last = _Last()
+    for segment in segments:
+        result.end = max(segment.start, begin)
+        last.zero_ended = False
+        if not _walk_segment(segment, result, last, checks, kept):
+            break
+        if segment is segments[-1]:
+            result.blank_end = segment.end
+    # A damaged record may look whole to a search that asks less than this walk.
+    result.behind = result.end + (result.place is Place.DAMAGED)
+    if torn and last.zero_ended and not result.blank_end:
+        # Properties have no checksum. The last record of a killed process may lack their end,
+        # which a writer never leaves as zero; so may the one in front of pages that were lost.
+        result.end_at(Place.DAMAGED, "the properties of the last record end in zeros.")
+        result.end = last.start
+        result.records -= 1
+        last.start, last.time_ms = last.before, last.before_time_ms
+    result.last_start, result.last_time_ms = last.start, last.time_ms
+    return result
+
+
+def _walk_segment(
+    segment: Segment, result: Walked, last: _Last, checks: Checks, kept: KeptUnits | None
+) -> bool:
+    """Whether the segment ends with its blank, so that the walk goes on in the next one."""
+    with segment.hold() as data:
+        records = walk(
+            data,
+            segment.start,
+            result.end - segment.start,
+            segment.size,
+            check_crc=checks.body,
+            record_crc=checks.record,
+            topics=kept.topics if kept else None,
+        )
+        try:
+            for columns in records:
+                result.records += len(columns)
+                last.note(columns, data)
+                if kept is not None and records.raw is not None:
+                    kept.add(records.raw, columns)
+        finally:
+            records.close()
+    result.end = segment.start + records.end
+    if records.stop is StopReason.BLANK:
+        return True
+    if records.stop is StopReason.DAMAGED:
+        result.end_at(Place.DAMAGED, records.reason)
+    return False
+
+
+def record_behind(segments: Sequence[Segment], offset: int) -> tuple[int, int | None]:
+    """Offset and store time of the first valid record that begins behind `offset`; -1, None if there
+    is none."""
+    for segment in segments:
+        if segment.end <= offset:
+            continue
+        position = max(offset - segment.start, 0)
+        used = segment.used_end(position)
+        with segment.hold() as data:
+            while (position := find_record(data, position, used, segment.start)) >= 0:
+                columns = next(walk(data, segment.start, position, position + 1), None)
+                if columns is not None:
+                    return segment.start + position, int(columns.store_timestamp[0])
+                position += 1  # a topic that is not text
+    return -1, None

@@ -1,0 +1,1 @@
+"""Retention: which segments may be deleted, and the archive watermark."""

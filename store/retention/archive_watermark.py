@@ -1,0 +1,59 @@
+"""How far the log is archived: one number that outlives restarts. Ours.
+
+    config/archiveWatermark.json      {"archiveWatermark": 1073741824}
+
+While `archiveGate=true`, retention keeps what lies above it, unless the disk is too full. Losing the
+file means "nothing is archived": segments stay longer, none is lost. It is written beside the old
+one and put in its place, so that a crash leaves one of the two; where there is no room for that the
+old number stays and who set it is told.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from ..format.disk import Disk
+from ..format.errors import StoreError
+
+FILE_NAME = "archiveWatermark.json"
+_KEY = "archiveWatermark"
+
+
+class ArchiveWatermark:
+    """The number and its file."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self.value = 0
+        self._path = root / "config" / FILE_NAME
+        self._disk = disk
+
+    def load(self) -> None:
+        """Read the file; 0 where there is none. Raises StoreError for one that cannot be read."""
+        try:
+            value = json.loads(self._path.read_text("utf-8"))[_KEY]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError):
+            value = None
+        if not isinstance(value, int) or value < 0:
+            raise StoreError(
+                f'{self._path} does not say {{"{_KEY}": NUMBER}}. Correct it, or delete it: '
+                "then nothing counts as archived."
+            )
+        self.value = value
+
+    def set(self, value: int) -> None:
+        """Make it durable, then count by it. Raises OSError with nothing changed."""
+        data = json.dumps({_KEY: value}).encode()
+        path = str(self._path)
+        new = path + ".new"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = self._disk.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self._disk.pwrite(descriptor, data, 0)
+            self._disk.fsync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.replace(new, path)
+        self._disk.sync_directory(str(self._path.parent))
+        self.value = value

@@ -1,0 +1,244 @@
+"""Which segments of the log may go, and why the others stay: the decision alone, no disk, no clock.
+
+The rules are RocketMQ's (store format, section 10.2): a segment whose last write is `fileReservedTime`
+old goes in an hour of `deleteWhen`, or at any hour while more of the disk is used than
+`diskMaxUsedSpaceRatio`; above `diskSpaceCleanForciblyRatio` segments go whatever their age, above
+`diskSpaceWarningLevelRatio` the store takes no more messages. Oldest first, never the last one, at
+most `deleteFileBatchMax` a round, and nothing behind a segment that stays.
+
+Ours on top, each named in the verdict: a segment stays until it is flushed and dispatched in full;
+while a follower that is connected still needs it; while it is not archived (`archiveGate`); and for
+`destroyMapedFileIntervalForcibly` while a reader holds it. Pressure on the disk overrides the middle
+two. A reader never loses its bytes: after that time the file's name goes and the map stays until the
+reader lets go of it (Apache unmaps it under the reader).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final
+
+from ..config.store_config import StoreConfig
+
+_MS_PER_HOUR: Final = 3_600_000
+_MS_PER_MINUTE: Final = 60_000
+#: RocketMQ's limits of what the three ratios may be set to, in percent.
+WARNING_RANGE: Final = (35, 90)
+FORCED_RANGE: Final = (30, 85)
+MAX_USED_RANGE: Final = (10, 95)
+#: The use of a disk that could not be looked at.
+UNKNOWN: Final = -1
+
+
+class Pressure(IntEnum):
+    """What the use of the disk asks for; each includes the ones before."""
+
+    NONE = 0
+    #: Expired segments go at any hour.
+    ANY_HOUR = 1
+    #: Segments go whatever their age (while `cleanFileForciblyEnable`).
+    FORCED = 2
+    #: And the store takes no more messages.
+    STOP = 3
+
+
+class Reason(Enum):
+    """Why a segment stays or goes."""
+
+    LAST = "last"
+    UNSAFE = "not written out"
+    YOUNG = "young"
+    HOUR = "hour"
+    ARCHIVE = "archive"
+    REPLICA = "replica"
+    HELD = "held"
+    BATCH = "batch"
+    BEHIND = "behind"
+    EXPIRED = "expired"
+    FORCED = "disk"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings, clamped as RocketMQ clamps them."""
+
+    reserved_ms: int
+    hours: frozenset[int]
+    max_used: int
+    forced: int
+    warning: int
+    forcibly: bool
+    batch_max: int
+    hold_max_ms: int
+    archive_gate: bool
+
+    @classmethod
+    def of(cls, config: StoreConfig) -> "Rules":
+        return cls(
+            reserved_ms=config.file_reserved_time * _MS_PER_HOUR,
+            hours=config.delete_hours,
+            max_used=_clamp(config.disk_max_used_space_ratio, MAX_USED_RANGE),
+            forced=_clamp(config.disk_space_clean_forcibly_ratio, FORCED_RANGE),
+            warning=_clamp(config.disk_space_warning_level_ratio, WARNING_RANGE),
+            forcibly=config.clean_file_forcibly_enable,
+            batch_max=config.delete_file_batch_max,
+            hold_max_ms=config.destroy_maped_file_interval_forcibly,
+            archive_gate=config.archive_gate,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """One segment as it is now."""
+
+    start: int
+    end: int
+    #: Last write, by the file system's clock.
+    modified_ms: int
+    #: How long its deletion has waited for a reader that holds it; None: nobody does.
+    held_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything else that a round looks at."""
+
+    now_ms: int
+    hour: int  #: of the day, local
+    pressure: Pressure
+    #: Everything before it is flushed and dispatched.
+    safe_end: int
+    #: Everything before it is archived; counts while `archiveGate` is on.
+    archive_watermark: int = 0
+    #: Connected followers have everything before it; None: nobody follows.
+    replica_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one segment. `overridden` names what spoke against a deletion and lost."""
+
+    segment: SegmentFacts
+    delete: bool
+    reason: Reason
+    sentence: str
+    overridden: tuple[Reason, ...] = ()
+
+
+def used_percent(total: int, free: int, usable: int) -> int:
+    """How full a disk is for who may not use the reserve of root, in percent, rounded up."""
+    used = total - free
+    return math.ceil(used * 100 / (used + usable)) if used + usable > 0 else UNKNOWN
+
+
+def pressure_of(rules: Rules, log_percents: Iterable[int], queues_percent: int) -> Pressure:
+    """The emptiest disk of the log counts (the next segment goes there), and that of the queues."""
+    log_percent = min(log_percents, default=UNKNOWN)
+    worst = max(log_percent, queues_percent)
+    if worst > rules.warning:
+        return Pressure.STOP
+    if worst > rules.forced:
+        return Pressure.FORCED
+    if worst > rules.max_used or UNKNOWN in (log_percent, queues_percent):
+        return Pressure.ANY_HOUR
+    return Pressure.NONE
+
+
+def writes_stop(pressure: Pressure, stopped: bool) -> bool:
+    """Whether messages are refused: from the warning level on, until the use is back at the level of
+    forced deletion."""
+    return pressure is Pressure.STOP or (stopped and pressure is Pressure.FORCED)
+
+
+def decide(
+    segments: Sequence[SegmentFacts], situation: Situation, rules: Rules, *, whole: bool = True
+) -> list[Verdict]:
+    """A verdict for every segment, which come oldest first. `whole`: the last one of the sequence is
+    the log's last."""
+    verdicts: list[Verdict] = []
+    deleted = 0
+    kept: SegmentFacts | None = None
+    last = segments[-1] if segments and whole else None
+    for segment in segments:
+        if segment is last:
+            verdict = _keep(segment, Reason.LAST, "it is the last one: messages are written to it")
+        else:
+            verdict = _judge(segment, situation, rules)
+        if verdict.delete and kept is not None:
+            text = f"it could go, but only after the older one at {kept.start}, which stays"
+            verdict = _keep(segment, Reason.BEHIND, text)
+        elif verdict.delete and deleted >= rules.batch_max:
+            text = f"it goes in a later round: one deletes {rules.batch_max} (deleteFileBatchMax)"
+            verdict = _keep(segment, Reason.BATCH, text)
+        deleted += verdict.delete
+        if not verdict.delete and kept is None:
+            kept = segment
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _judge(segment: SegmentFacts, situation: Situation, rules: Rules) -> Verdict:
+    """What speaks for and against one segment, by itself."""
+    if segment.end > situation.safe_end:
+        return _keep(segment, Reason.UNSAFE, "it is not flushed and dispatched in full yet")
+    forced = rules.forcibly and situation.pressure >= Pressure.FORCED
+    left_ms = segment.modified_ms + rules.reserved_ms - situation.now_ms
+    if left_ms > 0 and not forced:
+        text = (
+            f"it is younger than fileReservedTime ({rules.reserved_ms // _MS_PER_HOUR} h): "
+            f"{_duration(left_ms)} are left{_at_hours(rules)}"
+        )
+        return _keep(segment, Reason.YOUNG, text)
+    if situation.hour not in rules.hours and situation.pressure < Pressure.ANY_HOUR:
+        text = f"it is expired{_at_hours(rules)}; it is hour {situation.hour:02d} now"
+        return _keep(segment, Reason.HOUR, text)
+    against = _against(segment, situation, rules)
+    for reason, text in against:
+        if not forced:
+            return _keep(segment, reason, text)
+    if segment.held_ms is not None and segment.held_ms < rules.hold_max_ms:
+        left = _duration(rules.hold_max_ms - segment.held_ms)
+        return _keep(segment, Reason.HELD, f"a reader holds it; that is waited for, {left} more")
+    overridden = tuple(reason for reason, _ in against)
+    if left_ms > 0:
+        text = f"the disk is too full: it goes {_duration(left_ms)} before its time"
+        return Verdict(segment, True, Reason.FORCED, text, overridden)
+    text = "the disk is too full, and it is expired" if overridden else "it is expired"
+    return Verdict(segment, True, Reason.EXPIRED, text, overridden)
+
+
+def _against(segment: SegmentFacts, situation: Situation, rules: Rules) -> list[tuple[Reason, str]]:
+    """Who still needs a segment; only a disk that is too full outweighs it."""
+    found = []
+    watermark = situation.archive_watermark
+    if rules.archive_gate and segment.end > watermark:
+        found.append(
+            (Reason.ARCHIVE, f"it is not archived: its end is above the watermark {watermark}")
+        )
+    replica_end = situation.replica_end
+    if replica_end is not None and segment.end > replica_end:
+        found.append((Reason.REPLICA, f"a follower that is connected is only at {replica_end}"))
+    return found
+
+
+def _keep(segment: SegmentFacts, reason: Reason, sentence: str) -> Verdict:
+    return Verdict(segment, False, reason, sentence)
+
+
+def _clamp(value: int, limits: tuple[int, int]) -> int:
+    low, high = limits
+    return min(max(value, low), high)
+
+
+def _at_hours(rules: Rules) -> str:
+    hours = ";".join(f"{hour:02d}" for hour in sorted(rules.hours))
+    return f", and goes in the hour {hours} (deleteWhen)"
+
+
+def _duration(ms: int) -> str:
+    hours, rest = divmod(max(ms, 0), _MS_PER_HOUR)
+    minutes, rest = divmod(rest, _MS_PER_MINUTE)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{rest / 1000:.0f} s"

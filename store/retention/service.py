@@ -1,0 +1,268 @@
+"""Retention at work: looks at the disk, asks `retention.decide`, deletes, and lets the queues follow.
+
+`step` is called by the broker's timer every `cleanResourceInterval`, `watch_disk` more often: where
+too much of the disk is used it pauses the store, and ends the pause when there is room again. Both
+are the event loop's and do not wait; files are deleted by a thread, one at a time with a pause
+between them (`deleteCommitLogFilesInterval`), each durably gone before the next, so that a crash
+never leaves a gap between files. A deletion that fails is tried again in the next round, before any
+other.
+
+The time is an argument. It must be the file system's own (a file's age is its last write's), so a
+test that moves the broker's clock deletes nothing.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from ..config.store_config import StoreConfig
+from ..format.disk import Disk
+from ..log.commit_log import CommitLog
+from ..log.segment import Segment
+from ..log.write_gate import WriteGate
+from .archive_watermark import ArchiveWatermark
+from .rules import (
+    UNKNOWN,
+    Pressure,
+    Reason,
+    Rules,
+    SegmentFacts,
+    Situation,
+    Verdict,
+    decide,
+    pressure_of,
+    used_percent,
+    writes_stop,
+)
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS: Final = 1_000_000
+#: The cause of a pause: too much of the disk is used.
+_DISK_USE: Final = "disk use"
+
+
+class Follows(Protocol):
+    """Derived data that lets go of what lay before the log's start; a bounded part a call."""
+
+    def trim(self, log_start: int) -> int:
+        """Returns how many files were deleted. Raises OSError."""
+        ...
+
+
+class RetentionService:
+    """One for a store; every call comes from the event loop."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        followers: Sequence[Follows],
+        *,
+        disk: Disk,
+        gate: WriteGate,
+        safe_end: Callable[[], int],
+    ) -> None:
+        self.rules = Rules.of(config)
+        self.watermark = ArchiveWatermark(config.root, disk)
+        #: What connected replicas have; None: nobody follows. The broker sets it.
+        self.replica_end: Callable[[], int | None] = lambda: None
+        self.pressure = Pressure.NONE
+        #: How full the disks are in percent, by directory: of the log, then of the queues.
+        self.log_use: dict[str, int] = {}
+        self.queues_use = UNKNOWN
+        self._config = config
+        self._log = log
+        self._followers = followers
+        self._disk = disk
+        self._gate = gate
+        self._safe_end = safe_end
+        self._stopped = False
+        self._held_since: dict[int, int] = {}
+        self._deletion: _Deletion | None = None
+        log.is_full = lambda path: self.log_use.get(path, UNKNOWN) > self.rules.forced
+
+    # -- the disk -----------------------------------------------------------------------------
+
+    def watch_disk(self) -> None:
+        """Look how full the disks are; pause the store, or end the pause."""
+        rules = self.rules
+        directories = self._log.writable_directories or self._log.directories
+        self.log_use = {path: self._percent(path) for path in directories}
+        self.queues_use = self._percent(str(self._config.consume_queue_directory))
+        self.pressure = pressure_of(rules, self.log_use.values(), self.queues_use)
+        was_stopped = self._stopped
+        self._stopped = writes_stop(self.pressure, was_stopped)
+        if self._stopped:
+            use = self.disk_use
+            limit = f"diskSpaceWarningLevelRatio {rules.warning} %"
+            if use <= rules.warning:
+                limit = f"diskSpaceCleanForciblyRatio {rules.forced} %, where writing goes on"
+            self._gate.pause(
+                _DISK_USE,
+                f"The disk of {self._config.root} is {use} % full ({limit}).",
+            )
+        elif was_stopped:
+            self._gate.resume(_DISK_USE)
+
+    @property
+    def disk_use(self) -> int:
+        """Percent of the disk that decides: the emptiest one of the log's, or that of the queues."""
+        return max(min(self.log_use.values(), default=UNKNOWN), self.queues_use)
+
+    def tick(self) -> None:
+        """Once a second or so: look at the disk, and go on with what a deletion left to do."""
+        self.watch_disk()
+        self._trim()
+
+    def _percent(self, path: str) -> int:
+        while not os.path.isdir(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)  # not made yet
+        try:
+            return used_percent(*self._disk.space(path))
+        except OSError as error:
+            logger.warning("disk.unknown path=%s error=%s", path, error)
+            return UNKNOWN
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    def verdicts(self, now_ms: int, hour: int, *, head_only: bool = False) -> list[Verdict]:
+        """Why every segment stays or goes; `head_only`: of those that one round could delete."""
+        segments = self._log.segments
+        head = segments[: self.rules.batch_max + 1] if head_only else segments
+        situation = Situation(
+            now_ms,
+            hour,
+            self.pressure,
+            self._safe_end(),
+            self.watermark.value,
+            self.replica_end(),
+        )
+        facts = [self._facts(segment, now_ms) for segment in head]
+        return decide(facts, situation, self.rules, whole=len(head) == len(segments))
+
+    def _facts(self, segment: Segment, now_ms: int) -> SegmentFacts:
+        try:
+            modified_ms = os.stat(segment.path).st_mtime_ns // _NS_PER_MS
+        except FileNotFoundError:
+            modified_ms = 0  # somebody deleted the file
+        held_ms = None
+        if segment.held:
+            held_ms = now_ms - self._held_since.get(segment.start, now_ms)
+        return SegmentFacts(segment.start, segment.end, modified_ms, held_ms)
+
+    # -- deleting -----------------------------------------------------------------------------
+
+    def step(self, now_ms: int, hour: int) -> list[Verdict]:
+        """One round. Returns the verdicts of the segments that it looked at; the first ones that
+        say `delete` are out of the log when this returns, and their files soon are."""
+        self.tick()
+        if self._deletion is not None and not self._deletion.finished():
+            return []
+        self._deletion = None
+        verdicts = self.verdicts(now_ms, hour, head_only=True)
+        self._held_since = {
+            verdict.segment.start: self._held_since.get(verdict.segment.start, now_ms)
+            for verdict in verdicts
+            if verdict.reason is Reason.HELD
+        }
+        dropped = [self._drop(verdict) for verdict in verdicts if verdict.delete]
+        if dropped:
+            pause_s = self._config.delete_commit_log_files_interval / 1000
+            self._deletion = _Deletion(dropped, self._disk, pause_s)
+            self._trim()
+        return verdicts
+
+    def _drop(self, verdict: Verdict) -> Segment:
+        """Take the log's first segment out, which is the verdict's."""
+        facts = verdict.segment
+        segment = self._log.drop_first(unlink=False)
+        assert segment.start == facts.start, (segment.start, facts.start)
+        logger.info(
+            "segment.expired start=%d end=%d reason=%s", facts.start, facts.end, verdict.sentence
+        )
+        if Reason.ARCHIVE in verdict.overridden:
+            logger.warning(
+                "archive.overridden start=%d end=%d watermark=%d use=%d%%",
+                facts.start,
+                facts.end,
+                self.watermark.value,
+                self.disk_use,
+            )
+        return segment
+
+    def _trim(self) -> None:
+        try:
+            for follower in self._followers:
+                follower.trim(self._log.start)
+        except OSError as error:
+            # What was not deleted is looked at again in the next round.
+            logger.warning("retention.trim_failed error=%s", error)
+
+    def close(self) -> None:
+        """Delete what is out of the log already, without pauses."""
+        if self._deletion is not None:
+            self._deletion.stop()
+
+
+class _Deletion:
+    """Deletes the files of segments that are out of the log, oldest first, on a thread."""
+
+    def __init__(self, segments: Sequence[Segment], disk: Disk, pause_s: float) -> None:
+        self._segments = list(segments)
+        self._disk = disk
+        self._pause_s = pause_s
+        self._hurry = threading.Event()
+        # A map that nobody holds is unmapped by the thread, which takes a while; one that is held
+        # by its last reader.
+        self._free = [segment for segment in segments if not segment.held]
+        for segment in segments:
+            if segment.held:
+                segment.close()
+        self._thread = self._begin()
+
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name="store-delete", daemon=True)
+        thread.start()
+        return thread
+
+    def _run(self) -> None:
+        try:
+            while self._segments:
+                segment = self._segments[0]
+                self._unlink(segment.path)
+                if segment in self._free:
+                    segment.close()
+                del self._segments[0]
+                if self._segments:
+                    self._hurry.wait(self._pause_s)
+        except OSError as error:
+            logger.warning("segment.not_deleted path=%s error=%s", self._segments[0].path, error)
+
+    def _unlink(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:
+            return
+        self._disk.sync_directory(os.path.dirname(path))
+
+    def wait(self) -> None:
+        """Until the thread has ended."""
+        self._thread.join()
+
+    def finished(self) -> bool:
+        """Whether all of it is deleted; what could not be is tried again."""
+        if self._thread.is_alive():
+            return False
+        if self._segments:
+            self._thread = self._begin()
+        return not self._segments
+
+    def stop(self) -> None:
+        """Finish now; what could not be deleted is unmapped, and found at the next start."""
+        self._hurry.set()
+        self.wait()
+        for segment in self._segments:
+            segment.close()

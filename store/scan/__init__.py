@@ -1,0 +1,1 @@
+"""The segment scanner: walks raw log bytes and returns records as NumPy columns."""

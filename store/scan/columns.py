@@ -1,0 +1,219 @@
+"""Records as columns: every fixed field of many records, and where their variable parts lie.
+
+`columns_at` reads the records at known positions and judges them as `scan_one.inspect` judges one
+(all but the body's checksum, which `check_bodies` looks at). One gather takes the fixed part of every
+record; only records with IPv6 hosts, whose later fields lie 12 or 24 bytes further on, take a second.
+(store format, sections 2.1-2.5)
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+
+from ..format.record import (
+    BORN_HOST_V6,
+    CRC_MASK,
+    FIXED_V4,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    STORE_HOST_V6,
+    property_crc_ok,
+)
+from .raw import BytesTable, Flags, Integers, RawBytes
+
+_BORN_HOST_AT: Final = 48
+_AFTER_STORE_HOST_BYTES: Final = 16  # reconsume times, prepared transaction offset, body length
+#: The fixed part with IPv4 hosts. Fields before the born host lie there in every record.
+_FIXED: Final = np.dtype(
+    {
+        "names": [
+            "size",
+            "magic",
+            "body_crc",
+            "queue_id",
+            "flag",
+            "queue_offset",
+            "physical_offset",
+            "sys_flag",
+            "born_timestamp",
+            "store_timestamp",
+            "reconsume_times",
+            "prepared_transaction_offset",
+            "body_length",
+        ],
+        "formats": [
+            *(">i4", ">i4", ">u4", ">i4", ">i4", ">i8", ">i8", ">i4", ">i8"),
+            *(">i8", ">i4", ">i8", ">i4"),
+        ],
+        "offsets": [0, 4, 8, 12, 16, 20, 28, 36, 40, 56, 72, 76, 84],
+        "itemsize": FIXED_V4.size,
+    }
+)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Records in log order, one entry each in every column. Positions and starts are relative to the
+    view that was walked; they are copies and stay valid without it."""
+
+    position: Integers
+    physical_offset: Integers
+    size: Integers
+    magic: Integers  #: MAGIC_V1 or MAGIC_V2 (signed, as in format/record.py)
+    body_crc: Integers
+    queue_id: Integers
+    flag: Integers
+    queue_offset: Integers
+    sys_flag: Integers
+    born_timestamp: Integers
+    born_host_start: Integers  #: 8 bytes, or 20 with bit 4 of the system flag
+    store_timestamp: Integers
+    store_host_start: Integers  #: 8 bytes, or 20 with bit 5
+    reconsume_times: Integers
+    prepared_transaction_offset: Integers
+    body_start: Integers
+    body_length: Integers
+    topic_start: Integers
+    topic_length: Integers
+    topic_id: Integers  #: number of the topic in the walk's table (`Walk.topics`)
+    properties_start: Integers
+    properties_length: Integers
+    crc_ok: Flags  #: false only in a permissive walk
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def take(self, which: Any) -> "Columns":
+        """These records only: a slice, a mask or an array of indices."""
+        return Columns(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def check_records(raw: RawBytes, columns: Columns) -> Flags:
+    """Whether each record ends in its own checksum, and that matches (`enabledAppendPropCRC`)."""
+    data = raw.data
+    ends = (columns.position + columns.size).tolist()
+    starts = columns.position.tolist()
+    found = [property_crc_ok(data[a:b]) for a, b in zip(starts, ends, strict=True)]
+    return np.array(found, np.bool_)
+
+
+class TopicTable(BytesTable):
+    """Topics by number; `names` are the decoded ones, "" for bytes that are no text: not UTF-8, or
+    with a NUL in it, which a lost page leaves and no writer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self._unreadable: list[int] = []
+
+    def number_of(self, name: str) -> int:
+        """The number of a topic by its name."""
+        number = self.number(name.encode())
+        self._decode()
+        return number
+
+    def readable(self, numbers: Integers) -> int:
+        """How many of these from the first on are text."""
+        self._decode()
+        if self._unreadable:
+            bad = np.isin(numbers, self._unreadable)
+            if bad.any():
+                return int(np.argmax(bad))
+        return len(numbers)
+
+    def _decode(self) -> None:
+        for value in self.values[len(self.names) :]:
+            name = "" if b"\0" in value else value.decode(errors="replace")
+            if name.encode() != value:
+                self._unreadable.append(len(self.names))
+                name = ""
+            self.names.append(name)
+
+
+def check_bodies(raw: RawBytes, columns: Columns) -> Flags:
+    """Whether the checksum of each body matches; an empty body has none."""
+    data = raw.data
+    ends = (columns.body_start + columns.body_length).tolist()
+    found = [
+        crc32(data[start:end]) for start, end in zip(columns.body_start.tolist(), ends, strict=True)
+    ]
+    same: Flags = (np.array(found, np.int64) & CRC_MASK) == columns.body_crc
+    same |= columns.body_length == 0
+    return same
+
+
+def columns_at(
+    raw: RawBytes, base: int, positions: Integers, topics: TopicTable
+) -> tuple[Columns, int]:
+    """The records at `positions`, and how many of them from the first on are whole.
+
+    What comes after those is not to be used. Each position must have a size field that is at least
+    RECORD_BYTES_MIN and ends within the buffer.
+    """
+    head = raw.blocks(positions, FIXED_V4.size).view(_FIXED)
+    fixed: dict[str, Integers] = {name: head[name].astype(np.int64) for name in _FIXED.names or ()}
+    size, flags = fixed["size"], fixed["sys_flag"]
+    ends = positions + size
+    ok = (size >= RECORD_BYTES_MIN) & (ends <= raw.size)
+    ok &= (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
+    ok &= fixed["physical_offset"] == positions + base
+    longer = HOST_V6_BYTES - HOST_V4_BYTES
+    born_more = np.where(flags & BORN_HOST_V6, longer, 0)
+    store_more = np.where(flags & STORE_HOST_V6, longer, 0)
+    store_host = positions + (_BORN_HOST_AT + HOST_V4_BYTES + 8) + born_more
+    body_start = positions + FIXED_V4.size + born_more + store_more
+    ok &= body_start + 3 <= ends
+    wide = np.flatnonzero(ok & ((born_more + store_more) > 0))
+    if len(wide):
+        fixed["store_timestamp"][wide] = raw.signed64(store_host[wide] - 8)
+        rest = body_start[wide] - _AFTER_STORE_HOST_BYTES
+        fixed["reconsume_times"][wide] = raw.unsigned(rest, 4).astype(np.int32)
+        fixed["prepared_transaction_offset"][wide] = raw.signed64(rest + 4)
+        fixed["body_length"][wide] = raw.unsigned(rest + 12, 4).astype(np.int32)
+    body_end = body_start + fixed["body_length"]
+    ok &= (fixed["body_length"] >= 0) & (body_end + 3 <= ends)
+    # From here on places of records that are not whole are replaced by one that can be read.
+    topic_start = np.where(ok, body_end, 0) + 1
+    topic_length = raw.unsigned(topic_start - 1, 1)
+    second = np.flatnonzero(ok & (fixed["magic"] == MAGIC_V2))
+    topic_length[second] = raw.unsigned(topic_start[second] - 1, 2)
+    topic_start[second] += 1
+    properties_start = topic_start + topic_length + 2
+    properties_length = ends - properties_start
+    ok &= properties_length >= 0
+    ok &= raw.unsigned(np.where(ok, properties_start - 2, 0), 2) == properties_length
+    whole = len(ok) if ok.all() else int(np.argmin(ok))
+    topic_id = np.zeros(len(positions), np.int64)
+    topic_id[:whole] = topics.numbers(raw, topic_start[:whole], topic_length[:whole])
+    whole = topics.readable(topic_id[:whole])
+    columns = Columns(
+        position=positions,
+        physical_offset=fixed["physical_offset"],
+        size=size,
+        magic=fixed["magic"],
+        body_crc=fixed["body_crc"],
+        queue_id=fixed["queue_id"],
+        flag=fixed["flag"],
+        queue_offset=fixed["queue_offset"],
+        sys_flag=flags,
+        born_timestamp=fixed["born_timestamp"],
+        born_host_start=positions + _BORN_HOST_AT,
+        store_timestamp=fixed["store_timestamp"],
+        store_host_start=store_host,
+        reconsume_times=fixed["reconsume_times"],
+        prepared_transaction_offset=fixed["prepared_transaction_offset"],
+        body_start=body_start,
+        body_length=fixed["body_length"],
+        topic_start=topic_start,
+        topic_length=topic_length,
+        topic_id=topic_id,
+        properties_start=properties_start,
+        properties_length=properties_length,
+        crc_ok=np.ones(len(positions), np.bool_),
+    )
+    return columns, whole

@@ -1,0 +1,105 @@
+"""Who owns the store directory: the files `lock` and `abort` (store format, sections 1 and 6.1).
+
+`lock` holds the four bytes "lock"; byte 0 is locked with fcntl, as the format has it, so that an
+Apache broker and ours exclude each other, and the file with flock, which also excludes a second
+store in the same process. It is taken before anything is read. `abort` exists while a store runs and
+holds the process id: finding it at the start means that the last owner did not stop cleanly.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from .format.disk import NO_SPACE, Disk
+from .format.errors import DiskFullError, StoreError, StoreLockedError
+from .log.write_gate import suppress_no_space
+
+_LOCK_BYTES = b"lock"
+
+
+class StoreLock:
+    """Lock and abort file of one directory."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._abort = root / "abort"
+        self._disk = disk
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Raises StoreLockedError when another store has the directory, StoreError when this process
+        may not write there, DiskFullError when a new store finds no room."""
+        try:
+            descriptor = self._open_lock()
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreLockedError(
+                f"The store directory {self._root} is in use by another process"
+                f"{self._owner()}. Stop it, or give this one another storePathRootDir."
+            ) from error
+        self._descriptor = descriptor
+        if os.pread(descriptor, len(_LOCK_BYTES) + 1, 0) != _LOCK_BYTES:
+            with suppress_no_space():  # the locks count, not the word
+                self._disk.truncate(descriptor, 0)
+                self._disk.pwrite(descriptor, _LOCK_BYTES, 0)
+                self._disk.fsync(descriptor)
+
+    def _open_lock(self) -> int:
+        if not self._root.is_dir():
+            self._root.mkdir(parents=True)
+            self._disk.sync_directory(str(self._root.parent))
+        return self._disk.open(str(self._root / "lock"), os.O_RDWR | os.O_CREAT)
+
+    def _unusable(self, error: OSError) -> StoreError:
+        if error.errno in NO_SPACE:
+            return DiskFullError(
+                f"There is no room to make the store directory {self._root}: free some space."
+            )
+        return StoreError(
+            f"The store directory {self._root} cannot be used: {error.strerror}. Start as its owner, "
+            "on a file system that is mounted for writing, or name another storePathRootDir."
+        )
+
+    def _owner(self) -> str:
+        try:
+            process = self._abort.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return f" (process {process})" if process.isdigit() else ""
+
+    @property
+    def stopped_cleanly(self) -> bool:
+        return not self._abort.exists()
+
+    def mark_running(self) -> None:
+        """Write `abort`; from now on only `mark_stopped` makes the next start a clean one.
+
+        Raises StoreError when the file cannot be made: a store that is not marked must not run."""
+        data = str(os.getpid()).encode()
+        path = str(self._abort)
+        try:
+            descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            with suppress_no_space():  # the name is what counts; the number only helps people
+                self._disk.pwrite(descriptor, data, 0)
+            self._disk.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self._disk.sync_directory(str(self._root))
+
+    def mark_stopped(self) -> None:
+        self._disk.unlink(str(self._abort))
+        self._disk.sync_directory(str(self._root))
+
+    def release(self) -> None:
+        """Give the lock up; the file stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,93 @@
+"""`config/timercheck`: how far the timers are. Derived data; losing it delivers a week's timers again.
+
+offset  size  field
+     0     8  last read time, ms: every slot before it was delivered
+     8     8  position up to which the timer log was flushed
+    16     8  queue offset in the timer topic: everything before it was enqueued or delivered
+    24     8  the same on the master (equal on a master)
+    32     8  state version
+    40     8  time of the version, ms
+    48     8  counter of the version
+    56  4040  zeros
+
+Seven big-endian i64 in a file of 4096 bytes without a backup (store format, section 11.4). They lie
+within one sector: a crash leaves the old values or the new ones.
+"""
+
+import os
+import struct
+from dataclasses import astuple, dataclass
+from typing import Final
+
+from ..format.disk import Disk
+from ..format.errors import UnsupportedLayoutError
+
+FILE_BYTES: Final = 4096
+_FIELDS: Final = struct.Struct(">7q")
+
+
+@dataclass(slots=True)
+class TimerCheckpoint:
+    """The values; all 0 when nothing is known."""
+
+    last_read_ms: int = 0
+    last_timer_log_flush_pos: int = 0
+    last_timer_queue_offset: int = 0
+    master_timer_queue_offset: int = 0
+    state_version: int = 0
+    version_ms: int = 0
+    counter: int = 0
+
+    def encode(self) -> bytes:
+        return _FIELDS.pack(*astuple(self))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TimerCheckpoint":
+        return cls(*_FIELDS.unpack_from(data))
+
+
+class TimerCheckpointFile:
+    """Reads and writes the file; one thread at a time."""
+
+    def __init__(self, path: str, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self._descriptor = -1
+
+    def load(self) -> TimerCheckpoint | None:
+        """The values; None when there is no file. Changes nothing.
+
+        Raises UnsupportedLayoutError for a file that is too short.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                data = file.read(FILE_BYTES)
+        except FileNotFoundError:
+            return None
+        if not data:  # created, then the process died
+            return None
+        if len(data) < _FIELDS.size:
+            raise UnsupportedLayoutError(
+                f"{self._path} has {len(data)} bytes, a timer checkpoint has {FILE_BYTES}. "
+                "Restore it, or delete it: timers of the last seven days are then delivered again."
+            )
+        return TimerCheckpoint.decode(data)
+
+    def save(self, check: TimerCheckpoint) -> None:
+        """Make the values durable. Raises OSError."""
+        made = False
+        if self._descriptor < 0:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+            made = os.fstat(self._descriptor).st_size < FILE_BYTES
+            if made:
+                self._disk.fallocate(self._descriptor, FILE_BYTES)
+        self._disk.pwrite(self._descriptor, check.encode(), 0)
+        self._disk.fdatasync(self._descriptor)
+        if made:
+            self._disk.sync_directory(os.path.dirname(self._path))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

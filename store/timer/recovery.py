@@ -1,0 +1,284 @@
+"""What is made of the timer files at a start. Derived data: nothing here can lose a message.
+
+1. Walk the timer log from one file before the flushed position, from its start if the wheel was not
+   there. The end is the first place where no unit stands, or one whose message the commit log does not
+   hold any more; what is behind it is cut and cleared.
+2. A walked unit that lies behind the newest unit of its slot is added to the slot. One that lies
+   before it is there already, or the slot belongs to a later time by now.
+3. Slots that point beyond the end (the log lost what the wheel has) are emptied and made again by a
+   second walk, from the oldest unit they named.
+4. Enqueueing goes on at the saved queue offset. If the log has lost units that were flushed: behind the
+   message of the last unit if that is earlier, or where the timer topic begins if none is left. Always
+   within the bounds of the queue.
+5. Reading goes on at the saved time, but not more than seven days less a minute ago.
+
+Rules of the store format, section 11.4. Steps 1 (no wheel) and 4 (no unit left) go further than
+Apache's, which loses timers there; and Apache always goes on behind the last unit if that is earlier,
+which delivers again what came after it and was due at once. Slots that were read are not cleared, so a wheel that was made again
+equals the lost one, but for slots of more than two weeks ago whose units are still in the log.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..config.store_config import TIMER_SLOTS, StoreConfig
+from ..format.errors import OffsetOutOfRangeError, RecordFormatError
+from ..format.properties import java_hash
+from ..format.record import decode
+from .checkpoint import TimerCheckpoint
+from .log import TimerLog
+from .rules import REAL_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from .unit import DELETE, UNIT_BYTES, TimerUnit
+from .wheel import NONE, Slot, TimerWheel
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .store import Messages
+
+logger = logging.getLogger(__name__)
+
+#: Slots that are left blank between the oldest time that is still read and the wheel's turn.
+_BLANK_SLOTS: Final = 60
+#: What a power loss keeps or loses as a whole.
+_PAGE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRecovery:
+    """What recovery found and did."""
+
+    begin: int
+    """Position in the timer log where the walk began."""
+    end: int
+    """End of the timer log."""
+    units_walked: int
+    slots_revised: int
+    slots_beyond: int
+    """Slots that pointed beyond the log and were made again."""
+    cut_bytes: int
+    """Bytes behind the end that held something."""
+    lost_bytes: int
+    """How far the end lies before the position that was flushed; 0 unless the disk lost data."""
+    newest: int
+    """Physical offset of the last unit's message, -1 without a unit."""
+    queue_offset: int
+    """Where enqueueing the timer topic goes on."""
+    read_ms: int
+    """Where reading slots goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFiles:
+    """The wheel and the log, loaded."""
+
+    wheel: TimerWheel
+    log: TimerLog
+    had_wheel: bool
+
+
+def recover(
+    files: TimerFiles,
+    check: TimerCheckpoint,
+    config: StoreConfig,
+    messages: "Messages",
+    now_ms: int,
+) -> TimerRecovery:
+    """See the module's docstring. Raises OSError."""
+    wheel, log = files.wheel, files.log
+    flushed = check.last_timer_log_flush_pos
+    begin = _file_start(log, flushed - log.file_bytes) if files.had_wheel else log.start
+    last: TimerUnit | None = None
+    walk = log.walk(begin)
+    walked = revised = 0
+    newest = -1
+    for position, rows in walk.batches():
+        good = _count_confirmed(rows, position, flushed, log.file_bytes, messages)
+        if good:
+            revised += revise_all(wheel, position, rows[:good])
+            walked += good
+            newest = max(newest, int(rows["physical_offset"][:good].max()))
+            last = TimerUnit._make(rows[good - 1].item()[1:])
+        if good < len(rows):
+            walk.end = position + good * UNIT_BYTES
+            walk.reason = f"the message of the unit at {walk.end} is not in the commit log."
+            break
+    if walk.reason:
+        logger.warning("timer.log_cut position=%d reason=%s", walk.end, walk.reason)
+    cut = log.truncate(walk.end)
+    beyond = _remake_beyond(wheel, log)
+    if last is None:
+        last = _last_unit_before(log, begin)
+        newest = -1 if last is None else last.physical_offset
+    lost = max(flushed - log.end, 0)
+    return TimerRecovery(
+        begin,
+        log.end,
+        walked,
+        revised,
+        beyond,
+        cut,
+        lost,
+        newest,
+        _queue_offset(last, check, messages, lost),
+        max(check.last_read_ms, oldest_read_ms(now_ms, config.timer_precision_ms)),
+    )
+
+
+def _count_confirmed(
+    rows: "NDArray[np.void]", position: int, flushed: int, file_bytes: int, messages: "Messages"
+) -> int:
+    """How many rows have their message, before the first that has not."""
+    import numpy as np
+
+    good = rows["physical_offset"] <= messages.log_end - rows["size"].astype(np.int64)
+    count = len(rows) if good.all() else int(good.argmin())
+    for index in range(max(flushed - position, 0) // UNIT_BYTES, count):
+        place = (position + index * UNIT_BYTES) % file_bytes
+        if place // _PAGE_BYTES == (place + UNIT_BYTES - 1) // _PAGE_BYTES:
+            continue
+        if _torn(TimerUnit._make(rows[index].item()[1:]), messages):
+            return index
+    return count
+
+
+def _torn(unit: TimerUnit, messages: "Messages") -> bool:
+    """For a unit that was not flushed and lies in two pages: whether one of them is older. Lengths and
+    offsets show that by themselves, the hash of the topic only beside the message."""
+    try:
+        record = decode(messages.record_at(unit.physical_offset))
+    except OffsetOutOfRangeError:
+        return False
+    except RecordFormatError:
+        return True
+    topic = record.properties_dict.get(REAL_TOPIC, "")
+    return unit.topic_hash != (java_hash(topic) if topic else 0) or unit.size != record.size
+
+
+def oldest_read_ms(now_ms: int, precision_ms: int) -> int:
+    """The oldest time whose slot may still be read."""
+    return now_ms - now_ms % precision_ms - (TIMER_SLOTS // 2 - _BLANK_SLOTS) * precision_ms
+
+
+def _file_start(log: TimerLog, position: int) -> int:
+    position = max(position, log.start)
+    return position - position % log.file_bytes
+
+
+def _last_unit_before(log: TimerLog, begin: int) -> TimerUnit | None:
+    """The newest unit of the files before `begin`, when no later file has one."""
+    last = None
+    starts = [start for start in log.starts if start < begin]
+    for _, unit in log.walk(starts[-1]) if starts else ():
+        last = unit
+    return last
+
+
+def revise_all(wheel: TimerWheel, position: int, rows: "NDArray[np.void]") -> int:
+    """`revise` for neighbours, most of them at once; returns how many were added."""
+    import numpy as np
+
+    slot_ms = rows["write_ms"].astype(np.int64) + rows["delay_ms"]
+    times = slot_ms // wheel.precision_ms
+    _, first, group_of = np.unique(times, return_index=True, return_inverse=True)
+    indexes = times[first] % wheel.slots
+    if len(np.unique(indexes)) < len(first):  # two times share a slot
+        return _revise_each(wheel, position, rows)
+    last = np.zeros_like(first)
+    np.maximum.at(last, group_of, np.arange(len(rows)))
+    counts = np.bincount(group_of)
+    cancels = np.bincount(group_of, weights=(rows["magic"] & DELETE) != 0).astype(np.int64)
+    order = np.argsort(indexes)
+    groups = np.column_stack((first, last, counts, cancels, times[first]))[order].tolist()
+    partly = False
+    added = 0
+    known = list(wheel.many(indexes[order].tolist()))
+    for (begin, end, count, cancelled, time), there in zip(groups, known, strict=True):
+        oldest, newest = position + begin * UNIT_BYTES, position + end * UNIT_BYTES
+        if there.time != 0 and there.last >= newest:
+            continue
+        if there.time != 0 and there.last >= oldest:
+            partly = True
+            continue
+        had = there if there.time == time else NONE
+        num = had.num + count - 2 * cancelled
+        first_of_slot = oldest if had.last < 0 else had.first
+        wheel.put(time * wheel.precision_ms, first_of_slot, newest, num)
+        added += count
+    return added + (_revise_each(wheel, position, rows) if partly else 0)
+
+
+def revise(wheel: TimerWheel, position: int, unit: TimerUnit) -> bool:
+    """Add the unit to its slot unless the slot knows it, or knows a later one; true if it was added."""
+    slot_ms = unit.slot_ms
+    there = wheel.at(wheel.index(slot_ms))
+    if there.time != 0 and there.last >= position:
+        return False
+    slot = wheel.slot(slot_ms)
+    first = position if slot.last < 0 else slot.first
+    wheel.put(slot_ms, first, position, slot.num + (-1 if unit.cancels else 1))
+    return True
+
+
+def _revise_each(wheel: TimerWheel, position: int, rows: "NDArray[np.void]") -> int:
+    added = 0
+    for index, (_, *values) in enumerate(rows.tolist()):
+        added += revise(wheel, position + index * UNIT_BYTES, TimerUnit._make(values))
+    return added
+
+
+def _remake_beyond(wheel: TimerWheel, log: TimerLog) -> int:
+    beyond = {index: slot for index, slot in wheel.occupied() if slot.last >= log.end}
+    if not beyond:
+        return 0
+    for index in beyond:
+        wheel.clear(index)
+    begin = _file_start(log, min(max(slot.first, 0) for slot in beyond.values()))
+    for position, unit in log.walk(begin):
+        if wheel.index(unit.slot_ms) in beyond:
+            revise(wheel, position, unit)
+    logger.warning("timer.slots_remade slots=%d from=%d", len(beyond), begin)
+    return len(beyond)
+
+
+def _queue_offset(
+    last: TimerUnit | None, check: TimerCheckpoint, messages: "Messages", lost: int
+) -> int:
+    first = messages.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+    offset = min(check.last_timer_queue_offset, check.master_timer_queue_offset)
+    if lost:
+        offset = min(offset, first if last is None else _offset_behind(last, messages, first))
+    return max(first, min(offset, messages.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
+
+
+def _offset_behind(unit: TimerUnit, messages: "Messages", unknown: int) -> int:
+    try:
+        record = decode(messages.record_at(unit.physical_offset))
+    except (OffsetOutOfRangeError, RecordFormatError) as error:
+        logger.warning("timer.message_gone offset=%d error=%s", unit.physical_offset, error)
+        return unknown
+    return record.queue_offset + 1
+
+
+def units_of_slot(log: TimerLog, slot: Slot, precision_ms: int) -> Iterator[TimerUnit]:
+    """The units of a slot, newest first: along the chain, or by a walk where the chain is broken. The
+    log may grow meanwhile."""
+    oldest = log.end
+    try:
+        for position, unit in log.chain(slot.last):
+            if unit.slot_ms // precision_ms != slot.time:
+                raise RecordFormatError(f"a unit of {unit.slot_ms} is in the chain of {slot}.")
+            oldest = position
+            yield unit
+    except RecordFormatError as error:
+        logger.warning("timer.chain_broken slot=%d error=%s", slot.time, error)
+        walk = log.walk(_file_start(log, slot.first))
+        older = [
+            unit
+            for position, unit in walk
+            if position < oldest and unit.slot_ms // precision_ms == slot.time
+        ]
+        yield from reversed(older)

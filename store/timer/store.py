@@ -1,0 +1,244 @@
+"""The timers of a store: the wheel, the log of timer units, and how far both are.
+
+    enqueue   timer topic -> `place` (rules.py) -> `put`       unit appended, slot points to it
+    dequeue   second by second -> `units_at` -> delivered            nothing is cleared
+    flush     timer log, wheel, timercheck, timermetrics             each durable before the next
+
+Who moves the messages owns two numbers: how far slots were read (`read_ms`) and how far the timer topic
+was enqueued (`queue_offset`); `flush` makes them durable with what they vouch for. Derived data: the
+messages lie in the timer topic of the commit log (store format, section 11.4).
+
+What a crash leaves, and what `recover` makes of it (all of it in `recovery.py`):
+
+| crash                             | on disk                                     | next start            |
+| --------------------------------- | ------------------------------------------- | --------------------- |
+| process killed                    | all units; slots and numbers of the last    | slots made again from |
+|                                   | flush                                       | units, nothing lost   |
+| power lost before the log's flush | some units of the last second, maybe torn   | cut at the first bad  |
+|                                   |                                             | unit, enqueued again  |
+| between log and wheel             | units without slots                         | slots made again      |
+| within the wheel's flush          | each slot old or new                        | slots made again      |
+| between wheel and timercheck      | old numbers: slots read since the last      | delivered again, at   |
+|                                   | flush                                       | most a flush interval |
+| timercheck, timermetrics          | old or new                                  | the same              |
+| roll-over of the log              | an empty file that no end mark leads to     | taken back            |
+
+A message that comes again and has its unit already (the saved queue offset is older than the log) is not
+put twice: `put` looks it up in the log. Units whose message the commit log has lost are cut.
+
+Limits: one slot is read into memory at once, about 200 bytes a unit.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from ..config.store_config import StoreConfig
+from ..format.disk import Disk
+from ..format.errors import OffsetOutOfRangeError, RecordFormatError
+from ..format.properties import decode_properties, java_hash
+from ..format.record import decode
+from .checkpoint import TimerCheckpoint, TimerCheckpointFile
+from .log import TimerLog
+from .metrics import TimerMetrics
+from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
+from .rules import DELETE_KEY, place
+from .unit import DEFAULT, DELETE, ROLL, TimerUnit
+from .wheel import Slot, TimerWheel
+
+#: What `put` answers when it puts nothing.
+KNOWN: Final = -1  #: the message has its unit
+DUE: Final = -2  #: its time has come: deliver it now
+
+
+class Messages(Protocol):
+    """What timers need of the store: its end, records, and the bounds of the timer topic."""
+
+    @property
+    def log_end(self) -> int: ...
+
+    def record_at(self, physical_offset: int) -> bytes: ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUnits:
+    """What waits in one slot."""
+
+    units: list[TimerUnit] = field(default_factory=list)
+    """To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest first."""
+    cancellations: list[TimerUnit] = field(default_factory=list)
+    """To be looked at before the units; oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFlush:
+    """One flush: what is to be made durable. `run` may be called on another thread."""
+
+    log: TimerLog
+    wheel: TimerWheel
+    check_file: TimerCheckpointFile
+    metrics: TimerMetrics
+    descriptors: tuple[int, ...]
+    slots: Mapping[int, Slot]
+    check: TimerCheckpoint
+    counts: str
+
+    def run(self) -> None:
+        """Write in the order that the recovery relies on. Raises OSError; never try it again."""
+        self.log.sync(self.descriptors)
+        self.wheel.write_out(self.slots)
+        self.check_file.save(self.check)
+        self.metrics.write(self.counts)
+
+
+class TimerStore:
+    """One thread; only `TimerFlush.run` may run on another, one at a time."""
+
+    def __init__(self, root: Path, config: StoreConfig, disk: Disk, messages: Messages) -> None:
+        self._config = config
+        self._messages = messages
+        self.wheel = TimerWheel(str(root / "timerwheel"), config.timer_precision_ms, disk)
+        self.log = TimerLog(str(root / "timerlog"), config.mapped_file_size_timer_log, disk)
+        self.metrics = TimerMetrics(root / "config" / "timermetrics", disk)
+        self._check_file = TimerCheckpointFile(str(root / "config" / "timercheck"), disk)
+        self._disk = disk
+        self.check = TimerCheckpoint()
+        #: Physical offset of the newest message that has a unit; -1 without one.
+        self.newest = -1
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def recover(self, now_ms: int) -> TimerRecovery:
+        """Load, repair, and say where enqueueing and reading go on. The store must be open.
+
+        Raises UnsupportedLayoutError or ConfigFileError (nothing was changed) or OSError.
+        """
+        files = TimerFiles(self.wheel, self.log, self.wheel.load())
+        unfinished = self.log.load()
+        self.check = self._check_file.load() or TimerCheckpoint()
+        self.metrics.load()
+        if unfinished:
+            self._disk.unlink(unfinished)
+        flushed = self.check.last_timer_log_flush_pos
+        report = recover(files, self.check, self._config, self._messages, now_ms)
+        self.log.distrust(flushed)
+        # Durable now: a slot that was emptied must not come back when the log has grown again.
+        self.log.sync(self.log.take_dirty())
+        self.wheel.write_out(self.wheel.take_changes())
+        self.newest = report.newest
+        self.check.last_read_ms = report.read_ms
+        self.check.last_timer_queue_offset = report.queue_offset
+        return report
+
+    def close(self) -> None:
+        """Let go of the files; `flush` first."""
+        self.wheel.close()
+        self.log.close()
+        self._check_file.close()
+
+    # -- enqueue and dequeue ------------------------------------------------------------------
+
+    def put(
+        self,
+        out_ms: int,
+        write_ms: int,
+        physical_offset: int,
+        size: int,
+        *,
+        real_topic: str = "",
+        cancels: bool = False,
+    ) -> int:
+        """Put a message of the timer topic into its slot; returns the position of its unit, or KNOWN
+        or DUE. Messages come in the order of the topic. Raises DiskFullError, StoreError, OSError.
+        """
+        if physical_offset <= self.newest and self.log.find(physical_offset) >= 0:
+            return KNOWN
+        where = place(out_ms, write_ms, self._config)
+        if where is None:
+            return DUE
+        slot = self.wheel.slot(where.slot_ms)
+        magic = DEFAULT | (ROLL if where.rolled else 0) | (DELETE if cancels else 0)
+        delay_ms = where.slot_ms - write_ms
+        topic_hash = java_hash(real_topic) if real_topic else 0
+        position = self.log.append(
+            TimerUnit(slot.last, magic, write_ms, delay_ms, physical_offset, size, topic_hash)
+        )
+        first = position if slot.last < 0 else slot.first
+        self.wheel.put(where.slot_ms, first, position, slot.num + (-1 if cancels else 1))
+        self.newest = max(self.newest, physical_offset)
+        return position
+
+    def units_at(self, slot_ms: int) -> SlotUnits:
+        """What waits in the slot of this time."""
+        found = SlotUnits()
+        for unit in self.units(slot_ms):
+            (found.cancellations if unit.cancels and not unit.rolled else found.units).append(unit)
+        found.units.reverse()
+        found.cancellations.reverse()
+        return found
+
+    def units(self, slot_ms: int) -> Iterator[TimerUnit]:
+        """The same one by one, newest first: for slots that are too large to be read in one go. What
+        is put after the first was taken does not come."""
+        slot = self.wheel.slot(slot_ms)
+        if slot.last >= 0:
+            yield from units_of_slot(self.log, slot, self._config.timer_precision_ms)
+
+    def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
+        """What they cancel, for `timer_rules.is_cancelled`; those that retention took name nothing."""
+        keys = set()
+        for unit in cancellations:
+            try:
+                record = decode(self._messages.record_at(unit.physical_offset))
+            except (OffsetOutOfRangeError, RecordFormatError):
+                continue
+            key = decode_properties(record.properties).get(DELETE_KEY)
+            if key:
+                keys.add(key)
+        return frozenset(keys)
+
+    def number_at(self, slot_ms: int) -> int:
+        """Messages that the slot of this time holds (for `timer_rules.congested`)."""
+        return max(self.wheel.slot(slot_ms).num, 0)
+
+    # -- flush and retention ------------------------------------------------------------------
+
+    def begin_flush(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerFlush:
+        """Gather what changed. All slots before `read_ms` are delivered, all messages before
+        `queue_offset` enqueued or delivered. Nothing else may begin before it has run."""
+        check = self.check
+        check.last_read_ms = read_ms
+        check.last_timer_log_flush_pos = self.log.end
+        check.last_timer_queue_offset = check.master_timer_queue_offset = queue_offset
+        check.counter = (check.counter + 1) % (1 << 63)
+        check.version_ms = now_ms
+        return TimerFlush(
+            self.log,
+            self.wheel,
+            self._check_file,
+            self.metrics,
+            self.log.take_dirty(),
+            self.wheel.take_changes(),
+            TimerCheckpoint.decode(check.encode()),
+            self.metrics.take_text(),
+        )
+
+    def flush(self, read_ms: int, queue_offset: int, now_ms: int) -> None:
+        """The whole flush, here and now. Raises OSError."""
+        self.begin_flush(read_ms, queue_offset, now_ms).run()
+
+    def trim(self, log_start: int) -> int:
+        """Remove timer log files whose messages retention took; returns how many. Not while a flush
+        runs. Raises OSError."""
+        return self.log.trim(log_start)
+
+
+def has_timers(root: Path) -> bool:
+    """Whether the directory holds timers at all (the wheel alone says nothing: it may be empty)."""
+    return os.path.isdir(root / "timerlog") and bool(os.listdir(root / "timerlog"))

@@ -1,0 +1,118 @@
+"""The unit of the timer log: one for every message that waits for its time. Pure codec.
+
+offset  size  field
+     0     4  52
+     4     8  prev: position of the unit before it in the same slot, -1 = none
+    12     4  magic: bit 1 always, 2 a roll (parked, not due yet), 4 a cancellation
+    16     8  write time, ms: the enqueue clock, rounded down to the precision
+    24     4  delay, ms: slot time - write time
+    28     8  physical offset of the message in the commit log
+    36     4  its size
+    40     4  Java hash of the real topic, 0 = none
+    44     8  reserved, 0
+
+Big-endian (store format, section 11.4; example E10 in section 15). A unit carries no checksum:
+`plausible` is what recovery goes by, `count_plausible` the same for many at once.
+"""
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ..format.errors import RecordFormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+UNIT: Final = struct.Struct(">iqiqiqiiq")
+UNIT_BYTES: Final = UNIT.size
+DEFAULT: Final = 1
+ROLL: Final = 2
+DELETE: Final = 4
+_MAGIC_BITS: Final = DEFAULT | ROLL | DELETE
+_WIDTHS: Final = (4, 8, 4, 8, 4, 8, 4, 4, 8)  # bytes of the fields
+#: Apache's clock may move between its look at a message's time and the unit, by minutes on a machine that
+#: is overloaded: then the delay is negative.
+_LATE_MAX_MS: Final = 3_600_000
+_TIME_MAX_MS: Final = 1 << 60  # sums of times stay within an i64
+
+
+class TimerUnit(NamedTuple):
+    """One unit; see the module's docstring."""
+
+    prev: int
+    magic: int
+    write_ms: int
+    delay_ms: int
+    physical_offset: int
+    size: int
+    topic_hash: int
+    reserved: int = 0
+
+    @property
+    def slot_ms(self) -> int:
+        """The time of its slot."""
+        return self.write_ms + self.delay_ms
+
+    @property
+    def rolled(self) -> bool:
+        return bool(self.magic & ROLL)
+
+    @property
+    def cancels(self) -> bool:
+        return bool(self.magic & DELETE)
+
+    def encode(self) -> bytes:
+        return UNIT.pack(UNIT_BYTES, *self)
+
+
+def decode_unit(data: bytes | memoryview, offset: int, position: int) -> TimerUnit:
+    """The unit at `offset` of the data, which is `position` in the log. Raises RecordFormatError."""
+    if len(data) - offset < UNIT_BYTES:
+        raise RecordFormatError(f"no timer unit at {position}: only {len(data) - offset} bytes.")
+    size, *values = UNIT.unpack_from(data, offset)
+    unit = TimerUnit._make(values)
+    if not plausible(size, unit, position):
+        raise RecordFormatError(f"no timer unit at {position}: size {size}, {unit}.")
+    return unit
+
+
+def plausible(size: int, unit: TimerUnit, position: int) -> bool:
+    """Whether these are the fields of a unit at this position."""
+    return (
+        size == UNIT_BYTES
+        and 0 < unit.magic <= _MAGIC_BITS
+        and -1 <= unit.prev < position
+        and 0 <= unit.write_ms <= _TIME_MAX_MS
+        and unit.delay_ms >= -_LATE_MAX_MS
+        and unit.physical_offset >= 0
+        and unit.size > 0
+    )
+
+
+def unit_type() -> "np.dtype[np.void]":
+    """A unit as NumPy sees it; the names are those of `TimerUnit`."""
+    import numpy as np
+
+    kinds = zip(("unit_bytes", *TimerUnit._fields), (f">i{n}" for n in _WIDTHS), strict=True)
+    return np.dtype(list(kinds))
+
+
+def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
+    """How many rows are units (see `plausible`) before the first that is none."""
+    import numpy as np
+
+    positions = position + UNIT_BYTES * np.arange(len(rows))
+    good = (
+        (rows["unit_bytes"] == UNIT_BYTES)
+        & (rows["magic"] > 0)
+        & (rows["magic"] <= _MAGIC_BITS)
+        & (rows["prev"] >= -1)
+        & (rows["prev"] < positions)
+        & (rows["write_ms"] >= 0)
+        & (rows["write_ms"] <= _TIME_MAX_MS)
+        & (rows["delay_ms"] >= -_LATE_MAX_MS)
+        & (rows["physical_offset"] >= 0)
+        & (rows["size"] > 0)
+    )
+    return len(rows) if good.all() else int(good.argmin())

@@ -1,0 +1,275 @@
+"""The timer wheel: for every second of two weeks, where the chain of its timers lies in the timer log.
+
+offset  size  field of a slot
+     0     8  time: due time / precision (seconds, with the default precision); 0 = never used
+     8     8  first: position of the oldest unit of the chain in the timer log
+    16     8  last: position of the newest one; each unit names the one before it
+    24     4  num: units that were put less those that cancel
+    28     4  magic, unused
+
+1,209,600 slots of 32 bytes in one file (store format, section 11.4); the slot of a time is
+(time / precision) mod 1,209,600, and it holds for this time only if its first field says so. Slots
+are not cleared after delivery: they are overwritten two weeks later.
+
+Derived data: recovery writes slots again from the timer log. The file is sparse and never mapped: it
+is read with pread and written with pwrite, so a full disk is an error of `write_out`, not a signal.
+Memory holds only what changed since the last flush (about 200 bytes a slot). A slot lies within one
+sector, so a crash leaves it old or new, never torn.
+"""
+
+import errno
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from ..config.store_config import TIMER_SLOTS
+from ..format.disk import Disk
+from ..format.errors import UnsupportedLayoutError
+
+SLOT: Final = struct.Struct(">qqqii")
+SLOT_BYTES: Final = SLOT.size
+FILE_BYTES: Final = TIMER_SLOTS * SLOT_BYTES
+_CHUNK_BYTES: Final = 2048 * SLOT_BYTES
+_ZEROS: Final = bytes(_CHUNK_BYTES)
+_NUM_MAX: Final = (1 << 31) - 1
+
+
+class Slot(NamedTuple):
+    """One slot; see the module's docstring."""
+
+    time: int
+    first: int
+    last: int
+    num: int
+    magic: int = 0
+
+    def encode(self) -> bytes:
+        return SLOT.pack(*self)
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, offset: int = 0) -> "Slot":
+        return cls._make(SLOT.unpack_from(data, offset))
+
+
+#: What is in a slot that holds nothing for the time asked for.
+NONE: Final = Slot(-1, -1, -1, 0)
+_UNUSED: Final = Slot(0, 0, 0, 0)
+
+
+def read_slots(descriptor: int, size: int = FILE_BYTES) -> Iterator[tuple[int, Slot]]:
+    """Index and content of every slot in a wheel file that is not all zeros, in file order."""
+    for begin, end in list(_data_ranges(descriptor, size)):
+        for position in range(begin, end, _CHUNK_BYTES):
+            chunk = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
+            if chunk == _ZEROS[: len(chunk)]:
+                continue
+            whole = len(chunk) - len(chunk) % SLOT_BYTES
+            for index, values in enumerate(SLOT.iter_unpack(chunk[:whole])):
+                slot = Slot._make(values)
+                if slot != _UNUSED:
+                    yield position // SLOT_BYTES + index, slot
+
+
+def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Ranges of the file that may hold something, from slot to slot (lseek SEEK_DATA)."""
+    position = 0
+    while position < size:
+        try:
+            begin = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
+        begin -= begin % SLOT_BYTES
+        end += -end % SLOT_BYTES
+        yield max(begin, position), end
+        position = end
+
+
+class TimerWheel:
+    """The live wheel: the file, and above it what was changed since.
+
+    One thread calls everything but `write_out`, which may run on another. Another number of slots is
+    for tests: Apache knows only this one.
+    """
+
+    def __init__(self, path: str, precision_ms: int, disk: Disk, slots: int = TIMER_SLOTS) -> None:
+        self._path = path
+        self.slots = slots
+        self.precision_ms = precision_ms
+        self._disk = disk
+        self._descriptor = -1
+        self._changed: dict[int, Slot] = {}
+        self._on_the_way: Mapping[int, Slot] = {}  # being written
+
+    def load(self) -> bool:
+        """Open the file; False when there is none. Changes nothing.
+
+        Raises UnsupportedLayoutError for another size.
+        """
+        try:
+            size = os.stat(self._path).st_size
+        except FileNotFoundError:
+            return False
+        if size not in (0, self.slots * SLOT_BYTES):
+            raise UnsupportedLayoutError(
+                f"{self._path} has {size} bytes, a timer wheel has {self.slots * SLOT_BYTES}. Restore it, or "
+                "delete it: it is then made again from the timer log."
+            )
+        if size == 0:  # created, then the process died
+            return False
+        self._descriptor = self._disk.open(self._path, os.O_RDWR)
+        return True
+
+    def index(self, time_ms: int) -> int:
+        return time_ms // self.precision_ms % self.slots
+
+    def at(self, index: int) -> Slot:
+        """The slot as it lies there, whatever time it belongs to."""
+        slot = self._changed.get(index) or self._on_the_way.get(index)
+        if slot is not None:
+            return slot
+        if self._descriptor < 0:
+            return _UNUSED
+        data = self._disk.pread(self._descriptor, SLOT_BYTES, index * SLOT_BYTES)
+        return Slot.decode(data)
+
+    def many(self, indexes: Iterable[int]) -> Iterator[Slot]:
+        """`at` for ascending indexes, with few reads. Do not put or flush meanwhile."""
+        begin = -_CHUNK_BYTES
+        chunk = b""
+        for index in indexes:
+            position = index * SLOT_BYTES
+            if index in self._changed or index in self._on_the_way or self._descriptor < 0:
+                yield self.at(index)
+                continue
+            if position >= begin + _CHUNK_BYTES:
+                begin = position
+                chunk = self._disk.pread(self._descriptor, _CHUNK_BYTES, begin)
+            yield Slot.decode(chunk, position - begin)
+
+    def slot(self, time_ms: int) -> Slot:
+        """The slot of this time; NONE while it belongs to another."""
+        slot = self.at(self.index(time_ms))
+        return slot if slot.time == time_ms // self.precision_ms else NONE
+
+    def next_used(self, begin_ms: int, end_ms: int) -> int:
+        """The first time in the range whose slot holds something for it; `end_ms` if none does. Reads
+        2048 slots at once."""
+        precision = self.precision_ms
+        times = range(begin_ms // precision, -(-end_ms // precision))
+        above = self._on_the_way.keys() | self._changed.keys()
+        found = min((time for time in self._times(above) if time in times), default=times.stop)
+        at = times.start
+        while at < found and self._descriptor >= 0:
+            index = at % self.slots
+            count = min(found - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
+            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
+            if data != _ZEROS[: len(data)]:
+                for number, values in enumerate(SLOT.iter_unpack(data), at):
+                    if values[0] == number and number % self.slots not in above:
+                        return number * precision
+            at += count
+        return min(found * precision, end_ms)
+
+    def count(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:
+        """Messages due from `begin_ms` up to each of the bounds, which ascend and lie within a week;
+        what is recalled counts until its slot is read."""
+        import numpy as np
+
+        first = begin_ms // self.precision_ms
+        ends = [max(-(-bound // self.precision_ms), first) for bound in bounds_ms]
+        numbers = np.zeros(max(ends, default=first) - first, np.int64)
+        fields = np.dtype([("time", ">i8"), ("chain", ">i8", 2), ("num", ">i4"), ("magic", ">i4")])
+        at = 0
+        while at < len(numbers) and self._descriptor >= 0:
+            index = (first + at) % self.slots
+            count = min(len(numbers) - at, self.slots - index, _CHUNK_BYTES // SLOT_BYTES)
+            data = self._disk.pread(self._descriptor, count * SLOT_BYTES, index * SLOT_BYTES)
+            rows = np.frombuffer(data, fields, count=len(data) // SLOT_BYTES)
+            times = np.arange(first + at, first + at + len(rows))
+            numbers[at : at + len(rows)] = np.where(rows["time"] == times, rows["num"], 0)
+            at += count
+        for slot in map(self.at, self._on_the_way.keys() | self._changed.keys()):
+            if 0 <= slot.time - first < len(numbers):
+                numbers[slot.time - first] = slot.num
+        summed = np.concatenate(([0], np.maximum(numbers, 0).cumsum()))
+        return [int(summed[end - first]) for end in ends]
+
+    def _times(self, indexes: Iterable[int]) -> Iterator[int]:
+        return (slot.time for slot in map(self.at, indexes) if slot.last >= 0)
+
+    def put(self, time_ms: int, first: int, last: int, num: int) -> None:
+        """Replace the slot of this time, whatever time it belonged to."""
+        num = max(-_NUM_MAX, min(num, _NUM_MAX))
+        self._changed[self.index(time_ms)] = Slot(time_ms // self.precision_ms, first, last, num)
+
+    def clear(self, index: int) -> None:
+        self._changed[index] = _UNUSED
+
+    def occupied(self) -> Iterator[tuple[int, Slot]]:
+        """Index and content of every slot in use. Do not put or flush meanwhile."""
+        above = {**self._on_the_way, **self._changed}
+        if self._descriptor >= 0:
+            for index, slot in read_slots(self._descriptor, self.slots * SLOT_BYTES):
+                if index not in above:
+                    yield index, slot
+        for index in sorted(above):
+            if above[index] != _UNUSED:
+                yield index, above[index]
+
+    @property
+    def changed(self) -> int:
+        """Slots that are not in the file yet."""
+        return len(self._changed) + len(self._on_the_way)
+
+    def take_changes(self) -> Mapping[int, Slot]:
+        """What `write_out` has to write. Not while it runs."""
+        self._on_the_way = {**self._on_the_way, **self._changed}
+        self._changed = {}
+        return self._on_the_way
+
+    def write_out(self, changes: Mapping[int, Slot]) -> None:
+        """Make the changes durable; the timer log must be so already. Raises OSError."""
+        if changes:
+            if self._descriptor < 0:
+                self._create()
+            for position, data in _runs(changes):
+                done = self._disk.pwrite(self._descriptor, data, position)
+                if done != len(data):
+                    raise OSError(errno.EIO, f"{done} of {len(data)} bytes written", self._path)
+            self._disk.fdatasync(self._descriptor)
+            self._on_the_way = {}
+
+    def _create(self) -> None:
+        descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._disk.truncate(descriptor, self.slots * SLOT_BYTES)
+            self._disk.fsync(descriptor)
+            self._disk.sync_directory(os.path.dirname(self._path))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _runs(changes: Mapping[int, Slot]) -> Iterator[tuple[int, bytes]]:
+    """Position and bytes of each stretch of neighbouring slots."""
+    first = previous = -2
+    parts: list[bytes] = []
+    for index in sorted(changes):
+        if index != previous + 1:
+            if parts:
+                yield first * SLOT_BYTES, b"".join(parts)
+            first, parts = index, []
+        parts.append(changes[index].encode())
+        previous = index
+    if parts:
+        yield first * SLOT_BYTES, b"".join(parts)
