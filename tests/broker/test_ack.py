@@ -10,88 +10,75 @@ import pytest
 
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import desk, message, parse_received, resource, run
+from cometmq.tests.broker.desk import desk, message, parse_received, resource
 from cometmq.tests.broker.live import settings
 
 
-def test_an_ack_may_be_repeated_and_moves_the_offset_in_any_order(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            handles = (await one.receive("t", "g")).handles
-            for order, offset in ((2, 0), (0, 1), (1, 3)):
-                answer = one.ack("t", "g", handles[order])
-                assert answer.status.code == v2.OK
-                (entry,) = answer.entries
-                assert (entry.status.code, entry.status.message) == (v2.OK, "OK")
-                assert (entry.message_id, entry.receipt_handle) == ("m", handles[order])
-                assert one.node.offsets.get("t", "g", 0) == offset
-            assert one.ack("t", "g", *handles).status.code == v2.OK
-            assert one.node.counters.acked == 3
-
-    run(body())
+async def test_an_ack_may_be_repeated_and_moves_the_offset_in_any_order(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        handles = (await one.receive("t", "g")).handles
+        for order, offset in ((2, 0), (0, 1), (1, 3)):
+            answer = one.ack("t", "g", handles[order])
+            assert answer.status.code == v2.OK
+            (entry,) = answer.entries
+            assert (entry.status.code, entry.status.message) == (v2.OK, "OK")
+            assert (entry.message_id, entry.receipt_handle) == ("m", handles[order])
+            assert one.node.offsets.get("t", "g", 0) == offset
+        assert one.ack("t", "g", *handles).status.code == v2.OK
+        assert one.node.counters.acked == 3
 
 
-def test_entries_have_their_own_codes(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            (good,) = (await one.receive("t", "g")).handles
-            mixed = one.ack("t", "g", "garbage", good)
-            assert mixed.status.code == v2.MULTIPLE_RESULTS
-            codes = [entry.status.code for entry in mixed.entries]
-            assert codes == [v2.INVALID_RECEIPT_HANDLE, v2.OK]
-            bad = one.ack("t", "g", "garbage", "")
-            assert bad.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert [entry.receipt_handle for entry in bad.entries] == ["garbage", ""]
-
-    run(body())
+async def test_entries_have_their_own_codes(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        (good,) = (await one.receive("t", "g")).handles
+        mixed = one.ack("t", "g", "garbage", good)
+        assert mixed.status.code == v2.MULTIPLE_RESULTS
+        codes = [entry.status.code for entry in mixed.entries]
+        assert codes == [v2.INVALID_RECEIPT_HANDLE, v2.OK]
+        bad = one.ack("t", "g", "garbage", "")
+        assert bad.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert [entry.receipt_handle for entry in bad.entries] == ["garbage", ""]
 
 
-def test_request_level_failures_have_no_entries(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            for topic, group, code in (
-                ("a b", "g", v2.ILLEGAL_TOPIC),
-                ("t", "a b", v2.ILLEGAL_CONSUMER_GROUP),
-                ("nowhere", "g", v2.TOPIC_NOT_FOUND),
-            ):
-                answer = one.ack(topic, group, "x")
-                assert (answer.status.code, len(answer.entries)) == (code, 0)
-            assert one.ack("t", "g").status.code == v2.INTERNAL_SERVER_ERROR
-            many = one.ack("t", "g", *["x"] * 5_000)
-            assert many.status.code == v2.BAD_REQUEST
-
-    run(body())
+async def test_request_level_failures_have_no_entries(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        for topic, group, code in (
+            ("a b", "g", v2.ILLEGAL_TOPIC),
+            ("t", "a b", v2.ILLEGAL_CONSUMER_GROUP),
+            ("nowhere", "g", v2.TOPIC_NOT_FOUND),
+        ):
+            answer = one.ack(topic, group, "x")
+            assert (answer.status.code, len(answer.entries)) == (code, 0)
+        assert one.ack("t", "g").status.code == v2.INTERNAL_SERVER_ERROR
+        many = one.ack("t", "g", *["x"] * 5_000)
+        assert many.status.code == v2.BAD_REQUEST
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_handle_of_a_tail_that_was_cut_consumed_the_message_that_came_to_its_place(
+async def test_a_handle_of_a_tail_that_was_cut_consumed_the_message_that_came_to_its_place(
     tmp_path: Path, orderly: bool
 ) -> None:
     """A consumer had it from a leader that was replaced without knowing; random drill 1015 lost two messages so."""
-
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            one.group("g", orderly=orderly)
-            await one.sent("t", b"a", b"b")
-            fields = (await one.receive("t", "elsewhere")).handles[0].split(" ")
-            fields[1] = str(one.node.clock.wall_ms() - 5_000)  # before this replica led
-            fields[3] = "999" if orderly else fields[3]
-            elsewhere = [*fields[:8], str(int(fields[8]) + 64)]
-            answer = one.ack("t", "g", " ".join(elsewhere))
-            assert answer.status.code == v2.INVALID_RECEIPT_HANDLE
-            changed = one.change("t", "g", " ".join(elsewhere), 60)
-            assert changed.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
-            # The same of the message that is here: another replica gave it out, and it is consumed.
-            assert one.ack("t", "g", " ".join(fields)).status.code == v2.OK
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.group("g", orderly=orderly)
+        await one.sent("t", b"a", b"b")
+        fields = (await one.receive("t", "elsewhere")).handles[0].split(" ")
+        fields[1] = str(one.node.clock.wall_ms() - 5_000)  # before this replica led
+        fields[3] = "999" if orderly else fields[3]
+        elsewhere = [*fields[:8], str(int(fields[8]) + 64)]
+        answer = one.ack("t", "g", " ".join(elsewhere))
+        assert answer.status.code == v2.INVALID_RECEIPT_HANDLE
+        changed = one.change("t", "g", " ".join(elsewhere), 60)
+        assert changed.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
+        # The same of the message that is here: another replica gave it out, and it is consumed.
+        assert one.ack("t", "g", " ".join(fields)).status.code == v2.OK
 
 
 BAD_HANDLES = [
@@ -105,191 +92,166 @@ BAD_HANDLES = [
 
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("text", BAD_HANDLES)
-def test_forged_handles_change_nothing(tmp_path: Path, text: str, orderly: bool) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            one.group("g", orderly=orderly)
-            await one.sent("t", b"a", b"b")
-            await one.receive("t", "g", batch=1)
-            now_ms = one.node.clock.wall_ms()
-            handle = text.format(now=now_ms, ahead=now_ms + 500)
-            one.ack("t", "g", handle)
-            changed = one.change("t", "g", handle, 5_000)
-            assert changed.receipt_handle == handle
-            assert one.node.offsets.get("t", "g", 0) == 0
-            assert one.node.pop.in_flight("t", "g", 0) == 1
-
-    run(body())
+async def test_forged_handles_change_nothing(tmp_path: Path, text: str, orderly: bool) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.group("g", orderly=orderly)
+        await one.sent("t", b"a", b"b")
+        await one.receive("t", "g", batch=1)
+        now_ms = one.node.clock.wall_ms()
+        handle = text.format(now=now_ms, ahead=now_ms + 500)
+        one.ack("t", "g", handle)
+        changed = one.change("t", "g", handle, 5_000)
+        assert changed.receipt_handle == handle
+        assert one.node.offsets.get("t", "g", 0) == 0
+        assert one.node.pop.in_flight("t", "g", 0) == 1
 
 
-def test_an_expired_handle_is_good_until_the_message_is_given_out_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b")
-            handles = (await one.receive("t", "g")).handles
-            one.advance(30_001)
-            assert one.ack("t", "g", handles[0]).status.code == v2.OK
-            again = await one.receive("t", "g")
-            assert again.bodies == [b"b"]
-            late = one.ack("t", "g", handles[1])
-            assert late.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert one.ack("t", "g", again.handles[0]).status.code == v2.OK
-            assert one.node.offsets.get("t", "g", 0) == 2
-
-    run(body())
+async def test_an_expired_handle_is_good_until_the_message_is_given_out_again(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b")
+        handles = (await one.receive("t", "g")).handles
+        one.advance(30_001)
+        assert one.ack("t", "g", handles[0]).status.code == v2.OK
+        again = await one.receive("t", "g")
+        assert again.bodies == [b"b"]
+        late = one.ack("t", "g", handles[1])
+        assert late.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert one.ack("t", "g", again.handles[0]).status.code == v2.OK
+        assert one.node.offsets.get("t", "g", 0) == 2
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_both_handles_work_after_a_change(tmp_path: Path, orderly: bool) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            one.group("g", orderly=orderly)
-            for use_old in (True, False):
-                await one.sent("t", b"a")
-                (old,) = (await one.receive("t", "g")).handles
-                one.advance(20_000)
-                changed = one.change("t", "g", old, 60_000)
-                assert changed.status.code == v2.OK
-                new = changed.receipt_handle
-                assert new != old and len(new.split(" ")) == 9
-                # The new handle ends a minute from the change.
-                fields = new.split(" ")
-                ends_ms = int(fields[1]) + int(fields[2])
-                assert abs(ends_ms - one.node.clock.wall_ms() - 60_000) < 1_000
-                one.advance(50_000)
-                await one.nothing("t", "g")
-                assert one.ack("t", "g", old if use_old else new).status.code == v2.OK
-                one.advance(100_000)
-                await one.nothing("t", "g")
-
-    run(body())
-
-
-def test_a_change_to_zero_gives_the_message_back_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
+async def test_both_handles_work_after_a_change(tmp_path: Path, orderly: bool) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.group("g", orderly=orderly)
+        for use_old in (True, False):
             await one.sent("t", b"a")
             (old,) = (await one.receive("t", "g")).handles
-            poll = one.start_receive("t", "g")
-            changed = one.change("t", "g", old, 0)
+            one.advance(20_000)
+            changed = one.change("t", "g", old, 60_000)
             assert changed.status.code == v2.OK
-            again = parse_received(await poll)
-            assert again.attempts == [2]
-            refused = one.change("t", "g", changed.receipt_handle, 5_000)
-            assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert refused.receipt_handle == changed.receipt_handle
-            # The old handle has not expired by its own words; it does nothing any more.
-            assert one.change("t", "g", old, 5_000).receipt_handle == old
-            assert one.ack("t", "g", old).status.code == v2.OK
-            assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 1
+            new = changed.receipt_handle
+            assert new != old and len(new.split(" ")) == 9
+            # The new handle ends a minute from the change.
+            fields = new.split(" ")
+            ends_ms = int(fields[1]) + int(fields[2])
+            assert abs(ends_ms - one.node.clock.wall_ms() - 60_000) < 1_000
+            one.advance(50_000)
+            await one.nothing("t", "g")
+            assert one.ack("t", "g", old if use_old else new).status.code == v2.OK
+            one.advance(100_000)
+            await one.nothing("t", "g")
 
-    run(body())
+
+async def test_a_change_to_zero_gives_the_message_back_at_once(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        (old,) = (await one.receive("t", "g")).handles
+        poll = one.start_receive("t", "g")
+        changed = one.change("t", "g", old, 0)
+        assert changed.status.code == v2.OK
+        again = parse_received(await poll)
+        assert again.attempts == [2]
+        refused = one.change("t", "g", changed.receipt_handle, 5_000)
+        assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert refused.receipt_handle == changed.receipt_handle
+        # The old handle has not expired by its own words; it does nothing any more.
+        assert one.change("t", "g", old, 5_000).receipt_handle == old
+        assert one.ack("t", "g", old).status.code == v2.OK
+        assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 1
 
 
-def test_suspending_does_not_count_the_attempt(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            got = await one.receive("t", "g")
-            one.change("t", "g", got.handles[0], 0, suspend=True)
-            assert (await one.receive("t", "g")).attempts == [1]
-
-    run(body())
+async def test_suspending_does_not_count_the_attempt(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        got = await one.receive("t", "g")
+        one.change("t", "g", got.handles[0], 0, suspend=True)
+        assert (await one.receive("t", "g")).attempts == [1]
 
 
 @pytest.mark.parametrize("ms", [-1, 43_200_001])
-def test_a_change_is_within_twelve_hours(tmp_path: Path, ms: int) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            (handle,) = (await one.receive("t", "g")).handles
-            refused = one.change("t", "g", handle, ms)
-            assert refused.status.code == v2.ILLEGAL_INVISIBLE_TIME
-            assert refused.receipt_handle == handle
-            assert one.change("t", "g", handle, 43_200_000).status.code == v2.OK
-
-    run(body())
+async def test_a_change_is_within_twelve_hours(tmp_path: Path, ms: int) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        (handle,) = (await one.receive("t", "g")).handles
+        refused = one.change("t", "g", handle, ms)
+        assert refused.status.code == v2.ILLEGAL_INVISIBLE_TIME
+        assert refused.receipt_handle == handle
+        assert one.change("t", "g", handle, 43_200_000).status.code == v2.OK
 
 
 @pytest.mark.parametrize("with_handle", [True, False])
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_message_is_forwarded_to_the_dead_letters(
+async def test_a_message_is_forwarded_to_the_dead_letters(
     tmp_path: Path, orderly: bool, with_handle: bool
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=orderly)
-            await one.send(message("t", b"bad", "ID-1", message_group="k"))
-            await one.send(message("t", b"good", "ID-2", message_group="k"))
-            await one.dispatched()
-            got = await one.receive("t", "g", batch=1)
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=orderly)
+        await one.send(message("t", b"bad", "ID-1", message_group="k"))
+        await one.send(message("t", b"good", "ID-2", message_group="k"))
+        await one.dispatched()
+        got = await one.receive("t", "g", batch=1)
+        request = v2.ForwardMessageToDeadLetterQueueRequest(
+            topic=resource("t"),
+            group=resource("g"),
+            message_id="ID-1",
+            delivery_attempt=3,
+            receipt_handle=got.handles[0] if with_handle else "",
+        )
+        for _ in range(2):
+            if with_handle or one.node.pop.in_flight("t", "g", 0):
+                answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+                assert not isinstance(answer, asyncio.Future)
+                assert answer.status.code == v2.OK
+        await one.dispatched()
+        assert (await one.receive("t", "g")).bodies == [b"good"]
+        (dead,) = (await one.receive("%DLQ%g", "watcher")).messages
+        assert (dead.body, dead.system_properties.message_id) == (b"bad", "ID-1")
+        assert dead.system_properties.dead_letter_queue.topic == "t"
+        assert one.node.store.max_offset("%DLQ%g", 0) == 1
+
+
+async def test_what_cannot_be_forwarded_is_an_invalid_handle(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        for handle in ("garbage", "", "0 1 2 0 0 broker-a 0 0 0"):
             request = v2.ForwardMessageToDeadLetterQueueRequest(
                 topic=resource("t"),
                 group=resource("g"),
-                message_id="ID-1",
-                delivery_attempt=3,
-                receipt_handle=got.handles[0] if with_handle else "",
+                receipt_handle=handle,
+                message_id="unknown",
             )
-            for _ in range(2):
-                if with_handle or one.node.pop.in_flight("t", "g", 0):
-                    answer = one.acks.forward_to_dead_letter_queue(request, one.context())
-                    assert not isinstance(answer, asyncio.Future)
-                    assert answer.status.code == v2.OK
-            await one.dispatched()
-            assert (await one.receive("t", "g")).bodies == [b"good"]
-            (dead,) = (await one.receive("%DLQ%g", "watcher")).messages
-            assert (dead.body, dead.system_properties.message_id) == (b"bad", "ID-1")
-            assert dead.system_properties.dead_letter_queue.topic == "t"
-            assert one.node.store.max_offset("%DLQ%g", 0) == 1
-
-    run(body())
+            with pytest.raises(WireError) as caught:
+                one.acks.forward_to_dead_letter_queue(request, one.context())
+            assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
+        assert one.node.metadata.topic("%DLQ%g") is None
 
 
-def test_what_cannot_be_forwarded_is_an_invalid_handle(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            for handle in ("garbage", "", "0 1 2 0 0 broker-a 0 0 0"):
-                request = v2.ForwardMessageToDeadLetterQueueRequest(
-                    topic=resource("t"),
-                    group=resource("g"),
-                    receipt_handle=handle,
-                    message_id="unknown",
-                )
-                with pytest.raises(WireError) as caught:
-                    one.acks.forward_to_dead_letter_queue(request, one.context())
-                assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
-            assert one.node.metadata.topic("%DLQ%g") is None
-
-    run(body())
-
-
-def test_a_forwarded_message_is_answered_when_its_copy_is_safe(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = settings(tmp_path)
-        slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
-        async with desk(tmp_path, replace(chosen, store=slow)) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            got = await one.receive("t", "g")
-            request = v2.ForwardMessageToDeadLetterQueueRequest(
-                topic=resource("t"),
-                group=resource("g"),
-                receipt_handle=got.handles[0],
-                message_id="ID-0",
-                delivery_attempt=1,
-            )
-            answer = one.acks.forward_to_dead_letter_queue(request, one.context())
-            assert isinstance(answer, asyncio.Future)
-            assert (await answer).status.code == v2.OK
-            assert one.node.store.flushed_offset >= one.node.store.max_offset("%DLQ%g", 0)
-
-    run(body())
+async def test_a_forwarded_message_is_answered_when_its_copy_is_safe(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
+    async with desk(tmp_path, replace(chosen, store=slow)) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        got = await one.receive("t", "g")
+        request = v2.ForwardMessageToDeadLetterQueueRequest(
+            topic=resource("t"),
+            group=resource("g"),
+            receipt_handle=got.handles[0],
+            message_id="ID-0",
+            delivery_attempt=1,
+        )
+        answer = one.acks.forward_to_dead_letter_queue(request, one.context())
+        assert isinstance(answer, asyncio.Future)
+        assert (await answer).status.code == v2.OK
+        assert one.node.store.flushed_offset >= one.node.store.max_offset("%DLQ%g", 0)

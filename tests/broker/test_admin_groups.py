@@ -7,7 +7,7 @@ from typing import Any
 
 from cometmq.broker.metadata.tables import DEFAULT_BACKOFF_MS, is_system_topic
 from cometmq.proto import paths, v1, v2
-from cometmq.tests.broker.desk import Desk, desk, message, run
+from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import create_group, running, settings, until
 from cometmq.tests.harness.wire import Wire
 
@@ -34,53 +34,47 @@ async def listed(wire: Wire) -> dict[str, v1.GroupProgress]:
     return dict(zip(names, answer.progress, strict=True))
 
 
-def test_what_is_not_said_stays(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            made = await create_group(
-                wire,
-                "g",
-                orderly=True,
-                max_attempts=3,
-                consume_enable=False,
-                attributes=["+priority.factor=10"],
-                retry=v1.GroupRetry(delays_ms=[1_000, 2_000]),
-            )
-            assert (made.code, made.created) == (v2.OK, True)
-            again = await create_group(wire, "g")
-            assert (again.created, again.altered) == (False, False)
-            assert again.group == made.group
-            looked = await create_group(wire, "g", orderly=False, dry_run=True)
-            assert (looked.altered, looked.group.orderly) == (True, False)
-            known = live.node.metadata.groups["g"]
-            assert (known.orderly, known.backoff_ms()) == (True, (1_000, 2_000))
-            altered = await create_group(wire, "g", orderly=False, consume_enable=True)
-            assert (altered.altered, altered.group.max_attempts) == (True, 3)
-            assert dict(altered.group.attributes) == {"priority.factor": "10"}
-
-    run(body())
+async def test_what_is_not_said_stays(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        made = await create_group(
+            wire,
+            "g",
+            orderly=True,
+            max_attempts=3,
+            consume_enable=False,
+            attributes=["+priority.factor=10"],
+            retry=v1.GroupRetry(delays_ms=[1_000, 2_000]),
+        )
+        assert (made.code, made.created) == (v2.OK, True)
+        again = await create_group(wire, "g")
+        assert (again.created, again.altered) == (False, False)
+        assert again.group == made.group
+        looked = await create_group(wire, "g", orderly=False, dry_run=True)
+        assert (looked.altered, looked.group.orderly) == (True, False)
+        known = live.node.metadata.groups["g"]
+        assert (known.orderly, known.backoff_ms()) == (True, (1_000, 2_000))
+        altered = await create_group(wire, "g", orderly=False, consume_enable=True)
+        assert (altered.altered, altered.group.max_attempts) == (True, 3)
+        assert dict(altered.group.attributes) == {"priority.factor": "10"}
 
 
-def test_retry_policies_come_and_go(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            groups = live.node.metadata.groups
-            await create_group(wire, "g")
-            assert groups["g"].backoff_ms() == DEFAULT_BACKOFF_MS
-            curve = v1.GroupRetry(initial_ms=100, max_ms=1_000, multiplier=3)
-            await create_group(wire, "g", retry=curve)
-            assert groups["g"].backoff_ms()[:4] == (100, 300, 900, 1_000)
-            await create_group(wire, "g", retry=v1.GroupRetry(delays_ms=[7]))
-            assert groups["g"].backoff_ms() == (7,)
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            assert live.node.metadata.groups["g"].backoff_ms() == (7,)
-            await create_group(wire, "g", retry=v1.GroupRetry())
-            assert live.node.metadata.groups["g"].backoff_ms() == DEFAULT_BACKOFF_MS
-
-    run(body())
+async def test_retry_policies_come_and_go(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        groups = live.node.metadata.groups
+        await create_group(wire, "g")
+        assert groups["g"].backoff_ms() == DEFAULT_BACKOFF_MS
+        curve = v1.GroupRetry(initial_ms=100, max_ms=1_000, multiplier=3)
+        await create_group(wire, "g", retry=curve)
+        assert groups["g"].backoff_ms()[:4] == (100, 300, 900, 1_000)
+        await create_group(wire, "g", retry=v1.GroupRetry(delays_ms=[7]))
+        assert groups["g"].backoff_ms() == (7,)
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        assert live.node.metadata.groups["g"].backoff_ms() == (7,)
+        await create_group(wire, "g", retry=v1.GroupRetry())
+        assert live.node.metadata.groups["g"].backoff_ms() == DEFAULT_BACKOFF_MS
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], int]] = [
         ({"name": "u", "must_exist": True}, v2.CONSUMER_GROUP_NOT_FOUND),
         ({"name": "CID_RMQ_SYS_REVIVE_GROUP"}, v2.ILLEGAL_CONSUMER_GROUP),
@@ -100,94 +94,77 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
             v2.BAD_REQUEST,
         ),
     ]
-
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            made = await create_group(wire, "g")
-            for fields, code in bad:
-                answer = await create_group(wire, **fields)
-                assert answer.code == code, (fields, answer)
-            assert (await create_group(wire, "g")).group == made.group
-            assert (await delete(wire, "unknown")).code == v2.CONSUMER_GROUP_NOT_FOUND
-            assert (await delete(wire, "TOOLS_CONSUMER")).code == v2.ILLEGAL_CONSUMER_GROUP
-
-    run(body())
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        made = await create_group(wire, "g")
+        for fields, code in bad:
+            answer = await create_group(wire, **fields)
+            assert answer.code == code, (fields, answer)
+        assert (await create_group(wire, "g")).group == made.group
+        assert (await delete(wire, "unknown")).code == v2.CONSUMER_GROUP_NOT_FOUND
+        assert (await delete(wire, "TOOLS_CONSUMER")).code == v2.ILLEGAL_CONSUMER_GROUP
 
 
-def test_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _consumed_in_part(one)
-            told = await describe(wire, "g")
-            progress = told.progress
-            assert (progress.lag, progress.in_flight) == (told.lag, told.in_flight) == (4, 1)
-            assert (progress.retries, progress.dead_letters) == (1, 1)
-            rows = {(row.topic, row.retry): row for row in told.queues}
-            assert rows["t", False].lag == 3
-            assert rows["%RETRY%g_t", True].lag == 1
-            assert (await listed(wire))["g"] == progress
-            only = await describe(wire, "g", "t")
-            assert {row.topic for row in only.queues} == {"t", "%RETRY%g_t"}
-            assert not (await describe(wire, "g", "nothing")).queues
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            after = (await describe(wire, "g")).progress
-            assert (after.lag, after.retries, after.dead_letters) == (4, 1, 1)
-
-    run(body())
+async def test_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _consumed_in_part(one)
+        told = await describe(wire, "g")
+        progress = told.progress
+        assert (progress.lag, progress.in_flight) == (told.lag, told.in_flight) == (4, 1)
+        assert (progress.retries, progress.dead_letters) == (1, 1)
+        rows = {(row.topic, row.retry): row for row in told.queues}
+        assert rows["t", False].lag == 3
+        assert rows["%RETRY%g_t", True].lag == 1
+        assert (await listed(wire))["g"] == progress
+        only = await describe(wire, "g", "t")
+        assert {row.topic for row in only.queues} == {"t", "%RETRY%g_t"}
+        assert not (await describe(wire, "g", "nothing")).queues
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        after = (await describe(wire, "g")).progress
+        assert (after.lag, after.retries, after.dead_letters) == (4, 1, 1)
 
 
-def test_a_deletion_takes_offsets_retries_and_dead_letters(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _consumed_in_part(one)
-            plan = await delete(wire, "g", dry_run=True)
-            assert list(plan.topics) == ["%DLQ%g", "%RETRY%g_t"]
-            assert (plan.messages, plan.in_flight, plan.clients) == (2, 1, 0)
-            refused = await delete(wire, "g")
-            assert (refused.code, "accept the loss" in refused.message) == (v2.FORBIDDEN, True)
-            assert (await delete(wire, "g", accept_loss=True)).code == v2.OK
-            assert [name for name in one.node.metadata.topics if not is_system_topic(name)] == ["t"]
-            assert one.node.offsets.get("t", "g", 0) is None
-            assert (await describe(wire, "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
-            # A group of the name is a new one: it begins at the first message.
-            got = await one.receive("t", "g")
-            assert (len(got.bodies), set(got.attempts)) == (6, {1})
-
-    run(body())
+async def test_a_deletion_takes_offsets_retries_and_dead_letters(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _consumed_in_part(one)
+        plan = await delete(wire, "g", dry_run=True)
+        assert list(plan.topics) == ["%DLQ%g", "%RETRY%g_t"]
+        assert (plan.messages, plan.in_flight, plan.clients) == (2, 1, 0)
+        refused = await delete(wire, "g")
+        assert (refused.code, "accept the loss" in refused.message) == (v2.FORBIDDEN, True)
+        assert (await delete(wire, "g", accept_loss=True)).code == v2.OK
+        assert [name for name in one.node.metadata.topics if not is_system_topic(name)] == ["t"]
+        assert one.node.offsets.get("t", "g", 0) is None
+        assert (await describe(wire, "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
+        # A group of the name is a new one: it begins at the first message.
+        got = await one.receive("t", "g")
+        assert (len(got.bodies), set(got.attempts)) == (6, {1})
 
 
-def test_offsets_may_stay(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            one.topic("t")
-            one.group("g")
-            await one.sent("t", b"a", b"b")
-            got = await one.receive("t", "g", batch=1)
-            one.ack("t", "g", *got.handles)
-            plan = await delete(wire, "g", keep_offsets=True)
-            assert (plan.code, list(plan.offsets)) == (v2.OK, [])
-            assert (await one.receive("t", "g")).bodies == [b"b"]
-
-    run(body())
+async def test_offsets_may_stay(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        one.group("g")
+        await one.sent("t", b"a", b"b")
+        got = await one.receive("t", "g", batch=1)
+        one.ack("t", "g", *got.handles)
+        plan = await delete(wire, "g", keep_offsets=True)
+        assert (plan.code, list(plan.offsets)) == (v2.OK, [])
+        assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-def test_what_is_in_flight_is_delivered_again_where_offsets_stay(tmp_path: Path) -> None:
+async def test_what_is_in_flight_is_delivered_again_where_offsets_stay(tmp_path: Path) -> None:
     """The consumer offset passes messages that the journal has; with the group the journal goes."""
-
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            one.topic("t")
-            one.group("g")
-            await one.sent("t", b"a", b"b", b"c")
-            got = await one.receive("t", "g", batch=2, invisible_ms=60_000)
-            one.ack("t", "g", got.handles[0])
-            one.advance(5_000)
-            await until(lambda: one.node.offsets.get("t", "g", 0) == 2)
-            assert (await describe(wire, "g")).lag == 2
-            assert (await delete(wire, "g", keep_offsets=True)).code == v2.OK
-            assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
-
-    run(body())
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.topic("t")
+        one.group("g")
+        await one.sent("t", b"a", b"b", b"c")
+        got = await one.receive("t", "g", batch=2, invisible_ms=60_000)
+        one.ack("t", "g", got.handles[0])
+        one.advance(5_000)
+        await until(lambda: one.node.offsets.get("t", "g", 0) == 2)
+        assert (await describe(wire, "g")).lag == 2
+        assert (await delete(wire, "g", keep_offsets=True)).code == v2.OK
+        assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
 
 
 async def _consumed_in_part(one: Desk) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
-from cometmq.tests.broker.desk import Desk, desk, parse_received, run
+from cometmq.tests.broker.desk import Desk, desk, parse_received
 from cometmq.tests.broker.live import follower_of, running, until
 from cometmq.tests.harness.wire import Wire
 
@@ -22,38 +22,35 @@ async def reset(wire: Wire, **fields: Any) -> v1.ResetOffsetsResponse:
     return answer
 
 
-def test_to_a_time_an_offset_and_the_ends(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            times = await _five(one)
-            ways: list[tuple[dict[str, Any], int]] = [
-                ({"timestamp_ms": times[2]}, 2),
-                ({"timestamp_ms": times[2] + 1}, 3),
-                ({"timestamp_ms": 0}, 0),
-                ({"timestamp_ms": times[4] + 1}, 5),
-                ({"timestamp_ms": -1}, 5),
-                ({"offset": 4}, 4),
-                ({"offset": 5}, 5),
-                ({"edge": Edge.EARLIEST}, 0),
-                ({"edge": Edge.LATEST}, 5),
-            ]
-            before = -1
-            for fields, after in ways:
-                plan = await reset(wire, dry_run=True, **fields)
-                assert one.node.offsets.get("t", "g", 0) == (None if before < 0 else before)
-                done = await reset(wire, **fields)
-                assert done.changes == plan.changes
-                (change,) = done.changes
-                assert (change.before, change.after) == (before, after), fields
-                assert (change.min_offset, change.max_offset) == (0, 5)
-                before = after
-            await reset(wire, offset=3)
-            assert (await one.receive("t", "g")).bodies == [b"3", b"4"]
-
-    run(body())
+async def test_to_a_time_an_offset_and_the_ends(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        times = await _five(one)
+        ways: list[tuple[dict[str, Any], int]] = [
+            ({"timestamp_ms": times[2]}, 2),
+            ({"timestamp_ms": times[2] + 1}, 3),
+            ({"timestamp_ms": 0}, 0),
+            ({"timestamp_ms": times[4] + 1}, 5),
+            ({"timestamp_ms": -1}, 5),
+            ({"offset": 4}, 4),
+            ({"offset": 5}, 5),
+            ({"edge": Edge.EARLIEST}, 0),
+            ({"edge": Edge.LATEST}, 5),
+        ]
+        before = -1
+        for fields, after in ways:
+            plan = await reset(wire, dry_run=True, **fields)
+            assert one.node.offsets.get("t", "g", 0) == (None if before < 0 else before)
+            done = await reset(wire, **fields)
+            assert done.changes == plan.changes
+            (change,) = done.changes
+            assert (change.before, change.after) == (before, after), fields
+            assert (change.min_offset, change.max_offset) == (0, 5)
+            before = after
+        await reset(wire, offset=3)
+        assert (await one.receive("t", "g")).bodies == [b"3", b"4"]
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], int]] = [
         ({"topic": "u", "offset": 0}, v2.TOPIC_NOT_FOUND),
         ({"group": "u", "offset": 0}, v2.CONSUMER_GROUP_NOT_FOUND),
@@ -66,139 +63,114 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ({"edge": Edge.EDGE_UNSPECIFIED}, v2.BAD_REQUEST),
         ({}, v2.BAD_REQUEST),
     ]
-
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _five(one)
-            for fields, code in bad:
-                assert (await reset(wire, **fields)).code == code, fields
-            assert one.node.offsets.get("t", "g", 0) is None
-
-    run(body())
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _five(one)
+        for fields, code in bad:
+            assert (await reset(wire, **fields)).code == code, fields
+        assert one.node.offsets.get("t", "g", 0) is None
 
 
-def test_what_is_in_flight_counts_no_more(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _five(one)
-            got = await one.receive("t", "g", batch=3, invisible_ms=10_000)
-            done = await reset(wire, offset=1)
-            assert done.changes[0].in_flight == 3
-            again = await one.receive("t", "g")
-            assert (again.bodies, again.attempts) == ([b"1", b"2", b"3", b"4"], [1, 1, 1, 1])
-            one.ack("t", "g", *again.handles)
-            one.advance(10_001)
-            await one.nothing("t", "g")
-            # A handle from before the reset changes nothing any more.
-            one.ack("t", "g", *got.handles)
-            assert one.node.offsets.get("t", "g", 0) == 5
-
-    run(body())
+async def test_what_is_in_flight_counts_no_more(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _five(one)
+        got = await one.receive("t", "g", batch=3, invisible_ms=10_000)
+        done = await reset(wire, offset=1)
+        assert done.changes[0].in_flight == 3
+        again = await one.receive("t", "g")
+        assert (again.bodies, again.attempts) == ([b"1", b"2", b"3", b"4"], [1, 1, 1, 1])
+        one.ack("t", "g", *again.handles)
+        one.advance(10_001)
+        await one.nothing("t", "g")
+        # A handle from before the reset changes nothing any more.
+        one.ack("t", "g", *got.handles)
+        assert one.node.offsets.get("t", "g", 0) == 5
 
 
-def test_who_waits_gets_what_the_reset_brings_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _five(one)
-            await reset(wire, edge=Edge.LATEST)
-            waiting = one.start_receive("t", "g")
-            assert not waiting.done()
-            await reset(wire, offset=4)
-            assert parse_received(await waiting).bodies == [b"4"]
-
-    run(body())
+async def test_who_waits_gets_what_the_reset_brings_back(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _five(one)
+        await reset(wire, edge=Edge.LATEST)
+        waiting = one.start_receive("t", "g")
+        assert not waiting.done()
+        await reset(wire, offset=4)
+        assert parse_received(await waiting).bodies == [b"4"]
 
 
-def test_a_locked_fifo_queue_is_free(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            one.group("g", orderly=True)
-            await _five(one, queues=2)
-            held = await one.receive("t", "g", batch=1, invisible_ms=60_000)
-            other = await one.receive("t", "g", batch=1, invisible_ms=60_000)
-            await one.nothing("t", "g")
-            done = await reset(wire, edge=Edge.EARLIEST)
-            assert sum(change.in_flight for change in done.changes) == 2
-            again = [await one.receive("t", "g", batch=1) for _ in range(2)]
-            assert {one.bodies[0] for one in again} == {held.bodies[0], other.bodies[0]}
-            assert [one.attempts for one in again] == [[1], [1]]
-
-    run(body())
+async def test_a_locked_fifo_queue_is_free(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        one.group("g", orderly=True)
+        await _five(one, queues=2)
+        held = await one.receive("t", "g", batch=1, invisible_ms=60_000)
+        other = await one.receive("t", "g", batch=1, invisible_ms=60_000)
+        await one.nothing("t", "g")
+        done = await reset(wire, edge=Edge.EARLIEST)
+        assert sum(change.in_flight for change in done.changes) == 2
+        again = [await one.receive("t", "g", batch=1) for _ in range(2)]
+        assert {one.bodies[0] for one in again} == {held.bodies[0], other.bodies[0]}
+        assert [one.attempts for one in again] == [[1], [1]]
 
 
-def test_one_queue_alone(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _five(one, queues=2)
-            done = await reset(wire, edge=Edge.LATEST, queue_id=1)
-            assert [(change.queue_id, change.after) for change in done.changes] == [(1, 2)]
-            assert one.node.offsets.get("t", "g", 0) is None
-            assert len((await one.receive("t", "g")).bodies) == 3
-
-    run(body())
+async def test_one_queue_alone(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _five(one, queues=2)
+        done = await reset(wire, edge=Edge.LATEST, queue_id=1)
+        assert [(change.queue_id, change.after) for change in done.changes] == [(1, 2)]
+        assert one.node.offsets.get("t", "g", 0) is None
+        assert len((await one.receive("t", "g")).bodies) == 3
 
 
-def test_retries_stay_unless_they_shall_be_skipped(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await _five(one)
-            await one.receive("t", "g", batch=1, invisible_ms=10_000)
-            one.advance(10_001)
-            await until(lambda: one.node.metadata.topic("%RETRY%g_t"))
-            await one.dispatched()
-            await reset(wire, edge=Edge.LATEST)
-            got = await one.receive("t", "g", invisible_ms=10_000)
-            assert (got.bodies, got.attempts) == ([b"0"], [2])
-            one.advance(10_001)
-            await until(lambda: one.node.store.max_offset("%RETRY%g_t", 0) == 2)
-            done = await reset(wire, edge=Edge.LATEST, skip_retries=True)
-            assert [(change.topic, change.after) for change in done.changes] == [
-                ("t", 5),
-                ("%RETRY%g_t", 2),
-            ]
-            await one.nothing("t", "g")
-
-    run(body())
+async def test_retries_stay_unless_they_shall_be_skipped(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await _five(one)
+        await one.receive("t", "g", batch=1, invisible_ms=10_000)
+        one.advance(10_001)
+        await until(lambda: one.node.metadata.topic("%RETRY%g_t"))
+        await one.dispatched()
+        await reset(wire, edge=Edge.LATEST)
+        got = await one.receive("t", "g", invisible_ms=10_000)
+        assert (got.bodies, got.attempts) == ([b"0"], [2])
+        one.advance(10_001)
+        await until(lambda: one.node.store.max_offset("%RETRY%g_t", 0) == 2)
+        done = await reset(wire, edge=Edge.LATEST, skip_retries=True)
+        assert [(change.topic, change.after) for change in done.changes] == [
+            ("t", 5),
+            ("%RETRY%g_t", 2),
+        ]
+        await one.nothing("t", "g")
 
 
-def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            desk(tmp_path / "a") as one,
-            running(follower_of(one.live.bound, tmp_path / "b")) as follower,
-            follower.client() as wire,
-        ):
-            await _five(one)
-            got = await one.receive("t", "g")
-            one.ack("t", "g", *got.handles)
-            await until(lambda: follower.node.offsets.get("t", "g", 0) == 5)
-            # Without a nameserver it does not know where the leader's clients go.
-            assert (await reset(wire, offset=2)).code == v2.HA_NOT_AVAILABLE
-            async with one.live.client() as direct:
-                assert (await reset(direct, offset=2)).code == v2.OK
-            await until(lambda: follower.node.offsets.get("t", "g", 0) == 2)
-        async with desk(tmp_path / "a") as one:
-            assert (await one.receive("t", "g")).bodies == [b"2", b"3", b"4"]
-
-    run(body())
+async def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Path) -> None:
+    async with (
+        desk(tmp_path / "a") as one,
+        running(follower_of(one.live.bound, tmp_path / "b")) as follower,
+        follower.client() as wire,
+    ):
+        await _five(one)
+        got = await one.receive("t", "g")
+        one.ack("t", "g", *got.handles)
+        await until(lambda: follower.node.offsets.get("t", "g", 0) == 5)
+        # Without a nameserver it does not know where the leader's clients go.
+        assert (await reset(wire, offset=2)).code == v2.HA_NOT_AVAILABLE
+        async with one.live.client() as direct:
+            assert (await reset(direct, offset=2)).code == v2.OK
+        await until(lambda: follower.node.offsets.get("t", "g", 0) == 2)
+    async with desk(tmp_path / "a") as one:
+        assert (await one.receive("t", "g")).bodies == [b"2", b"3", b"4"]
 
 
-def test_what_only_the_journal_knows_counts_no_more(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            await _five(one)
-            await one.receive("t", "g", batch=3, invisible_ms=60_000)
-            one.advance(5_000)
-            await until(lambda: one.node.offsets.get("t", "g", 0) == 3)
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            done = await reset(wire, edge=Edge.LATEST)
-            assert [change.after for change in done.changes] == [5]
-        async with desk(tmp_path) as one:
-            one.advance(600_000)
-            await one.nothing("t", "g")
-            assert one.node.metadata.topic("%RETRY%g_t") is None
-
-    run(body())
+async def test_what_only_the_journal_knows_counts_no_more(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        await _five(one)
+        await one.receive("t", "g", batch=3, invisible_ms=60_000)
+        one.advance(5_000)
+        await until(lambda: one.node.offsets.get("t", "g", 0) == 3)
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        done = await reset(wire, edge=Edge.LATEST)
+        assert [change.after for change in done.changes] == [5]
+    async with desk(tmp_path) as one:
+        one.advance(600_000)
+        await one.nothing("t", "g")
+        assert one.node.metadata.topic("%RETRY%g_t") is None
 
 
 async def _five(one: Desk, queues: int = 1) -> list[int]:

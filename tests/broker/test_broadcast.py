@@ -12,7 +12,7 @@ from cometmq.broker.offsets.broadcast import SILENT_MS, STALE_MS, BroadcastOffse
 from cometmq.broker.pull.service import PullService
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import Desk, desk, run
+from cometmq.tests.broker.desk import Desk, desk
 
 LIMIT = 3
 _clients = st.sampled_from("abcd")
@@ -86,49 +86,40 @@ def pull(one: Desk, offset: int, client: str) -> tuple[int, int]:
     return items[0].status.code, items[-1].next_offset
 
 
-def test_a_new_client_begins_where_the_slowest_is(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", *(b"%d" % n for n in range(6)))
-            assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 0)
-            assert pull(one, -1, "b") == (v2.ILLEGAL_OFFSET, 0)
-            # Both read everything, each at its own pace, and the group itself is nowhere.
-            assert [pull(one, n, "a") for n in (0, 2, 4)] == [(v2.OK, n) for n in (2, 4, 6)]
-            assert [pull(one, n, "b") for n in (0, 2)] == [(v2.OK, n) for n in (2, 4)]
-            one.pulls.close()
-            assert one.node.offsets.get("t", broadcast_group("g"), 0) == 2
-            assert one.node.offsets.get("t", "g", 0) is None
-            later = PullService(one.node)
-            one.pulls = later
-            assert pull(one, -1, "c") == (v2.ILLEGAL_OFFSET, 2)
-            later.close()
-
-    run(body())
+async def test_a_new_client_begins_where_the_slowest_is(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", *(b"%d" % n for n in range(6)))
+        assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 0)
+        assert pull(one, -1, "b") == (v2.ILLEGAL_OFFSET, 0)
+        # Both read everything, each at its own pace, and the group itself is nowhere.
+        assert [pull(one, n, "a") for n in (0, 2, 4)] == [(v2.OK, n) for n in (2, 4, 6)]
+        assert [pull(one, n, "b") for n in (0, 2)] == [(v2.OK, n) for n in (2, 4)]
+        one.pulls.close()
+        assert one.node.offsets.get("t", broadcast_group("g"), 0) == 2
+        assert one.node.offsets.get("t", "g", 0) is None
+        later = PullService(one.node)
+        one.pulls = later
+        assert pull(one, -1, "c") == (v2.ILLEGAL_OFFSET, 2)
+        later.close()
 
 
-def test_a_group_that_shares_its_queues_begins_at_its_own_offset(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", *(b"%d" % n for n in range(6)))
-            one.node.offsets.commit("t", "g", 0, 5)
-            assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 5)
-
-    run(body())
+async def test_a_group_that_shares_its_queues_begins_at_its_own_offset(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", *(b"%d" % n for n in range(6)))
+        one.node.offsets.commit("t", "g", 0, 5)
+        assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 5)
 
 
-def test_a_group_can_be_kept_from_broadcasting(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            one.node.metadata.put_group(Group("g", extra={"consumeBroadcastEnable": False}))
-            try:
-                pull(one, -1, "a")
-            except WireError as error:
-                assert error.code == v2.FORBIDDEN
-            else:
-                raise AssertionError("it broadcast")
-            assert pull(one, 0, "a") == (v2.MESSAGE_NOT_FOUND, 0)
-
-    run(body())
+async def test_a_group_can_be_kept_from_broadcasting(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.node.metadata.put_group(Group("g", extra={"consumeBroadcastEnable": False}))
+        try:
+            pull(one, -1, "a")
+        except WireError as error:
+            assert error.code == v2.FORBIDDEN
+        else:
+            raise AssertionError("it broadcast")
+        assert pull(one, 0, "a") == (v2.MESSAGE_NOT_FOUND, 0)

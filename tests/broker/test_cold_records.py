@@ -20,7 +20,7 @@ from cometmq.broker.pull.cold_reads import in_sync_followers
 from cometmq.ha.record_reads import PeerRecordReads, read_places
 from cometmq.ha.scrub.peer import PeerError
 from cometmq.proto import paths, v1, v2
-from cometmq.tests.broker.desk import Desk, run
+from cometmq.tests.broker.desk import Desk
 from cometmq.tests.broker.live import Settings, until
 from cometmq.tests.broker.role_desk import Elections, elections, replica
 from cometmq.tests.broker.test_role_state import desk_of, level
@@ -88,46 +88,37 @@ def reads_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, i
     return seen
 
 
-def test_receiving_old_messages_spares_the_leaders_disk(
+async def test_receiving_old_messages_spares_the_leaders_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            seen = reads_here(group.node(0), monkeypatch)
-            assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
-            assert await drained(desk, 10, "ordered", "orderly") == [b"%d" % n for n in range(10)]
-            counters = group.node(0).counters.cold
-            assert counters["fetched"] == COUNT + 10
-            assert counters["refused"] == 0
-            assert seen == []
-
-    run(body())
+    async with old_messages(tmp_path) as (group, desk):
+        seen = reads_here(group.node(0), monkeypatch)
+        assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
+        assert await drained(desk, 10, "ordered", "orderly") == [b"%d" % n for n in range(10)]
+        counters = group.node(0).counters.cold
+        assert counters["fetched"] == COUNT + 10
+        assert counters["refused"] == 0
+        assert seen == []
 
 
-def test_only_what_a_filter_lets_through_is_fetched(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            wanted = [b"%d" % n for n in range(0, COUNT, 2)]
-            assert await drained(desk, len(wanted), tag="even", batch=7) == wanted
-            assert group.node(0).counters.cold["fetched"] == COUNT // 2
-            await desk.nothing("t", "g", tag="even")
-
-    run(body())
+async def test_only_what_a_filter_lets_through_is_fetched(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        wanted = [b"%d" % n for n in range(0, COUNT, 2)]
+        assert await drained(desk, len(wanted), tag="even", batch=7) == wanted
+        assert group.node(0).counters.cold["fetched"] == COUNT // 2
+        await desk.nothing("t", "g", tag="even")
 
 
-def test_a_receive_that_may_not_wait_reads_here(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            short = desk.context(remaining_ms=10)
-            got = await desk.receive("t", "g", short, batch=5)
-            assert got.bodies == [b"0", b"1", b"2", b"3", b"4"]
-            assert not group.node(0).counters.cold
-
-    run(body())
+async def test_a_receive_that_may_not_wait_reads_here(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        short = desk.context(remaining_ms=10)
+        got = await desk.receive("t", "g", short, batch=5)
+        assert got.bodies == [b"0", b"1", b"2", b"3", b"4"]
+        assert not group.node(0).counters.cold
 
 
 @pytest.mark.parametrize("wrong", ["silent", "other"])
-def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
+async def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     asked = 0
@@ -140,108 +131,90 @@ def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
             raise PeerError("no answer")
         return list(reversed(await real(self, places)))
 
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            monkeypatch.setattr(PeerRecordReads, "read", read)
-            assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
-            assert asked == 1
-            assert dict(group.node(0).counters.cold) == {"refused": 1}
-
-    run(body())
+    async with old_messages(tmp_path) as (group, desk):
+        monkeypatch.setattr(PeerRecordReads, "read", read)
+        assert await drained(desk, COUNT) == [b"%d" % n for n in range(COUNT)]
+        assert asked == 1
+        assert dict(group.node(0).counters.cold) == {"refused": 1}
 
 
-def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            desk.group("h")
-            found: dict[str, list[bytes]] = {"g": [], "h": []}
-            await asyncio.gather(
-                *(
-                    drained(desk, COUNT, group=name, bodies=bodies, batch=3)
-                    for name, bodies in found.items()
-                    for _ in range(4)
-                )
+async def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        desk.group("h")
+        found: dict[str, list[bytes]] = {"g": [], "h": []}
+        await asyncio.gather(
+            *(
+                drained(desk, COUNT, group=name, bodies=bodies, batch=3)
+                for name, bodies in found.items()
+                for _ in range(4)
             )
-            wanted = sorted(b"%d" % n for n in range(COUNT))
-            assert sorted(found["g"]) == sorted(found["h"]) == wanted
-            records = group.node(0).pop.cold
-            assert records._kept_bytes == sum(map(len, records._kept.values()))
-            assert not records._fetches
-            assert group.node(0).counters.cold["refused"] == 0
-
-    run(body())
-
-
-def test_what_was_fetched_is_forgotten_with_the_role(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            assert (await desk.receive("t", "g", batch=5)).bodies
-            records = group.node(0).pop.cold
-            assert records._kept
-            await group.elect(1, 0)
-            assert not records._kept
-            assert not records._kept_bytes
-
-    run(body())
+        )
+        wanted = sorted(b"%d" % n for n in range(COUNT))
+        assert sorted(found["g"]) == sorted(found["h"]) == wanted
+        records = group.node(0).pop.cold
+        assert records._kept_bytes == sum(map(len, records._kept.values()))
+        assert not records._fetches
+        assert group.node(0).counters.cold["refused"] == 0
 
 
-def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            monkeypatch.setattr(cold, "_AHEAD_COUNT", 10)
-            monkeypatch.setattr(cold, "_KEPT_BYTES", 3000)
-            assert await drained(desk, COUNT, batch=4) == [b"%d" % n for n in range(COUNT)]
-            assert group.node(0).pop.cold._kept_bytes <= 3000
-
-    run(body())
-
-
-def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, desk):
-            await desk.sent("t", b"new", keys=["fresh"])
-            await level(group.node(0), group.node(1))
-            group.node(0).store._reader._memory_span = 1000
-            access = group.lives[0].server.access.statistics
-            async with group.lives[0].client() as wire:
-                for request, count, is_cold in (
-                    (v1.QueryMessagesRequest(topic="t", key="k3"), 1, True),
-                    (v1.QueryMessagesRequest(topic="t", tag="even", count=9), 9, True),
-                    (v1.QueryMessagesRequest(topic="t", unique_key="ID-0", count=1), 1, False),
-                    (v1.QueryMessagesRequest(topic="t", key="fresh"), 1, False),
-                    (v1.QueryMessagesRequest(topic="t", key="never"), 0, False),
-                ):
-                    before = access.forwarded
-                    answer = await wire.call(
-                        paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse, 10.0
-                    )
-                    assert answer.code == v2.OK
-                    assert len(answer.messages) == count, request
-                    assert access.forwarded - before == is_cold, request
-
-    run(body())
+async def test_what_was_fetched_is_forgotten_with_the_role(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        assert (await desk.receive("t", "g", batch=5)).bodies
+        records = group.node(0).pop.cold
+        assert records._kept
+        await group.elect(1, 0)
+        assert not records._kept
+        assert not records._kept_bytes
 
 
-def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with old_messages(tmp_path) as (group, _):
-            store = group.node(1).store
-            for request, code in (
-                (v1.ReadPlacesRequest(offsets=[0]), v2.BAD_REQUEST),
-                (v1.ReadPlacesRequest(offsets=[0] * 1025, lengths=[1] * 1025), v2.BAD_REQUEST),
-                (v1.ReadPlacesRequest(offsets=[0], lengths=[1 << 30]), v2.BAD_REQUEST),
-                (v1.ReadPlacesRequest(offsets=[1 << 40], lengths=[1]), v2.INTERNAL_ERROR),
-                (v1.ReadPlacesRequest(offsets=[0], lengths=[100]), v2.OK),
-                (v1.ReadPlacesRequest(), v2.OK),
+async def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        monkeypatch.setattr(cold, "_AHEAD_COUNT", 10)
+        monkeypatch.setattr(cold, "_KEPT_BYTES", 3000)
+        assert await drained(desk, COUNT, batch=4) == [b"%d" % n for n in range(COUNT)]
+        assert group.node(0).pop.cold._kept_bytes <= 3000
+
+
+async def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, desk):
+        await desk.sent("t", b"new", keys=["fresh"])
+        await level(group.node(0), group.node(1))
+        group.node(0).store._reader._memory_span = 1000
+        access = group.lives[0].server.access.statistics
+        async with group.lives[0].client() as wire:
+            for request, count, is_cold in (
+                (v1.QueryMessagesRequest(topic="t", key="k3"), 1, True),
+                (v1.QueryMessagesRequest(topic="t", tag="even", count=9), 9, True),
+                (v1.QueryMessagesRequest(topic="t", unique_key="ID-0", count=1), 1, False),
+                (v1.QueryMessagesRequest(topic="t", key="fresh"), 1, False),
+                (v1.QueryMessagesRequest(topic="t", key="never"), 0, False),
             ):
-                answer = await read_places(store, request)
-                assert answer.code == code, request
-                assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
+                before = access.forwarded
+                answer = await wire.call(
+                    paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse, 10.0
+                )
+                assert answer.code == v2.OK
+                assert len(answer.messages) == count, request
+                assert access.forwarded - before == is_cold, request
 
-    run(body())
+
+async def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
+    async with old_messages(tmp_path) as (group, _):
+        store = group.node(1).store
+        for request, code in (
+            (v1.ReadPlacesRequest(offsets=[0]), v2.BAD_REQUEST),
+            (v1.ReadPlacesRequest(offsets=[0] * 1025, lengths=[1] * 1025), v2.BAD_REQUEST),
+            (v1.ReadPlacesRequest(offsets=[0], lengths=[1 << 30]), v2.BAD_REQUEST),
+            (v1.ReadPlacesRequest(offsets=[1 << 40], lengths=[1]), v2.INTERNAL_ERROR),
+            (v1.ReadPlacesRequest(offsets=[0], lengths=[100]), v2.OK),
+            (v1.ReadPlacesRequest(), v2.OK),
+        ):
+            answer = await read_places(store, request)
+            assert answer.code == code, request
+            assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
 
 
-def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path: Path) -> None:
+async def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path: Path) -> None:
     class Slow:
         """A disk that takes its time."""
 
@@ -254,16 +227,13 @@ def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path: Path
             yield lambda: [b"." * length for _, length in places if self.go.wait(10)]
             self.held = False
 
-    async def body() -> None:
-        slow = Slow()
-        request = v1.ReadPlacesRequest(offsets=[0], lengths=[5])
-        asked = asyncio.create_task(read_places(slow, request))
-        await asyncio.sleep(0.05)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        assert slow.held
-        slow.go.set()
-        await until(lambda: not slow.held)
-
-    run(body())
+    slow = Slow()
+    request = v1.ReadPlacesRequest(offsets=[0], lengths=[5])
+    asked = asyncio.create_task(read_places(slow, request))
+    await asyncio.sleep(0.05)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert slow.held
+    slow.go.set()
+    await until(lambda: not slow.held)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cometmq.broker.sending.dedup_window import Claim, SendWindow
 from cometmq.proto import v2
 from cometmq.store.format.results import AppendResult, PutStatus
-from cometmq.tests.broker.desk import desk, message, run
+from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import settings
 
 WINDOW_MS, LIMIT = 100, 4
@@ -91,117 +91,95 @@ def test_another_topic_is_another_message() -> None:
     assert window.claim("u", [b"a"], [None], 0).fresh == [0]
 
 
-def test_a_repeated_message_is_answered_as_the_first_time(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(
-            tmp_path, message_deduplication_enable=True, message_deduplication_window_ms=10_000
-        ) as one:
-            one.topic("t", queues=4)
-            first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
-            again = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
-            assert again == first
-            assert again.status.code == v2.OK
-            mixed = await one.send(message("t", b"3", "C"), message("t", b"1", "A"))
-            assert [entry.message_id for entry in mixed.entries] == ["C", "A"]
-            assert mixed.entries[1] == first.entries[0]
-            answers = await asyncio.gather(*(one.send(message("t", b"4", "D")) for _ in range(3)))
-            assert answers[0] == answers[1] == answers[2]
-            await one.dispatched()
-            assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 4
-            assert one.node.counters.repeated == 5
-            assert one.node.counters.sent["t", v2.NORMAL].messages == 4
-            one.advance(10_000)
-            await one.send(message("t", b"1", "A"))
-            await one.dispatched()
-            assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 5
-
-    run(body())
+async def test_a_repeated_message_is_answered_as_the_first_time(tmp_path: Path) -> None:
+    async with desk(
+        tmp_path, message_deduplication_enable=True, message_deduplication_window_ms=10_000
+    ) as one:
+        one.topic("t", queues=4)
+        first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+        again = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+        assert again == first
+        assert again.status.code == v2.OK
+        mixed = await one.send(message("t", b"3", "C"), message("t", b"1", "A"))
+        assert [entry.message_id for entry in mixed.entries] == ["C", "A"]
+        assert mixed.entries[1] == first.entries[0]
+        answers = await asyncio.gather(*(one.send(message("t", b"4", "D")) for _ in range(3)))
+        assert answers[0] == answers[1] == answers[2]
+        await one.dispatched()
+        assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 4
+        assert one.node.counters.repeated == 5
+        assert one.node.counters.sent["t", v2.NORMAL].messages == 4
+        one.advance(10_000)
+        await one.send(message("t", b"1", "A"))
+        await one.dispatched()
+        assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 5
 
 
-def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = settings(tmp_path, message_deduplication_enable=True)
-        chosen = replace(chosen, store=replace(chosen.store, flush_disk_type="SYNC_FLUSH"))
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            answers = await asyncio.gather(
-                *(one.send(message("t", b"x", f"ID-{n % 3}")) for n in range(9))
-            )
-            assert {answer.status.code for answer in answers} == {v2.OK}
-            assert one.node.store.flushed_offset == one.node.store.log_end
-            assert [answer.entries[0].offset for answer in answers] == [0, 1, 2] * 3
-
-    run(body())
+async def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, message_deduplication_enable=True)
+    chosen = replace(chosen, store=replace(chosen.store, flush_disk_type="SYNC_FLUSH"))
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        answers = await asyncio.gather(
+            *(one.send(message("t", b"x", f"ID-{n % 3}")) for n in range(9))
+        )
+        assert {answer.status.code for answer in answers} == {v2.OK}
+        assert one.node.store.flushed_offset == one.node.store.log_end
+        assert [answer.entries[0].offset for answer in answers] == [0, 1, 2] * 3
 
 
-def test_a_repeated_message_waited_for_the_next_one(tmp_path: Path) -> None:
+async def test_a_repeated_message_waited_for_the_next_one(tmp_path: Path) -> None:
     """All of the log was safe already, and nobody looked until something moved, or time was over."""
-
-    async def body() -> None:
-        chosen = settings(tmp_path, message_deduplication_enable=True)
-        slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=120_000)
-        async with desk(tmp_path, replace(chosen, store=slow)) as one:
-            one.topic("t")
-            first = await one.send(message("t", b"x", "A"))
-            assert await asyncio.wait_for(one.send(message("t", b"x", "A")), 60) == first
-
-    run(body())
+    chosen = settings(tmp_path, message_deduplication_enable=True)
+    slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=120_000)
+    async with desk(tmp_path, replace(chosen, store=slow)) as one:
+        one.topic("t")
+        first = await one.send(message("t", b"x", "A"))
+        assert await asyncio.wait_for(one.send(message("t", b"x", "A")), 60) == first
 
 
-def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = settings(tmp_path, message_deduplication_enable=True)
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            one.topic("u")
-            await one.sent("u", b"other topic")
-            first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
-            await one.dispatched()
-        async with desk(tmp_path, chosen) as one:
-            again = await one.send(message("t", b"2", "B"), message("t", b"3", "C"))
-            assert again.entries[0] == first.entries[1]
-            assert again.entries[1].offset == 2
-            assert (await one.send(message("u", b"x", "A"))).entries[0].offset == 1
-            # Longer ago than the window: stored again.
-            one.advance(60_000)
-            assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 3
-        async with desk(tmp_path, settings(tmp_path)) as one:
-            assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 4
-
-    run(body())
+async def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, message_deduplication_enable=True)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        one.topic("u")
+        await one.sent("u", b"other topic")
+        first = await one.send(message("t", b"1", "A"), message("t", b"2", "B"))
+        await one.dispatched()
+    async with desk(tmp_path, chosen) as one:
+        again = await one.send(message("t", b"2", "B"), message("t", b"3", "C"))
+        assert again.entries[0] == first.entries[1]
+        assert again.entries[1].offset == 2
+        assert (await one.send(message("u", b"x", "A"))).entries[0].offset == 1
+        # Longer ago than the window: stored again.
+        one.advance(60_000)
+        assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 3
+    async with desk(tmp_path, settings(tmp_path)) as one:
+        assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 4
 
 
-def test_a_new_leader_knows_what_the_log_knows(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, message_deduplication_enable=True) as one:
-            one.topic("t")
-            first = await one.send(message("t", b"1", "A"))
-            await one.dispatched()
-            one.node.sender.lead()
-            assert await one.send(message("t", b"1", "A")) == first
-            assert (await one.send(message("t", b"2", "B"))).entries[0].offset == 1
-
-    run(body())
+async def test_a_new_leader_knows_what_the_log_knows(tmp_path: Path) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as one:
+        one.topic("t")
+        first = await one.send(message("t", b"1", "A"))
+        await one.dispatched()
+        one.node.sender.lead()
+        assert await one.send(message("t", b"1", "A")) == first
+        assert (await one.send(message("t", b"2", "B"))).entries[0].offset == 1
 
 
-def test_a_message_that_was_refused_may_be_sent_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, message_deduplication_enable=True) as one:
-            one.topic("t")
-            huge = "i" * 33_000
-            for _ in range(2):
-                answer = await one.send(message("t", message_id=huge))
-                assert answer.status.code == v2.MESSAGE_PROPERTIES_TOO_LARGE
-            assert one.node.counters.repeated == 0
-
-    run(body())
+async def test_a_message_that_was_refused_may_be_sent_again(tmp_path: Path) -> None:
+    async with desk(tmp_path, message_deduplication_enable=True) as one:
+        one.topic("t")
+        huge = "i" * 33_000
+        for _ in range(2):
+            answer = await one.send(message("t", message_id=huge))
+            assert answer.status.code == v2.MESSAGE_PROPERTIES_TOO_LARGE
+        assert one.node.counters.repeated == 0
 
 
-def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            for n in range(2):
-                assert (await one.send(message("t", b"x", "A"))).entries[0].offset == n
-
-    run(body())
+async def test_without_the_setting_a_repeated_message_is_stored_again(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        for n in range(2):
+            assert (await one.send(message("t", b"x", "A"))).entries[0].offset == n

@@ -17,7 +17,7 @@ from cometmq.store.format.properties import SCHEDULE_TOPIC
 from cometmq.store.format.record import Message, Record, decode
 from cometmq.store.timer.checkpoint import TimerCheckpoint
 from cometmq.store.timer.rules import TIMER_TOPIC
-from cometmq.tests.broker.desk import Desk, desk, run
+from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.live import Settings, settings, until
 from cometmq.tests.formats.cases import new_store, unpack
 
@@ -53,106 +53,88 @@ async def arrive(k: Desk, bodies: list[bytes]) -> None:
     assert sorted(record.body for record in stored(k)) == sorted(bodies)
 
 
-def test_each_level_comes_at_its_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, queues=2)
-            for level in (18, 3, 4, 4):
-                await send(k, b"%d" % level, level, queue_id=level % 2)
-            for wait_s, bodies in ((9, []), (1, [b"3"]), (20, [b"3", b"4", b"4"])):
-                k.advance(wait_s * 1000)
-                await arrive(k, bodies)
-            k.advance(7_200_000)
-            await until(lambda: len(stored(k)) == 4)
-            copy = next(record for record in stored(k) if record.body == b"18")
-            assert copy.queue_id == 0
-            assert copy.properties_dict == {"DELAY": "18", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
-
-    run(test())
+async def test_each_level_comes_at_its_time(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, queues=2)
+        for level in (18, 3, 4, 4):
+            await send(k, b"%d" % level, level, queue_id=level % 2)
+        for wait_s, bodies in ((9, []), (1, [b"3"]), (20, [b"3", b"4", b"4"])):
+            k.advance(wait_s * 1000)
+            await arrive(k, bodies)
+        k.advance(7_200_000)
+        await until(lambda: len(stored(k)) == 4)
+        copy = next(record for record in stored(k) if record.body == b"18")
+        assert copy.queue_id == 0
+        assert copy.properties_dict == {"DELAY": "18", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
 
 
-def test_a_poll_that_waits_is_woken(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC)
-            poll = k.start_receive(TOPIC, GROUP)
-            await send(k, b"x", 5)
-            k.advance(60_000)
-            assert len(await poll) > 1
-
-    run(test())
+async def test_a_poll_that_waits_is_woken(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC)
+        poll = k.start_receive(TOPIC, GROUP)
+        await send(k, b"x", 5)
+        k.advance(60_000)
+        assert len(await poll) > 1
 
 
-def test_a_restart_goes_on_where_the_levels_were(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with desk(tmp_path, clock=clock) as k:
-            k.topic(TOPIC)
-            await send(k, b"first", 1)
-            await send(k, b"second", 6)
-            k.advance(1_000)
-            await until(lambda: len(stored(k)) == 1)
-        saved = loads((tmp_path / "config" / "delayOffset.json").read_text())
-        assert saved["offsetTable"] == {1: 1}
-        clock.advance_wall_ms(DAY)
-        async with desk(tmp_path, clock=clock) as k:
-            await until(lambda: len(stored(k)) == 2)
-            assert [record.body for record in stored(k)] == [b"first", b"second"]
-
-    run(test())
+async def test_a_restart_goes_on_where_the_levels_were(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as k:
+        k.topic(TOPIC)
+        await send(k, b"first", 1)
+        await send(k, b"second", 6)
+        k.advance(1_000)
+        await until(lambda: len(stored(k)) == 1)
+    saved = loads((tmp_path / "config" / "delayOffset.json").read_text())
+    assert saved["offsetTable"] == {1: 1}
+    clock.advance_wall_ms(DAY)
+    async with desk(tmp_path, clock=clock) as k:
+        await until(lambda: len(stored(k)) == 2)
+        assert [record.body for record in stored(k)] == [b"first", b"second"]
 
 
-def test_levels_of_the_configuration(tmp_path: Path) -> None:
-    async def test() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, message_delay_level="1h 1d"))
-        async with desk(tmp_path, chosen) as k:
-            k.topic(TOPIC)
-            await send(k, b"day", 9)  # as the last level
-            await send(k, b"hour", 1)
-            for wait_ms, bodies in ((3_600_000, [b"hour"]), (DAY, [b"day", b"hour"])):
-                k.advance(wait_ms)
-                await arrive(k, bodies)
-
-    run(test())
+async def test_levels_of_the_configuration(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, message_delay_level="1h 1d"))
+    async with desk(tmp_path, chosen) as k:
+        k.topic(TOPIC)
+        await send(k, b"day", 9)  # as the last level
+        await send(k, b"hour", 1)
+        for wait_ms, bodies in ((3_600_000, [b"hour"]), (DAY, [b"day", b"hour"])):
+            k.advance(wait_ms)
+            await arrive(k, bodies)
 
 
-def test_what_the_log_does_not_take_is_tried_again(
+async def test_what_the_log_does_not_take_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC)
-            await send(k, b"x", 1)
-            asked: list[str] = []
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC)
+        await send(k, b"x", 1)
+        asked: list[str] = []
 
-            def refusal() -> str:
-                asked.append("too few replicas")
-                return asked[-1]
+        def refusal() -> str:
+            asked.append("too few replicas")
+            return asked[-1]
 
-            with monkeypatch.context() as patched:
-                patched.setattr(k.node.replication, "write_refusal", refusal)
-                k.advance(1_000)
-                await until(lambda: asked)
-                assert stored(k) == []
-            await until(lambda: len(stored(k)) == 1)
-
-    run(test())
-
-
-def test_messages_of_unknown_topics_do_not_hold_up_their_level(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC)
-            for topic in ("Gone", TOPIC):
-                made = delayed_message(k.node, Message(topic, 0, b"x"), {"DELAY": "1"})
-                k.node.sender.append(made)
-            await k.dispatched()
+        with monkeypatch.context() as patched:
+            patched.setattr(k.node.replication, "write_refusal", refusal)
             k.advance(1_000)
-            await until(lambda: len(stored(k)) == 1)
-            assert stored(k, "Gone") == []
+            await until(lambda: asked)
+            assert stored(k) == []
+        await until(lambda: len(stored(k)) == 1)
 
-    run(test())
+
+async def test_messages_of_unknown_topics_do_not_hold_up_their_level(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC)
+        for topic in ("Gone", TOPIC):
+            made = delayed_message(k.node, Message(topic, 0, b"x"), {"DELAY": "1"})
+            k.node.sender.append(made)
+        await k.dispatched()
+        k.advance(1_000)
+        await until(lambda: len(stored(k)) == 1)
+        assert stored(k, "Gone") == []
 
 
 def of_apache(case: str, root: Path) -> tuple[Settings, Clock]:
@@ -166,56 +148,47 @@ def of_apache(case: str, root: Path) -> tuple[Settings, Clock]:
 
 
 @pytest.mark.parametrize("case", ["delay", "delay-killed"])
-def test_apaches_pending_messages_come_and_its_delivered_ones_do_not(
+async def test_apaches_pending_messages_come_and_its_delivered_ones_do_not(
     case: str, tmp_path: Path
 ) -> None:
-    async def test() -> None:
-        root = unpack(case, tmp_path)
-        chosen, clock = of_apache(case, root)
-        async with desk(root, chosen, clock) as k:
-            asked = {
-                record.properties_dict["UNIQ_KEY"]
-                for topic in (TIMER_TOPIC, SCHEDULE_TOPIC)
-                for record in stored(k, topic)
-            }
-            before = {record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay")}
-            assert before < asked
-            k.advance(2 * DAY)
+    root = unpack(case, tmp_path)
+    chosen, clock = of_apache(case, root)
+    async with desk(root, chosen, clock) as k:
+        asked = {
+            record.properties_dict["UNIQ_KEY"]
+            for topic in (TIMER_TOPIC, SCHEDULE_TOPIC)
+            for record in stored(k, topic)
+        }
+        before = {record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay")}
+        assert before < asked
+        k.advance(2 * DAY)
+        await until(
+            lambda: (
+                {record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay")} >= asked
+            )
+        )
+        found = Counter(record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay"))
+        if case == "delay":  # stopped properly: nothing comes twice
+            assert set(found.values()) == {1}
+
+
+async def test_apaches_roll_units_come_at_their_time(tmp_path: Path) -> None:
+    root = unpack("timer-roll", tmp_path)
+    chosen, clock = of_apache("timer-roll", root)
+    async with desk(root, chosen, clock) as k:
+        due = {
+            record.properties_dict["UNIQ_KEY"]: int(record.properties_dict["TIMER_DELIVER_MS"])
+            for record in stored(k, TIMER_TOPIC)
+        }
+        for _ in range(4):
+            k.advance(DAY)
             await until(
                 lambda: (
-                    {record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay")}
-                    >= asked
+                    {r.properties_dict["UNIQ_KEY"] for r in stored(k, "TopicX")}
+                    >= {key for key, at in due.items() if at <= clock.wall_ms() - 60_000}
                 )
             )
-            found = Counter(
-                record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay")
-            )
-            if case == "delay":  # stopped properly: nothing comes twice
-                assert set(found.values()) == {1}
-
-    run(test())
-
-
-def test_apaches_roll_units_come_at_their_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        root = unpack("timer-roll", tmp_path)
-        chosen, clock = of_apache("timer-roll", root)
-        async with desk(root, chosen, clock) as k:
-            due = {
-                record.properties_dict["UNIQ_KEY"]: int(record.properties_dict["TIMER_DELIVER_MS"])
-                for record in stored(k, TIMER_TOPIC)
-            }
-            for _ in range(4):
-                k.advance(DAY)
-                await until(
-                    lambda: (
-                        {r.properties_dict["UNIQ_KEY"] for r in stored(k, "TopicX")}
-                        >= {key for key, at in due.items() if at <= clock.wall_ms() - 60_000}
-                    )
-                )
-                for record in stored(k, "TopicX"):
-                    asked = due.get(record.properties_dict["UNIQ_KEY"], 0)
-                    assert record.store_timestamp_ms >= asked
-            assert max(due.values()) < clock.wall_ms()
-
-    run(test())
+            for record in stored(k, "TopicX"):
+                asked = due.get(record.properties_dict["UNIQ_KEY"], 0)
+                assert record.store_timestamp_ms >= asked
+        assert max(due.values()) < clock.wall_ms()

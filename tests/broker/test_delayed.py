@@ -17,7 +17,7 @@ from cometmq.proto.errors import WireError
 from cometmq.store.format.properties import SCHEDULE_TOPIC, decode_properties, encode_properties
 from cometmq.store.format.record import Message, decode
 from cometmq.store.timer.rules import OUT_MS, TIMER_TOPIC
-from cometmq.tests.broker.desk import Desk, desk, message, run
+from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import settings
 from cometmq.tests.formats.cases import dispatch_all, new_store, unpack
 
@@ -36,117 +36,96 @@ def refusal(k: Desk, properties: dict[str, str], deliver_ms: int | None = None) 
     return raised.value.code
 
 
-def test_a_time_goes_to_the_timer_topic(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            due = (k.node.clock.wall_ms() // 1000 + 60) * 1000
-            made = delayed_message(k.node, Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
-            assert (made.topic, made.queue_id, made.body) == (TIMER_TOPIC, 0, b"x")
-            assert decode_properties(made.properties) == {
-                "UNIQ_KEY": "M",
-                "TIMER_DELIVER_MS": str(due),
-                "TIMER_OUT_MS": str(due - 1000),
-                "REAL_TOPIC": TOPIC,
-                "REAL_QID": "3",
-            }
-            assert k.node.metadata.topic(TIMER_TOPIC) == Topic(TIMER_TOPIC, 1, 1)
-            before = k.node.store.log_end
-            delayed_message(k.node, Message(TOPIC, 3, b"x"), {}, due)
-            assert k.node.store.log_end == before
-
-    run(test())
+async def test_a_time_goes_to_the_timer_topic(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        due = (k.node.clock.wall_ms() // 1000 + 60) * 1000
+        made = delayed_message(k.node, Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
+        assert (made.topic, made.queue_id, made.body) == (TIMER_TOPIC, 0, b"x")
+        assert decode_properties(made.properties) == {
+            "UNIQ_KEY": "M",
+            "TIMER_DELIVER_MS": str(due),
+            "TIMER_OUT_MS": str(due - 1000),
+            "REAL_TOPIC": TOPIC,
+            "REAL_QID": "3",
+        }
+        assert k.node.metadata.topic(TIMER_TOPIC) == Topic(TIMER_TOPIC, 1, 1)
+        before = k.node.store.log_end
+        delayed_message(k.node, Message(TOPIC, 3, b"x"), {}, due)
+        assert k.node.store.log_end == before
 
 
 @pytest.mark.parametrize(
     ("name", "value", "after_ms"),
     [("TIMER_DELAY_SEC", "5", 5000), ("TIMER_DELAY_MS", "1500", 1500)],
 )
-def test_delays_count_from_now(tmp_path: Path, name: str, value: str, after_ms: int) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            now = k.node.clock.wall_ms()
-            made = delayed_message(k.node, Message(TOPIC, 0, b"x"), {name: value})
-            out = int(decode_properties(made.properties)["TIMER_OUT_MS"])
-            assert now + after_ms - 1000 <= out <= k.node.clock.wall_ms() + after_ms
-
-    run(test())
+async def test_delays_count_from_now(tmp_path: Path, name: str, value: str, after_ms: int) -> None:
+    async with desk(tmp_path) as k:
+        now = k.node.clock.wall_ms()
+        made = delayed_message(k.node, Message(TOPIC, 0, b"x"), {name: value})
+        out = int(decode_properties(made.properties)["TIMER_OUT_MS"])
+        assert now + after_ms - 1000 <= out <= k.node.clock.wall_ms() + after_ms
 
 
-def test_a_level_goes_to_its_queue_and_wins_over_a_time(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            far = k.node.clock.wall_ms() + 10**12
-            for level, queue_id in (("3", 2), ("99", 17)):
-                properties = {"DELAY": level, "TIMER_DELIVER_MS": str(far)}
-                made = delayed_message(k.node, Message(TOPIC, 1, b"x"), properties)
-                assert (made.topic, made.queue_id) == (SCHEDULE_TOPIC, queue_id)
-                assert decode_properties(made.properties) == {
-                    "DELAY": str(queue_id + 1),
-                    "REAL_TOPIC": TOPIC,
-                    "REAL_QID": "1",
-                }
-            known = k.node.metadata.topic(SCHEDULE_TOPIC)
-            assert known is not None
-            assert known.write_queues == 18
-
-    run(test())
+async def test_a_level_goes_to_its_queue_and_wins_over_a_time(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        far = k.node.clock.wall_ms() + 10**12
+        for level, queue_id in (("3", 2), ("99", 17)):
+            properties = {"DELAY": level, "TIMER_DELIVER_MS": str(far)}
+            made = delayed_message(k.node, Message(TOPIC, 1, b"x"), properties)
+            assert (made.topic, made.queue_id) == (SCHEDULE_TOPIC, queue_id)
+            assert decode_properties(made.properties) == {
+                "DELAY": str(queue_id + 1),
+                "REAL_TOPIC": TOPIC,
+                "REAL_QID": "1",
+            }
+        known = k.node.metadata.topic(SCHEDULE_TOPIC)
+        assert known is not None
+        assert known.write_queues == 18
 
 
-def test_without_a_delay_or_too_late_it_stays_where_it_is(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            now = k.node.clock.wall_ms()
-            for properties in ({}, {"TAGS": "a"}, {"TIMER_DELIVER_MS": str(now)}, {"DELAY": "0"}):
-                made = delayed_message(k.node, Message(TOPIC, 2, b"x"), properties)
-                assert (made.topic, made.queue_id) == (TOPIC, 2)
-                assert decode_properties(made.properties) == properties
-
-    run(test())
+async def test_without_a_delay_or_too_late_it_stays_where_it_is(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        now = k.node.clock.wall_ms()
+        for properties in ({}, {"TAGS": "a"}, {"TIMER_DELIVER_MS": str(now)}, {"DELAY": "0"}):
+            made = delayed_message(k.node, Message(TOPIC, 2, b"x"), properties)
+            assert (made.topic, made.queue_id) == (TOPIC, 2)
+            assert decode_properties(made.properties) == properties
 
 
-def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        base = settings(tmp_path)
-        store = replace(base.store, timer_congest_num_each_slot=1, timer_max_delay_sec=100)
-        async with desk(tmp_path, replace(base, store=store)) as k:
-            now = k.node.clock.wall_ms()
-            assert refusal(k, {}, now + 101_000) == v2.ILLEGAL_DELIVERY_TIME
-            assert refusal(k, {"TIMER_DELIVER_MS": "x"}) == v2.ILLEGAL_DELIVERY_TIME
-            assert refusal(k, {"TIMER_DEL_UNIQKEY": "k"}, now - 1) == v2.ILLEGAL_DELIVERY_TIME
-            big = {"KEYS": "k" * 32_700}
-            assert refusal(k, big, now + 1000) == v2.MESSAGE_PROPERTIES_TOO_LARGE
-            due = (now // 1000 + 60) * 1000
-            for _ in range(2):
-                k.node.sender.append(delayed_message(k.node, Message(TOPIC, 0, b"x"), {}, due))
-            await k.dispatched()
-            while k.node.timers.number_at(due - 1000) < 2:
-                k.node.timers.waits(0, "")  # looks at what came
-            assert refusal(k, {}, due) == v2.TOO_MANY_REQUESTS
-
-    run(test())
+async def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    store = replace(base.store, timer_congest_num_each_slot=1, timer_max_delay_sec=100)
+    async with desk(tmp_path, replace(base, store=store)) as k:
+        now = k.node.clock.wall_ms()
+        assert refusal(k, {}, now + 101_000) == v2.ILLEGAL_DELIVERY_TIME
+        assert refusal(k, {"TIMER_DELIVER_MS": "x"}) == v2.ILLEGAL_DELIVERY_TIME
+        assert refusal(k, {"TIMER_DEL_UNIQKEY": "k"}, now - 1) == v2.ILLEGAL_DELIVERY_TIME
+        big = {"KEYS": "k" * 32_700}
+        assert refusal(k, big, now + 1000) == v2.MESSAGE_PROPERTIES_TOO_LARGE
+        due = (now // 1000 + 60) * 1000
+        for _ in range(2):
+            k.node.sender.append(delayed_message(k.node, Message(TOPIC, 0, b"x"), {}, due))
+        await k.dispatched()
+        while k.node.timers.number_at(due - 1000) < 2:
+            k.node.timers.waits(0, "")  # looks at what came
+        assert refusal(k, {}, due) == v2.TOO_MANY_REQUESTS
 
 
-def test_a_wheel_that_is_switched_off_takes_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, timer_wheel_enable=False))
-        async with desk(tmp_path, chosen) as k:
-            assert refusal(k, {}, k.node.clock.wall_ms() + 1000) == v2.UNSUPPORTED
-
-    run(test())
+async def test_a_wheel_that_is_switched_off_takes_nothing(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, timer_wheel_enable=False))
+    async with desk(tmp_path, chosen) as k:
+        assert refusal(k, {}, k.node.clock.wall_ms() + 1000) == v2.UNSUPPORTED
 
 
-def test_the_longest_delay_is_a_setting(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path, max_delay_time_mills=10_000) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            now = k.node.clock.wall_ms()
-            for after_ms, code in ((5_000, v2.OK), (60_000, v2.ILLEGAL_DELIVERY_TIME)):
-                sent = message(TOPIC)
-                sent.system_properties.delivery_timestamp.FromMilliseconds(now + after_ms)
-                assert (await k.send(sent)).status.code == code
-
-    run(test())
+async def test_the_longest_delay_is_a_setting(tmp_path: Path) -> None:
+    async with desk(tmp_path, max_delay_time_mills=10_000) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now = k.node.clock.wall_ms()
+        for after_ms, code in ((5_000, v2.OK), (60_000, v2.ILLEGAL_DELIVERY_TIME)):
+            sent = message(TOPIC)
+            sent.system_properties.delivery_timestamp.FromMilliseconds(now + after_ms)
+            assert (await k.send(sent)).status.code == code
 
 
 def test_apaches_own_records_come_out_in_its_order(tmp_path: Path) -> None:

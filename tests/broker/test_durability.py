@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cometmq.broker.sending.durability import WaitingList
 from cometmq.proto import v2
 from cometmq.store.format.results import PutStatus
-from cometmq.tests.broker.desk import desk, message, run
+from cometmq.tests.broker.desk import desk, message
 from cometmq.tests.broker.live import settings, until
 
 FLUSH_NS = 5_000
@@ -97,113 +97,99 @@ def test_every_wait_ends_once_and_in_order(
     assert [done for done, _ in over] + [wait.end for wait in made.waits] == ends
 
 
-def test_synchronous_flush_answers_after_the_flush(tmp_path: Path) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            answers = await asyncio.gather(
-                *(one.send(message("t", b"%d" % n, f"ID-{n}")) for n in range(50))
-            )
-            assert {answer.status.code for answer in answers} == {v2.OK}
-            assert one.node.store.flushed_offset == one.node.store.log_end
-            assert len(one.node.durability) == 0
-
-    run(body())
-
-
-def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(tmp_path: Path) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        store = replace(base.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100)
-        async with desk(tmp_path, replace(base, store=store)) as one:
-            one.topic("t")
-            slow = asyncio.Event()
-            loop = asyncio.get_running_loop()
-
-            def stuck(call: str) -> None:
-                if call == "fdatasync":
-                    asyncio.run_coroutine_threadsafe(slow.wait(), loop).result(30)
-
-            one.node.store.disk.fault = stuck
-            answer = await one.send(message("t"))
-            assert answer.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
-            assert not answer.entries
-            one.node.store.disk.fault = None
-            slow.set()
-            assert (await one.send(message("t"))).status.code == v2.OK
-
-    run(body())
-
-
-def test_what_piled_up_behind_a_write_that_hung_is_refused_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        store = replace(base.store, os_page_cache_busy_time_out_mills=20)
-        async with desk(tmp_path, replace(base, store=store)) as one:
-            one.topic("t")
-            await one.sent("t", b"before")
-
-            def hang(call: str) -> None:
-                if call == "write_log":
-                    threading.Event().wait(0.05)
-
-            one.node.store.disk.fault = hang
-            assert (await one.send(message("t"))).status.code == v2.OK, "it was written"
-            one.node.store.disk.fault = None
-            refused = await asyncio.gather(*(one.send(message("t")) for _ in range(3)))
-            assert {answer.status.code for answer in refused} == {v2.TOO_MANY_REQUESTS}
-            assert "osPageCacheBusyTimeOutMills" in refused[0].status.message
-            assert (await one.send(message("t"))).status.code == v2.OK
-
-    run(body())
-
-
-def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
-    """Answers come at once, readers see a message after the commit, a clean stop loses nothing."""
-
-    async def body() -> None:
-        base = settings(tmp_path)
-        store = replace(
-            base.store,
-            transient_store_pool_enable=True,
-            transient_store_pool_size=2,
-            commit_interval_commit_log=20,
-            commit_commit_log_thorough_interval=20,
+async def test_synchronous_flush_answers_after_the_flush(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        answers = await asyncio.gather(
+            *(one.send(message("t", b"%d" % n, f"ID-{n}")) for n in range(50))
         )
-        chosen = replace(base, store=store)
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            await until(lambda: one.node.metadata.topic("t"))
-            for n in range(30):
-                answer = await one.send(message("t", b"%d" % n * 1000, f"ID-{n}"))
-                assert answer.status.code == v2.OK
-            await until(lambda: one.node.store.max_offset("t", 0) == 30)
-            assert one.node.store.log_end == one.node.store.appended_end
-            await one.send(message("t", b"last"))
-        async with desk(tmp_path, chosen) as one:
-            assert one.node.store.max_offset("t", 0) == 31
-
-    run(body())
+        assert {answer.status.code for answer in answers} == {v2.OK}
+        assert one.node.store.flushed_offset == one.node.store.log_end
+        assert len(one.node.durability) == 0
 
 
-def test_one_that_failed_when_the_log_was_safe_left_all_behind_it_without_an_answer(
+async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            failures: list[object] = []
-            one.node.loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))
+    base = settings(tmp_path)
+    store = replace(base.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100)
+    async with desk(tmp_path, replace(base, store=store)) as one:
+        one.topic("t")
+        slow = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
-            def fail(_: PutStatus) -> None:
-                raise ValueError("a bug")
+        def stuck(call: str) -> None:
+            if call == "fdatasync":
+                asyncio.run_coroutine_threadsafe(slow.wait(), loop).result(30)
 
-            one.node.durability.wait(one.node.store.log_end + 1, fail)
-            assert (await one.send(message("t"))).status.code == v2.OK
-            assert [str(failure) for failure in failures] == ["a bug"]
+        one.node.store.disk.fault = stuck
+        answer = await one.send(message("t"))
+        assert answer.status.code == v2.MASTER_PERSISTENCE_TIMEOUT
+        assert not answer.entries
+        one.node.store.disk.fault = None
+        slow.set()
+        assert (await one.send(message("t"))).status.code == v2.OK
 
-    run(body())
+
+async def test_what_piled_up_behind_a_write_that_hung_is_refused_once(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    store = replace(base.store, os_page_cache_busy_time_out_mills=20)
+    async with desk(tmp_path, replace(base, store=store)) as one:
+        one.topic("t")
+        await one.sent("t", b"before")
+
+        def hang(call: str) -> None:
+            if call == "write_log":
+                threading.Event().wait(0.05)
+
+        one.node.store.disk.fault = hang
+        assert (await one.send(message("t"))).status.code == v2.OK, "it was written"
+        one.node.store.disk.fault = None
+        refused = await asyncio.gather(*(one.send(message("t")) for _ in range(3)))
+        assert {answer.status.code for answer in refused} == {v2.TOO_MANY_REQUESTS}
+        assert "osPageCacheBusyTimeOutMills" in refused[0].status.message
+        assert (await one.send(message("t"))).status.code == v2.OK
+
+
+async def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
+    """Answers come at once, readers see a message after the commit, a clean stop loses nothing."""
+    base = settings(tmp_path)
+    store = replace(
+        base.store,
+        transient_store_pool_enable=True,
+        transient_store_pool_size=2,
+        commit_interval_commit_log=20,
+        commit_commit_log_thorough_interval=20,
+    )
+    chosen = replace(base, store=store)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        await until(lambda: one.node.metadata.topic("t"))
+        for n in range(30):
+            answer = await one.send(message("t", b"%d" % n * 1000, f"ID-{n}"))
+            assert answer.status.code == v2.OK
+        await until(lambda: one.node.store.max_offset("t", 0) == 30)
+        assert one.node.store.log_end == one.node.store.appended_end
+        await one.send(message("t", b"last"))
+    async with desk(tmp_path, chosen) as one:
+        assert one.node.store.max_offset("t", 0) == 31
+
+
+async def test_one_that_failed_when_the_log_was_safe_left_all_behind_it_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, flush_disk_type="SYNC_FLUSH"))
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        failures: list[object] = []
+        one.node.loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))
+
+        def fail(_: PutStatus) -> None:
+            raise ValueError("a bug")
+
+        one.node.durability.wait(one.node.store.log_end + 1, fail)
+        assert (await one.send(message("t"))).status.code == v2.OK
+        assert [str(failure) for failure in failures] == ["a bug"]

@@ -12,7 +12,7 @@ from cometmq.broker.messages.filters import SqlFilter, TagFilter, parse_filter
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.format.record import Delivery, encode_properties
-from cometmq.tests.broker.desk import Desk, Received, desk, message, parse_received, run
+from cometmq.tests.broker.desk import Desk, Received, desk, message, parse_received
 
 
 def sql(text: str) -> v2.FilterExpression:
@@ -46,96 +46,81 @@ async def fill(one: Desk, *amounts: str) -> None:
     await one.dispatched()
 
 
-def test_a_sql_filter_delivers_what_is_true_and_consumes_the_rest(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await fill(one, "5", "9.5", "10", "abc", "", "11")
-            got = await receive(one, "amount < 10 AND TAGS = 'x'")
-            assert got.bodies == [b"0", b"1"]
-            assert got.messages[0].user_properties == {"amount": "5"}
-            assert one.ack("t", "g", *got.handles).status.code == v2.OK
-            # What did not match is consumed: a wider filter of the same group does not get it.
-            again = start(one, "TRUE")
-            assert not again.done()
-            await fill(one, "77")
-            assert parse_received(await again).bodies == [b"0"]
-            # Another group starts at the first message.
-            assert (await receive(one, "amount >= 10", group="h")).bodies == [b"2", b"5", b"0"]
-
-    run(body())
+async def test_a_sql_filter_delivers_what_is_true_and_consumes_the_rest(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await fill(one, "5", "9.5", "10", "abc", "", "11")
+        got = await receive(one, "amount < 10 AND TAGS = 'x'")
+        assert got.bodies == [b"0", b"1"]
+        assert got.messages[0].user_properties == {"amount": "5"}
+        assert one.ack("t", "g", *got.handles).status.code == v2.OK
+        # What did not match is consumed: a wider filter of the same group does not get it.
+        again = start(one, "TRUE")
+        assert not again.done()
+        await fill(one, "77")
+        assert parse_received(await again).bodies == [b"0"]
+        # Another group starts at the first message.
+        assert (await receive(one, "amount >= 10", group="h")).bodies == [b"2", b"5", b"0"]
 
 
-def test_a_waiting_receive_wakes_for_a_match_only(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            held = start(one, "amount > 3")
-            await fill(one, "1", "2")
-            await asyncio.sleep(0)
-            assert not held.done()
-            await fill(one, "4")
-            assert parse_received(await held).bodies == [b"0"]
-
-    run(body())
+async def test_a_waiting_receive_wakes_for_a_match_only(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        held = start(one, "amount > 3")
+        await fill(one, "1", "2")
+        await asyncio.sleep(0)
+        assert not held.done()
+        await fill(one, "4")
+        assert parse_received(await held).bodies == [b"0"]
 
 
-def test_a_filter_that_drops_much_comes_to_the_end_of_it(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await fill(one, *(["1"] * 700), "9")
-            got = await receive(one, "amount = 9", batch=1)
-            assert got.bodies == [b"700"]
-
-    run(body())
+async def test_a_filter_that_drops_much_comes_to_the_end_of_it(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await fill(one, *(["1"] * 700), "9")
+        got = await receive(one, "amount = 9", batch=1)
+        assert got.bodies == [b"700"]
 
 
-def test_fifo_groups_filter_too(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=True)
-            for n in range(6):
-                users = {"n": str(n)}
-                await one.send(message("t", b"%d" % n, properties=users, message_group="m"))
-            await one.dispatched()
-            got = await receive(one, "n IN ('1', '3', '5')", batch=2)
-            assert got.bodies == [b"1", b"3"]
-            one.ack("t", "g", *got.handles)
-            assert (await receive(one, "n IN ('1', '3', '5')")).bodies == [b"5"]
-
-    run(body())
+async def test_fifo_groups_filter_too(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        for n in range(6):
+            users = {"n": str(n)}
+            await one.send(message("t", b"%d" % n, properties=users, message_group="m"))
+        await one.dispatched()
+        got = await receive(one, "n IN ('1', '3', '5')", batch=2)
+        assert got.bodies == [b"1", b"3"]
+        one.ack("t", "g", *got.handles)
+        assert (await receive(one, "n IN ('1', '3', '5')")).bodies == [b"5"]
 
 
-def test_pulls_take_sql_filters_and_say_how_far_they_looked(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await fill(one, "1", "9", "1", "9", "1")
+async def test_pulls_take_sql_filters_and_say_how_far_they_looked(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await fill(one, "1", "9", "1", "9", "1")
 
-            async def pull(offset: int, batch: int) -> tuple[list[bytes], int]:
-                request = v2.PullMessageRequest(
-                    group=v2.Resource(name="g"),
-                    message_queue=v2.MessageQueue(topic=v2.Resource(name="t")),
-                    offset=offset,
-                    batch_size=batch,
-                    filter_expression=sql("amount = 9"),
-                )
-                answer = one.pulls.pull_message(request, one.context())
-                items = [
-                    v2.PullMessageResponse.FromString(item)
-                    for item in (answer if isinstance(answer, list) else await answer)
-                ]
-                found = [item.message.body for item in items if item.HasField("message")]
-                return found, items[-1].next_offset
+        async def pull(offset: int, batch: int) -> tuple[list[bytes], int]:
+            request = v2.PullMessageRequest(
+                group=v2.Resource(name="g"),
+                message_queue=v2.MessageQueue(topic=v2.Resource(name="t")),
+                offset=offset,
+                batch_size=batch,
+                filter_expression=sql("amount = 9"),
+            )
+            answer = one.pulls.pull_message(request, one.context())
+            items = [
+                v2.PullMessageResponse.FromString(item)
+                for item in (answer if isinstance(answer, list) else await answer)
+            ]
+            found = [item.message.body for item in items if item.HasField("message")]
+            return found, items[-1].next_offset
 
-            assert await pull(0, 1) == ([b"1"], 2)
-            assert await pull(2, 1) == ([b"3"], 4)
-            assert await pull(0, 2) == ([b"1", b"3"], 4)
-            assert await pull(0, 32) == ([b"1", b"3"], 5)
-
-    run(body())
+        assert await pull(0, 1) == ([b"1"], 2)
+        assert await pull(2, 1) == ([b"3"], 4)
+        assert await pull(0, 2) == ([b"1", b"3"], 4)
+        assert await pull(0, 32) == ([b"1", b"3"], 5)
 
 
 @pytest.mark.parametrize(

@@ -69,35 +69,32 @@ async def receive(one: Desk, group: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.feature("Disk full")
-def test_nothing_is_lost_and_it_goes_on_by_itself(small_disk: Path) -> None:
-    async def body() -> None:
-        where = chosen(small_disk / "store")
-        sent = [f"{n:04d}".encode().ljust(20_000) for n in range(MESSAGES)]
-        ballast = small_disk / "ballast"
-        async with desk(small_disk / "store", where) as one:
-            one.topic("t")
-            await one.sent("t", *sent)
-            fill(ballast)
-            await until(lambda: one.node.store.paused)
-            answer = await one.send(message("t"))
-            assert answer.status.code == v2.INTERNAL_SERVER_ERROR
-            assert "Messages are refused until there is room." in answer.status.message
-            assert await receive(one, "first", MESSAGES) == sent
-        fill(ballast)  # stopping gave back what was allocated ahead
-        async with desk(small_disk / "store", where) as one:
-            # The first look at the disk comes a moment after the start; what fits until then is taken.
-            while (answer := await one.send(message("t"))).status.code == v2.OK:
-                sent.append(message("t").body)
-                await asyncio.sleep(0.05)
-            assert "until there is room" in answer.status.message
-            assert await receive(one, "second", len(sent)) == sent
-            ballast.unlink()
-            await until(lambda: one.node.store.writable)
-            await one.sent("t", b"again")
-            assert await receive(one, "second", 1) == [b"again"]
-        async with desk(small_disk / "store", where) as one:
-            assert await receive(one, "third", len(sent) + 1) == [*sent, b"again"]
-            files = {path.name for path in (small_disk / "store" / "config").iterdir()}
-            assert {"topics.json", "consumerOffset.json"} <= files
-
-    asyncio.run(body())
+async def test_nothing_is_lost_and_it_goes_on_by_itself(small_disk: Path) -> None:
+    where = chosen(small_disk / "store")
+    sent = [f"{n:04d}".encode().ljust(20_000) for n in range(MESSAGES)]
+    ballast = small_disk / "ballast"
+    async with desk(small_disk / "store", where) as one:
+        one.topic("t")
+        await one.sent("t", *sent)
+        fill(ballast)
+        await until(lambda: one.node.store.paused)
+        answer = await one.send(message("t"))
+        assert answer.status.code == v2.INTERNAL_SERVER_ERROR
+        assert "Messages are refused until there is room." in answer.status.message
+        assert await receive(one, "first", MESSAGES) == sent
+    fill(ballast)  # stopping gave back what was allocated ahead
+    async with desk(small_disk / "store", where) as one:
+        # The first look at the disk comes a moment after the start; what fits until then is taken.
+        while (answer := await one.send(message("t"))).status.code == v2.OK:
+            sent.append(message("t").body)
+            await asyncio.sleep(0.05)
+        assert "until there is room" in answer.status.message
+        assert await receive(one, "second", len(sent)) == sent
+        ballast.unlink()
+        await until(lambda: one.node.store.writable)
+        await one.sent("t", b"again")
+        assert await receive(one, "second", 1) == [b"again"]
+    async with desk(small_disk / "store", where) as one:
+        assert await receive(one, "third", len(sent) + 1) == [*sent, b"again"]
+        files = {path.name for path in (small_disk / "store" / "config").iterdir()}
+        assert {"topics.json", "consumerOffset.json"} <= files

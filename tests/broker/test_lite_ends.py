@@ -8,123 +8,103 @@ from pathlib import Path
 from cometmq.broker.lite.names import queue_of
 from cometmq.broker.lite.service import PROTECTED_MS, REFRESH_MAX_NS
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, held, lite
 
 
-def test_subscriptions_that_are_not_refreshed_end(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a") == v2.OK
-            assert one.sync(ADD, "a", client="c@2") == v2.OK
-            service = one.one.node.lite
-            first = service.table.get(("g", "c@1"))
-            assert first is not None
-            first.seen_ns -= REFRESH_MAX_NS + 1
-            service._tick()
-            assert (held(one), held(one, "c@2")) == ([], ["a"])
-            assert one.sync(ALL, "a") == v2.OK
-            assert held(one) == ["a"]
-
-    run(body())
+async def test_subscriptions_that_are_not_refreshed_end(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        assert one.sync(ADD, "a", client="c@2") == v2.OK
+        service = one.one.node.lite
+        first = service.table.get(("g", "c@1"))
+        assert first is not None
+        first.seen_ns -= REFRESH_MAX_NS + 1
+        service._tick()
+        assert (held(one), held(one, "c@2")) == ([], ["a"])
+        assert one.sync(ALL, "a") == v2.OK
+        assert held(one) == ["a"]
 
 
-def test_a_lite_topic_ends_when_nothing_comes_for_its_time(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.parent(expiration="30")
-            assert one.sync(ADD, "a", "b") == v2.OK
-            await one.send("a", b"1", b"2")
-            await one.send("b", b"1")
-            got = await one.receive(batch=1)
-            one.one.advance(20 * MINUTE_MS)
-            await one.send("b", b"2")
-            one.one.advance(10 * MINUTE_MS)
-            assert one.queues == [queue_of(PARENT, "b")]
-            assert one.offset("a") == 0
-            # What was out is nobody's any more; it begins anew, for those who subscribe too.
-            assert one.ack(*got.handles).status.code == v2.INVALID_RECEIPT_HANDLE
-            await one.send("a", b"new")
-            bodies = (await one.receive()).bodies
-            assert bodies.count(b"new") == 1
-            assert b"1" in bodies and b"2" in bodies  # of b
-
-    run(body())
+async def test_a_lite_topic_ends_when_nothing_comes_for_its_time(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.parent(expiration="30")
+        assert one.sync(ADD, "a", "b") == v2.OK
+        await one.send("a", b"1", b"2")
+        await one.send("b", b"1")
+        got = await one.receive(batch=1)
+        one.one.advance(20 * MINUTE_MS)
+        await one.send("b", b"2")
+        one.one.advance(10 * MINUTE_MS)
+        assert one.queues == [queue_of(PARENT, "b")]
+        assert one.offset("a") == 0
+        # What was out is nobody's any more; it begins anew, for those who subscribe too.
+        assert one.ack(*got.handles).status.code == v2.INVALID_RECEIPT_HANDLE
+        await one.send("a", b"new")
+        bodies = (await one.receive()).bodies
+        assert bodies.count(b"new") == 1
+        assert b"1" in bodies and b"2" in bodies  # of b
 
 
-def test_a_removed_parent_takes_its_lite_topics_along(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            await one.send("a", b"1")
-            one.parent("other")
-            await one.send("a", b"1", topic="other")
-            one.one.node.metadata.remove_topic(PARENT)
-            one.one.node.offsets.forget_topic(PARENT)
-            assert one.queues == [queue_of("other", "a")]
-
-    run(body())
+async def test_a_removed_parent_takes_its_lite_topics_along(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        await one.send("a", b"1")
+        one.parent("other")
+        await one.send("a", b"1", topic="other")
+        one.one.node.metadata.remove_topic(PARENT)
+        one.one.node.offsets.forget_topic(PARENT)
+        assert one.queues == [queue_of("other", "a")]
 
 
-def test_a_removed_group_takes_its_subscriptions_along(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a") == v2.OK
-            one.one.node.offsets.forget_group("g")
-            assert held(one) == []
-
-    run(body())
+async def test_a_removed_group_takes_its_subscriptions_along(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        one.one.node.offsets.forget_group("g")
+        assert held(one) == []
 
 
-def test_a_restart_keeps_offsets_and_locks_but_not_subscriptions(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"1", b"2", b"3")
-            got = await one.receive(batch=2)
-            one.ack(got.handles[0])
-        async with lite(tmp_path) as one:
-            await one.nothing()
-            assert one.sync(ALL, "a") == v2.OK  # the client's refresh
-            await one.nothing()  # the lock is kept
-            assert one.ack(got.handles[1]).status.code == v2.OK
-            again = await one.receive()
-            assert (again.bodies, again.attempts) == ([b"3"], [1])
-
-    run(body())
+async def test_a_restart_keeps_offsets_and_locks_but_not_subscriptions(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"1", b"2", b"3")
+        got = await one.receive(batch=2)
+        one.ack(got.handles[0])
+    async with lite(tmp_path) as one:
+        await one.nothing()
+        assert one.sync(ALL, "a") == v2.OK  # the client's refresh
+        await one.nothing()  # the lock is kept
+        assert one.ack(got.handles[1]).status.code == v2.OK
+        again = await one.receive()
+        assert (again.bodies, again.attempts) == ([b"3"], [1])
 
 
-def test_after_a_restart_a_lite_topic_has_time_left(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.parent(expiration="1")
-            await one.send("a", b"1")
-        async with lite(tmp_path) as one:
-            one.one.advance(MINUTE_MS // 2)
-            assert one.queues
-            one.one.advance(PROTECTED_MS)
-            await asyncio.sleep(0)
-            assert not one.queues
-
-    run(body())
+async def test_after_a_restart_a_lite_topic_has_time_left(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.parent(expiration="1")
+        await one.send("a", b"1")
+    async with lite(tmp_path) as one:
+        one.one.advance(MINUTE_MS // 2)
+        assert one.queues
+        one.one.advance(PROTECTED_MS)
+        await asyncio.sleep(0)
+        assert not one.queues
 
 
-def test_where_groups_were_in_ended_lite_topics_is_forgotten_a_day_later(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.parent(expiration="30")
-            assert one.sync(ADD, "a", "never") == v2.OK
-            await one.send("a", b"1")
-            one.one.node.pop.on_client_gone("c@1")
-            one.one.advance(30 * MINUTE_MS)
-            assert not one.queues
-            assert (one.offset("a"), one.offset("never")) == (0, 0)
-        async with lite(tmp_path) as one:  # also when a restart came between
-            one.one.advance(23 * 60 * MINUTE_MS)
-            assert (one.offset("a"), one.offset("never")) == (0, 0)
-            assert one.sync(ADD, "never") == v2.OK
-            one.one.advance(2 * 60 * MINUTE_MS)
-            assert (one.offset("a"), one.offset("never")) == (None, 0)
-            await one.send("never", b"at last")
-            assert (await one.receive()).bodies == [b"at last"]
-
-    run(body())
+async def test_where_groups_were_in_ended_lite_topics_is_forgotten_a_day_later(
+    tmp_path: Path,
+) -> None:
+    async with lite(tmp_path) as one:
+        one.parent(expiration="30")
+        assert one.sync(ADD, "a", "never") == v2.OK
+        await one.send("a", b"1")
+        one.one.node.pop.on_client_gone("c@1")
+        one.one.advance(30 * MINUTE_MS)
+        assert not one.queues
+        assert (one.offset("a"), one.offset("never")) == (0, 0)
+    async with lite(tmp_path) as one:  # also when a restart came between
+        one.one.advance(23 * 60 * MINUTE_MS)
+        assert (one.offset("a"), one.offset("never")) == (0, 0)
+        assert one.sync(ADD, "never") == v2.OK
+        one.one.advance(2 * 60 * MINUTE_MS)
+        assert (one.offset("a"), one.offset("never")) == (None, 0)
+        await one.send("never", b"at last")
+        assert (await one.receive()).bodies == [b"at last"]

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.lite_desk import ADD, ALL, REMOVE, Lite, lite
 
 CLIENTS = ["c@1", "c@2", "c@3"]
@@ -84,31 +83,28 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_lost_and_everything_in_order(tmp_path: Path, seed: int) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            rng = random.Random(seed)
-            world = World(one, rng)
-            assert one.sync(ADD, *NAMES) == v2.OK  # every group begins before the first message
-            steps = [world.send] * 5 + [world.ack] * 5 + [world.subscribe, world.expire]
-            for _ in range(250):
-                await rng.choice(steps)()
-                if rng.random() < 0.2:
-                    await world.receive()
-            # At last one client takes everything.
-            assert one.sync(ADD, *NAMES) == v2.OK
-            await world.expire()
-            for _ in range(200):
-                if not await world.receive(32, "c@1"):
-                    break
-                for name, found in world.out.items():
-                    for number, handle in found:
-                        if number not in world.acked[name]:
-                            assert one.ack(handle).status.code == v2.OK
-                            world.acked[name].add(number)
-            for name in NAMES:
-                assert world.first(name) == world.sent[name] == one.offset(name)
-            assert not list(one.one.node.lite.receiving.subscriptions())
-            one.one.node.lite.table.validate()
-
-    run(body())
+async def test_nothing_is_lost_and_everything_in_order(tmp_path: Path, seed: int) -> None:
+    async with lite(tmp_path) as one:
+        rng = random.Random(seed)
+        world = World(one, rng)
+        assert one.sync(ADD, *NAMES) == v2.OK  # every group begins before the first message
+        steps = [world.send] * 5 + [world.ack] * 5 + [world.subscribe, world.expire]
+        for _ in range(250):
+            await rng.choice(steps)()
+            if rng.random() < 0.2:
+                await world.receive()
+        # At last one client takes everything.
+        assert one.sync(ADD, *NAMES) == v2.OK
+        await world.expire()
+        for _ in range(200):
+            if not await world.receive(32, "c@1"):
+                break
+            for name, found in world.out.items():
+                for number, handle in found:
+                    if number not in world.acked[name]:
+                        assert one.ack(handle).status.code == v2.OK
+                        world.acked[name].add(number)
+        for name in NAMES:
+            assert world.first(name) == world.sent[name] == one.offset(name)
+        assert not list(one.one.node.lite.receiving.subscriptions())
+        one.one.node.lite.table.validate()

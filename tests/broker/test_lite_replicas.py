@@ -16,7 +16,7 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
-from cometmq.tests.broker.test_replicas import logs_equal, pair, run
+from cometmq.tests.broker.test_replicas import logs_equal, pair
 from cometmq.tests.harness.wire import Wire, receive_request
 
 PARENT = "chats"
@@ -67,82 +67,73 @@ def subscribed(live: Live) -> bool:
     return live.node.lite.table.references > 0
 
 
-def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _), follower.client("c@1") as wire:
+async def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _), follower.client("c@1") as wire:
+        await prepare(wire)
+        await until(lambda: follower.node.metadata.group("g"))
+        assert await sync(wire, "a") == v2.OK
+        assert subscribed(leader) and not subscribed(follower)
+        await send(wire, "a", b"1", b"2", b"3")
+        got = await receive(wire)
+        assert [one.body for one in got] == [b"1", b"2", b"3"]
+        assert (await wire.ack(PARENT, "g", got[:1])).status.code == v2.OK
+        queue = queue_of(PARENT, "a")
+        await until(lambda: logs_equal(leader, follower))
+        await until(lambda: follower.node.store.max_offset(queue, 0) == 3)
+        await until(lambda: follower.node.offsets.get(queue, "g", 0) == 1)
+        await leader.server.stop(0)
+        await until(lambda: not follower.node.replication.leader_alive)
+        # The client's refresh comes within 30 s.
+        assert await sync(wire, "a", action=v2.COMPLETE_ADD) == v2.OK
+        # What the leader had given out is locked here, too, as long as it would have been there.
+        assert await receive(wire, await_s=0.2) == []
+        follower.node.clock.advance_wall_ms(60_000)
+        follower.node.pop.clock_moved()
+        again = await receive(wire)
+        assert [one.body for one in again] == [b"2", b"3"]
+        assert (await wire.ack(PARENT, "g", again)).status.code == v2.OK
+        assert follower.node.offsets.get(queue, "g", 0) == 3
+
+
+async def test_what_begins_anew_on_the_leader_does_on_the_follower(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _), leader.client("c@1") as wire:
+        await prepare(wire)
+        assert await sync(wire, "a") == v2.OK
+        await send(wire, "a", b"1", b"2", b"3")
+        queue = queue_of(PARENT, "a")
+        await until(lambda: follower.node.store.max_offset(queue, 0) == 3)
+        got = await receive(wire)
+        assert (await wire.ack(PARENT, "g", got)).status.code == v2.OK
+        await until(lambda: follower.node.offsets.get(queue, "g", 0) == 3)
+        leader.node.lite._end(queue, leader.node.clock.wall_ms())
+        await send(wire, "a", b"new")
+        await until(lambda: follower.node.store.max_offset(queue, 0) == 1)
+        await until(lambda: follower.node.offsets.get(queue, "g", 0) == 0)
+        (record,) = follower.node.store.get(queue, 0, 0, 10).records
+        assert b"new" in record.data
+        assert [one.body for one in await receive(wire)] == [b"new"]
+
+
+async def test_other_groups_are_told_what_a_client_subscribes_to(tmp_path: Path) -> None:
+    async with nameserver() as address:
+        one = settings(tmp_path / "a", namesrv_addr=address, broker_name="one")
+        two = settings(tmp_path / "b", namesrv_addr=address, broker_name="two")
+        async with (
+            running(one) as first,
+            running(two) as second,
+            first.client("c@1") as wire,
+            second.client("p@1") as other,
+        ):
             await prepare(wire)
-            await until(lambda: follower.node.metadata.group("g"))
+            await prepare(other)
+            await until(lambda: first.node.cluster.others_with(PARENT))
+            await until(lambda: second.node.cluster.others_with(PARENT))
             assert await sync(wire, "a") == v2.OK
-            assert subscribed(leader) and not subscribed(follower)
-            await send(wire, "a", b"1", b"2", b"3")
-            got = await receive(wire)
-            assert [one.body for one in got] == [b"1", b"2", b"3"]
-            assert (await wire.ack(PARENT, "g", got[:1])).status.code == v2.OK
-            queue = queue_of(PARENT, "a")
-            await until(lambda: logs_equal(leader, follower))
-            await until(lambda: follower.node.store.max_offset(queue, 0) == 3)
-            await until(lambda: follower.node.offsets.get(queue, "g", 0) == 1)
-            await leader.server.stop(0)
-            await until(lambda: not follower.node.replication.leader_alive)
-            # The client's refresh comes within 30 s.
-            assert await sync(wire, "a", action=v2.COMPLETE_ADD) == v2.OK
-            # What the leader had given out is locked here, too, as long as it would have been there.
-            assert await receive(wire, await_s=0.2) == []
-            follower.node.clock.advance_wall_ms(60_000)
-            follower.node.pop.clock_moved()
-            again = await receive(wire)
-            assert [one.body for one in again] == [b"2", b"3"]
-            assert (await wire.ack(PARENT, "g", again)).status.code == v2.OK
-            assert follower.node.offsets.get(queue, "g", 0) == 3
-
-    run(body())
-
-
-def test_what_begins_anew_on_the_leader_does_on_the_follower(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _), leader.client("c@1") as wire:
-            await prepare(wire)
-            assert await sync(wire, "a") == v2.OK
-            await send(wire, "a", b"1", b"2", b"3")
-            queue = queue_of(PARENT, "a")
-            await until(lambda: follower.node.store.max_offset(queue, 0) == 3)
-            got = await receive(wire)
+            assert subscribed(first)
+            await until(lambda: subscribed(second))
+            await send(other, "a", b"1")
+            got = await receive(wire, broker="two")
+            assert [message.body for message in got] == [b"1"]
             assert (await wire.ack(PARENT, "g", got)).status.code == v2.OK
-            await until(lambda: follower.node.offsets.get(queue, "g", 0) == 3)
-            leader.node.lite._end(queue, leader.node.clock.wall_ms())
-            await send(wire, "a", b"new")
-            await until(lambda: follower.node.store.max_offset(queue, 0) == 1)
-            await until(lambda: follower.node.offsets.get(queue, "g", 0) == 0)
-            (record,) = follower.node.store.get(queue, 0, 0, 10).records
-            assert b"new" in record.data
-            assert [one.body for one in await receive(wire)] == [b"new"]
-
-    run(body())
-
-
-def test_other_groups_are_told_what_a_client_subscribes_to(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with nameserver() as address:
-            one = settings(tmp_path / "a", namesrv_addr=address, broker_name="one")
-            two = settings(tmp_path / "b", namesrv_addr=address, broker_name="two")
-            async with (
-                running(one) as first,
-                running(two) as second,
-                first.client("c@1") as wire,
-                second.client("p@1") as other,
-            ):
-                await prepare(wire)
-                await prepare(other)
-                await until(lambda: first.node.cluster.others_with(PARENT))
-                await until(lambda: second.node.cluster.others_with(PARENT))
-                assert await sync(wire, "a") == v2.OK
-                assert subscribed(first)
-                await until(lambda: subscribed(second))
-                await send(other, "a", b"1")
-                got = await receive(wire, broker="two")
-                assert [message.body for message in got] == [b"1"]
-                assert (await wire.ack(PARENT, "g", got)).status.code == v2.OK
-                assert await sync(wire, action=v2.COMPLETE_REMOVE) == v2.OK
-                await until(lambda: not subscribed(second))
-
-    run(body())
+            assert await sync(wire, action=v2.COMPLETE_REMOVE) == v2.OK
+            await until(lambda: not subscribed(second))

@@ -10,7 +10,7 @@ from cometmq.broker.clients.telemetry import TelemetrySession
 from cometmq.broker.lite import subscribe as lite_subscribe
 from cometmq.broker.metadata.tables import Group
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import message, run
+from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.lite_desk import (
     ADD,
     ALL,
@@ -27,36 +27,30 @@ def option(**fields: int) -> v2.OffsetOption:
     return v2.OffsetOption(**fields)  # type: ignore[arg-type]
 
 
-def test_actions_add_remove_and_replace(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a", "b") == v2.OK
-            assert one.sync(ADD, "b", "c") == v2.OK
-            assert held(one) == ["a", "b", "c"]
-            assert one.sync(REMOVE, "a", "nothing", "not/a/name") == v2.OK
-            assert held(one) == ["b", "c"]
-            # A refresh replaces; names that cannot be are not checked there, and not kept.
-            assert one.sync(ALL, "c", "d", "not/a/name") == v2.OK
-            assert held(one) == ["c", "d"]
-            assert one.sync(NONE) == v2.OK
-            assert held(one) == []
-            assert one.sync(REMOVE, "a") == v2.OK
-
-    run(body())
+async def test_actions_add_remove_and_replace(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a", "b") == v2.OK
+        assert one.sync(ADD, "b", "c") == v2.OK
+        assert held(one) == ["a", "b", "c"]
+        assert one.sync(REMOVE, "a", "nothing", "not/a/name") == v2.OK
+        assert held(one) == ["b", "c"]
+        # A refresh replaces; names that cannot be are not checked there, and not kept.
+        assert one.sync(ALL, "c", "d", "not/a/name") == v2.OK
+        assert held(one) == ["c", "d"]
+        assert one.sync(NONE) == v2.OK
+        assert held(one) == []
+        assert one.sync(REMOVE, "a") == v2.OK
 
 
-def test_a_group_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            await one.send("a", b"1", b"2")
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"3")
-            assert one.sync(NONE) == v2.OK
-            await one.send("a", b"4")
-            assert one.sync(ADD, "a") == v2.OK
-            assert (await one.receive()).bodies == [b"3", b"4"]
-
-    run(body())
+async def test_a_group_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        await one.send("a", b"1", b"2")
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"3")
+        assert one.sync(NONE) == v2.OK
+        await one.send("a", b"4")
+        assert one.sync(ADD, "a") == v2.OK
+        assert (await one.receive()).bodies == [b"3", b"4"]
 
 
 @pytest.mark.parametrize(
@@ -72,232 +66,197 @@ def test_a_group_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path) -> N
         ({"timestamp": 0}, 3),
     ],
 )
-def test_an_offset_option_says_where_to_go_on(
+async def test_an_offset_option_says_where_to_go_on(
     tmp_path: Path, chosen: dict[str, int], expected: int
 ) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", *(b"%d" % n for n in range(5)))
-            got = await one.receive(batch=4)
-            one.ack(*got.handles[:3])
-            assert one.sync(ALL, "a", option=option(offset=0)) == v2.OK
-            assert one.offset("a") == 3  # only a partial subscription may say where
-            assert one.sync(ADD, "a", option=option(**chosen)) == v2.OK
-            assert one.offset("a") == expected
-            if expected in (3, 5):
-                await one.nothing()  # 3: its lock is kept; 5: there is nothing more
-            else:
-                again = await one.receive()  # the lock went with the reset
-                assert again.bodies == [b"%d" % n for n in range(expected, 5)]
-
-    run(body())
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", *(b"%d" % n for n in range(5)))
+        got = await one.receive(batch=4)
+        one.ack(*got.handles[:3])
+        assert one.sync(ALL, "a", option=option(offset=0)) == v2.OK
+        assert one.offset("a") == 3  # only a partial subscription may say where
+        assert one.sync(ADD, "a", option=option(**chosen)) == v2.OK
+        assert one.offset("a") == expected
+        if expected in (3, 5):
+            await one.nothing()  # 3: its lock is kept; 5: there is nothing more
+        else:
+            again = await one.receive()  # the lock went with the reset
+            assert again.bodies == [b"%d" % n for n in range(expected, 5)]
 
 
-def test_tail_n_of_a_new_group_begins_at_the_end(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            await one.send("a", b"1")
-            assert one.sync(ADD, "a", option=option(tail_n=1)) == v2.OK
-            assert one.offset("a") == 1
-
-    run(body())
+async def test_tail_n_of_a_new_group_begins_at_the_end(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        await one.send("a", b"1")
+        assert one.sync(ADD, "a", option=option(tail_n=1)) == v2.OK
+        assert one.offset("a") == 1
 
 
-def test_quotas(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path, max_lite_subscription_count=5) as one:
-            one.bind(sub__client__quota="3")
-            full = v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
-            assert one.sync(ADD, "a", "b") == v2.OK
-            assert one.sync(ADD, "c", "d") == full
-            assert held(one) == ["a", "b"]
-            assert one.sync(ADD, "b", "c") == v2.OK
-            assert one.sync(ALL, "d", "e", "f") == v2.OK
-            assert one.sync(ADD, "a", "b", "c", client="c@2") == full  # maxLiteSubscriptionCount
-            assert held(one, "c@2") == []
-            assert one.sync(ADD, "a", "b", client="c@2") == v2.OK
-            assert one.sync(ALL, "a", "x", client="c@2") == v2.OK
-            one.bind(sub__client__quota="-1")
-            assert one.sync(ALL, *"1234", client="c@1") == full
-            assert one.sync(NONE, client="c@2") == v2.OK
-            assert one.sync(ALL, *"12345", client="c@1") == v2.OK
-
-    run(body())
+async def test_quotas(tmp_path: Path) -> None:
+    async with lite(tmp_path, max_lite_subscription_count=5) as one:
+        one.bind(sub__client__quota="3")
+        full = v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        assert one.sync(ADD, "a", "b") == v2.OK
+        assert one.sync(ADD, "c", "d") == full
+        assert held(one) == ["a", "b"]
+        assert one.sync(ADD, "b", "c") == v2.OK
+        assert one.sync(ALL, "d", "e", "f") == v2.OK
+        assert one.sync(ADD, "a", "b", "c", client="c@2") == full  # maxLiteSubscriptionCount
+        assert held(one, "c@2") == []
+        assert one.sync(ADD, "a", "b", client="c@2") == v2.OK
+        assert one.sync(ALL, "a", "x", client="c@2") == v2.OK
+        one.bind(sub__client__quota="-1")
+        assert one.sync(ALL, *"1234", client="c@1") == full
+        assert one.sync(NONE, client="c@2") == v2.OK
+        assert one.sync(ALL, *"12345", client="c@1") == v2.OK
 
 
-def test_clients_are_bounded_and_those_without_lite_topics_cost_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path, max_clients=2) as one:
-            one.bind("w", sub__wildcard="true")
-            for number in range(5):
-                assert one.sync(ALL, client=f"c@{number}") == v2.OK
-            assert len(one.one.node.lite.table) == 0
-            assert one.sync(ALL, "a", client="c@1") == v2.OK
-            assert one.sync(ALL, client="c@2", group="w") == v2.OK
-            full = v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
-            assert one.sync(ALL, client="c@3", group="w") == full
-            assert one.sync(ALL, client="c@1") == v2.OK
-            assert one.sync(ALL, client="c@3", group="w") == v2.OK
-
-    run(body())
-
-
-def test_lite_topics_are_bounded(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.one.node.store._appender._light._queues_max = 2
-            await one.send("a", b"1")
-            await one.send("b", b"1")
-            sent = message(PARENT, b"x", lite_topic="c")
-            answer = await one.one.send(sent)
-            assert answer.status.code == v2.LITE_TOPIC_QUOTA_EXCEEDED
-            await one.send("a", b"2")
-
-    run(body())
+async def test_clients_are_bounded_and_those_without_lite_topics_cost_nothing(
+    tmp_path: Path,
+) -> None:
+    async with lite(tmp_path, max_clients=2) as one:
+        one.bind("w", sub__wildcard="true")
+        for number in range(5):
+            assert one.sync(ALL, client=f"c@{number}") == v2.OK
+        assert len(one.one.node.lite.table) == 0
+        assert one.sync(ALL, "a", client="c@1") == v2.OK
+        assert one.sync(ALL, client="c@2", group="w") == v2.OK
+        full = v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        assert one.sync(ALL, client="c@3", group="w") == full
+        assert one.sync(ALL, client="c@1") == v2.OK
+        assert one.sync(ALL, client="c@3", group="w") == v2.OK
 
 
-def test_an_exclusive_lite_topic_goes_to_who_asks_last(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__model="Exclusive")
-            first, second = one.listen("c@1"), one.listen("c@2")
-            assert one.sync(ADD, "a", "b") == v2.OK
-            assert one.sync(ADD, "a", client="c@2") == v2.OK
-            assert (held(one), held(one, "c@2")) == (["b"], ["a"])
-            assert (first.lost, second.lost) == (["a"], [])
-            # A refresh takes nothing back: it may be older; the client is told again.
-            assert one.sync(ALL, "a", "b") == v2.OK
-            assert (held(one), first.lost) == (["b"], ["a", "a"])
-            await one.send("a", b"1")
-            await one.nothing()
-            assert (await one.receive("c@2")).bodies == [b"1"]
-            # Other groups have their own.
-            one.bind("h", sub__model="Exclusive")
-            assert one.sync(ADD, "a", group="h") == v2.OK
-            assert held(one, "c@2") == ["a"]
+async def test_lite_topics_are_bounded(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.one.node.store._appender._light._queues_max = 2
+        await one.send("a", b"1")
+        await one.send("b", b"1")
+        sent = message(PARENT, b"x", lite_topic="c")
+        answer = await one.one.send(sent)
+        assert answer.status.code == v2.LITE_TOPIC_QUOTA_EXCEEDED
+        await one.send("a", b"2")
 
-    run(body())
+
+async def test_an_exclusive_lite_topic_goes_to_who_asks_last(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.bind(sub__model="Exclusive")
+        first, second = one.listen("c@1"), one.listen("c@2")
+        assert one.sync(ADD, "a", "b") == v2.OK
+        assert one.sync(ADD, "a", client="c@2") == v2.OK
+        assert (held(one), held(one, "c@2")) == (["b"], ["a"])
+        assert (first.lost, second.lost) == (["a"], [])
+        # A refresh takes nothing back: it may be older; the client is told again.
+        assert one.sync(ALL, "a", "b") == v2.OK
+        assert (held(one), first.lost) == (["b"], ["a", "a"])
+        await one.send("a", b"1")
+        await one.nothing()
+        assert (await one.receive("c@2")).bodies == [b"1"]
+        # Other groups have their own.
+        one.bind("h", sub__model="Exclusive")
+        assert one.sync(ADD, "a", group="h") == v2.OK
+        assert held(one, "c@2") == ["a"]
 
 
 @pytest.mark.parametrize("resets", ["false", "true"])
-def test_a_taken_lite_topic_may_begin_at_its_end(tmp_path: Path, resets: str) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__model="Exclusive", sub__reset__offset__exclusive=resets)
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"old")
-            assert one.sync(ADD, "a", client="c@2") == v2.OK
-            await one.send("a", b"new")
-            expected = [b"new"] if resets == "true" else [b"old", b"new"]
-            assert (await one.receive("c@2")).bodies == expected
-
-    run(body())
+async def test_a_taken_lite_topic_may_begin_at_its_end(tmp_path: Path, resets: str) -> None:
+    async with lite(tmp_path) as one:
+        one.bind(sub__model="Exclusive", sub__reset__offset__exclusive=resets)
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"old")
+        assert one.sync(ADD, "a", client="c@2") == v2.OK
+        await one.send("a", b"new")
+        expected = [b"new"] if resets == "true" else [b"old", b"new"]
+        assert (await one.receive("c@2")).bodies == expected
 
 
 @pytest.mark.parametrize("resets", ["false", "true"])
-def test_an_unsubscribed_lite_topic_may_be_forgotten(tmp_path: Path, resets: str) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__reset__offset__unsubscribe=resets)
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"old")
-            assert one.sync(REMOVE, "a") == v2.OK
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"new")
-            expected = [b"new"] if resets == "true" else [b"old", b"new"]
-            assert (await one.receive()).bodies == expected
-
-    run(body())
+async def test_an_unsubscribed_lite_topic_may_be_forgotten(tmp_path: Path, resets: str) -> None:
+    async with lite(tmp_path) as one:
+        one.bind(sub__reset__offset__unsubscribe=resets)
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"old")
+        assert one.sync(REMOVE, "a") == v2.OK
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"new")
+        expected = [b"new"] if resets == "true" else [b"old", b"new"]
+        assert (await one.receive()).bodies == expected
 
 
-def test_a_wildcard_group_receives_every_lite_topic(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__wildcard="true", sub__client__max__event__cnt="3")
-            await one.send("old", b"before")
-            assert one.sync(ADD, "a") == v2.BAD_REQUEST
-            assert one.sync(REMOVE, "a") == v2.BAD_REQUEST
-            assert one.sync(ALL) == v2.OK
-            names = [f"l{n}" for n in range(20)]
-            for name in names:
-                await one.send(name, name.encode())
-            await one.send("old", b"after")
-            got = await one.receive()
-            assert sorted(got.bodies) == sorted([b"after", *(n.encode() for n in names)])
-            assert one.ack(*got.handles).status.code == v2.OK
-            assert one.sync(ALL) == v2.OK  # the refresh
-            await one.nothing()
-            assert one.sync(NONE) == v2.OK
-            await one.send("old", b"x")
-            await one.nothing()
-
-    run(body())
+async def test_a_wildcard_group_receives_every_lite_topic(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.bind(sub__wildcard="true", sub__client__max__event__cnt="3")
+        await one.send("old", b"before")
+        assert one.sync(ADD, "a") == v2.BAD_REQUEST
+        assert one.sync(REMOVE, "a") == v2.BAD_REQUEST
+        assert one.sync(ALL) == v2.OK
+        names = [f"l{n}" for n in range(20)]
+        for name in names:
+            await one.send(name, name.encode())
+        await one.send("old", b"after")
+        got = await one.receive()
+        assert sorted(got.bodies) == sorted([b"after", *(n.encode() for n in names)])
+        assert one.ack(*got.handles).status.code == v2.OK
+        assert one.sync(ALL) == v2.OK  # the refresh
+        await one.nothing()
+        assert one.sync(NONE) == v2.OK
+        await one.send("old", b"x")
+        await one.nothing()
 
 
-def test_more_news_than_are_kept_are_found_all_the_same(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__client__max__event__cnt="2")
-            names = [f"l{n}" for n in range(30)]
-            assert one.sync(ADD, *names) == v2.OK
-            for name in names:
-                await one.send(name, name.encode())
-            got = [await one.receive(batch=7) for _ in range(5)]
-            assert sorted(b for answer in got for b in answer.bodies) == sorted(
-                name.encode() for name in names
-            )
-            await one.nothing()
-
-    run(body())
+async def test_more_news_than_are_kept_are_found_all_the_same(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        one.bind(sub__client__max__event__cnt="2")
+        names = [f"l{n}" for n in range(30)]
+        assert one.sync(ADD, *names) == v2.OK
+        for name in names:
+            await one.send(name, name.encode())
+        got = [await one.receive(batch=7) for _ in range(5)]
+        assert sorted(b for answer in got for b in answer.bodies) == sorted(
+            name.encode() for name in names
+        )
+        await one.nothing()
 
 
-def test_what_cannot_be_is_refused_with_its_code(
+async def test_what_cannot_be_is_refused_with_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with lite(tmp_path, auto_create_subscription_group=False) as one:
-            one.one.topic("normal")
-            assert one.sync(ADD, "a", topic="nothing") == v2.TOPIC_NOT_FOUND
-            assert one.sync(ADD, "a", topic="bad/name") == v2.ILLEGAL_TOPIC
-            assert one.sync(ADD, "a", group="bad/name") == v2.ILLEGAL_CONSUMER_GROUP
-            assert one.sync(ADD, "a", group="nobody") == v2.CONSUMER_GROUP_NOT_FOUND
-            assert one.sync(ADD, "a", topic="normal") == v2.BAD_REQUEST
-            one.one.group("plain")
-            assert one.sync(ADD, "a", group="plain") == v2.BAD_REQUEST
-            one.one.node.meta_log.write_group(
-                Group("off", consume_enable=False, attributes={"lite.bind.topic": PARENT})
-            )
-            assert one.sync(ADD, "a", group="off") == v2.INTERNAL_SERVER_ERROR
-            assert one.sync(ADD, "a", client="") == v2.CLIENT_ID_REQUIRED
-            # A lite group consumes its parent and nothing else, a lite consumer has a lite group.
-            assert (await one.one.receive("normal", "g")).code == v2.BAD_REQUEST
-            client = one.one.node.clients.seen(one.one.context("l@1"), 1)
-            client.client_type = v2.LITE_PUSH_CONSUMER
-            answer = await one.receive("l@1", group="plain")
-            assert answer.code == v2.BAD_REQUEST
-            monkeypatch.setattr(lite_subscribe, "CALLS_A_SECOND", 0)
-            assert one.sync(ADD, "a") == v2.TOO_MANY_REQUESTS
-
-    run(body())
+    async with lite(tmp_path, auto_create_subscription_group=False) as one:
+        one.one.topic("normal")
+        assert one.sync(ADD, "a", topic="nothing") == v2.TOPIC_NOT_FOUND
+        assert one.sync(ADD, "a", topic="bad/name") == v2.ILLEGAL_TOPIC
+        assert one.sync(ADD, "a", group="bad/name") == v2.ILLEGAL_CONSUMER_GROUP
+        assert one.sync(ADD, "a", group="nobody") == v2.CONSUMER_GROUP_NOT_FOUND
+        assert one.sync(ADD, "a", topic="normal") == v2.BAD_REQUEST
+        one.one.group("plain")
+        assert one.sync(ADD, "a", group="plain") == v2.BAD_REQUEST
+        one.one.node.meta_log.write_group(
+            Group("off", consume_enable=False, attributes={"lite.bind.topic": PARENT})
+        )
+        assert one.sync(ADD, "a", group="off") == v2.INTERNAL_SERVER_ERROR
+        assert one.sync(ADD, "a", client="") == v2.CLIENT_ID_REQUIRED
+        # A lite group consumes its parent and nothing else, a lite consumer has a lite group.
+        assert (await one.one.receive("normal", "g")).code == v2.BAD_REQUEST
+        client = one.one.node.clients.seen(one.one.context("l@1"), 1)
+        client.client_type = v2.LITE_PUSH_CONSUMER
+        answer = await one.receive("l@1", group="plain")
+        assert answer.code == v2.BAD_REQUEST
+        monkeypatch.setattr(lite_subscribe, "CALLS_A_SECOND", 0)
+        assert one.sync(ADD, "a") == v2.TOO_MANY_REQUESTS
 
 
 @pytest.mark.pitfall(24)
-def test_a_lite_consumers_settings_carry_its_quota(tmp_path: Path) -> None:
+async def test_a_lite_consumers_settings_carry_its_quota(tmp_path: Path) -> None:
     """Pitfall 24: without them the official clients never start, or refuse every subscription."""
-
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.bind(sub__client__quota="77")
-            one.bind("h", sub__client__quota="-1")
-            stream = Stream()
-            session = TelemetrySession(one.one.node, one.one.context("l@1"), stream)
-            for group, expected in (("g", 77), ("h", 1_000_000)):
-                settings = v2.Settings(client_type=v2.LITE_PUSH_CONSUMER)
-                settings.subscription.group.name = group
-                session.receive(v2.TelemetryCommand(settings=settings))
-                answer = stream.commands[-1].settings.subscription
-                assert answer.lite_subscription_quota == expected
-                assert answer.max_lite_topic_size == 64
-
-    run(body())
+    async with lite(tmp_path) as one:
+        one.bind(sub__client__quota="77")
+        one.bind("h", sub__client__quota="-1")
+        stream = Stream()
+        session = TelemetrySession(one.one.node, one.one.context("l@1"), stream)
+        for group, expected in (("g", 77), ("h", 1_000_000)):
+            settings = v2.Settings(client_type=v2.LITE_PUSH_CONSUMER)
+            settings.subscription.group.name = group
+            session.receive(v2.TelemetryCommand(settings=settings))
+            answer = stream.commands[-1].settings.subscription
+            assert answer.lite_subscription_quota == expected
+            assert answer.max_lite_topic_size == 64

@@ -56,96 +56,79 @@ async def command(live: Live, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_messages_are_found_by_what_they_are_known_by(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await send_some(wire)
-            assert bodies(await ask(wire, topic="t", key="k0")) == [b"b0", b"b1"]
-            assert bodies(await ask(wire, topic="t", tag="tag1")) == [b"b1", b"b3"]
-            assert bodies(await ask(wire, topic="t", tag="tag0", count=1)) == [b"b4"]
-            assert bodies(await ask(wire, topic="t", key="tag0")) == []
-            assert bodies(await ask(wire, topic="t", key="k0", end_ms=1)) == []
-            by_key = await ask(wire, topic="t", unique_key="id-3")
-            assert bodies(by_key) == [b"b3"]
-            assert not by_key.left_out
-            assert by_key.index_behind == 0
-            by_id = await ask(wire, message_id=by_key.messages[0].offset_id)
-            assert bodies(by_id) == [b"b3"]
-            message = v2.Message.FromString(by_id.messages[0].message)
-            assert message.topic.name == "t"
-            assert message.system_properties.message_id == "id-3"
-            assert list(message.system_properties.keys) == ["k1"]
-
-    asyncio.run(body())
+async def test_messages_are_found_by_what_they_are_known_by(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await send_some(wire)
+        assert bodies(await ask(wire, topic="t", key="k0")) == [b"b0", b"b1"]
+        assert bodies(await ask(wire, topic="t", tag="tag1")) == [b"b1", b"b3"]
+        assert bodies(await ask(wire, topic="t", tag="tag0", count=1)) == [b"b4"]
+        assert bodies(await ask(wire, topic="t", key="tag0")) == []
+        assert bodies(await ask(wire, topic="t", key="k0", end_ms=1)) == []
+        by_key = await ask(wire, topic="t", unique_key="id-3")
+        assert bodies(by_key) == [b"b3"]
+        assert not by_key.left_out
+        assert by_key.index_behind == 0
+        by_id = await ask(wire, message_id=by_key.messages[0].offset_id)
+        assert bodies(by_id) == [b"b3"]
+        message = v2.Message.FromString(by_id.messages[0].message)
+        assert message.topic.name == "t"
+        assert message.system_properties.message_id == "id-3"
+        assert list(message.system_properties.keys) == ["k1"]
 
 
-def test_what_is_asked_badly(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            for fields in (
-                {},
-                {"topic": "t"},
-                {"topic": "t", "key": "a", "tag": "b"},
-                {"key": "a"},
-            ):
-                assert (await ask(wire, **fields)).code == v2.BAD_REQUEST
-            assert bodies(await ask(wire, message_id="F" * 32)) == []
-
-    asyncio.run(body())
-
-
-def test_a_large_answer_is_cut(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            for number in range(8):
-                text = str(number).encode() * 500_000
-                await wire.send([normal_message("t", f"id-{number}", text, key="k")])
-            answer = await ask(wire, topic="t", key="k")
-            assert [one[:1] for one in bodies(answer)] == [b"2", b"3", b"4", b"5", b"6", b"7"]
-            assert answer.left_out
-
-    asyncio.run(body())
-
-
-def test_a_follower_builds_the_same_index(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            running(settings(tmp_path / "a")) as leader,
-            running(follower_of(leader.bound, tmp_path / "b")) as follower,
-            leader.client() as wire,
+async def test_what_is_asked_badly(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        for fields in (
+            {},
+            {"topic": "t"},
+            {"topic": "t", "key": "a", "tag": "b"},
+            {"key": "a"},
         ):
-            await send_some(wire)
-            end = leader.node.store.log_end
-            await until(lambda: follower.node.store.dispatched_offset >= end)
-            found = follower.node.store.query("t", "k0")
-            assert [record.body for record in found] == [b"b0", b"b1"]
-        files = [
-            [path.read_bytes() for path in (tmp_path / name / "index").iterdir()] for name in "ab"
-        ]
-        assert len(files[0]) == 1
-        assert files[0] == files[1]
-
-    asyncio.run(body())
+            assert (await ask(wire, **fields)).code == v2.BAD_REQUEST
+        assert bodies(await ask(wire, message_id="F" * 32)) == []
 
 
-def test_the_command(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await send_some(wire)
-            done = await command(live, "--topic", "t", "--key", "k0", "-o", "json")
-            assert done.returncode == 0, done.stderr
-            found = json.loads(done.stdout)
-            assert [one["body"] for one in found] == ["b0", "b1"]
-            done = await command(live, "--id", found[1]["offset_id"])
-            assert done.returncode == 0, done.stderr
-            assert "id-1" in done.stdout
-            done = await command(live, "--topic", "t", "--unique-key", "none")
-            assert done.returncode == 4
-            assert "There is no such message." in done.stderr
-            done = await command(live, "--key", "k0")
-            assert done.returncode == 2
-            done = await command(live, "--topic", "t", "--key", "a", "--tag", "b")
-            assert done.returncode == 2
+async def test_a_large_answer_is_cut(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        for number in range(8):
+            text = str(number).encode() * 500_000
+            await wire.send([normal_message("t", f"id-{number}", text, key="k")])
+        answer = await ask(wire, topic="t", key="k")
+        assert [one[:1] for one in bodies(answer)] == [b"2", b"3", b"4", b"5", b"6", b"7"]
+        assert answer.left_out
 
-    asyncio.run(body())
+
+async def test_a_follower_builds_the_same_index(tmp_path: Path) -> None:
+    async with (
+        running(settings(tmp_path / "a")) as leader,
+        running(follower_of(leader.bound, tmp_path / "b")) as follower,
+        leader.client() as wire,
+    ):
+        await send_some(wire)
+        end = leader.node.store.log_end
+        await until(lambda: follower.node.store.dispatched_offset >= end)
+        found = follower.node.store.query("t", "k0")
+        assert [record.body for record in found] == [b"b0", b"b1"]
+    files = [[path.read_bytes() for path in (tmp_path / name / "index").iterdir()] for name in "ab"]
+    assert len(files[0]) == 1
+    assert files[0] == files[1]
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await send_some(wire)
+        done = await command(live, "--topic", "t", "--key", "k0", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert [one["body"] for one in found] == ["b0", "b1"]
+        done = await command(live, "--id", found[1]["offset_id"])
+        assert done.returncode == 0, done.stderr
+        assert "id-1" in done.stdout
+        done = await command(live, "--topic", "t", "--unique-key", "none")
+        assert done.returncode == 4
+        assert "There is no such message." in done.stderr
+        done = await command(live, "--key", "k0")
+        assert done.returncode == 2
+        done = await command(live, "--topic", "t", "--key", "a", "--tag", "b")
+        assert done.returncode == 2

@@ -64,50 +64,42 @@ def test_topics_survive_a_restart_and_the_log_is_their_truth(tmp_path: Path, fil
     asyncio.run(_check_kept(chosen))
 
 
-def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
+async def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     segment = 16 * 1024
     chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=segment))
-
-    async def body() -> None:
-        async with running(chosen) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            for number in range(40):
-                await wire.send([normal_message("t", str(number), b"x" * 2_000)])
-            store = live.node.store
-            heads = range(0, store.log_end, segment)
-            assert len(heads) > 4
-            for offset in heads:
-                record = decode(store.record_at(offset))
-                assert record.topic == META_TOPIC
-                assert record.properties_dict["TAGS"] == "SNAPSHOT"
-                part = v1.MetaSnapshot.FromString(record.body)
-                assert (part.part_index, part.part_count) == (0, 1)
-                names = [topic.name for topic in part.topics]
-                assert names == (["t"] if offset else [])
-
-    run(body())
+    async with running(chosen) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        for number in range(40):
+            await wire.send([normal_message("t", str(number), b"x" * 2_000)])
+        store = live.node.store
+        heads = range(0, store.log_end, segment)
+        assert len(heads) > 4
+        for offset in heads:
+            record = decode(store.record_at(offset))
+            assert record.topic == META_TOPIC
+            assert record.properties_dict["TAGS"] == "SNAPSHOT"
+            part = v1.MetaSnapshot.FromString(record.body)
+            assert (part.part_index, part.part_count) == (0, 1)
+            names = [topic.name for topic in part.topics]
+            assert names == (["t"] if offset else [])
 
 
-def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
+async def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
     """A copy of the directory of a running broker is what kill -9 leaves behind."""
     chosen = settings(tmp_path / "store")
     copy = settings(tmp_path / "copy")
-
-    async def body() -> None:
-        async with running(chosen) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=7)
-            await wire.send([normal_message("t", "id", b"body")])
-            shutil.copytree(tmp_path / "store", tmp_path / "copy")
-        shutil.rmtree(tmp_path / "copy/config", ignore_errors=True)
-        async with running(copy) as live, live.client() as wire:
-            topic = live.node.metadata.topic("t")
-            assert topic is not None
-            assert topic.read_queues == 7
-            code, messages = await wire.receive(receive_request("t", "g"))
-            assert (code, messages[0].body) == (v2.OK, b"body")
-
-    run(body())
+    async with running(chosen) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=7)
+        await wire.send([normal_message("t", "id", b"body")])
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy/config", ignore_errors=True)
+    async with running(copy) as live, live.client() as wire:
+        topic = live.node.metadata.topic("t")
+        assert topic is not None
+        assert topic.read_queues == 7
+        code, messages = await wire.receive(receive_request("t", "g"))
+        assert (code, messages[0].body) == (v2.OK, b"body")
 
 
 @pytest.mark.parametrize("writer", ["ours", "apache"])

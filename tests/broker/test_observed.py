@@ -94,21 +94,18 @@ def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            live.node.replication.roles.counts["strangers"] += 3
-            get_digests: Any = live.node.replication.get_digests
-            assert get_digests is not None
-            scrub = get_digests.__self__
-            await scrub.run_once()
-            _, text = await fetch(live, "/metrics")
-            lines = [line for line in text.splitlines() if "cometmq_ha_events_total{" in line]
-            found = {line.split('event="')[1].split('"')[0]: line.split()[-1] for line in lines}
-            assert (found["strangers"], found["scrub_rounds"]) == ("3.0", "1.0")
-            assert found["scrub_rotten"] == "0.0"
-
-    asyncio.run(body())
+async def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live:
+        live.node.replication.roles.counts["strangers"] += 3
+        get_digests: Any = live.node.replication.get_digests
+        assert get_digests is not None
+        scrub = get_digests.__self__
+        await scrub.run_once()
+        _, text = await fetch(live, "/metrics")
+        lines = [line for line in text.splitlines() if "cometmq_ha_events_total{" in line]
+        found = {line.split('event="')[1].split('"')[0]: line.split()[-1] for line in lines}
+        assert (found["strangers"], found["scrub_rounds"]) == ("3.0", "1.0")
+        assert found["scrub_rotten"] == "0.0"
 
 
 def tasks_by_name() -> list[str]:
@@ -116,109 +113,92 @@ def tasks_by_name() -> list[str]:
     return [str(getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks()]
 
 
-def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            names = tasks_by_name()
-            for name in ("Scrub._scrub_on", "Scrub._seal_on", "RoomWatch.run"):
-                assert names.count(name) == 1, name
-            live.server.life._ends.reopen("its leader had it cut")
-            await until(lambda: live.server.lives == 2 and live.server.alive)
-            names = tasks_by_name()
-            assert names.count("Scrub._scrub_on") == 1, (
-                "the life before this one took its own along"
-            )
-
-    asyncio.run(body())
+async def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live:
+        names = tasks_by_name()
+        for name in ("Scrub._scrub_on", "Scrub._seal_on", "RoomWatch.run"):
+            assert names.count(name) == 1, name
+        live.server.life._ends.reopen("its leader had it cut")
+        await until(lambda: live.server.lives == 2 and live.server.alive)
+        names = tasks_by_name()
+        assert names.count("Scrub._scrub_on") == 1, "the life before this one took its own along"
 
 
-def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=2)
-            for number in range(4):
-                await wire.send([normal_message("t", str(number), b"12345")])
-            code, got = await wire.receive(receive_request("t", "g"))
-            assert code == v2.OK
-            await wire.ack("t", "g", got[:1])
-            found = await samples(live)
-            (sent,) = found["rocketmq_messages_in_total"]
-            assert sent.value == 4
-            assert sent.labels["topic"] == "t"
-            assert sent.labels["message_type"] == "NORMAL"
-            assert sent.labels["cluster"] == "DefaultCluster"
-            assert found["rocketmq_throughput_in_total"][0].value == 20
-            assert found["rocketmq_messages_out_total"][0].value == len(got)
-            assert found["rocketmq_consumer_inflight_messages"][0].value == len(got) - 1
-            assert found["rocketmq_consumer_lag_messages"][0].value == 3
-            assert found["rocketmq_topic_number"][0].value == 1
-            assert found["rocketmq_consumer_group_number"][0].value == 1
-            assert found["rocketmq_broker_permission"][0].value == 6
-            assert found["rocketmq_storage_size"][0].value == live.node.store.log_end
-            offsets = {s.labels["position"]: s.value for s in found["cometmq_log_offset"]}
-            assert offsets["end"] == offsets["dispatched"] == live.node.store.log_end
-            assert found["cometmq_in_sync_replicas"][0].value == 1
-            assert found["cometmq_role"][0].labels["role"] == "leader"
-            assert found["process_resident_memory_bytes"][0].value > 0
-            assert found["cometmq_messages_acked_total"][0].value == 1
-            assert "cometmq_redelivered_without_handover_total" in found
-            assert any(s.labels["call"] == "fallocate" for s in found["cometmq_disk_calls_total"])
-
-    asyncio.run(body())
+async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=2)
+        for number in range(4):
+            await wire.send([normal_message("t", str(number), b"12345")])
+        code, got = await wire.receive(receive_request("t", "g"))
+        assert code == v2.OK
+        await wire.ack("t", "g", got[:1])
+        found = await samples(live)
+        (sent,) = found["rocketmq_messages_in_total"]
+        assert sent.value == 4
+        assert sent.labels["topic"] == "t"
+        assert sent.labels["message_type"] == "NORMAL"
+        assert sent.labels["cluster"] == "DefaultCluster"
+        assert found["rocketmq_throughput_in_total"][0].value == 20
+        assert found["rocketmq_messages_out_total"][0].value == len(got)
+        assert found["rocketmq_consumer_inflight_messages"][0].value == len(got) - 1
+        assert found["rocketmq_consumer_lag_messages"][0].value == 3
+        assert found["rocketmq_topic_number"][0].value == 1
+        assert found["rocketmq_consumer_group_number"][0].value == 1
+        assert found["rocketmq_broker_permission"][0].value == 6
+        assert found["rocketmq_storage_size"][0].value == live.node.store.log_end
+        offsets = {s.labels["position"]: s.value for s in found["cometmq_log_offset"]}
+        assert offsets["end"] == offsets["dispatched"] == live.node.store.log_end
+        assert found["cometmq_in_sync_replicas"][0].value == 1
+        assert found["cometmq_role"][0].labels["role"] == "leader"
+        assert found["process_resident_memory_bytes"][0].value > 0
+        assert found["cometmq_messages_acked_total"][0].value == 1
+        assert "cometmq_redelivered_without_handover_total" in found
+        assert any(s.labels["call"] == "fallocate" for s in found["cometmq_disk_calls_total"])
 
 
-def test_probes(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path / "a")) as live:
-            assert await fetch(live, "/livez") == (200, "ok\n")
-            assert await fetch(live, "/readyz?verbose") == (200, "ok\n")
-            assert await fetch(live, "/readyz", "HEAD") == (200, "")
-            assert (await fetch(live, "/readyz", "POST"))[0] == 405
-            assert (await fetch(live, "/"))[0] == 404
-            async with running(follower_of(live.bound, tmp_path / "b")) as follower:
-                await until(lambda: follower.node.replication.leader_alive)
-                assert (await fetch(follower, "/readyz"))[0] == 200
-                await live.server.stop(0.1)
-                await until(lambda: not follower.node.replication.leader_alive)
-                status, reason = await fetch(follower, "/readyz")
-                assert (status, reason) == (503, "the leader is not heard\n")
-                assert (await fetch(follower, "/livez"))[0] == 200
-
-    asyncio.run(body())
-
-
-def test_a_diverged_follower_called_itself_ready(tmp_path: Path) -> None:
-    async def body() -> None:
-        alone = settings(tmp_path / "b")
-        async with running(alone) as other, other.client() as wire:
-            await create_topic(wire, "t")
-        async with (
-            running(settings(tmp_path / "a")) as live,
-            running(follower_of(live.bound, tmp_path / "b")) as follower,
-        ):
-            await until(lambda: follower.node.replication.refused is not None)
+async def test_probes(tmp_path: Path) -> None:
+    async with running(settings(tmp_path / "a")) as live:
+        assert await fetch(live, "/livez") == (200, "ok\n")
+        assert await fetch(live, "/readyz?verbose") == (200, "ok\n")
+        assert await fetch(live, "/readyz", "HEAD") == (200, "")
+        assert (await fetch(live, "/readyz", "POST"))[0] == 405
+        assert (await fetch(live, "/"))[0] == 404
+        async with running(follower_of(live.bound, tmp_path / "b")) as follower:
+            await until(lambda: follower.node.replication.leader_alive)
+            assert (await fetch(follower, "/readyz"))[0] == 200
+            await live.server.stop(0.1)
+            await until(lambda: not follower.node.replication.leader_alive)
             status, reason = await fetch(follower, "/readyz")
-            assert status == 503
-            assert reason.startswith("DIVERGED")
+            assert (status, reason) == (503, "the leader is not heard\n")
+            assert (await fetch(follower, "/livez"))[0] == 200
 
-    asyncio.run(body())
+
+async def test_a_diverged_follower_called_itself_ready(tmp_path: Path) -> None:
+    alone = settings(tmp_path / "b")
+    async with running(alone) as other, other.client() as wire:
+        await create_topic(wire, "t")
+    async with (
+        running(settings(tmp_path / "a")) as live,
+        running(follower_of(live.bound, tmp_path / "b")) as follower,
+    ):
+        await until(lambda: follower.node.replication.refused is not None)
+        status, reason = await fetch(follower, "/readyz")
+        assert status == 503
+        assert reason.startswith("DIVERGED")
 
 
 @pytest.mark.parametrize("junk", [b"\r\n\r\n", b"x" * 10_000 + b"\r\n\r\n", b"GET /livez"])
-def test_junk_on_the_metrics_port_harms_nobody(junk: bytes) -> None:
-    async def body() -> None:
-        server = MetricsServer(lambda: lambda: b"", lambda: None)
-        port = await server.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(junk)
-        writer.write_eof()
-        answer = await asyncio.wait_for(reader.read(), 10)
-        assert answer.startswith(b"HTTP/1.1 400") or answer == b""
-        writer.close()
-        assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
-        await server.stop()
-
-    asyncio.run(body())
+async def test_junk_on_the_metrics_port_harms_nobody(junk: bytes) -> None:
+    server = MetricsServer(lambda: lambda: b"", lambda: None)
+    port = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(junk)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(), 10)
+    assert answer.startswith(b"HTTP/1.1 400") or answer == b""
+    writer.close()
+    assert await asyncio.to_thread(get, f"127.0.0.1:{port}", "/livez") == (200, "ok\n")
+    await server.stop()
 
 
 async def ask(wire: Wire, path: str, request: Any, answer: type[Any]) -> Any:
@@ -226,36 +206,33 @@ async def ask(wire: Wire, path: str, request: Any, answer: type[Any]) -> Any:
     return await wire.call(path, request, answer)
 
 
-def test_the_wall_clock_moves_and_what_is_due_comes(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            await wire.send([normal_message("t", "id", b"x")])
-            code, (first,) = await wire.receive(receive_request("t", "g"))
-            assert code == v2.OK
-            poll = asyncio.create_task(wire.receive(receive_request("t", "g", await_s=8), 12))
-            await until(lambda: live.node.pop.waiting == 1)
-            before = await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)
-            moved = await ask(
-                wire, paths.ADVANCE_CLOCK, v1.AdvanceClockRequest(ms=61_000), v1.ClockResponse
+async def test_the_wall_clock_moves_and_what_is_due_comes(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        await wire.send([normal_message("t", "id", b"x")])
+        code, (first,) = await wire.receive(receive_request("t", "g"))
+        assert code == v2.OK
+        poll = asyncio.create_task(wire.receive(receive_request("t", "g", await_s=8), 12))
+        await until(lambda: live.node.pop.waiting == 1)
+        before = await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)
+        moved = await ask(
+            wire, paths.ADVANCE_CLOCK, v1.AdvanceClockRequest(ms=61_000), v1.ClockResponse
+        )
+        assert moved.wall_ms - before.wall_ms >= 61_000
+        assert moved.steady_ns - before.steady_ns < 30_000_000_000
+        code, (second,) = await poll
+        assert code == v2.OK
+        assert second.system_properties.delivery_attempt == 2
+        assert second.body == first.body
+        for wall_ms in (-1, 1 << 60):
+            bad = await ask(
+                wire, paths.SET_CLOCK, v1.SetClockRequest(wall_ms=wall_ms), v1.ClockResponse
             )
-            assert moved.wall_ms - before.wall_ms >= 61_000
-            assert moved.steady_ns - before.steady_ns < 30_000_000_000
-            code, (second,) = await poll
-            assert code == v2.OK
-            assert second.system_properties.delivery_attempt == 2
-            assert second.body == first.body
-            for wall_ms in (-1, 1 << 60):
-                bad = await ask(
-                    wire, paths.SET_CLOCK, v1.SetClockRequest(wall_ms=wall_ms), v1.ClockResponse
-                )
-                assert bad.code == v2.BAD_REQUEST
-            fixed = await ask(
-                wire, paths.SET_CLOCK, v1.SetClockRequest(wall_ms=5_000), v1.ClockResponse
-            )
-            assert 5_000 <= fixed.wall_ms < 60_000
-
-    asyncio.run(body())
+            assert bad.code == v2.BAD_REQUEST
+        fixed = await ask(
+            wire, paths.SET_CLOCK, v1.SetClockRequest(wall_ms=5_000), v1.ClockResponse
+        )
+        assert 5_000 <= fixed.wall_ms < 60_000
 
 
 def fault(**fields: Any) -> v1.PutFaultRequest:
@@ -263,91 +240,77 @@ def fault(**fields: Any) -> v1.PutFaultRequest:
     return v1.PutFaultRequest(fault=v1.Fault(**{"rate": 1.0, **fields}))
 
 
-def test_faults_are_put_listed_and_cleared(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            refused = await ask(wire, paths.PUT_FAULT, fault(id="x"), v1.PutFaultResponse)
-            assert refused.code == v2.BAD_REQUEST
-            put = fault(
-                id="one",
-                kind=v1.RPC,
-                target=paths.SEND_MESSAGE,
-                action=v1.FAIL,
-                code=v2.TOO_MANY_REQUESTS,
-                remaining=1,
-            )
-            assert (await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)).code == v2.OK
-            failed = await wire.send([normal_message("t", "id", b"x")])
-            assert failed.status.code == v2.TOO_MANY_REQUESTS
-            assert (await wire.send([normal_message("t", "id", b"x")])).status.code == v2.OK
-            put = fault(id="two", kind=v1.DISK, target="pwrite", action=v1.DELAY, delay_ms=1)
-            await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)
-            listed = await ask(
-                wire, paths.LIST_FAULTS, v1.ListFaultsRequest(), v1.ListFaultsResponse
-            )
-            assert ("two", v1.DISK, v1.DELAY) in [
-                (one.id, one.kind, one.action) for one in listed.faults
-            ]
-            cleared = await ask(
-                wire, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse
-            )
-            assert cleared.cleared == len(listed.faults)
-            counters = await ask(
-                wire, paths.GET_COUNTERS, v1.GetCountersRequest(), v1.GetCountersResponse
-            )
-            assert counters.counters["messages_sent"] == 1
-            assert counters.disk_calls["pwrite"] > 0
-
-    asyncio.run(body())
+async def test_faults_are_put_listed_and_cleared(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        refused = await ask(wire, paths.PUT_FAULT, fault(id="x"), v1.PutFaultResponse)
+        assert refused.code == v2.BAD_REQUEST
+        put = fault(
+            id="one",
+            kind=v1.RPC,
+            target=paths.SEND_MESSAGE,
+            action=v1.FAIL,
+            code=v2.TOO_MANY_REQUESTS,
+            remaining=1,
+        )
+        assert (await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)).code == v2.OK
+        failed = await wire.send([normal_message("t", "id", b"x")])
+        assert failed.status.code == v2.TOO_MANY_REQUESTS
+        assert (await wire.send([normal_message("t", "id", b"x")])).status.code == v2.OK
+        put = fault(id="two", kind=v1.DISK, target="pwrite", action=v1.DELAY, delay_ms=1)
+        await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)
+        listed = await ask(wire, paths.LIST_FAULTS, v1.ListFaultsRequest(), v1.ListFaultsResponse)
+        assert ("two", v1.DISK, v1.DELAY) in [
+            (one.id, one.kind, one.action) for one in listed.faults
+        ]
+        cleared = await ask(
+            wire, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse
+        )
+        assert cleared.cleared == len(listed.faults)
+        counters = await ask(
+            wire, paths.GET_COUNTERS, v1.GetCountersRequest(), v1.GetCountersResponse
+        )
+        assert counters.counters["messages_sent"] == 1
+        assert counters.disk_calls["pwrite"] > 0
 
 
-def test_a_full_disk_is_an_error_and_nothing_is_half_written(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            put = fault(id="full", kind=v1.DISK, target="fallocate", action=v1.FAIL, code=28)
-            await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)
-            refused = await create_topic(wire, "t")
-            assert refused.code == v2.INTERNAL_SERVER_ERROR
-            assert live.node.metadata.topic("t") is None
-            assert live.node.store.log_end == 0
-            await ask(wire, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse)
-            await until(lambda: live.node.store.writable)
-            for _ in range(100):
-                if (await create_topic(wire, "t")).code == v2.OK:
-                    break
-                await asyncio.sleep(0.05)
-            assert live.node.metadata.topic("t") is not None
-
-    asyncio.run(body())
+async def test_a_full_disk_is_an_error_and_nothing_is_half_written(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        put = fault(id="full", kind=v1.DISK, target="fallocate", action=v1.FAIL, code=28)
+        await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)
+        refused = await create_topic(wire, "t")
+        assert refused.code == v2.INTERNAL_SERVER_ERROR
+        assert live.node.metadata.topic("t") is None
+        assert live.node.store.log_end == 0
+        await ask(wire, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse)
+        await until(lambda: live.node.store.writable)
+        for _ in range(100):
+            if (await create_topic(wire, "t")).code == v2.OK:
+                break
+            await asyncio.sleep(0.05)
+        assert live.node.metadata.topic("t") is not None
 
 
-def test_settings_are_listed_with_their_origin(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            request = v1.GetConfigRequest(keys=["brokerName", "clusterToken", "testHooks"])
-            answer = await wire.call(paths.GET_CONFIG, request, v1.GetConfigResponse)
-            assert [(e.key, e.value, e.origin) for e in answer.entries] == [
-                ("brokerName", "broker-a", "default"),
-                ("clusterToken", "", "default"),
-                ("testHooks", "true", "set"),
-            ]
-            whole = await wire.call(paths.GET_CONFIG, v1.GetConfigRequest(), v1.GetConfigResponse)
-            assert {"mappedFileSizeCommitLog", "haListenPort", "frontDoor"} <= {
-                entry.key for entry in whole.entries
-            }
-            missing = await wire.call(
-                paths.GET_CONFIG, v1.GetConfigRequest(keys=["nope"]), v1.GetConfigResponse
-            )
-            assert missing.code == v2.NOT_FOUND
-
-    asyncio.run(body())
+async def test_settings_are_listed_with_their_origin(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        request = v1.GetConfigRequest(keys=["brokerName", "clusterToken", "testHooks"])
+        answer = await wire.call(paths.GET_CONFIG, request, v1.GetConfigResponse)
+        assert [(e.key, e.value, e.origin) for e in answer.entries] == [
+            ("brokerName", "broker-a", "default"),
+            ("clusterToken", "", "default"),
+            ("testHooks", "true", "set"),
+        ]
+        whole = await wire.call(paths.GET_CONFIG, v1.GetConfigRequest(), v1.GetConfigResponse)
+        assert {"mappedFileSizeCommitLog", "haListenPort", "frontDoor"} <= {
+            entry.key for entry in whole.entries
+        }
+        missing = await wire.call(
+            paths.GET_CONFIG, v1.GetConfigRequest(keys=["nope"]), v1.GetConfigResponse
+        )
+        assert missing.code == v2.NOT_FOUND
 
 
-def test_the_test_service_exists_only_on_demand(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path, test_hooks=False)) as live, live.client() as wire:
-            with pytest.raises(Exception, match="UNIMPLEMENTED"):
-                await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)
-
-    asyncio.run(body())
+async def test_the_test_service_exists_only_on_demand(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, test_hooks=False)) as live, live.client() as wire:
+        with pytest.raises(Exception, match="UNIMPLEMENTED"):
+            await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)

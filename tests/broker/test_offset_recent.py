@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from cometmq.broker.offsets.consumer_offsets import ConsumerOffsets
 from cometmq.broker.offsets.recent import RecentOffsets
 from cometmq.proto import v1, v2
 from cometmq.tests.broker.broker_process import BrokerProcess
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import create_topic, until
 from cometmq.tests.broker.test_pop_restart import nothing, numbers, some
 from cometmq.tests.harness.wire import normal_message
@@ -119,79 +117,67 @@ def test_a_table_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
     assert list(file.read(table, 0, 1 << 40)) == []
 
 
-def test_progress_rewinds_and_deletions_survive_the_process(tmp_path: Path) -> None:
-    async def body() -> None:
-        log = SafeLog()
-        offsets = made(tmp_path, log)
-        offsets.commit("t", "g", 0, 5)
-        offsets.commit("t", "g", 1, 50)
-        offsets.commit("gone", "g", 0, 5)
-        offsets.start()
-        offsets.commit("t", "g", 0, 7)
-        table = tmp_path / "config" / "consumerOffset.json"
-        await until(table.exists)
+async def test_progress_rewinds_and_deletions_survive_the_process(tmp_path: Path) -> None:
+    log = SafeLog()
+    offsets = made(tmp_path, log)
+    offsets.commit("t", "g", 0, 5)
+    offsets.commit("t", "g", 1, 50)
+    offsets.commit("gone", "g", 0, 5)
+    offsets.start()
+    offsets.commit("t", "g", 0, 7)
+    table = tmp_path / "config" / "consumerOffset.json"
+    await until(table.exists)
+    recent = tmp_path / "ha" / "offsets-recent"
+    await until(lambda: recent.stat().st_size == 0)
+    assert log.asked
+    offsets._saver.changed = lambda: None  # type: ignore[method-assign]  # no table any more
+    offsets.commit("t", "g", 0, 9)
+    offsets.commit("t", "g", 1, 20)
+    offsets.forget_topic("gone")
+    await until(lambda: recent.stat().st_size > 0)
+    # The process dies here: nothing is closed.
+    again = made(tmp_path, log)
+    assert sorted(again) == [("t", "g", 0, 9), ("t", "g", 1, 20)]
+    shorter = made(tmp_path, SafeLog(log_end=99))
+    assert sorted(shorter) == [("gone", "g", 0, 5), ("t", "g", 0, 7), ("t", "g", 1, 50)]
+
+
+async def test_a_table_is_not_written_before_the_log(tmp_path: Path) -> None:
+    log = SafeLog(writable=False, broken=True)
+    offsets = made(tmp_path, log)
+    offsets.start()
+    offsets.commit("t", "g", 0, 7)
+    await offsets.close()
+    assert not (tmp_path / "config" / "consumerOffset.json").exists()
+
+
+async def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
+    slow = {"flush_consumer_offset_interval": 3_600_000}
+    async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in range(4)])
+        got = await some(wire, 4)
         recent = tmp_path / "ha" / "offsets-recent"
-        await until(lambda: recent.stat().st_size == 0)
-        assert log.asked
-        offsets._saver.changed = lambda: None  # type: ignore[method-assign]  # no table any more
-        offsets.commit("t", "g", 0, 9)
-        offsets.commit("t", "g", 1, 20)
-        offsets.forget_topic("gone")
-        await until(lambda: recent.stat().st_size > 0)
-        # The process dies here: nothing is closed.
-        again = made(tmp_path, log)
-        assert sorted(again) == [("t", "g", 0, 9), ("t", "g", 1, 20)]
-        shorter = made(tmp_path, SafeLog(log_end=99))
-        assert sorted(shorter) == [("gone", "g", 0, 5), ("t", "g", 0, 7), ("t", "g", 1, 50)]
-
-    asyncio.run(body())
+        await until(lambda: recent.stat().st_size)
+        before = recent.stat().st_size
+        assert (await wire.ack("t", "g", got)).status.code == v2.OK
+        await until(lambda: recent.stat().st_size > before)
+        await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in (4, 5)])
+        await broker.kill()
+    async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
+        again = await some(wire, 2)
+        assert numbers(again) == [4, 5]
+        await wire.ack("t", "g", again)
+        await nothing(wire)
 
 
-def test_a_table_is_not_written_before_the_log(tmp_path: Path) -> None:
-    async def body() -> None:
-        log = SafeLog(writable=False, broken=True)
-        offsets = made(tmp_path, log)
-        offsets.start()
-        offsets.commit("t", "g", 0, 7)
-        await offsets.close()
-        assert not (tmp_path / "config" / "consumerOffset.json").exists()
-
-    asyncio.run(body())
-
-
-def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
-    async def body() -> None:
-        slow = {"flush_consumer_offset_interval": 3_600_000}
-        async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in range(4)])
-            got = await some(wire, 4)
-            recent = tmp_path / "ha" / "offsets-recent"
-            await until(lambda: recent.stat().st_size)
-            before = recent.stat().st_size
-            assert (await wire.ack("t", "g", got)).status.code == v2.OK
-            await until(lambda: recent.stat().st_size > before)
-            await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in (4, 5)])
-            await broker.kill()
-        async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
-            again = await some(wire, 2)
-            assert numbers(again) == [4, 5]
-            await wire.ack("t", "g", again)
-            await nothing(wire)
-
-    run(body())
-
-
-def test_a_position_that_was_forgotten_came_back_after_a_kill(tmp_path: Path) -> None:
-    async def body() -> None:
-        log = SafeLog()
-        offsets = made(tmp_path, log)
-        offsets.start()
-        offsets.commit("lite", "g", 0, 7)
-        offsets._note()
-        offsets.forget("lite", "g")
-        offsets._note()
-        assert made(tmp_path, log).get("lite", "g", 0) is None
-        await offsets.close()
-
-    run(body())
+async def test_a_position_that_was_forgotten_came_back_after_a_kill(tmp_path: Path) -> None:
+    log = SafeLog()
+    offsets = made(tmp_path, log)
+    offsets.start()
+    offsets.commit("lite", "g", 0, 7)
+    offsets._note()
+    offsets.forget("lite", "g")
+    offsets._note()
+    assert made(tmp_path, log).get("lite", "g", 0) is None
+    await offsets.close()

@@ -99,21 +99,18 @@ def test_no_file_is_an_empty_table(tmp_path: Path) -> None:
     assert list(offsets) == []
 
 
-def test_changes_are_written_while_the_broker_runs(tmp_path: Path) -> None:
-    async def body() -> None:
-        offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", lambda: 1, 20)
-        offsets.start()
-        offsets.commit("t", "g", 0, 4)
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            path = tmp_path / "consumerOffset.json"
-            if path.exists() and '"t@g"' in path.read_text():
-                break
-        else:
-            raise AssertionError("never written")
-        await offsets.close()
-
-    asyncio.run(body())
+async def test_changes_are_written_while_the_broker_runs(tmp_path: Path) -> None:
+    offsets = ConsumerOffsets(tmp_path / "consumerOffset.json", lambda: 1, 20)
+    offsets.start()
+    offsets.commit("t", "g", 0, 4)
+    for _ in range(200):
+        await asyncio.sleep(0.01)
+        path = tmp_path / "consumerOffset.json"
+        if path.exists() and '"t@g"' in path.read_text():
+            break
+    else:
+        raise AssertionError("never written")
+    await offsets.close()
 
 
 def test_a_snapshot_is_made_once_for_each_change(tmp_path: Path) -> None:

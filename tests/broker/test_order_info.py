@@ -13,7 +13,7 @@ from cometmq.broker.pop.fifo.order_info import batch_of, batch_to_json, batches_
 from cometmq.broker.pop.fifo.ordered_group import Batch
 from cometmq.proto import v2
 from cometmq.store.format.json_file import dumps, loads
-from cometmq.tests.broker.desk import desk, run
+from cometmq.tests.broker.desk import desk
 from cometmq.tests.formats.cases import unpack
 
 FILE = "consumerOrderInfo.json"
@@ -65,69 +65,60 @@ def test_an_entry_without_messages_is_none() -> None:
     assert batch_of({"popTime": 1, "i": 2}) is None
 
 
-def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=True)
-            await one.sent("t", b"a", b"b", b"c", message_group="k")
-            await one.receive("t", "g", batch=3)
-            one.advance(30_000)
-            first = await one.receive("t", "g", batch=3, attempt_id="x")
-            assert first.attempts == [2, 2, 2]
-            one.ack("t", "g", first.handles[1])
-            now_ms = one.node.clock.wall_ms()
-            await one.live.server.stop(1.0)
-        written = loads((tmp_path / "config" / FILE).read_text())
-        assert written["table"]["t@g"][0]["cm"] == 2
-        assert json.dumps(written["table"]["t@g"][0]["oc"]) == '{"0": 1, "1": 1, "2": 1}'
-        async with desk(tmp_path) as one:
-            one.advance(now_ms - one.node.clock.wall_ms())
-            await one.nothing("t", "g")
-            # Its handles work; a repeated request gets the same batch.
-            assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
-            assert one.node.offsets.get("t", "g", 0) == 2
-            again = await one.receive("t", "g", attempt_id="x")
-            assert (again.bodies, again.attempts) == ([b"c"], [2])
-            one.advance(30_000)
-            third = await one.receive("t", "g")
-            assert (third.bodies, third.attempts) == ([b"c"], [3])
-
-    run(body())
+async def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        await one.sent("t", b"a", b"b", b"c", message_group="k")
+        await one.receive("t", "g", batch=3)
+        one.advance(30_000)
+        first = await one.receive("t", "g", batch=3, attempt_id="x")
+        assert first.attempts == [2, 2, 2]
+        one.ack("t", "g", first.handles[1])
+        now_ms = one.node.clock.wall_ms()
+        await one.live.server.stop(1.0)
+    written = loads((tmp_path / "config" / FILE).read_text())
+    assert written["table"]["t@g"][0]["cm"] == 2
+    assert json.dumps(written["table"]["t@g"][0]["oc"]) == '{"0": 1, "1": 1, "2": 1}'
+    async with desk(tmp_path) as one:
+        one.advance(now_ms - one.node.clock.wall_ms())
+        await one.nothing("t", "g")
+        # Its handles work; a repeated request gets the same batch.
+        assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
+        assert one.node.offsets.get("t", "g", 0) == 2
+        again = await one.receive("t", "g", attempt_id="x")
+        assert (again.bodies, again.attempts) == ([b"c"], [2])
+        one.advance(30_000)
+        third = await one.receive("t", "g")
+        assert (third.bodies, third.attempts) == ([b"c"], [3])
 
 
-def test_a_batch_that_the_log_does_not_hold_locks_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        config = tmp_path / "config"
-        config.mkdir()
-        now_ms = 1 << 41
-        batch = {"cm": 0, "i": 60_000, "l": now_ms, "o": [5, 1], "oc": {}, "popTime": now_ms}
-        idle = {**batch, "o": [0], "l": 1, "popTime": 1}
-        table = {"t@g": {0: batch}, "t@old": {0: idle}, "gone@g": {0: {**batch, "o": [0]}}}
-        (config / FILE).write_text(dumps({"table": table}))
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            for group in ("g", "old"):
-                one.group(group, orderly=True)
-            await one.sent("t", b"a", message_group="k")
-            for group in ("g", "old"):
-                got = await one.receive("t", group)
-                assert (got.bodies, got.attempts) == ([b"a"], [1])
-
-    run(body())
+async def test_a_batch_that_the_log_does_not_hold_locks_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    now_ms = 1 << 41
+    batch = {"cm": 0, "i": 60_000, "l": now_ms, "o": [5, 1], "oc": {}, "popTime": now_ms}
+    idle = {**batch, "o": [0], "l": 1, "popTime": 1}
+    table = {"t@g": {0: batch}, "t@old": {0: idle}, "gone@g": {0: {**batch, "o": [0]}}}
+    (config / FILE).write_text(dumps({"table": table}))
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        for group in ("g", "old"):
+            one.group(group, orderly=True)
+        await one.sent("t", b"a", message_group="k")
+        for group in ("g", "old"):
+            got = await one.receive("t", group)
+            assert (got.bodies, got.attempts) == ([b"a"], [1])
 
 
-def test_a_reset_clears_the_lock(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=True)
-            await one.sent("t", b"a", b"b", message_group="k")
-            await one.receive("t", "g", batch=1)
-            poll = one.start_receive("t", "g")
-            one.node.offsets.commit("t", "g", 0, 0)
-            one.node.pop.rewind("t", "g", 0, 0)
-            await poll
-            assert one.node.pop.in_flight("t", "g", 0) == 2
-
-    run(body())
+async def test_a_reset_clears_the_lock(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        await one.sent("t", b"a", b"b", message_group="k")
+        await one.receive("t", "g", batch=1)
+        poll = one.start_receive("t", "g")
+        one.node.offsets.commit("t", "g", 0, 0)
+        one.node.pop.rewind("t", "g", 0, 0)
+        await poll
+        assert one.node.pop.in_flight("t", "g", 0) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.broker.pop.attempts import CLIENTS_MAX, OF_CLIENT_MAX, Attempts
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import desk, parse_received, run
+from cometmq.tests.broker.desk import desk, parse_received
 
 
 def test_an_attempt_is_told_once_what_it_was_given() -> None:
@@ -37,22 +37,19 @@ def test_memory_is_bounded_by_clients_and_by_answers() -> None:
     assert attempts.ask("c", "a2") is None, "the one heard of longest ago"
 
 
-def test_messages_of_a_lost_answer_were_hidden_for_hours_while_the_push_consumer_lived(
+async def test_messages_of_a_lost_answer_were_hidden_for_hours_while_the_push_consumer_lived(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=1)
-            await one.sent("t", b"lost")
-            got = await one.receive("t", "g", auto_renew=True, attempt_id="first")
-            assert got.bodies == [b"lost"]
-            # Another call of the same client is no sign that this one failed.
-            await one.nothing("t", "g", auto_renew=True, attempt_id="second")
-            again = one.start_receive("t", "g", auto_renew=True, attempt_id="first")
-            one.advance(1_500)
-            found = parse_received(await again)
-            assert found.code == v2.OK
-            assert found.bodies == [b"lost"]
-            assert found.messages[0].system_properties.delivery_attempt == 2
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=1)
+        await one.sent("t", b"lost")
+        got = await one.receive("t", "g", auto_renew=True, attempt_id="first")
+        assert got.bodies == [b"lost"]
+        # Another call of the same client is no sign that this one failed.
+        await one.nothing("t", "g", auto_renew=True, attempt_id="second")
+        again = one.start_receive("t", "g", auto_renew=True, attempt_id="first")
+        one.advance(1_500)
+        found = parse_received(await again)
+        assert found.code == v2.OK
+        assert found.bodies == [b"lost"]
+        assert found.messages[0].system_properties.delivery_attempt == 2

@@ -14,7 +14,7 @@ from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pull.service import PullService
 from cometmq.proto import v1
-from cometmq.tests.broker.desk import Desk, desk, run
+from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.live import Live, follower_of, running, settings
 
 NOW_MS = 1_000_000
@@ -142,65 +142,59 @@ async def alone(follower: Desk) -> None:
     raise AssertionError("the leader is still there")
 
 
-def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        leader_settings = settings(tmp_path / "a")
-        async with desk(tmp_path / "a", leader_settings) as leader:
-            address = leader.live.bound
-            async with running(follower_of(address, tmp_path / "b")) as live:
-                follower = of(live)
-                leader.topic("t")
-                leader.group("g")
-                await leader.sent("t", *(b"%d" % n for n in range(6)))
-                got = await leader.receive("t", "g", batch=4)
-                leader.ack("t", "g", got.handles[0], got.handles[2])
-                await caught_up(leader, follower)
-                await leader.live.server.stop(0.5)
-                await alone(follower)
-                # What the leader gave out is in flight here too, and its handles are honoured.
-                assert follower.ack("t", "g", got.handles[3]).status.code == 20_000
-                served = await follower.receive("t", "g", invisible_ms=60_000)
-                assert served.bodies == [b"4", b"5"]
-                follower.advance(30_000)
-                late = await follower.receive("t", "g")
-                assert (late.bodies, late.attempts) == ([b"1"], [2])
-                assert live.node.counters.redelivered_without_handover == 0
-                follower.ack("t", "g", *served.handles, *late.handles)
-                assert live.node.offsets.get("t", "g", 0) == 6
-                async with desk(tmp_path / "a", settings(tmp_path / "a")) as again:
-                    live.node.replication.set_leader(again.live.bound.ha)
-                    for _ in range(500):
-                        await asyncio.sleep(0.01)
-                        if again.node.offsets.get("t", "g", 0) == 6:
-                            break
-                    else:
-                        raise AssertionError("the leader did not take the offsets")
-                    await again.nothing("t", "g")
-                    await again.sent("t", b"new")
-                    assert (await again.receive("t", "g")).bodies == [b"new"]
-                assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
-
-    run(body())
-
-
-def test_a_followers_restart_does_not_deliver_again_what_is_in_flight(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path / "a") as leader:
-            chosen = follower_of(leader.live.bound, tmp_path / "b")
-            async with running(chosen) as live:
-                leader.topic("t")
-                leader.group("g")
-                await leader.sent("t", b"a", b"b", b"c")
-                await caught_up(leader, of(live))
-                await leader.live.server.stop(0.5)
-                first = await of(live).receive("t", "g", batch=2)
-                of(live).ack("t", "g", first.handles[1])
-        async with running(chosen) as live:
+async def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_path: Path) -> None:
+    leader_settings = settings(tmp_path / "a")
+    async with desk(tmp_path / "a", leader_settings) as leader:
+        address = leader.live.bound
+        async with running(follower_of(address, tmp_path / "b")) as live:
             follower = of(live)
-            assert (await follower.receive("t", "g")).bodies == [b"c"]
+            leader.topic("t")
+            leader.group("g")
+            await leader.sent("t", *(b"%d" % n for n in range(6)))
+            got = await leader.receive("t", "g", batch=4)
+            leader.ack("t", "g", got.handles[0], got.handles[2])
+            await caught_up(leader, follower)
+            await leader.live.server.stop(0.5)
+            await alone(follower)
+            # What the leader gave out is in flight here too, and its handles are honoured.
+            assert follower.ack("t", "g", got.handles[3]).status.code == 20_000
+            served = await follower.receive("t", "g", invisible_ms=60_000)
+            assert served.bodies == [b"4", b"5"]
             follower.advance(30_000)
-            again = await follower.receive("t", "g")
-            assert again.bodies == [b"a", b"c"]
-            assert again.attempts == [2, 2]
+            late = await follower.receive("t", "g")
+            assert (late.bodies, late.attempts) == ([b"1"], [2])
+            assert live.node.counters.redelivered_without_handover == 0
+            follower.ack("t", "g", *served.handles, *late.handles)
+            assert live.node.offsets.get("t", "g", 0) == 6
+            async with desk(tmp_path / "a", settings(tmp_path / "a")) as again:
+                live.node.replication.set_leader(again.live.bound.ha)
+                for _ in range(500):
+                    await asyncio.sleep(0.01)
+                    if again.node.offsets.get("t", "g", 0) == 6:
+                        break
+                else:
+                    raise AssertionError("the leader did not take the offsets")
+                await again.nothing("t", "g")
+                await again.sent("t", b"new")
+                assert (await again.receive("t", "g")).bodies == [b"new"]
+            assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
 
-    run(body())
+
+async def test_a_followers_restart_does_not_deliver_again_what_is_in_flight(tmp_path: Path) -> None:
+    async with desk(tmp_path / "a") as leader:
+        chosen = follower_of(leader.live.bound, tmp_path / "b")
+        async with running(chosen) as live:
+            leader.topic("t")
+            leader.group("g")
+            await leader.sent("t", b"a", b"b", b"c")
+            await caught_up(leader, of(live))
+            await leader.live.server.stop(0.5)
+            first = await of(live).receive("t", "g", batch=2)
+            of(live).ack("t", "g", first.handles[1])
+    async with running(chosen) as live:
+        follower = of(live)
+        assert (await follower.receive("t", "g")).bodies == [b"c"]
+        follower.advance(30_000)
+        again = await follower.receive("t", "g")
+        assert again.bodies == [b"a", b"c"]
+        assert again.attempts == [2, 2]

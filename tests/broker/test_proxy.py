@@ -18,7 +18,7 @@ from cometmq.broker.routing.cluster_view import ClusterView
 from cometmq.front.clock import Clock
 from cometmq.front.config import DoorConfig
 from cometmq.proto import paths, v2
-from cometmq.tests.broker.desk import message, parse_received, resource, run
+from cometmq.tests.broker.desk import message, parse_received, resource
 from cometmq.tests.broker.live import (
     create_group,
     create_topic,
@@ -68,97 +68,86 @@ async def receive(wire: Wire, topic: str, group: str, wait_s: float = 5.0) -> li
     return parse_received(raw).messages
 
 
-def test_a_client_sees_nothing_but_the_proxy(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            nameserver() as namesrv,
-            running(settings(tmp_path / "a", namesrv_addr=namesrv)) as first,
-            running(
-                settings(tmp_path / "b", namesrv_addr=namesrv, broker_name="broker-b")
-            ) as second,
-        ):
-            async with first.client() as wire:
-                assert (await create_topic(wire, "one")).code == v2.OK
-                assert (await create_group(wire, "g")).code == v2.OK
-            async with second.client() as wire:
-                assert (await create_topic(wire, "two")).code == v2.OK
-                assert (await create_group(wire, "g")).code == v2.OK
-            async with proxying(namesrv) as bound, Wire(bound.client) as wire:
-                for topic, broker in (("one", "broker-a"), ("two", "broker-b")):
-                    answer = await route(wire, topic, bound.client)
-                    assert answer.status.code == v2.OK, answer
-                    queue = answer.message_queues[0]
-                    address = queue.broker.endpoints.addresses[0]
-                    assert f"{address.host}:{address.port}" == bound.client
-                    assert queue.broker.name == broker
-                    request = v2.SendMessageRequest(messages=[message(topic, topic.encode())])
-                    sent = await wire.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse)
-                    assert sent.status.code == v2.OK, sent
-                    got = await receive(wire, topic, "g")
-                    assert [one.body for one in got] == [topic.encode()]
-                    ack = v2.AckMessageRequest(topic=resource(topic), group=resource("g"))
-                    handle = got[0].system_properties.receipt_handle
-                    ack.entries.add(message_id="m", receipt_handle=handle)
-                    done = await wire.call(paths.ACK_MESSAGE, ack, v2.AckMessageResponse)
-                    assert done.status.code == v2.OK, done
-
-    run(body())
+async def test_a_client_sees_nothing_but_the_proxy(tmp_path: Path) -> None:
+    async with (
+        nameserver() as namesrv,
+        running(settings(tmp_path / "a", namesrv_addr=namesrv)) as first,
+        running(settings(tmp_path / "b", namesrv_addr=namesrv, broker_name="broker-b")) as second,
+    ):
+        async with first.client() as wire:
+            assert (await create_topic(wire, "one")).code == v2.OK
+            assert (await create_group(wire, "g")).code == v2.OK
+        async with second.client() as wire:
+            assert (await create_topic(wire, "two")).code == v2.OK
+            assert (await create_group(wire, "g")).code == v2.OK
+        async with proxying(namesrv) as bound, Wire(bound.client) as wire:
+            for topic, broker in (("one", "broker-a"), ("two", "broker-b")):
+                answer = await route(wire, topic, bound.client)
+                assert answer.status.code == v2.OK, answer
+                queue = answer.message_queues[0]
+                address = queue.broker.endpoints.addresses[0]
+                assert f"{address.host}:{address.port}" == bound.client
+                assert queue.broker.name == broker
+                request = v2.SendMessageRequest(messages=[message(topic, topic.encode())])
+                sent = await wire.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse)
+                assert sent.status.code == v2.OK, sent
+                got = await receive(wire, topic, "g")
+                assert [one.body for one in got] == [topic.encode()]
+                ack = v2.AckMessageRequest(topic=resource(topic), group=resource("g"))
+                handle = got[0].system_properties.receipt_handle
+                ack.entries.add(message_id="m", receipt_handle=handle)
+                done = await wire.call(paths.ACK_MESSAGE, ack, v2.AckMessageResponse)
+                assert done.status.code == v2.OK, done
 
 
-def test_settings_are_answered_once_and_heartbeats_reach_the_broker(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            nameserver() as namesrv,
-            running(settings(tmp_path / "a", namesrv_addr=namesrv)) as broker,
-            proxying(namesrv) as bound,
-            Wire(bound.client, "p@1") as wire,
-        ):
-            async with broker.client() as direct:
-                await create_topic(direct, "t")
-            stream = telemetry(wire)
-            command = v2.TelemetryCommand()
-            command.settings.client_type = v2.PRODUCER
-            command.settings.publishing.topics.add(name="t")
-            await stream.write(command)
-            answer = await asyncio.wait_for(stream.read(), 10)
-            assert answer.WhichOneof("command") == "settings"
-            assert answer.settings.publishing.max_body_size > 0
-            request = v2.HeartbeatRequest(client_type=v2.PRODUCER)
-            beat = await wire.call(paths.HEARTBEAT, request, v2.HeartbeatResponse)
-            assert beat.status.code == v2.OK
-            await until(lambda: broker.node.clients.get("p@1") is not None)
-            stream.cancel()
-
-    run(body())
+async def test_settings_are_answered_once_and_heartbeats_reach_the_broker(tmp_path: Path) -> None:
+    async with (
+        nameserver() as namesrv,
+        running(settings(tmp_path / "a", namesrv_addr=namesrv)) as broker,
+        proxying(namesrv) as bound,
+        Wire(bound.client, "p@1") as wire,
+    ):
+        async with broker.client() as direct:
+            await create_topic(direct, "t")
+        stream = telemetry(wire)
+        command = v2.TelemetryCommand()
+        command.settings.client_type = v2.PRODUCER
+        command.settings.publishing.topics.add(name="t")
+        await stream.write(command)
+        answer = await asyncio.wait_for(stream.read(), 10)
+        assert answer.WhichOneof("command") == "settings"
+        assert answer.settings.publishing.max_body_size > 0
+        request = v2.HeartbeatRequest(client_type=v2.PRODUCER)
+        beat = await wire.call(paths.HEARTBEAT, request, v2.HeartbeatResponse)
+        assert beat.status.code == v2.OK
+        await until(lambda: broker.node.clients.get("p@1") is not None)
+        stream.cancel()
 
 
-def test_a_send_is_held_until_the_broker_is_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = settings(tmp_path / "a")
-        async with nameserver() as namesrv:
-            chosen = replace(chosen, broker=replace(chosen.broker, namesrv_addr=namesrv))
-            async with proxying(namesrv) as bound, Wire(bound.client) as wire:
-                async with running(chosen) as broker:
-                    async with broker.client() as direct:
-                        await create_topic(direct, "t")
-                    await until(lambda: broker.node.metadata.topic("t") is not None)
-                    ports = broker.bound
-                    assert (await route(wire, "t", bound.client)).status.code == v2.OK
-                request = v2.SendMessageRequest(messages=[message("t", b"late")])
-                sending = asyncio.ensure_future(
-                    wire.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, 20.0)
-                )
-                await asyncio.sleep(0.5)
-                assert not sending.done()
-                port = int(ports.client.rpartition(":")[2])
-                again = replace(chosen, broker=replace(chosen.broker, grpc_server_port=port))
-                async with running(again):
-                    assert (await sending).status.code == v2.OK
-
-    run(body())
+async def test_a_send_is_held_until_the_broker_is_back(tmp_path: Path) -> None:
+    chosen = settings(tmp_path / "a")
+    async with nameserver() as namesrv:
+        chosen = replace(chosen, broker=replace(chosen.broker, namesrv_addr=namesrv))
+        async with proxying(namesrv) as bound, Wire(bound.client) as wire:
+            async with running(chosen) as broker:
+                async with broker.client() as direct:
+                    await create_topic(direct, "t")
+                await until(lambda: broker.node.metadata.topic("t") is not None)
+                ports = broker.bound
+                assert (await route(wire, "t", bound.client)).status.code == v2.OK
+            request = v2.SendMessageRequest(messages=[message("t", b"late")])
+            sending = asyncio.ensure_future(
+                wire.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, 20.0)
+            )
+            await asyncio.sleep(0.5)
+            assert not sending.done()
+            port = int(ports.client.rpartition(":")[2])
+            again = replace(chosen, broker=replace(chosen.broker, grpc_server_port=port))
+            async with running(again):
+                assert (await sending).status.code == v2.OK
 
 
-def test_a_nameserver_that_spoke_nonsense_was_never_asked_again() -> None:
+async def test_a_nameserver_that_spoke_nonsense_was_never_asked_again() -> None:
     class Nonsense(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
         asked = 0
 
@@ -169,16 +158,13 @@ def test_a_nameserver_that_spoke_nonsense_was_never_asked_again() -> None:
 
             return grpc.unary_unary_rpc_method_handler(answer)
 
-    async def body() -> None:
-        server, nonsense = grpc.aio.server(), Nonsense()
-        server.add_generic_rpc_handlers((nonsense,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        watch = ClusterWatch(ClusterView("", Clock().steady_ns), [("127.0.0.1", port)], "", 50)
-        await watch.start(0.1)
-        await until(lambda: nonsense.asked >= 3)
-        assert not watch.answered
-        await watch.stop()
-        await server.stop(0)
-
-    run(body())
+    server, nonsense = grpc.aio.server(), Nonsense()
+    server.add_generic_rpc_handlers((nonsense,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    watch = ClusterWatch(ClusterView("", Clock().steady_ns), [("127.0.0.1", port)], "", 50)
+    await watch.start(0.1)
+    await until(lambda: nonsense.asked >= 3)
+    assert not watch.answered
+    await watch.stop()
+    await server.stop(0)

@@ -14,7 +14,6 @@ from cometmq.front.config import DoorConfig
 from cometmq.pipeline.source.options import parse
 from cometmq.pipeline.source.wire_calls import Wire
 from cometmq.proto import paths, v1
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import Live, create_topic, settings
 from cometmq.tests.broker.test_replicas import pair
 from cometmq.tests.harness.wire import normal_message
@@ -32,47 +31,39 @@ async def fill(live: Live, count: int) -> None:
             await wire.send([normal_message("t", f"{number}", b"x" * 900)])
 
 
-def test_a_follower_hands_the_question_to_the_leader(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _):
-            await fill(leader, 5)
-            own = await asyncio.to_thread(read, leader.bound.client)
-            name = leader.node.config.broker_name
-            there = await asyncio.to_thread(read, follower.bound.client, broker=name)
-            assert b"".join(one.frames for one in there) == b"".join(one.frames for one in own)
-            assert there[-1].next_offset == leader.node.readable_limit()
-
-    run(body())
+async def test_a_follower_hands_the_question_to_the_leader(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _):
+        await fill(leader, 5)
+        own = await asyncio.to_thread(read, leader.bound.client)
+        name = leader.node.config.broker_name
+        there = await asyncio.to_thread(read, follower.bound.client, broker=name)
+        assert b"".join(one.frames for one in there) == b"".join(one.frames for one in own)
+        assert there[-1].next_offset == leader.node.readable_limit()
 
 
 @pytest.mark.parametrize("door", ["grpcio", "native"])
-def test_answers_are_as_large_as_asked_for_at_every_door(tmp_path: Path, door: str) -> None:
+async def test_answers_are_as_large_as_asked_for_at_every_door(tmp_path: Path, door: str) -> None:
     if door == "native" and importlib.util.find_spec("cometmq_native") is None:
         pytest.skip("the native door is not built here")
-
-    async def body() -> None:
-        chosen = settings(tmp_path)
-        server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
-        live = Live(server, await server.start())
-        try:
-            await fill(live, 60)
-            whole = await asyncio.to_thread(read, live.bound.client)
-            small = await asyncio.to_thread(read, live.bound.client, max_bytes=5_000)
-            tiny = await asyncio.to_thread(read, live.bound.client, max_bytes=1)
-            third = tiny[2].offset
-            ended = [
-                await asyncio.to_thread(read, live.bound.client, end=end)
-                for end in (third, third + 1)
-            ]
-        finally:
-            await server.stop(1.0)
-        assert len(whole) < len(small) < len(tiny)
-        assert max(len(one.frames) for one in small) <= 5_000
-        # A record that is larger than an answer should be goes as one.
-        assert all(one.frames for one in tiny)
-        # The end is exclusive, for records that begin there.
-        assert [one[-1].next_offset for one in ended] == [third, tiny[2].next_offset]
-        texts = {b"".join(one.frames for one in answers) for answers in (whole, small, tiny)}
-        assert len(texts) == 1
-
-    run(body())
+    chosen = settings(tmp_path)
+    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
+    live = Live(server, await server.start())
+    try:
+        await fill(live, 60)
+        whole = await asyncio.to_thread(read, live.bound.client)
+        small = await asyncio.to_thread(read, live.bound.client, max_bytes=5_000)
+        tiny = await asyncio.to_thread(read, live.bound.client, max_bytes=1)
+        third = tiny[2].offset
+        ended = [
+            await asyncio.to_thread(read, live.bound.client, end=end) for end in (third, third + 1)
+        ]
+    finally:
+        await server.stop(1.0)
+    assert len(whole) < len(small) < len(tiny)
+    assert max(len(one.frames) for one in small) <= 5_000
+    # A record that is larger than an answer should be goes as one.
+    assert all(one.frames for one in tiny)
+    # The end is exclusive, for records that begin there.
+    assert [one[-1].next_offset for one in ended] == [third, tiny[2].next_offset]
+    texts = {b"".join(one.frames for one in answers) for answers in (whole, small, tiny)}
+    assert len(texts) == 1

@@ -21,7 +21,7 @@ from cometmq.proto.errors import WireError
 from cometmq.store.format.errors import DiskFullError
 from cometmq.store.format.record import decode
 from cometmq.store.timer.rules import TIMER_TOPIC
-from cometmq.tests.broker.desk import Desk, desk, message, resource, run
+from cometmq.tests.broker.desk import Desk, desk, message, resource
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.timing import with_store
 
@@ -79,171 +79,144 @@ async def bodies(k: Desk, count: int) -> list[bytes]:
     return (await k.receive(TOPIC, GROUP, k.context(remaining_ms=300))).bodies
 
 
-def test_a_recalled_message_never_arrives_and_its_neighbour_does(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            handle = await send(k, b"recalled", due, "M1")
-            await send(k, b"kept", due, "M2")
-            answer = await recall(k, handle)
-            assert (answer.status.code, answer.message_id) == (v2.OK, "M1")
-            assert (await recall(k, handle)).status.code == v2.OK
-            k.advance(HOUR)
-            assert await bodies(k, 2) == [b"kept"]
-            assert (await recall(k, handle)).status.code == v2.MESSAGE_NOT_FOUND
-
-    run(test())
+async def test_a_recalled_message_never_arrives_and_its_neighbour_does(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        handle = await send(k, b"recalled", due, "M1")
+        await send(k, b"kept", due, "M2")
+        answer = await recall(k, handle)
+        assert (answer.status.code, answer.message_id) == (v2.OK, "M1")
+        assert (await recall(k, handle)).status.code == v2.OK
+        k.advance(HOUR)
+        assert await bodies(k, 2) == [b"kept"]
+        assert (await recall(k, handle)).status.code == v2.MESSAGE_NOT_FOUND
 
 
-def test_the_record_is_apaches(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
-            await recall(k, await send(k, b"x", due, "M1"))
-            await k.dispatched()
-            _, stored = k.node.store.get(TIMER_TOPIC, 0, 0, 9, 1 << 20).records
-            record = decode(stored.data)
-            assert record.body == b"0"
-            pairs = [part.split("\x01") for part in record.properties.decode().split("\x02")[:-1]]
-            assert " ".join(name for name, _ in pairs) == (
-                "TIMER_DEL_UNIQKEY REAL_TOPIC BORN_TIMESTAMP TRACE_CONTEXT TIMER_DELIVER_MS "
-                "UNIQ_KEY TAGS TIMER_OUT_MS REAL_QID"
-            )
-            found = dict(pairs)
-            assert found["TIMER_DEL_UNIQKEY"] == found["UNIQ_KEY"] == "M1"
-            assert found["TAGS"] == "_RECALL_TAG_"
-            assert found["TIMER_OUT_MS"] == str(due - 1000)
-            assert found["TIMER_DELIVER_MS"] == str(due - 999)
-            assert (found["REAL_TOPIC"], found["REAL_QID"]) == (TOPIC, "0")
-
-    run(test())
+async def test_the_record_is_apaches(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
+        await recall(k, await send(k, b"x", due, "M1"))
+        await k.dispatched()
+        _, stored = k.node.store.get(TIMER_TOPIC, 0, 0, 9, 1 << 20).records
+        record = decode(stored.data)
+        assert record.body == b"0"
+        pairs = [part.split("\x01") for part in record.properties.decode().split("\x02")[:-1]]
+        assert " ".join(name for name, _ in pairs) == (
+            "TIMER_DEL_UNIQKEY REAL_TOPIC BORN_TIMESTAMP TRACE_CONTEXT TIMER_DELIVER_MS "
+            "UNIQ_KEY TAGS TIMER_OUT_MS REAL_QID"
+        )
+        found = dict(pairs)
+        assert found["TIMER_DEL_UNIQKEY"] == found["UNIQ_KEY"] == "M1"
+        assert found["TAGS"] == "_RECALL_TAG_"
+        assert found["TIMER_OUT_MS"] == str(due - 1000)
+        assert found["TIMER_DELIVER_MS"] == str(due - 999)
+        assert (found["REAL_TOPIC"], found["REAL_QID"]) == (TOPIC, "0")
 
 
-def test_the_old_form_of_the_key_works_too(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path, append_topic_for_timer_delete_key=True) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            await recall(k, await send(k, b"x", due, "M1"))
-            await send(k, b"kept", due, "M2")
-            k.advance(HOUR)
-            assert await bodies(k, 2) == [b"kept"]
-
-    run(test())
+async def test_the_old_form_of_the_key_works_too(tmp_path: Path) -> None:
+    async with desk(tmp_path, append_topic_for_timer_delete_key=True) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        await recall(k, await send(k, b"x", due, "M1"))
+        await send(k, b"kept", due, "M2")
+        k.advance(HOUR)
+        assert await bodies(k, 2) == [b"kept"]
 
 
-def test_a_slot_that_has_begun_can_be_recalled_from_up_to_the_messages_own_time(
+async def test_a_slot_that_has_begun_can_be_recalled_from_up_to_the_messages_own_time(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            clock = k.node.clock
-            due = (clock.wall_ms() + HOUR) // 1000 * 1000
-            early = await send(k, b"early", due - 900, "M1")
-            late = await send(k, b"late", due, "M2")
-            clock.set_wall_ms(due - 500)
-            k.advance(0)
-            await until(lambda: k.node.timers.stats.dequeued_by_topic)
-            clock.set_wall_ms(due - 500)
-            assert (await recall(k, early)).status.code == v2.MESSAGE_NOT_FOUND
-            assert (await recall(k, late)).status.code == v2.OK
-            k.advance(HOUR)
-            assert await bodies(k, 2) == [b"early"]
-
-    run(test())
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        clock = k.node.clock
+        due = (clock.wall_ms() + HOUR) // 1000 * 1000
+        early = await send(k, b"early", due - 900, "M1")
+        late = await send(k, b"late", due, "M2")
+        clock.set_wall_ms(due - 500)
+        k.advance(0)
+        await until(lambda: k.node.timers.stats.dequeued_by_topic)
+        clock.set_wall_ms(due - 500)
+        assert (await recall(k, early)).status.code == v2.MESSAGE_NOT_FOUND
+        assert (await recall(k, late)).status.code == v2.OK
+        k.advance(HOUR)
+        assert await bodies(k, 2) == [b"early"]
 
 
-def test_a_recall_survives_a_restart(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with desk(tmp_path, clock=clock) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = clock.wall_ms() + HOUR
-            await recall(k, await send(k, b"recalled", due, "M1"))
-            await send(k, b"kept", due, "M2")
-        clock.advance_wall_ms(2 * HOUR)
-        async with desk(tmp_path, clock=clock) as k:
-            assert await bodies(k, 2) == [b"kept"]
-
-    run(test())
+async def test_a_recall_survives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = clock.wall_ms() + HOUR
+        await recall(k, await send(k, b"recalled", due, "M1"))
+        await send(k, b"kept", due, "M2")
+    clock.advance_wall_ms(2 * HOUR)
+    async with desk(tmp_path, clock=clock) as k:
+        assert await bodies(k, 2) == [b"kept"]
 
 
-def test_a_recall_waits_for_the_disk_where_sends_do(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path, with_store(tmp_path, flush_disk_type="SYNC_FLUSH")) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            handle = await send(k, b"recalled", due, "M1")
-            await send(k, b"kept", due, "M2")
-            before = k.node.store.log_end
-            assert (await recall(k, handle)).status.code == v2.OK
-            assert k.node.store.flushed_offset > before
-            k.advance(HOUR)
-            assert await bodies(k, 2) == [b"kept"]
-
-    run(test())
+async def test_a_recall_waits_for_the_disk_where_sends_do(tmp_path: Path) -> None:
+    async with desk(tmp_path, with_store(tmp_path, flush_disk_type="SYNC_FLUSH")) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        handle = await send(k, b"recalled", due, "M1")
+        await send(k, b"kept", due, "M2")
+        before = k.node.store.log_end
+        assert (await recall(k, handle)).status.code == v2.OK
+        assert k.node.store.flushed_offset > before
+        k.advance(HOUR)
+        assert await bodies(k, 2) == [b"kept"]
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            k.topic("Normal")
-            soon = k.node.clock.wall_ms() + HOUR
-            name = k.node.config.broker_name
-            good = RecallHandle(TOPIC, name, soon, "M").encode()
-            for handle, topic, code in (
-                ("nonsense", TOPIC, v2.BAD_REQUEST),
-                ("", TOPIC, v2.BAD_REQUEST),
-                (RecallHandle("Other", name, soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
-                (RecallHandle(TOPIC, "other", soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
-                (RecallHandle(TOPIC, name, soon + 10**12, "M").encode(), TOPIC, v2.BAD_REQUEST),
-                (RecallHandle(TOPIC, name, soon - 2 * HOUR, "M").encode(), TOPIC, 40401),
-                (good, "Normal", v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-                (good, "Nowhere", v2.TOPIC_NOT_FOUND),
-                (good, "a.b", v2.ILLEGAL_TOPIC),
-                (good, TIMER_TOPIC, v2.ILLEGAL_TOPIC),
-                (good, TOPIC, v2.OK),  # nobody sent it: the reference says OK as well
-            ):
-                assert (await recall(k, handle, topic)).status.code == code, (handle, topic)
-
-    run(test())
+async def test_what_is_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        k.topic("Normal")
+        soon = k.node.clock.wall_ms() + HOUR
+        name = k.node.config.broker_name
+        good = RecallHandle(TOPIC, name, soon, "M").encode()
+        for handle, topic, code in (
+            ("nonsense", TOPIC, v2.BAD_REQUEST),
+            ("", TOPIC, v2.BAD_REQUEST),
+            (RecallHandle("Other", name, soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
+            (RecallHandle(TOPIC, "other", soon, "M").encode(), TOPIC, v2.BAD_REQUEST),
+            (RecallHandle(TOPIC, name, soon + 10**12, "M").encode(), TOPIC, v2.BAD_REQUEST),
+            (RecallHandle(TOPIC, name, soon - 2 * HOUR, "M").encode(), TOPIC, 40401),
+            (good, "Normal", v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            (good, "Nowhere", v2.TOPIC_NOT_FOUND),
+            (good, "a.b", v2.ILLEGAL_TOPIC),
+            (good, TIMER_TOPIC, v2.ILLEGAL_TOPIC),
+            (good, TOPIC, v2.OK),  # nobody sent it: the reference says OK as well
+        ):
+            assert (await recall(k, handle, topic)).status.code == code, (handle, topic)
 
 
-def test_recalls_can_be_switched_off(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path, recall_message_enable=False) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
-            assert (await recall(k, handle)).status.code == v2.FORBIDDEN
-
-    run(test())
+async def test_recalls_can_be_switched_off(tmp_path: Path) -> None:
+    async with desk(tmp_path, recall_message_enable=False) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
+        assert (await recall(k, handle)).status.code == v2.FORBIDDEN
 
 
-def test_a_recall_in_the_log_was_answered_with_an_error_when_it_could_not_be_enqueued_yet(
+async def test_a_recall_in_the_log_was_answered_with_an_error_when_it_could_not_be_enqueued_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        chosen = with_store(tmp_path, flush_disk_type="SYNC_FLUSH")
-        async with desk(tmp_path, chosen) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            handle = await send(k, b"x", due, "A")
+    chosen = with_store(tmp_path, flush_disk_type="SYNC_FLUSH")
+    async with desk(tmp_path, chosen) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        handle = await send(k, b"x", due, "A")
 
-            def full(*_: object) -> bool:
-                raise DiskFullError("there is no room")
+        def full(*_: object) -> bool:
+            raise DiskFullError("there is no room")
 
-            with monkeypatch.context() as patched:
-                patched.setattr(TimerIntake, "enqueue", full)
-                request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
-                recalled = Recalls(k.node).recall(request, k.context())
-                assert isinstance(recalled, asyncio.Future)
-                assert (await recalled).status.code == v2.OK
-            k.advance(HOUR)
-            await until(lambda: k.node.timers.enqueue_lag == 0 and k.node.timers.dequeue_lag == 0)
-            await k.nothing(TOPIC, GROUP)
-
-    run(test())
+        with monkeypatch.context() as patched:
+            patched.setattr(TimerIntake, "enqueue", full)
+            request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
+            recalled = Recalls(k.node).recall(request, k.context())
+            assert isinstance(recalled, asyncio.Future)
+            assert (await recalled).status.code == v2.OK
+        k.advance(HOUR)
+        await until(lambda: k.node.timers.enqueue_lag == 0 and k.node.timers.dequeue_lag == 0)
+        await k.nothing(TOPIC, GROUP)

@@ -11,7 +11,7 @@ import pytest
 from cometmq.broker.messages.validation import polling_ms
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
-from cometmq.tests.broker.desk import desk, message, parse_received, run
+from cometmq.tests.broker.desk import desk, message, parse_received
 
 
 @pytest.mark.parametrize(
@@ -33,178 +33,149 @@ def test_polling_time(asked: int | None, remaining: int | None, timeout: int, he
     assert polling_ms(asked, remaining, timeout) == held
 
 
-def test_a_new_group_begins_at_the_first_message_and_gets_it_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=4)
-            await one.sent("t", *(b"%d" % n for n in range(40)))
-            first = await one.receive("t", "g")
-            assert first.code == v2.OK
-            assert len(first.messages) == 32
-            assert first.delivery_time is not None
-            rest = await one.receive("t", "g", batch=100)
-            assert len(rest.messages) == 8
-            assert sorted(first.bodies + rest.bodies) == sorted(b"%d" % n for n in range(40))
-            await one.nothing("t", "g")
-            assert one.node.pop.in_flight("t", "g", 0) == 10
-
-    run(body())
+async def test_a_new_group_begins_at_the_first_message_and_gets_it_at_once(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=4)
+        await one.sent("t", *(b"%d" % n for n in range(40)))
+        first = await one.receive("t", "g")
+        assert first.code == v2.OK
+        assert len(first.messages) == 32
+        assert first.delivery_time is not None
+        rest = await one.receive("t", "g", batch=100)
+        assert len(rest.messages) == 8
+        assert sorted(first.bodies + rest.bodies) == sorted(b"%d" % n for n in range(40))
+        await one.nothing("t", "g")
+        assert one.node.pop.in_flight("t", "g", 0) == 10
 
 
-def test_an_empty_poll_is_held_and_woken_by_the_first_message(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=8)
-            polls = [one.start_receive("t", "g") for _ in range(3)]
-            await asyncio.sleep(0.05)
-            assert one.node.pop.waiting == 3
-            assert not any(poll.done() for poll in polls)
-            await one.sent("t", b"a")
-            answer = parse_received(await polls[0])
-            assert answer.bodies == [b"a"]
-            # The oldest got it; the others wait on.
-            assert one.node.pop.waiting == 2
-            await one.sent("t", b"b", b"c")
-            assert parse_received(await polls[1]).bodies == [b"b"]
-            assert parse_received(await polls[2]).bodies == [b"c"]
-            assert one.node.pop.waiting == 0
-
-    run(body())
+async def test_an_empty_poll_is_held_and_woken_by_the_first_message(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=8)
+        polls = [one.start_receive("t", "g") for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert one.node.pop.waiting == 3
+        assert not any(poll.done() for poll in polls)
+        await one.sent("t", b"a")
+        answer = parse_received(await polls[0])
+        assert answer.bodies == [b"a"]
+        # The oldest got it; the others wait on.
+        assert one.node.pop.waiting == 2
+        await one.sent("t", b"b", b"c")
+        assert parse_received(await polls[1]).bodies == [b"b"]
+        assert parse_received(await polls[2]).bodies == [b"c"]
+        assert one.node.pop.waiting == 0
 
 
-def test_an_empty_poll_ends_before_the_deadline(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            ctx = one.context(remaining_ms=400)
-            answer = await one.receive("t", "g", ctx)
-            assert (answer.code, answer.messages) == (v2.MESSAGE_NOT_FOUND, [])
-            assert answer.delivery_time is not None
-            remaining = ctx.remaining_ms(one.node.clock.steady_ns())
-            assert remaining is not None and remaining > 0
-
-    run(body())
+async def test_an_empty_poll_ends_before_the_deadline(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        ctx = one.context(remaining_ms=400)
+        answer = await one.receive("t", "g", ctx)
+        assert (answer.code, answer.messages) == (v2.MESSAGE_NOT_FOUND, [])
+        assert answer.delivery_time is not None
+        remaining = ctx.remaining_ms(one.node.clock.steady_ns())
+        assert remaining is not None and remaining > 0
 
 
-def test_who_has_left_is_forgotten_and_takes_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            left = one.start_receive("t", "g")
-            stays = one.start_receive("t", "g")
-            left.cancel()
-            await one.sent("t", b"a")
-            assert parse_received(await stays).bodies == [b"a"]
-            await asyncio.sleep(0)
-            assert one.node.pop.waiting == 0
-
-    run(body())
+async def test_who_has_left_is_forgotten_and_takes_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        left = one.start_receive("t", "g")
+        stays = one.start_receive("t", "g")
+        left.cancel()
+        await one.sent("t", b"a")
+        assert parse_received(await stays).bodies == [b"a"]
+        await asyncio.sleep(0)
+        assert one.node.pop.waiting == 0
 
 
-def test_an_undelivered_answer_is_visible_again_after_a_second(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            ctx = one.context()
-            await one.receive("t", "g", ctx)
-            assert ctx.on_undelivered is not None
-            ctx.on_undelivered()
-            await one.nothing("t", "g")
-            one.advance(1_000)
-            assert (await one.receive("t", "g")).bodies == [b"a"]
-
-    run(body())
+async def test_an_undelivered_answer_is_visible_again_after_a_second(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        ctx = one.context()
+        await one.receive("t", "g", ctx)
+        assert ctx.on_undelivered is not None
+        ctx.on_undelivered()
+        await one.nothing("t", "g")
+        one.advance(1_000)
+        assert (await one.receive("t", "g")).bodies == [b"a"]
 
 
-def test_too_many_polls_are_refused(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, pop_polling_size=1) as one:
-            one.topic("t")
-            held = one.start_receive("t", "g")
-            refused = await one.receive("t", "g")
-            assert refused.code == v2.TOO_MANY_REQUESTS
-            assert refused.delivery_time is not None
-            assert not held.done()
-
-    run(body())
+async def test_too_many_polls_are_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path, pop_polling_size=1) as one:
+        one.topic("t")
+        held = one.start_receive("t", "g")
+        refused = await one.receive("t", "g")
+        assert refused.code == v2.TOO_MANY_REQUESTS
+        assert refused.delivery_time is not None
+        assert not held.done()
 
 
-def test_the_polls_of_a_client_that_says_good_bye_end_now(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            gone = one.start_receive("t", "g", one.context("gone@1"))
-            stays = one.start_receive("t", "g", one.context("stays@1"))
-            one.node.pop.on_client_gone("gone@1")
-            assert parse_received(await gone).code == v2.MESSAGE_NOT_FOUND
-            assert not stays.done()
-
-    run(body())
+async def test_the_polls_of_a_client_that_says_good_bye_end_now(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        gone = one.start_receive("t", "g", one.context("gone@1"))
+        stays = one.start_receive("t", "g", one.context("stays@1"))
+        one.node.pop.on_client_gone("gone@1")
+        assert parse_received(await gone).code == v2.MESSAGE_NOT_FOUND
+        assert not stays.done()
 
 
-def test_tags_are_compared_literally_and_others_count_as_consumed(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            # "Aa" and "BB" have the same hash.
-            for n, tag in enumerate(("Aa", "BB", "x", "")):
-                answer = await one.send(message("t", b"%d" % n, tag=tag))
-                assert answer.status.code == v2.OK
-            await one.dispatched()
-            got = await one.receive("t", "g", tag=" Aa || x ")
-            assert got.bodies == [b"0", b"2"]
-            assert one.ack("t", "g", *got.handles).status.code == v2.OK
-            assert one.node.offsets.get("t", "g", 0) == 4
-            await one.nothing("t", "g", tag="BB")
-
-    run(body())
+async def test_tags_are_compared_literally_and_others_count_as_consumed(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        # "Aa" and "BB" have the same hash.
+        for n, tag in enumerate(("Aa", "BB", "x", "")):
+            answer = await one.send(message("t", b"%d" % n, tag=tag))
+            assert answer.status.code == v2.OK
+        await one.dispatched()
+        got = await one.receive("t", "g", tag=" Aa || x ")
+        assert got.bodies == [b"0", b"2"]
+        assert one.ack("t", "g", *got.handles).status.code == v2.OK
+        assert one.node.offsets.get("t", "g", 0) == 4
+        await one.nothing("t", "g", tag="BB")
 
 
-def test_a_filter_that_drops_everything_moves_on_without_holding_the_loop(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            for _ in range(80):
-                batch = [message("t", b"x", tag="no") for _ in range(250)]
-                assert (await one.send(*batch)).status.code == v2.OK
-            await one.dispatched()
-            poll = one.start_receive("t", "g", tag="yes")
-            async with asyncio.timeout(10):
-                while one.node.offsets.get("t", "g", 0) != 20_000:  # noqa: ASYNC110 - a turn a look
-                    await asyncio.sleep(0)
-            assert not poll.done()
-            await one.sent("t", b"y", tag="yes")
-            assert parse_received(await poll).bodies == [b"y"]
-
-    run(body())
-
-
-def test_in_flight_messages_are_bounded(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, pop_inflight_message_threshold=3) as one:
-            one.topic("t")
-            await one.sent("t", *(b"%d" % n for n in range(5)))
-            got = await one.receive("t", "g")
-            assert len(got.messages) == 3
-            poll = one.start_receive("t", "g")
-            assert not poll.done()
-            one.ack("t", "g", got.handles[0])
-            assert len(parse_received(await poll).messages) == 1
-
-    run(body())
+async def test_a_filter_that_drops_everything_moves_on_without_holding_the_loop(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        for _ in range(80):
+            batch = [message("t", b"x", tag="no") for _ in range(250)]
+            assert (await one.send(*batch)).status.code == v2.OK
+        await one.dispatched()
+        poll = one.start_receive("t", "g", tag="yes")
+        async with asyncio.timeout(10):
+            while one.node.offsets.get("t", "g", 0) != 20_000:  # noqa: ASYNC110 - a turn a look
+                await asyncio.sleep(0)
+        assert not poll.done()
+        await one.sent("t", b"y", tag="yes")
+        assert parse_received(await poll).bodies == [b"y"]
 
 
-def test_answers_are_bounded_in_bytes_but_never_empty_for_a_large_message(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            large = bytes(600_000)
-            await one.sent("t", large, large + b"1", large + b"2")
-            assert len((await one.receive("t", "g")).messages) == 2
-            assert len((await one.receive("t", "g")).messages) == 1
+async def test_in_flight_messages_are_bounded(tmp_path: Path) -> None:
+    async with desk(tmp_path, pop_inflight_message_threshold=3) as one:
+        one.topic("t")
+        await one.sent("t", *(b"%d" % n for n in range(5)))
+        got = await one.receive("t", "g")
+        assert len(got.messages) == 3
+        poll = one.start_receive("t", "g")
+        assert not poll.done()
+        one.ack("t", "g", got.handles[0])
+        assert len(parse_received(await poll).messages) == 1
 
-    run(body())
+
+async def test_answers_are_bounded_in_bytes_but_never_empty_for_a_large_message(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        large = bytes(600_000)
+        await one.sent("t", large, large + b"1", large + b"2")
+        assert len((await one.receive("t", "g")).messages) == 2
+        assert len((await one.receive("t", "g")).messages) == 1
 
 
 BAD = [
@@ -215,44 +186,35 @@ BAD = [
 
 
 @pytest.mark.parametrize(("fields", "code"), BAD)
-def test_bad_values_are_refused(tmp_path: Path, fields: dict[str, Any], code: int) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            answer = await one.receive("t", "g", **fields)
-            assert answer.code == code
-            assert answer.delivery_time is not None
-
-    run(body())
+async def test_bad_values_are_refused(tmp_path: Path, fields: dict[str, Any], code: int) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        answer = await one.receive("t", "g", **fields)
+        assert answer.code == code
+        assert answer.delivery_time is not None
 
 
-def test_bad_names_filters_and_clients_are_refused(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            assert (await one.receive("rmq_sys_x", "g")).code == v2.ILLEGAL_TOPIC
-            assert (await one.receive("no.such", "g")).code == v2.ILLEGAL_TOPIC
-            assert (await one.receive("unknown", "g")).code == v2.TOPIC_NOT_FOUND
-            assert (await one.receive("t", "a b")).code == v2.ILLEGAL_CONSUMER_GROUP
-            assert (await one.receive("t", "CID_RMQ_SYS_x")).code == v2.ILLEGAL_CONSUMER_GROUP
-            nobody = await one.receive("t", "g", one.context(client_id=""))
-            assert nobody.code == v2.CLIENT_ID_REQUIRED
-            for text in ("", "a >"):
-                request = one.receive_request("t", "g")
-                request.filter_expression.type = v2.SQL
-                request.filter_expression.expression = text
-                with pytest.raises(WireError) as caught:
-                    one.node.pop.receive(request, one.context())
-                assert caught.value.code == v2.ILLEGAL_FILTER_EXPRESSION
-
-    run(body())
+async def test_bad_names_filters_and_clients_are_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        assert (await one.receive("rmq_sys_x", "g")).code == v2.ILLEGAL_TOPIC
+        assert (await one.receive("no.such", "g")).code == v2.ILLEGAL_TOPIC
+        assert (await one.receive("unknown", "g")).code == v2.TOPIC_NOT_FOUND
+        assert (await one.receive("t", "a b")).code == v2.ILLEGAL_CONSUMER_GROUP
+        assert (await one.receive("t", "CID_RMQ_SYS_x")).code == v2.ILLEGAL_CONSUMER_GROUP
+        nobody = await one.receive("t", "g", one.context(client_id=""))
+        assert nobody.code == v2.CLIENT_ID_REQUIRED
+        for text in ("", "a >"):
+            request = one.receive_request("t", "g")
+            request.filter_expression.type = v2.SQL
+            request.filter_expression.expression = text
+            with pytest.raises(WireError) as caught:
+                one.node.pop.receive(request, one.context())
+            assert caught.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
 
-def test_stopping_answers_every_poll(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            poll = one.start_receive("t", "g")
-        assert parse_received(await poll).code == v2.MESSAGE_NOT_FOUND
-
-    run(body())
+async def test_stopping_answers_every_poll(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        poll = one.start_receive("t", "g")
+    assert parse_received(await poll).code == v2.MESSAGE_NOT_FOUND

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import Desk, desk, message, parse_received, run
+from cometmq.tests.broker.desk import Desk, desk, message, parse_received
 
 
 async def copied(one: Desk, topic: str, messages: int) -> None:
@@ -17,250 +17,212 @@ async def copied(one: Desk, topic: str, messages: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_message_comes_back_when_its_time_is_over_and_never_early(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            first = await one.receive("t", "g", invisible_ms=10_000)
-            assert first.attempts == [1]
-            poll = one.start_receive("t", "g")
-            one.advance(9_000)
-            await asyncio.sleep(0.05)
-            assert not poll.done()
-            one.advance(1_000)
-            again = parse_received(await poll)
-            assert (again.bodies, again.attempts) == ([b"a"], [2])
-            assert again.handles != first.handles
-            assert one.node.counters.received["t", "g", True].messages == 1
-
-    run(body())
+async def test_a_message_comes_back_when_its_time_is_over_and_never_early(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        first = await one.receive("t", "g", invisible_ms=10_000)
+        assert first.attempts == [1]
+        poll = one.start_receive("t", "g")
+        one.advance(9_000)
+        await asyncio.sleep(0.05)
+        assert not poll.done()
+        one.advance(1_000)
+        again = parse_received(await poll)
+        assert (again.bodies, again.attempts) == ([b"a"], [2])
+        assert again.handles != first.handles
+        assert one.node.counters.received["t", "g", True].messages == 1
 
 
-def test_a_waiter_is_woken_by_the_expiry_itself(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            got = await one.receive("t", "g")
-            assert one.change("t", "g", got.handles[0], 60).status.code == v2.OK
-            before_ms = one.node.clock.wall_ms()
-            assert (await one.receive("t", "g")).bodies == [b"a"]
-            assert one.node.clock.wall_ms() - before_ms >= 55
-
-    run(body())
+async def test_a_waiter_is_woken_by_the_expiry_itself(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        got = await one.receive("t", "g")
+        assert one.change("t", "g", got.handles[0], 60).status.code == v2.OK
+        before_ms = one.node.clock.wall_ms()
+        assert (await one.receive("t", "g")).bodies == [b"a"]
+        assert one.node.clock.wall_ms() - before_ms >= 55
 
 
 @pytest.mark.parametrize(
     ("percent", "bodies"), [(0, [b"b", b"c", b"a"]), (100, [b"a", b"b", b"c"])]
 )
-def test_retries_come_before_or_behind_new_messages(
+async def test_retries_come_before_or_behind_new_messages(
     tmp_path: Path, percent: int, bodies: list[bytes]
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, pop_from_retry_probability=percent) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
-            one.advance(30_000)
-            await copied(one, "%RETRY%g_t", 1)
-            assert (await one.receive("t", "g")).bodies == bodies
-
-    run(body())
+    async with desk(tmp_path, pop_from_retry_probability=percent) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
+        one.advance(30_000)
+        await copied(one, "%RETRY%g_t", 1)
+        assert (await one.receive("t", "g")).bodies == bodies
 
 
-def test_a_push_consumer_keeps_its_messages_while_it_is_alive(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            got = await one.receive("t", "g", auto_renew=True)
-            assert got.messages[0].system_properties.invisible_duration.seconds == 60
-            for _ in range(10):
-                one.advance(61_000)
-                await one.nothing("t", "g")
-            # Its original handle works all the time.
-            assert one.ack("t", "g", got.handles[0]).status.code == v2.OK
-            await one.sent("t", b"b")
-            await one.receive("t", "g", auto_renew=True)
-            one.node.pop.on_client_gone("c@1")
-            one.advance(1_000)
-            assert (await one.receive("t", "g")).bodies == [b"b"]
-
-    run(body())
+async def test_a_push_consumer_keeps_its_messages_while_it_is_alive(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        got = await one.receive("t", "g", auto_renew=True)
+        assert got.messages[0].system_properties.invisible_duration.seconds == 60
+        for _ in range(10):
+            one.advance(61_000)
+            await one.nothing("t", "g")
+        # Its original handle works all the time.
+        assert one.ack("t", "g", got.handles[0]).status.code == v2.OK
+        await one.sent("t", b"b")
+        await one.receive("t", "g", auto_renew=True)
+        one.node.pop.on_client_gone("c@1")
+        one.advance(1_000)
+        assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-def test_fifo_groups_lock_their_queues(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=2, message_type=v2.FIFO)
-            one.group("g", orderly=True)
-            await one.sent("t", b"a", b"b", b"c", message_group="order-1")
-            first = await one.receive("t", "g", batch=2)
-            assert first.bodies == [b"a", b"b"]
-            poll = one.start_receive("t", "g")
-            one.ack("t", "g", first.handles[1])
-            await asyncio.sleep(0.02)
-            assert not poll.done()
-            one.ack("t", "g", first.handles[0])
-            # The unlocked queue wakes the waiter.
-            assert parse_received(await poll).bodies == [b"c"]
-
-    run(body())
+async def test_fifo_groups_lock_their_queues(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=2, message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        await one.sent("t", b"a", b"b", b"c", message_group="order-1")
+        first = await one.receive("t", "g", batch=2)
+        assert first.bodies == [b"a", b"b"]
+        poll = one.start_receive("t", "g")
+        one.ack("t", "g", first.handles[1])
+        await asyncio.sleep(0.02)
+        assert not poll.done()
+        one.ack("t", "g", first.handles[0])
+        # The unlocked queue wakes the waiter.
+        assert parse_received(await poll).bodies == [b"c"]
 
 
-def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_repeats_it_at_once(
+async def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_repeats_it_at_once(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=True)
-            await one.sent("t", b"a", b"b", b"c", message_group="order-1")
-            first = await one.receive("t", "g", batch=3, attempt_id="x")
-            again = await one.receive("t", "g", batch=3, attempt_id="x")
-            assert (again.bodies, again.attempts) == ([b"a", b"b", b"c"], [1, 1, 1])
-            # The first answer's handles are of no use and say so only when they have expired.
-            assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
-            assert one.node.offsets.get("t", "g", 0) == 0
-            one.ack("t", "g", *again.handles[1:])
-            one.advance(30_000)
-            third = await one.receive("t", "g", batch=3, attempt_id="y")
-            assert (third.bodies, third.attempts) == ([b"a", b"b", b"c"], [2, 2, 2])
-            assert one.ack("t", "g", first.handles[0]).entries[0].status.code == (
-                v2.INVALID_RECEIPT_HANDLE
-            )
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=True)
+        await one.sent("t", b"a", b"b", b"c", message_group="order-1")
+        first = await one.receive("t", "g", batch=3, attempt_id="x")
+        again = await one.receive("t", "g", batch=3, attempt_id="x")
+        assert (again.bodies, again.attempts) == ([b"a", b"b", b"c"], [1, 1, 1])
+        # The first answer's handles are of no use and say so only when they have expired.
+        assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
+        assert one.node.offsets.get("t", "g", 0) == 0
+        one.ack("t", "g", *again.handles[1:])
+        one.advance(30_000)
+        third = await one.receive("t", "g", batch=3, attempt_id="y")
+        assert (third.bodies, third.attempts) == ([b"a", b"b", b"c"], [2, 2, 2])
+        assert one.ack("t", "g", first.handles[0]).entries[0].status.code == (
+            v2.INVALID_RECEIPT_HANDLE
+        )
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_used_up_messages_go_to_the_dead_letters(tmp_path: Path, orderly: bool) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.FIFO)
-            one.group("g", orderly=orderly, max_attempts=2)
-            answer = await one.send(
-                message("t", b"poison", "ID-1", message_group="k", tag="x", properties={"a": "1"})
-            )
-            assert answer.status.code == v2.OK
-            await one.dispatched()
-            for attempt in (1, 2):
-                got = await one.receive("t", "g", invisible_ms=10_000)
-                assert got.attempts == [attempt]
-                one.advance(10_000)
-            await one.nothing("t", "g")
-            await one.dispatched()
-            dead = (await one.receive("%DLQ%g", "other")).messages[0]
-            assert dead.body == b"poison"
-            assert dict(dead.user_properties) == {"a": "1"}
-            system = dead.system_properties
-            assert (system.message_id, system.tag) == ("ID-1", "x")
-            assert system.dead_letter_queue.topic == "t"
-            assert system.dead_letter_queue.message_id == "ID-1"
-            assert one.node.offsets.get("t", "g", 0) == 1
-
-    run(body())
+async def test_used_up_messages_go_to_the_dead_letters(tmp_path: Path, orderly: bool) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.FIFO)
+        one.group("g", orderly=orderly, max_attempts=2)
+        answer = await one.send(
+            message("t", b"poison", "ID-1", message_group="k", tag="x", properties={"a": "1"})
+        )
+        assert answer.status.code == v2.OK
+        await one.dispatched()
+        for attempt in (1, 2):
+            got = await one.receive("t", "g", invisible_ms=10_000)
+            assert got.attempts == [attempt]
+            one.advance(10_000)
+        await one.nothing("t", "g")
+        await one.dispatched()
+        dead = (await one.receive("%DLQ%g", "other")).messages[0]
+        assert dead.body == b"poison"
+        assert dict(dead.user_properties) == {"a": "1"}
+        system = dead.system_properties
+        assert (system.message_id, system.tag) == ("ID-1", "x")
+        assert system.dead_letter_queue.topic == "t"
+        assert system.dead_letter_queue.message_id == "ID-1"
+        assert one.node.offsets.get("t", "g", 0) == 1
 
 
-def test_a_group_that_becomes_ordered_goes_on_at_its_offset(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            got = await one.receive("t", "g")
-            one.ack("t", "g", got.handles[0])
-            one.group("g", orderly=True)
-            again = await one.receive("t", "g", batch=1)
-            assert again.bodies == [b"b"]
-            assert again.handles[0].split(" ")[3] == "999"
-            await one.nothing("t", "g")
-
-    run(body())
+async def test_a_group_that_becomes_ordered_goes_on_at_its_offset(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        got = await one.receive("t", "g")
+        one.ack("t", "g", got.handles[0])
+        one.group("g", orderly=True)
+        again = await one.receive("t", "g", batch=1)
+        assert again.bodies == [b"b"]
+        assert again.handles[0].split(" ")[3] == "999"
+        await one.nothing("t", "g")
 
 
-def test_a_restart_keeps_what_is_in_flight_and_the_handles_that_clients_hold(
+async def test_a_restart_keeps_what_is_in_flight_and_the_handles_that_clients_hold(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            got = await one.receive("t", "g")
-            one.ack("t", "g", got.handles[0])
-            await one.live.server.stop(1.0)
-        async with desk(tmp_path) as one:
-            assert one.ack("t", "g", got.handles[2]).status.code == v2.OK
-            await one.nothing("t", "g")
-            assert one.node.pop.in_flight("t", "g", 0) == 1
-            poll = one.start_receive("t", "g")
-            one.advance(30_000)
-            again = parse_received(await poll)
-            assert (again.bodies, again.attempts) == ([b"b"], [2])
-            late = one.ack("t", "g", got.handles[1])
-            assert late.status.code == v2.INVALID_RECEIPT_HANDLE
-            assert one.node.offsets.get("t", "g", 0) == 3
-            assert one.ack("t", "g", again.handles[0]).status.code == v2.OK
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        got = await one.receive("t", "g")
+        one.ack("t", "g", got.handles[0])
+        await one.live.server.stop(1.0)
+    async with desk(tmp_path) as one:
+        assert one.ack("t", "g", got.handles[2]).status.code == v2.OK
+        await one.nothing("t", "g")
+        assert one.node.pop.in_flight("t", "g", 0) == 1
+        poll = one.start_receive("t", "g")
+        one.advance(30_000)
+        again = parse_received(await poll)
+        assert (again.bodies, again.attempts) == ([b"b"], [2])
+        late = one.ack("t", "g", got.handles[1])
+        assert late.status.code == v2.INVALID_RECEIPT_HANDLE
+        assert one.node.offsets.get("t", "g", 0) == 3
+        assert one.ack("t", "g", again.handles[0]).status.code == v2.OK
 
 
-def test_an_offset_beyond_the_log_hides_no_new_message(tmp_path: Path) -> None:
+async def test_an_offset_beyond_the_log_hides_no_new_message(tmp_path: Path) -> None:
     """A power loss may take the end of the log and leave the offsets file."""
-
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            one.node.offsets.commit("t", "g", 0, 100)
-            await one.nothing("t", "g")
-            await one.sent("t", b"b")
-            assert (await one.receive("t", "g")).bodies == [b"b"]
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        one.node.offsets.commit("t", "g", 0, 100)
+        await one.nothing("t", "g")
+        await one.sent("t", b"b")
+        assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-def test_a_group_that_becomes_ordered_gets_what_the_offset_has_passed(tmp_path: Path) -> None:
+async def test_a_group_that_becomes_ordered_gets_what_the_offset_has_passed(tmp_path: Path) -> None:
     """With a journal the consumer offset runs ahead of what is in flight; in order it may not."""
-
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            got = await one.receive("t", "g")
-            one.ack("t", "g", got.handles[0])
-            one.advance(5_000)
-            async with asyncio.timeout(10):
-                while one.node.offsets.get("t", "g", 0) != 3:  # noqa: ASYNC110 - a turn a look
-                    await asyncio.sleep(0.01)
-            one.group("g", orderly=True)
-            assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
-            one.group("g")
-            # Back again: the lock is gone, and so is what the journal knew.
-            assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        got = await one.receive("t", "g")
+        one.ack("t", "g", got.handles[0])
+        one.advance(5_000)
+        async with asyncio.timeout(10):
+            while one.node.offsets.get("t", "g", 0) != 3:  # noqa: ASYNC110 - a turn a look
+                await asyncio.sleep(0.01)
+        one.group("g", orderly=True)
+        assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
+        one.group("g")
+        # Back again: the lock is gone, and so is what the journal knew.
+        assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
 
 
-def test_a_reset_forgets_what_is_in_flight_for_good(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b", b"c")
-            await one.receive("t", "g")
-            one.node.offsets.commit("t", "g", 0, 2)
-            one.node.pop.rewind("t", "g", 0, 2)
-            assert one.node.pop.in_flight("t", "g", 0) == 0
-            assert (await one.receive("t", "g")).bodies == [b"c"]
-            one.advance(30_000)
-            await copied(one, "%RETRY%g_t", 1)
-            assert (await one.receive("t", "g")).bodies == [b"c"]
-            one.node.offsets.commit("%RETRY%g_t", "g", 0, 1)
-            one.node.pop.rewind("%RETRY%g_t", "g", 0, 1)
-            assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 0
-            await one.live.server.stop(1.0)
-        async with desk(tmp_path) as one:
-            one.advance(120_000)
-            await one.nothing("t", "g")
-
-    run(body())
+async def test_a_reset_forgets_what_is_in_flight_for_good(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b", b"c")
+        await one.receive("t", "g")
+        one.node.offsets.commit("t", "g", 0, 2)
+        one.node.pop.rewind("t", "g", 0, 2)
+        assert one.node.pop.in_flight("t", "g", 0) == 0
+        assert (await one.receive("t", "g")).bodies == [b"c"]
+        one.advance(30_000)
+        await copied(one, "%RETRY%g_t", 1)
+        assert (await one.receive("t", "g")).bodies == [b"c"]
+        one.node.offsets.commit("%RETRY%g_t", "g", 0, 1)
+        one.node.pop.rewind("%RETRY%g_t", "g", 0, 1)
+        assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 0
+        await one.live.server.stop(1.0)
+    async with desk(tmp_path) as one:
+        one.advance(120_000)
+        await one.nothing("t", "g")

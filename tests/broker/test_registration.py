@@ -18,7 +18,6 @@ from cometmq.tests.broker.live import (
     settings,
     until,
 )
-from cometmq.tests.broker.test_server import run
 from cometmq.tests.harness.wire import Wire
 
 
@@ -57,51 +56,42 @@ async def until_known(port: int, topic: str) -> None:
     raise AssertionError(f"{topic} is not known at {port}")
 
 
-def test_a_missing_nameserver_delays_nobody_and_is_found_later(tmp_path: Path) -> None:
-    async def body() -> None:
-        missing = free_port()
-        async with nameserver() as there:
-            both = f"{there};127.0.0.1:{missing}"
-            async with running(settings(tmp_path, namesrv_addr=both)) as live:
-                async with live.client() as wire:
-                    await create_topic(wire, "t", queues=1)
-                await until_known(int(there.rpartition(":")[2]), "t")
-                late = await start_nameserver(missing)
-                await until_known(missing, "t")
-                await late.stop(0.1)
-
-    run(body())
+async def test_a_missing_nameserver_delays_nobody_and_is_found_later(tmp_path: Path) -> None:
+    missing = free_port()
+    async with nameserver() as there:
+        both = f"{there};127.0.0.1:{missing}"
+        async with running(settings(tmp_path, namesrv_addr=both)) as live:
+            async with live.client() as wire:
+                await create_topic(wire, "t", queues=1)
+            await until_known(int(there.rpartition(":")[2]), "t")
+            late = await start_nameserver(missing)
+            await until_known(missing, "t")
+            await late.stop(0.1)
 
 
-def test_a_nameserver_that_restarts_gets_the_whole_table_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        port = free_port()
-        first = await start_nameserver(port)
-        chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
-        async with running(chosen) as live, live.client() as wire:
-            for number in range(3):
-                await create_topic(wire, f"t{number}", queues=1)
-            await until_known(port, "t2")
-            await until(lambda: "t2" in live.node.cluster.own().topics)
-            await first.stop(0.1)
-            assert (await route(wire, "t0")).status.code == v2.OK
-            second = await start_nameserver(port)
-            await until_known(port, "t0")
-            assert await known_at(port, "t2")
-            await second.stop(0.1)
-
-    run(body())
+async def test_a_nameserver_that_restarts_gets_the_whole_table_again(tmp_path: Path) -> None:
+    port = free_port()
+    first = await start_nameserver(port)
+    chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
+    async with running(chosen) as live, live.client() as wire:
+        for number in range(3):
+            await create_topic(wire, f"t{number}", queues=1)
+        await until_known(port, "t2")
+        await until(lambda: "t2" in live.node.cluster.own().topics)
+        await first.stop(0.1)
+        assert (await route(wire, "t0")).status.code == v2.OK
+        second = await start_nameserver(port)
+        await until_known(port, "t0")
+        assert await known_at(port, "t2")
+        await second.stop(0.1)
 
 
-def test_a_wrong_token_is_refused_and_the_broker_serves_on(tmp_path: Path) -> None:
-    async def body() -> None:
-        port = free_port()
-        server = await start_nameserver(port, token="secret")
-        chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
-        async with running(chosen) as live, live.client() as wire:
-            assert (await create_topic(wire, "t", queues=1)).code == v2.OK
-            assert (await route(wire, "t")).status.code == v2.OK
-            assert not await known_at(port, "t")
-        await server.stop(0.1)
-
-    run(body())
+async def test_a_wrong_token_is_refused_and_the_broker_serves_on(tmp_path: Path) -> None:
+    port = free_port()
+    server = await start_nameserver(port, token="secret")
+    chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
+    async with running(chosen) as live, live.client() as wire:
+        assert (await create_topic(wire, "t", queues=1)).code == v2.OK
+        assert (await route(wire, "t")).status.code == v2.OK
+        assert not await known_at(port, "t")
+    await server.stop(0.1)

@@ -55,29 +55,26 @@ def segments(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in (directory / "commitlog").iterdir())
 
 
-def test_queues_of_a_deleted_topic_go_with_its_last_message(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
-            for name in ("gone", "kept", "t"):
-                one.topic(name)
-            await fill(one, 3, "gone")
-            await fill(one, 3, "kept")
-            end = one.node.store.log_end
-            one.node.meta_log.delete_topic("gone")
-            await fill(one, 60, "t")
-            await until(lambda: one.node.store.log_start > end)
-            await until(lambda: ("gone", 0) not in one.node.store.queues())
-            assert not (tmp_path / "consumequeue/gone").exists()
-            assert one.node.store.max_offset("kept", 0) == 3
-            one.topic("gone")
-            assert one.node.metadata.topics["gone"].first_offsets == {}
-            await one.sent("gone", b"new")
-            assert one.node.store.max_offset("gone", 0) == 1
-        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
-            one.group("g")
-            assert (await one.receive("gone", "g")).bodies == [b"new"]
-
-    run(body())
+async def test_queues_of_a_deleted_topic_go_with_its_last_message(tmp_path: Path) -> None:
+    async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+        for name in ("gone", "kept", "t"):
+            one.topic(name)
+        await fill(one, 3, "gone")
+        await fill(one, 3, "kept")
+        end = one.node.store.log_end
+        one.node.meta_log.delete_topic("gone")
+        await fill(one, 60, "t")
+        await until(lambda: one.node.store.log_start > end)
+        await until(lambda: ("gone", 0) not in one.node.store.queues())
+        assert not (tmp_path / "consumequeue/gone").exists()
+        assert one.node.store.max_offset("kept", 0) == 3
+        one.topic("gone")
+        assert one.node.metadata.topics["gone"].first_offsets == {}
+        await one.sent("gone", b"new")
+        assert one.node.store.max_offset("gone", 0) == 1
+    async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+        one.group("g")
+        assert (await one.receive("gone", "g")).bodies == [b"new"]
 
 
 async def fill(one: Desk, count: int = 60, topic: str = "t") -> None:
@@ -123,92 +120,80 @@ def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(tmp_pa
     run(body())
 
 
-def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
-            one.topic("t", queues=3)
-            one.group("g", max_attempts=5)
-            await fill(one)
-            await until(one_segment(one.live))
-            assert one.node.store.log_start > 0
-        for name in ("topics.json", "subscriptionGroup.json"):
-            (tmp_path / "config" / name).unlink()  # the log alone shall know
-        async with desk(tmp_path, tiny(settings(tmp_path))) as one:
-            topic, group = one.node.metadata.topic("t"), one.node.metadata.group("g")
-            assert topic is not None
-            assert topic.write_queues == 3
-            assert group is not None
-            assert group.max_attempts == 5
+async def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+        one.topic("t", queues=3)
+        one.group("g", max_attempts=5)
+        await fill(one)
+        await until(one_segment(one.live))
+        assert one.node.store.log_start > 0
+    for name in ("topics.json", "subscriptionGroup.json"):
+        (tmp_path / "config" / name).unlink()  # the log alone shall know
+    async with desk(tmp_path, tiny(settings(tmp_path))) as one:
+        topic, group = one.node.metadata.topic("t"), one.node.metadata.group("g")
+        assert topic is not None
+        assert topic.write_queues == 3
+        assert group is not None
+        assert group.max_attempts == 5
 
-    run(body())
+
+async def test_a_test_that_moves_the_clock_deletes_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=72)) as one:
+        one.topic("t")
+        await fill(one)
+        one.advance(100 * 24 * 3_600_000)
+        one.node.keeper.tick()
+        await asyncio.sleep(0.3)
+        assert one.node.store.log_start == 0
 
 
-def test_a_test_that_moves_the_clock_deletes_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=72)) as one:
+async def test_a_slave_reads_on_while_its_master_deletes(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path / "m"))
+    async with desk(tmp_path / "m", chosen) as one:
+        slave = tiny(follower_of(one.live.bound, tmp_path / "s"), file_reserved_time=1000)
+        async with running(slave) as follower:
             one.topic("t")
-            await fill(one)
-            one.advance(100 * 24 * 3_600_000)
-            one.node.keeper.tick()
-            await asyncio.sleep(0.3)
-            assert one.node.store.log_start == 0
+            for _ in range(5):
+                await fill(one)
+                await until(one_segment(one.live))
+            end = one.node.store.log_end
+            await until(lambda: follower.node.store.log_end == end)
+            assert follower.node.store.log_start == 0, "each replica deletes for itself"
+            assert follower.node.replication.refused is None
+            await until(lambda: follower.node.store.max_offset("t", 0) == 300)
+        # The slave was away for long: its next byte is gone. It is told so in one sentence.
+        await fill(one)
+        await until(one_segment(one.live))
+        async with running(slave) as follower:
+            await until(lambda: follower.node.replication.refused)
+            said = follower.node.replication.refused
+            assert said is not None
+            assert said.startswith("BELOW_LOG_START: the follower's log ends at ")
+            assert "copy everything again" in said
+        # An empty one gets the oldest there is.
+        empty = tiny(follower_of(one.live.bound, tmp_path / "e"), file_reserved_time=1000)
+        async with running(empty) as follower:
+            await until(lambda: follower.node.store.log_end == one.node.store.log_end)
+            assert follower.node.store.log_start > end
+            await until(
+                lambda: follower.node.store.min_offset("t", 0) == one.node.store.min_offset("t", 0)
+            )
 
-    run(body())
 
-
-def test_a_slave_reads_on_while_its_master_deletes(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path / "m"))
-        async with desk(tmp_path / "m", chosen) as one:
-            slave = tiny(follower_of(one.live.bound, tmp_path / "s"), file_reserved_time=1000)
+async def test_a_slave_may_have_deleted_more_than_its_master(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path / "m"), file_reserved_time=1000)
+    async with desk(tmp_path / "m", chosen) as one:
+        slave = tiny(follower_of(one.live.bound, tmp_path / "s"))
+        for _ in range(2):  # the second time it says hello with its start above the master's
             async with running(slave) as follower:
                 one.topic("t")
-                for _ in range(5):
-                    await fill(one)
-                    await until(one_segment(one.live))
-                end = one.node.store.log_end
-                await until(lambda: follower.node.store.log_end == end)
-                assert follower.node.store.log_start == 0, "each replica deletes for itself"
-                assert follower.node.replication.refused is None
-                await until(lambda: follower.node.store.max_offset("t", 0) == 300)
-            # The slave was away for long: its next byte is gone. It is told so in one sentence.
-            await fill(one)
-            await until(one_segment(one.live))
-            async with running(slave) as follower:
-                await until(lambda: follower.node.replication.refused)
-                said = follower.node.replication.refused
-                assert said is not None
-                assert said.startswith("BELOW_LOG_START: the follower's log ends at ")
-                assert "copy everything again" in said
-            # An empty one gets the oldest there is.
-            empty = tiny(follower_of(one.live.bound, tmp_path / "e"), file_reserved_time=1000)
-            async with running(empty) as follower:
+                await fill(one)
                 await until(lambda: follower.node.store.log_end == one.node.store.log_end)
-                assert follower.node.store.log_start > end
-                await until(
-                    lambda: (
-                        follower.node.store.min_offset("t", 0) == one.node.store.min_offset("t", 0)
-                    )
-                )
-
-    run(body())
-
-
-def test_a_slave_may_have_deleted_more_than_its_master(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path / "m"), file_reserved_time=1000)
-        async with desk(tmp_path / "m", chosen) as one:
-            slave = tiny(follower_of(one.live.bound, tmp_path / "s"))
-            for _ in range(2):  # the second time it says hello with its start above the master's
-                async with running(slave) as follower:
-                    one.topic("t")
-                    await fill(one)
-                    await until(lambda: follower.node.store.log_end == one.node.store.log_end)
-                    await until(one_segment(follower))
-                    assert follower.node.replication.refused is None
-            assert one.node.store.log_start == 0
-
-    run(body())
+                await until(one_segment(follower))
+                assert follower.node.replication.refused is None
+        assert one.node.store.log_start == 0
 
 
 async def mark(wire: Wire, offset: int) -> v1.SetArchiveWatermarkResponse:
@@ -219,33 +204,30 @@ async def mark(wire: Wire, offset: int) -> v1.SetArchiveWatermarkResponse:
     return answer
 
 
-def test_the_archive_gate_over_the_wire(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path / "m"), archive_gate=True)
-        async with desk(tmp_path / "m", chosen) as one, one.live.client() as wire:
-            slave = tiny(follower_of(one.live.bound, tmp_path / "s"), archive_gate=True)
-            async with running(slave) as follower:
-                one.topic("t")
-                await fill(one)
-                await until(lambda: follower.node.store.log_end == one.node.store.log_end)
-                await asyncio.sleep(0.3)
-                assert one.node.store.log_start == 0
-                refused = await mark(wire, 1 << 40)
-                assert refused.code == v2.BAD_REQUEST
-                assert "above the log's end" in refused.message
-                answer = await mark(wire, 2 * SEGMENT + 7)
-                assert (answer.code, answer.gate) == (v2.OK, True)
-                await until(lambda: one.node.store.log_start == 2 * SEGMENT)
-                await until(lambda: follower.node.store.log_start == 2 * SEGMENT)
-        async with running(chosen) as live, live.client() as wire:
-            found = await wire.call(
-                paths.GET_ARCHIVE_WATERMARK,
-                v1.GetArchiveWatermarkRequest(),
-                v1.GetArchiveWatermarkResponse,
-            )
-            assert (found.watermark, found.log_start) == (2 * SEGMENT + 7, 2 * SEGMENT)
-
-    run(body())
+async def test_the_archive_gate_over_the_wire(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path / "m"), archive_gate=True)
+    async with desk(tmp_path / "m", chosen) as one, one.live.client() as wire:
+        slave = tiny(follower_of(one.live.bound, tmp_path / "s"), archive_gate=True)
+        async with running(slave) as follower:
+            one.topic("t")
+            await fill(one)
+            await until(lambda: follower.node.store.log_end == one.node.store.log_end)
+            await asyncio.sleep(0.3)
+            assert one.node.store.log_start == 0
+            refused = await mark(wire, 1 << 40)
+            assert refused.code == v2.BAD_REQUEST
+            assert "above the log's end" in refused.message
+            answer = await mark(wire, 2 * SEGMENT + 7)
+            assert (answer.code, answer.gate) == (v2.OK, True)
+            await until(lambda: one.node.store.log_start == 2 * SEGMENT)
+            await until(lambda: follower.node.store.log_start == 2 * SEGMENT)
+    async with running(chosen) as live, live.client() as wire:
+        found = await wire.call(
+            paths.GET_ARCHIVE_WATERMARK,
+            v1.GetArchiveWatermarkRequest(),
+            v1.GetArchiveWatermarkResponse,
+        )
+        assert (found.watermark, found.log_start) == (2 * SEGMENT + 7, 2 * SEGMENT)
 
 
 # -- a full disk -------------------------------------------------------------------------------------
@@ -261,117 +243,105 @@ def use(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.feature("Disk full")
-def test_above_the_warning_level_sends_are_refused_and_go_on_by_themselves(
+async def test_above_the_warning_level_sends_are_refused_and_go_on_by_themselves(
     tmp_path: Path, use: list[int]
 ) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path), file_reserved_time=1000, clean_file_forcibly_enable=False)
-        async with desk(tmp_path, chosen) as one, one.live.client() as wire:
-            one.topic("t")
-            one.group("g")
-            await fill(one, 3)
-            use[0] = 91
-            await until(lambda: one.node.store.paused)
-            answer = await one.send(message("t"))
-            assert answer.status.code == v2.INTERNAL_SERVER_ERROR
-            assert "91 % full (diskSpaceWarningLevelRatio 90 %)" in answer.status.message
-            assert "refused until there is room" in answer.status.message
-            assert not answer.entries
-            made = await create_topic(wire, "another")
-            assert made.code == v2.INTERNAL_SERVER_ERROR
-            assert "91 % full" in made.message
-            assert len((await one.receive("t", "g")).bodies) == 3, "reading goes on"
-            assert one.live.server.life.unready() is None
-            described = await wire.call(
-                paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
-            )
-            assert "91 % full" in described.write_refusal
-            assert (described.store.disk_use, described.store.pressure) == (91, "stop")
-            use[0] = 80
-            await until(lambda: one.node.store.writable)
-            await fill(one, 1)
-
-    run(body())
+    chosen = tiny(settings(tmp_path), file_reserved_time=1000, clean_file_forcibly_enable=False)
+    async with desk(tmp_path, chosen) as one, one.live.client() as wire:
+        one.topic("t")
+        one.group("g")
+        await fill(one, 3)
+        use[0] = 91
+        await until(lambda: one.node.store.paused)
+        answer = await one.send(message("t"))
+        assert answer.status.code == v2.INTERNAL_SERVER_ERROR
+        assert "91 % full (diskSpaceWarningLevelRatio 90 %)" in answer.status.message
+        assert "refused until there is room" in answer.status.message
+        assert not answer.entries
+        made = await create_topic(wire, "another")
+        assert made.code == v2.INTERNAL_SERVER_ERROR
+        assert "91 % full" in made.message
+        assert len((await one.receive("t", "g")).bodies) == 3, "reading goes on"
+        assert one.live.server.life.unready() is None
+        described = await wire.call(
+            paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
+        )
+        assert "91 % full" in described.write_refusal
+        assert (described.store.disk_use, described.store.pressure) == (91, "stop")
+        use[0] = 80
+        await until(lambda: one.node.store.writable)
+        await fill(one, 1)
 
 
-def test_a_broker_starts_on_a_full_disk(tmp_path: Path, use: list[int]) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path), file_reserved_time=1000, clean_file_forcibly_enable=False)
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            await fill(one, 3)
-        use[0] = 99
-        async with desk(tmp_path, chosen) as one:
-            assert "99 % full" in (await one.send(message("t"))).status.message
-            assert len((await one.receive("t", "g")).bodies) == 3
-            use[0] = 10
-            await until(lambda: one.node.store.writable)
-            await fill(one, 1)
-
-    run(body())
+async def test_a_broker_starts_on_a_full_disk(tmp_path: Path, use: list[int]) -> None:
+    chosen = tiny(settings(tmp_path), file_reserved_time=1000, clean_file_forcibly_enable=False)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        await fill(one, 3)
+    use[0] = 99
+    async with desk(tmp_path, chosen) as one:
+        assert "99 % full" in (await one.send(message("t"))).status.message
+        assert len((await one.receive("t", "g")).bodies) == 3
+        use[0] = 10
+        await until(lambda: one.node.store.writable)
+        await fill(one, 1)
 
 
-def test_without_room_for_queues_the_store_waits_and_loses_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path), file_reserved_time=1000, flush_interval_consume_queue=20)
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            one.group("g")
-            full = [True]
+async def test_without_room_for_queues_the_store_waits_and_loses_nothing(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path), file_reserved_time=1000, flush_interval_consume_queue=20)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        one.group("g")
+        full = [True]
 
-            def fault(call: str) -> None:
-                if full[0] and call in ("pwrite", "truncate", "fallocate"):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        def fault(call: str) -> None:
+            if full[0] and call in ("pwrite", "truncate", "fallocate"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-            await fill(one, 3)
-            one.node.store.disk.fault = fault
-            answers = [await one.send(message("t", b"%d" % n)) for n in range(3)]
-            await until(lambda: one.node.store.paused)
-            assert "the queues cannot be written" in one.node.store.refusal
-            assert "No space left on device" in (await one.send(message("t"))).status.message
-            accepted = [a for a in answers if a.status.code == v2.OK]
-            received = await one.receive("t", "g")
-            assert len(received.bodies) == 3 + len(accepted), "what was accepted can be read"
-            full[0] = False
-            await until(lambda: one.node.store.writable)
-            await fill(one, 1)
-        async with desk(tmp_path, chosen) as one:
-            assert one.node.store.max_offset("t", 0) == 4 + len(accepted)
-
-    run(body())
+        await fill(one, 3)
+        one.node.store.disk.fault = fault
+        answers = [await one.send(message("t", b"%d" % n)) for n in range(3)]
+        await until(lambda: one.node.store.paused)
+        assert "the queues cannot be written" in one.node.store.refusal
+        assert "No space left on device" in (await one.send(message("t"))).status.message
+        accepted = [a for a in answers if a.status.code == v2.OK]
+        received = await one.receive("t", "g")
+        assert len(received.bodies) == 3 + len(accepted), "what was accepted can be read"
+        full[0] = False
+        await until(lambda: one.node.store.writable)
+        await fill(one, 1)
+    async with desk(tmp_path, chosen) as one:
+        assert one.node.store.max_offset("t", 0) == 4 + len(accepted)
 
 
-def test_metrics_of_the_store(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=1000)) as one:
-            one.topic("t")
-            one.group("g")
-            await fill(one)
-            await one.receive("t", "g")
-            one.node.keeper.tick()
-            metrics = Metrics(one.node, lambda: None, one.live.server.access.statistics)
-            text = metrics.scrape()().decode()
-            values = {}
-            for line in text.splitlines():
-                if not line.startswith("#"):
-                    name, _, number = line.rpartition(" ")
-                    values[name.partition("{")[0], name] = float(number)
+async def test_metrics_of_the_store(tmp_path: Path) -> None:
+    async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=1000)) as one:
+        one.topic("t")
+        one.group("g")
+        await fill(one)
+        await one.receive("t", "g")
+        one.node.keeper.tick()
+        metrics = Metrics(one.node, lambda: None, one.live.server.access.statistics)
+        text = metrics.scrape()().decode()
+        values = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, _, number = line.rpartition(" ")
+                values[name.partition("{")[0], name] = float(number)
 
-            def value(name: str, part: str = "") -> float:
-                return next(v for (n, line), v in values.items() if n == name and part in line)
+        def value(name: str, part: str = "") -> float:
+            return next(v for (n, line), v in values.items() if n == name and part in line)
 
-            store = one.node.store
-            assert value("rocketmq_storage_size") == store.log_end
-            assert value("rocketmq_storage_dispatch_behind_bytes") == 0
-            assert value("rocketmq_storage_message_reserve_time") >= 0
-            assert value("cometmq_store_put_messages_total") >= 60
-            assert value("cometmq_store_put_bytes_total") > 60 * 900
-            assert value("cometmq_store_get_messages_total") >= 32
-            assert value("cometmq_store_put_seconds_bucket", '"+Inf"') >= 60
-            assert value("cometmq_store_put_seconds_count") >= 60
-            assert value("cometmq_store_segments") == len(store.segment_starts())
-            assert value("cometmq_store_writable") == 1
-            assert value("cometmq_store_disk_pressure", '"stop"') == 0
-            assert value("cometmq_store_put_tps", '"10s"') >= 0
-
-    run(body())
+        store = one.node.store
+        assert value("rocketmq_storage_size") == store.log_end
+        assert value("rocketmq_storage_dispatch_behind_bytes") == 0
+        assert value("rocketmq_storage_message_reserve_time") >= 0
+        assert value("cometmq_store_put_messages_total") >= 60
+        assert value("cometmq_store_put_bytes_total") > 60 * 900
+        assert value("cometmq_store_get_messages_total") >= 32
+        assert value("cometmq_store_put_seconds_bucket", '"+Inf"') >= 60
+        assert value("cometmq_store_put_seconds_count") >= 60
+        assert value("cometmq_store_segments") == len(store.segment_starts())
+        assert value("cometmq_store_writable") == 1
+        assert value("cometmq_store_disk_pressure", '"stop"') == 0
+        assert value("cometmq_store_put_tps", '"10s"') >= 0

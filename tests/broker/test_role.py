@@ -16,7 +16,7 @@ from cometmq.broker.node import Node
 from cometmq.broker.server import Bound
 from cometmq.ha.engine import Role
 from cometmq.proto import paths, v2
-from cometmq.tests.broker.desk import message, run
+from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.live import create_topic, running, settings, until
 from cometmq.tests.broker.role_desk import Elections, elections, replica
 from cometmq.tests.broker.test_meta_log import APACHE_TOPICS
@@ -34,186 +34,155 @@ async def sent(
         return answer
 
 
-def test_nobody_leads_until_somebody_is_elected(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0)) as group:
-            node = group.node(0)
-            assert (node.is_leader, node.replication.role) == (False, Role.FOLLOWER)
-            await group.elect(0)
-            async with group.lives[0].client() as wire:
-                assert (await create_topic(wire, "t")).code == v2.OK
-            assert (await sent(group, 0, "one")).status.code == v2.OK
-
-    run(body())
+async def test_nobody_leads_until_somebody_is_elected(tmp_path: Path) -> None:
+    async with elections(replica(tmp_path / "a", 0)) as group:
+        node = group.node(0)
+        assert (node.is_leader, node.replication.role) == (False, Role.FOLLOWER)
+        await group.elect(0)
+        async with group.lives[0].client() as wire:
+            assert (await create_topic(wire, "t")).code == v2.OK
+        assert (await sent(group, 0, "one")).status.code == v2.OK
 
 
-def test_a_follower_leads_and_the_leader_follows_in_place(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            async with group.lives[0].client() as wire:
-                assert (await create_topic(wire, "t")).code == v2.OK
-            assert (await sent(group, 0, "one")).status.code == v2.OK
-            second = group.node(1)
-            await until(lambda: second.store.log_end == first.store.log_end)
-            await group.elect(1, 0)
-            assert not first.is_leader
-            assert (await sent(group, 1, "two")).status.code == v2.OK
-            # Through the former leader, which forwards now.
-            assert (await sent(group, 0, "three")).status.code == v2.OK
-            await until(lambda: second.store.log_end == first.store.log_end)
-            end = second.store.log_end
-            assert first.store.read_log(0, end) == second.store.read_log(0, end)
-            assert second.metadata.topic("t") is not None
-
-    run(body())
+async def test_a_follower_leads_and_the_leader_follows_in_place(tmp_path: Path) -> None:
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        async with group.lives[0].client() as wire:
+            assert (await create_topic(wire, "t")).code == v2.OK
+        assert (await sent(group, 0, "one")).status.code == v2.OK
+        second = group.node(1)
+        await until(lambda: second.store.log_end == first.store.log_end)
+        await group.elect(1, 0)
+        assert not first.is_leader
+        assert (await sent(group, 1, "two")).status.code == v2.OK
+        # Through the former leader, which forwards now.
+        assert (await sent(group, 0, "three")).status.code == v2.OK
+        await until(lambda: second.store.log_end == first.store.log_end)
+        end = second.store.log_end
+        assert first.store.read_log(0, end) == second.store.read_log(0, end)
+        assert second.metadata.topic("t") is not None
 
 
-def test_what_apache_left_is_in_the_log_of_the_first_leader(tmp_path: Path) -> None:
+async def test_what_apache_left_is_in_the_log_of_the_first_leader(tmp_path: Path) -> None:
     config = tmp_path / "a" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text(APACHE_TOPICS)
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            node = group.node(0)
-            # Nobody has read it yet, and nobody writes over it.
-            assert node.metadata.topic("old") is None
-            await group.elect(0, 1)
-            assert node.metadata.topic("old") is not None
-            await until(lambda: group.node(1).metadata.topic("old") is not None)
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        node = group.node(0)
+        # Nobody has read it yet, and nobody writes over it.
+        assert node.metadata.topic("old") is None
+        await group.elect(0, 1)
+        assert node.metadata.topic("old") is not None
+        await until(lambda: group.node(1).metadata.topic("old") is not None)
 
 
-def test_a_life_that_had_to_reopen_before_it_served_did_not(
+async def test_a_life_that_had_to_reopen_before_it_served_did_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            begin = BrokerLifecycle.start
+    async with running(settings(tmp_path)) as live:
+        begin = BrokerLifecycle.start
 
-            async def begin_and_ask(begun: BrokerLifecycle) -> Bound:
-                if live.server.lives == 1:
-                    begun._ends.reopen("its leader had it cut again")
-                return await begin(begun)
+        async def begin_and_ask(begun: BrokerLifecycle) -> Bound:
+            if live.server.lives == 1:
+                begun._ends.reopen("its leader had it cut again")
+            return await begin(begun)
 
-            monkeypatch.setattr(BrokerLifecycle, "start", begin_and_ask)
-            live.server.life._ends.reopen("its leader had it cut")
-            await until(lambda: live.server.lives == 3 and live.server.alive)
-
-    run(body())
+        monkeypatch.setattr(BrokerLifecycle, "start", begin_and_ask)
+        live.server.life._ends.reopen("its leader had it cut")
+        await until(lambda: live.server.lives == 3 and live.server.alive)
 
 
-def test_a_life_that_had_ended_was_kept_in_memory(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            former = weakref.ref(live.server.life)
-            live.server.life._ends.reopen("its log was cut")
-            await until(lambda: live.server.lives == 2 and live.server.alive)
-            assert former() is None
-
-    run(body())
+async def test_a_life_that_had_ended_was_kept_in_memory(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live:
+        former = weakref.ref(live.server.life)
+        live.server.life._ends.reopen("its log was cut")
+        await until(lambda: live.server.lives == 2 and live.server.alive)
+        assert former() is None
 
 
-def test_a_part_that_could_not_step_down_left_half_a_leader(
+async def test_a_part_that_could_not_step_down_left_half_a_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            role, said = live.server.life.role, list[str]()
-            monkeypatch.setattr(role, "_fatal", said.append)
+    async with running(settings(tmp_path)) as live:
+        role, said = live.server.life.role, list[str]()
+        monkeypatch.setattr(role, "_fatal", said.append)
 
-            def fail() -> None:
-                raise OSError("no such device")
+        def fail() -> None:
+            raise OSError("no such device")
 
-            with monkeypatch.context() as broken:
-                broken.setattr(live.node.levels, "follow", fail)
-                with pytest.raises(OSError, match="no such device"):
-                    role.follow("a test")
-            assert said == ["this replica cannot step down: no such device"]
-
-    run(body())
-
-
-def test_timers_were_begun_twice_by_who_led_again_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            role, timers = live.server.life.role, live.node.timers
-            begun = 0
-            lead = timers.lead
-
-            def count() -> None:
-                nonlocal begun
-                begun += 1
-                assert timers._timers is None, "the files are in use"
-                lead()
-
-            monkeypatch.setattr(timers, "lead", count)
-            for epoch in (2, 3):
+        with monkeypatch.context() as broken:
+            broken.setattr(live.node.levels, "follow", fail)
+            with pytest.raises(OSError, match="no such device"):
                 role.follow("a test")
-                role.lead(epoch)
-            assert not begun
-            await until(lambda: begun)
-            assert role._timers_end is None
-            assert (begun, timers._running) == (1, True)
+        assert said == ["this replica cannot step down: no such device"]
 
-    run(body())
+
+async def test_timers_were_begun_twice_by_who_led_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(settings(tmp_path)) as live:
+        role, timers = live.server.life.role, live.node.timers
+        begun = 0
+        lead = timers.lead
+
+        def count() -> None:
+            nonlocal begun
+            begun += 1
+            assert timers._timers is None, "the files are in use"
+            lead()
+
+        monkeypatch.setattr(timers, "lead", count)
+        for epoch in (2, 3):
+            role.follow("a test")
+            role.lead(epoch)
+        assert not begun
+        await until(lambda: begun)
+        assert role._timers_end is None
+        assert (begun, timers._running) == (1, True)
 
 
 @pytest.mark.parametrize("opens", ["open_timers", "open_transactions"])
-def test_a_newer_epoch_that_was_seen_during_the_start_met_parts_that_were_not_there(
+async def test_a_newer_epoch_that_was_seen_during_the_start_met_parts_that_were_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: str
 ) -> None:
-    async def body() -> None:
-        begin = getattr(life, opens)
+    begin = getattr(life, opens)
 
-        def step_down_first(node: Node, stack: AsyncExitStack) -> None:
-            node.replication.on_step_down("a newer epoch was seen")
-            begin(node, stack)
+    def step_down_first(node: Node, stack: AsyncExitStack) -> None:
+        node.replication.on_step_down("a newer epoch was seen")
+        begin(node, stack)
 
-        monkeypatch.setattr(life, opens, step_down_first)
-        async with running(settings(tmp_path)) as live:
-            node = live.node
-            assert (node.is_leader, node.pop_leads) == (False, False)
-            assert not node.timers._running
-            assert not node.transactions._leads
-
-    run(body())
+    monkeypatch.setattr(life, opens, step_down_first)
+    async with running(settings(tmp_path)) as live:
+        node = live.node
+        assert (node.is_leader, node.pop_leads) == (False, False)
+        assert not node.timers._running
+        assert not node.transactions._leads
 
 
-def test_what_had_not_changed_since_its_last_term_was_never_said_by_a_leader(
+async def test_what_had_not_changed_since_its_last_term_was_never_said_by_a_leader(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            heard: list[bytes] = []
-            group.node(0).replication.meta_snapshot["LOCKS"] = lambda: b"as ever"
-            group.node(1).replication.meta_apply["LOCKS"] = heard.append
-            one, other = (group.node(n).store for n in (0, 1))
-            await group.elect(0, 1)
-            await until(lambda: heard and one.log_end == other.log_end)
-            await group.elect(1, 0)
-            await until(lambda: one.log_end == other.log_end)
-            heard.clear()
-            await group.elect(0, 1)
-            await until(lambda: heard)
-            assert set(heard) == {b"as ever"}
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        heard: list[bytes] = []
+        group.node(0).replication.meta_snapshot["LOCKS"] = lambda: b"as ever"
+        group.node(1).replication.meta_apply["LOCKS"] = heard.append
+        one, other = (group.node(n).store for n in (0, 1))
+        await group.elect(0, 1)
+        await until(lambda: heard and one.log_end == other.log_end)
+        await group.elect(1, 0)
+        await until(lambda: one.log_end == other.log_end)
+        heard.clear()
+        await group.elect(0, 1)
+        await until(lambda: heard)
+        assert set(heard) == {b"as ever"}
 
 
-def test_the_file_of_locks_was_written_in_the_next_life(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live:
-            locks = live.node.pop._order_info
-            locks.changed()
-            saver = locks._saver
-            assert saver is not None
-            live.server.life.role.follow("a test")
-            await locks.close()
-            assert saver._task is None
-
-    run(body())
+async def test_the_file_of_locks_was_written_in_the_next_life(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live:
+        locks = live.node.pop._order_info
+        locks.changed()
+        saver = locks._saver
+        assert saver is not None
+        live.server.life.role.follow("a test")
+        await locks.close()
+        assert saver._task is None

@@ -10,7 +10,7 @@ from cometmq.broker.node import Node
 from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pull.service import PullService
 from cometmq.proto import paths, v2
-from cometmq.tests.broker.desk import Desk, message, run
+from cometmq.tests.broker.desk import Desk, message
 from cometmq.tests.broker.live import until
 from cometmq.tests.broker.role_desk import Elections, elections, replica
 
@@ -33,215 +33,184 @@ async def level(*nodes: Node) -> None:
     await until(lambda: all(n.store.dispatched_offset == n.store.log_end for n in nodes))
 
 
-def test_a_topic_made_just_before_the_end_is_there(tmp_path: Path) -> None:
+async def test_a_topic_made_just_before_the_end_is_there(tmp_path: Path) -> None:
     """Drill 30: its record lies beyond what the follower may show."""
-
-    async def body() -> None:
-        async with elections(
-            replica(tmp_path / "a", 0, sync=True), replica(tmp_path / "b", 1, sync=True), sync=True
-        ) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            await level(first, second)
-            desk_of(group, 0).topic("fresh")
-            first.appended()
-            await until(lambda: second.store.log_end == first.store.log_end)
-            group.epoch += 1
-            del group.lives[0], group._contexts[0]  # it is gone; its process ends with the test
-            await group.elect(1)
-            assert second.metadata.topic("fresh") is not None
-            desk = desk_of(group, 1)
-            answer = await desk.send(message("fresh"))
-            assert answer.status.code == v2.OK
-
-    run(body())
+    async with elections(
+        replica(tmp_path / "a", 0, sync=True), replica(tmp_path / "b", 1, sync=True), sync=True
+    ) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        await level(first, second)
+        desk_of(group, 0).topic("fresh")
+        first.appended()
+        await until(lambda: second.store.log_end == first.store.log_end)
+        group.epoch += 1
+        del group.lives[0], group._contexts[0]  # it is gone; its process ends with the test
+        await group.elect(1)
+        assert second.metadata.topic("fresh") is not None
+        desk = desk_of(group, 1)
+        answer = await desk.send(message("fresh"))
+        assert answer.status.code == v2.OK
 
 
-def test_offsets_and_deliveries_go_on(tmp_path: Path) -> None:
+async def test_offsets_and_deliveries_go_on(tmp_path: Path) -> None:
     """Drill 31: what was acknowledged stays so, what is out comes back when its time is over."""
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            desk.group("g")
-            await desk.sent("t", b"1", b"2", b"3")
-            got = await desk.receive("t", "g", batch=2)
-            assert got.bodies == [b"1", b"2"]
-            desk.ack("t", "g", got.handles[0])
-            # A clean change: what waits in the journal's buffer is written.
-            journal_of(first).flush_all()
-            await level(first, second)
-            await asyncio.sleep(0.5)
-            await group.elect(1, 0)
-            desk = desk_of(group, 1)
-            again = await desk.receive("t", "g")
-            assert again.bodies == [b"3"]
-            # A handle of the former leader is good at the new one.
-            done = desk.ack("t", "g", got.handles[1], again.handles[0])
-            assert done.status.code == v2.OK
-            await desk.nothing("t", "g")
-            assert second.offsets.get("t", "g", 0) == 3
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.group("g")
+        await desk.sent("t", b"1", b"2", b"3")
+        got = await desk.receive("t", "g", batch=2)
+        assert got.bodies == [b"1", b"2"]
+        desk.ack("t", "g", got.handles[0])
+        # A clean change: what waits in the journal's buffer is written.
+        journal_of(first).flush_all()
+        await level(first, second)
+        await asyncio.sleep(0.5)
+        await group.elect(1, 0)
+        desk = desk_of(group, 1)
+        again = await desk.receive("t", "g")
+        assert again.bodies == [b"3"]
+        # A handle of the former leader is good at the new one.
+        done = desk.ack("t", "g", got.handles[1], again.handles[0])
+        assert done.status.code == v2.OK
+        await desk.nothing("t", "g")
+        assert second.offsets.get("t", "g", 0) == 3
 
 
-def test_what_a_follower_gave_out_alone_is_out_at_the_next_leader(tmp_path: Path) -> None:
+async def test_what_a_follower_gave_out_alone_is_out_at_the_next_leader(tmp_path: Path) -> None:
     """Design, section 8.4, when another replica is elected."""
-
-    async def body() -> None:
-        async with elections(
-            replica(tmp_path / "a", 0), replica(tmp_path / "b", 1), replica(tmp_path / "c", 2)
-        ) as group:
-            first = await group.elect(0, 1, 2)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            desk.group("g")
-            await desk.sent("t", b"1", b"2", b"3")
-            await level(*(group.node(one) for one in (0, 1, 2)))
-            await group.stop(0)
-            assert first is not None
-            await until(lambda: not group.node(1).replication.leader_alive)
-            await until(lambda: not group.node(2).replication.leader_alive)
-            alone = desk_of(group, 2)
-            got = await alone.receive("t", "g", batch=2)
-            assert got.bodies == [b"1", b"2"]
-            alone.ack("t", "g", got.handles[0])
-            second = await group.elect(1, 2)
-            await until(lambda: second.pop.in_flight("t", "g", 0) == 1)
-            desk = desk_of(group, 1)
-            rest = await desk.receive("t", "g")
-            assert rest.bodies == [b"3"]
-            assert desk.ack("t", "g", got.handles[1]).status.code == v2.OK
-            assert journal_of(second).core.open_count == 1
-
-    run(body())
+    async with elections(
+        replica(tmp_path / "a", 0), replica(tmp_path / "b", 1), replica(tmp_path / "c", 2)
+    ) as group:
+        first = await group.elect(0, 1, 2)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.group("g")
+        await desk.sent("t", b"1", b"2", b"3")
+        await level(*(group.node(one) for one in (0, 1, 2)))
+        await group.stop(0)
+        assert first is not None
+        await until(lambda: not group.node(1).replication.leader_alive)
+        await until(lambda: not group.node(2).replication.leader_alive)
+        alone = desk_of(group, 2)
+        got = await alone.receive("t", "g", batch=2)
+        assert got.bodies == [b"1", b"2"]
+        alone.ack("t", "g", got.handles[0])
+        second = await group.elect(1, 2)
+        await until(lambda: second.pop.in_flight("t", "g", 0) == 1)
+        desk = desk_of(group, 1)
+        rest = await desk.receive("t", "g")
+        assert rest.bodies == [b"3"]
+        assert desk.ack("t", "g", got.handles[1]).status.code == v2.OK
+        assert journal_of(second).core.open_count == 1
 
 
-def test_what_a_follower_gave_out_alone_was_lost_at_a_leader_that_waited_for_it(
+async def test_what_a_follower_gave_out_alone_was_lost_at_a_leader_that_waited_for_it(
     tmp_path: Path,
 ) -> None:
     """It says so before it acknowledges the log, and only then the leader begins to lead pops."""
-
-    async def body() -> None:
-        first, second = (
-            replica(tmp_path / name, broker_id, sync=True)
-            for broker_id, name in enumerate(("a", "b"))
-        )
-        async with elections(first, second, sync=True) as group:
-            leader = await group.elect(0, 1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            desk.group("g")
-            await desk.sent("t", b"1", b"2", b"3")
-            await level(leader, group.node(1))
-            await group.stop(0)
-            await until(lambda: not group.node(1).replication.leader_alive)
-            alone = desk_of(group, 1)
-            got = await alone.receive("t", "g", batch=2)
-            assert got.bodies == [b"1", b"2"]
-            alone.ack("t", "g", got.handles[0])
-            await group.start(first)
-            leader = await group.elect(0, 1)
-            await until(lambda: leader.pop.in_flight("t", "g", 0) == 1)
-            desk = desk_of(group, 0)
-            assert (await desk.receive("t", "g")).bodies == [b"3"]
-            assert desk.ack("t", "g", got.handles[1]).status.code == v2.OK
-
-    run(body())
+    first, second = (
+        replica(tmp_path / name, broker_id, sync=True) for broker_id, name in enumerate(("a", "b"))
+    )
+    async with elections(first, second, sync=True) as group:
+        leader = await group.elect(0, 1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.group("g")
+        await desk.sent("t", b"1", b"2", b"3")
+        await level(leader, group.node(1))
+        await group.stop(0)
+        await until(lambda: not group.node(1).replication.leader_alive)
+        alone = desk_of(group, 1)
+        got = await alone.receive("t", "g", batch=2)
+        assert got.bodies == [b"1", b"2"]
+        alone.ack("t", "g", got.handles[0])
+        await group.start(first)
+        leader = await group.elect(0, 1)
+        await until(lambda: leader.pop.in_flight("t", "g", 0) == 1)
+        desk = desk_of(group, 0)
+        assert (await desk.receive("t", "g")).bodies == [b"3"]
+        assert desk.ack("t", "g", got.handles[1]).status.code == v2.OK
 
 
-def test_what_a_follower_gave_out_alone_stays_out_when_it_is_elected(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            await group.elect(0, 1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            desk.group("g")
-            await desk.sent("t", b"1", b"2", b"3")
-            await level(group.node(0), group.node(1))
-            await group.stop(0)
-            second = group.node(1)
-            await until(lambda: not second.replication.leader_alive)
-            desk = desk_of(group, 1)
-            got = await desk.receive("t", "g", batch=2)
-            desk.ack("t", "g", got.handles[1])
-            await group.elect(1)
-            assert second.pop.in_flight("t", "g", 0) == 1
-            rest = await desk.receive("t", "g")
-            assert rest.bodies == [b"3"]
-            assert desk.ack("t", "g", got.handles[0]).status.code == v2.OK
-            assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
-
-    run(body())
+async def test_what_a_follower_gave_out_alone_stays_out_when_it_is_elected(tmp_path: Path) -> None:
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        await group.elect(0, 1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.group("g")
+        await desk.sent("t", b"1", b"2", b"3")
+        await level(group.node(0), group.node(1))
+        await group.stop(0)
+        second = group.node(1)
+        await until(lambda: not second.replication.leader_alive)
+        desk = desk_of(group, 1)
+        got = await desk.receive("t", "g", batch=2)
+        desk.ack("t", "g", got.handles[1])
+        await group.elect(1)
+        assert second.pop.in_flight("t", "g", 0) == 1
+        rest = await desk.receive("t", "g")
+        assert rest.bodies == [b"3"]
+        assert desk.ack("t", "g", got.handles[0]).status.code == v2.OK
+        assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
 
 
-def test_a_locked_fifo_queue_stays_locked(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            desk = desk_of(group, 0)
-            desk.topic("t", message_type=v2.FIFO)
-            desk.group("g", orderly=True)
-            await desk.sent("t", b"1", b"2", b"3", message_type=v2.FIFO, message_group="m")
-            got = await desk.receive("t", "g", batch=2)
-            assert got.bodies == [b"1", b"2"]
-            await level(first, second)
-            await until(lambda: b'"t@g"' in second.pop._order_info._heard)
-            await group.elect(1, 0)
-            desk = desk_of(group, 1)
-            await desk.nothing("t", "g")
-            desk.ack("t", "g", *got.handles)
-            assert (await desk.receive("t", "g")).bodies == [b"3"]
-
-    run(body())
+async def test_a_locked_fifo_queue_stays_locked(tmp_path: Path) -> None:
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        desk = desk_of(group, 0)
+        desk.topic("t", message_type=v2.FIFO)
+        desk.group("g", orderly=True)
+        await desk.sent("t", b"1", b"2", b"3", message_type=v2.FIFO, message_group="m")
+        got = await desk.receive("t", "g", batch=2)
+        assert got.bodies == [b"1", b"2"]
+        await level(first, second)
+        await until(lambda: b'"t@g"' in second.pop._order_info._heard)
+        await group.elect(1, 0)
+        desk = desk_of(group, 1)
+        await desk.nothing("t", "g")
+        desk.ack("t", "g", *got.handles)
+        assert (await desk.receive("t", "g")).bodies == [b"3"]
 
 
-def test_delayed_messages_come_from_the_new_leader(tmp_path: Path) -> None:
+async def test_delayed_messages_come_from_the_new_leader(tmp_path: Path) -> None:
     """Drill 32."""
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            desk = desk_of(group, 0)
-            desk.topic("t", message_type=v2.DELAY)
-            desk.group("g")
-            late = message("t", b"late", message_type=v2.DELAY)
-            due_ms = first.clock.wall_ms() + 2_500
-            late.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
-            assert (await desk.send(late)).status.code == v2.OK
-            await level(first, second)
-            await group.elect(1, 0)
-            desk = desk_of(group, 1)
-            got = await desk.receive("t", "g")
-            assert got.bodies == [b"late"]
-            assert second.clock.wall_ms() >= due_ms
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        desk = desk_of(group, 0)
+        desk.topic("t", message_type=v2.DELAY)
+        desk.group("g")
+        late = message("t", b"late", message_type=v2.DELAY)
+        due_ms = first.clock.wall_ms() + 2_500
+        late.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
+        assert (await desk.send(late)).status.code == v2.OK
+        await level(first, second)
+        await group.elect(1, 0)
+        desk = desk_of(group, 1)
+        got = await desk.receive("t", "g")
+        assert got.bodies == [b"late"]
+        assert second.clock.wall_ms() >= due_ms
 
 
-def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
+async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
     """A client that talks to either replica sees no error between two leaders."""
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            desk_of(group, 0).topic("t")
-            first.appended()
-            await level(first, group.node(1))
-            group.nobody_leads()
-            waiting = [asyncio.ensure_future(_sent(group, broker_id, b"x")) for broker_id in (0, 1)]
-            await asyncio.sleep(0.3)
-            assert not any(one.done() for one in waiting)
-            await group.elect(1, 0)
-            answers = await asyncio.gather(*waiting)
-            assert [answer.status.code for answer in answers] == [v2.OK, v2.OK]
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        desk_of(group, 0).topic("t")
+        first.appended()
+        await level(first, group.node(1))
+        group.nobody_leads()
+        waiting = [asyncio.ensure_future(_sent(group, broker_id, b"x")) for broker_id in (0, 1)]
+        await asyncio.sleep(0.3)
+        assert not any(one.done() for one in waiting)
+        await group.elect(1, 0)
+        answers = await asyncio.gather(*waiting)
+        assert [answer.status.code for answer in answers] == [v2.OK, v2.OK]
 
 
 async def _sent(group: Elections, broker_id: int, text: bytes) -> v2.SendMessageResponse:
@@ -253,130 +222,114 @@ async def _sent(group: Elections, broker_id: int, text: bytes) -> v2.SendMessage
         return answer
 
 
-def test_who_waits_for_the_replicas_hears_that_it_is_not_known(tmp_path: Path) -> None:
-    async def body() -> None:
-        first, second = (
-            replica(tmp_path / name, broker_id, sync=True)
-            for broker_id, name in enumerate(("a", "b"))
-        )
-        async with elections(first, second, sync=True) as group:
-            leader = await group.elect(0, 1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            assert (await desk.send(message("t"))).status.code == v2.OK
-            await group.stop(1)
-            waiting = asyncio.ensure_future(desk.send(message("t", b"who knows")))
-            await until(lambda: len(leader.durability))
-            group.nobody_leads()
-            answer = await waiting
-            assert answer.status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
-            assert not answer.entries
-
-    run(body())
+async def test_who_waits_for_the_replicas_hears_that_it_is_not_known(tmp_path: Path) -> None:
+    first, second = (
+        replica(tmp_path / name, broker_id, sync=True) for broker_id, name in enumerate(("a", "b"))
+    )
+    async with elections(first, second, sync=True) as group:
+        leader = await group.elect(0, 1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        assert (await desk.send(message("t"))).status.code == v2.OK
+        await group.stop(1)
+        waiting = asyncio.ensure_future(desk.send(message("t", b"who knows")))
+        await until(lambda: len(leader.durability))
+        group.nobody_leads()
+        answer = await waiting
+        assert answer.status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
+        assert not answer.entries
 
 
-def test_a_tail_that_nobody_else_has_is_cut_between_two_lives(tmp_path: Path) -> None:
+async def test_a_tail_that_nobody_else_has_is_cut_between_two_lives(tmp_path: Path) -> None:
     """Drill 5: the broker closes, cuts what its leader never had, and serves again on the same ports."""
-
-    async def body() -> None:
-        first, second = (replica(tmp_path / name, n) for n, name in enumerate(("a", "b")))
-        async with elections(first, second) as group:
-            leader = await group.elect(0, 1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            assert (await desk.send(message("t", b"shared"))).status.code == v2.OK
-            await level(leader, group.node(1))
-            await group.stop(1)
-            assert (await desk.send(message("t", b"lost"))).status.code == v2.OK
-            await group.stop(0)
-            await group.start(second)
-            await group.elect(1)
-            desk = desk_of(group, 1)
-            assert (await desk.send(message("t", b"new"))).status.code == v2.OK
-            former = await group.start(first)
-            ports = former.bound
-            group.tell_again(1)
-            await until(lambda: former.server.lives == 2 and former.server.alive)
-            assert former.server.life.bound == ports
-            group.tell_again(1)
-            mine, theirs = former.server.node.store, group.node(1).store
-            await until(lambda: mine.log_end == theirs.log_end, 30)
-            assert mine.read_log(0, mine.log_end) == theirs.read_log(0, mine.log_end)
-            assert list((tmp_path / "a" / "ha" / "diverged").glob("*.log"))
-
-    run(body())
+    first, second = (replica(tmp_path / name, n) for n, name in enumerate(("a", "b")))
+    async with elections(first, second) as group:
+        leader = await group.elect(0, 1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        assert (await desk.send(message("t", b"shared"))).status.code == v2.OK
+        await level(leader, group.node(1))
+        await group.stop(1)
+        assert (await desk.send(message("t", b"lost"))).status.code == v2.OK
+        await group.stop(0)
+        await group.start(second)
+        await group.elect(1)
+        desk = desk_of(group, 1)
+        assert (await desk.send(message("t", b"new"))).status.code == v2.OK
+        former = await group.start(first)
+        ports = former.bound
+        group.tell_again(1)
+        await until(lambda: former.server.lives == 2 and former.server.alive)
+        assert former.server.life.bound == ports
+        group.tell_again(1)
+        mine, theirs = former.server.node.store, group.node(1).store
+        await until(lambda: mine.log_end == theirs.log_end, 30)
+        assert mine.read_log(0, mine.log_end) == theirs.read_log(0, mine.log_end)
+        assert list((tmp_path / "a" / "ha" / "diverged").glob("*.log"))
 
 
-def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: Path) -> None:
+async def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: Path) -> None:
     """Drill 33: prepared at one leader, committed at the next, seen once."""
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            desk = desk_of(group, 0)
-            desk.topic("t", message_type=v2.TRANSACTION)
-            desk.group("g")
-            half = message("t", b"half", message_type=v2.TRANSACTION)
-            sent = await desk.send(half)
-            assert sent.status.code == v2.OK
-            await level(first, second)
-            await group.elect(1, 0)
-            request = v2.EndTransactionRequest(
-                topic=v2.Resource(name="t"),
-                message_id=sent.entries[0].message_id,
-                transaction_id=sent.entries[0].transaction_id,
-                resolution=v2.COMMIT,
-            )
-            # Through the former leader, as the producer that knows only that one.
-            async with group.lives[0].client("p@1") as wire:
-                for _ in range(2):
-                    ended = await wire.call(
-                        paths.END_TRANSACTION, request, v2.EndTransactionResponse, 10.0
-                    )
-                    assert ended.status.code == v2.OK, ended
-            desk = desk_of(group, 1)
-            assert (await desk.receive("t", "g")).bodies == [b"half"]
-            await desk.nothing("t", "g")
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        desk = desk_of(group, 0)
+        desk.topic("t", message_type=v2.TRANSACTION)
+        desk.group("g")
+        half = message("t", b"half", message_type=v2.TRANSACTION)
+        sent = await desk.send(half)
+        assert sent.status.code == v2.OK
+        await level(first, second)
+        await group.elect(1, 0)
+        request = v2.EndTransactionRequest(
+            topic=v2.Resource(name="t"),
+            message_id=sent.entries[0].message_id,
+            transaction_id=sent.entries[0].transaction_id,
+            resolution=v2.COMMIT,
+        )
+        # Through the former leader, as the producer that knows only that one.
+        async with group.lives[0].client("p@1") as wire:
+            for _ in range(2):
+                ended = await wire.call(
+                    paths.END_TRANSACTION, request, v2.EndTransactionResponse, 10.0
+                )
+                assert ended.status.code == v2.OK, ended
+        desk = desk_of(group, 1)
+        assert (await desk.receive("t", "g")).bodies == [b"half"]
+        await desk.nothing("t", "g")
 
 
-def test_cold_reads_go_to_a_follower(tmp_path: Path) -> None:
+async def test_cold_reads_go_to_a_follower(tmp_path: Path) -> None:
     """Issue 6, item 9: what is far behind the log's end is read where nobody writes."""
-
-    async def body() -> None:
-        async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
-            first = await group.elect(0, 1)
-            second = group.node(1)
-            desk = desk_of(group, 0)
-            desk.topic("t")
-            desk.group("g")
-            await desk.sent("t", *(b"%d" % n for n in range(10)))
-            await level(first, second)
-            first.store._reader._memory_span = 600
-            request = v2.PullMessageRequest(
-                group=v2.Resource(name="g"),
-                message_queue=v2.MessageQueue(
-                    topic=v2.Resource(name="t"), broker=v2.Broker(name="broker-a")
-                ),
-                offset=0,
-                batch_size=2,
-            )
-            async with group.lives[0].client() as wire:
-                for offset, is_cold in ((0, True), (9, False)):
-                    request.offset = offset
-                    access = group.lives[0].server.access.statistics
-                    forwarded = access.forwarded
-                    call = wire.channel.unary_stream(paths.PULL_MESSAGE)
-                    items = [
-                        v2.PullMessageResponse.FromString(raw)
-                        async for raw in call(
-                            request.SerializeToString(), metadata=wire.metadata, timeout=10
-                        )
-                    ]
-                    bodies = [i.message.body for i in items if i.HasField("message")]
-                    assert bodies[0] == b"%d" % offset
-                    assert access.forwarded - forwarded == is_cold
-
-    run(body())
+    async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
+        first = await group.elect(0, 1)
+        second = group.node(1)
+        desk = desk_of(group, 0)
+        desk.topic("t")
+        desk.group("g")
+        await desk.sent("t", *(b"%d" % n for n in range(10)))
+        await level(first, second)
+        first.store._reader._memory_span = 600
+        request = v2.PullMessageRequest(
+            group=v2.Resource(name="g"),
+            message_queue=v2.MessageQueue(
+                topic=v2.Resource(name="t"), broker=v2.Broker(name="broker-a")
+            ),
+            offset=0,
+            batch_size=2,
+        )
+        async with group.lives[0].client() as wire:
+            for offset, is_cold in ((0, True), (9, False)):
+                request.offset = offset
+                access = group.lives[0].server.access.statistics
+                forwarded = access.forwarded
+                call = wire.channel.unary_stream(paths.PULL_MESSAGE)
+                items = [
+                    v2.PullMessageResponse.FromString(raw)
+                    async for raw in call(
+                        request.SerializeToString(), metadata=wire.metadata, timeout=10
+                    )
+                ]
+                bodies = [i.message.body for i in items if i.HasField("message")]
+                assert bodies[0] == b"%d" % offset
+                assert access.forwarded - forwarded == is_cold

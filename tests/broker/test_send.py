@@ -19,7 +19,7 @@ from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
 from cometmq.store.format.record import Message, decode, unpack_host
 from cometmq.store.format.results import PutStatus
-from cometmq.tests.broker.desk import Desk, desk, message, run
+from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import settings
 
 _PUT_OK = PutStatus.PUT_OK
@@ -45,119 +45,104 @@ def test_message_groups_have_fixed_queues(group: str, queues: list[int]) -> None
     assert fifo_queue(group, 1) == 0
 
 
-def test_an_answer_names_the_message_and_its_offset(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            for n in range(3):
-                answer = await one.send(message("t", message_id=f"ID-{n}"))
-                assert (answer.status.code, answer.status.message) == (v2.OK, "OK")
-                (entry,) = answer.entries
-                assert (entry.status.code, entry.message_id) == (v2.OK, f"ID-{n}")
-                assert (entry.transaction_id, entry.recall_handle) == (f"ID-{n}", "")
-                assert entry.offset == n
-            long_id = "x" * 300
-            answer = await one.send(message("t", message_id=long_id))
-            assert answer.entries[0].message_id == long_id
-            assert one.node.counters.sent["t", v2.NORMAL].messages == 4
-
-    run(body())
+async def test_an_answer_names_the_message_and_its_offset(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        for n in range(3):
+            answer = await one.send(message("t", message_id=f"ID-{n}"))
+            assert (answer.status.code, answer.status.message) == (v2.OK, "OK")
+            (entry,) = answer.entries
+            assert (entry.status.code, entry.message_id) == (v2.OK, f"ID-{n}")
+            assert (entry.transaction_id, entry.recall_handle) == (f"ID-{n}", "")
+            assert entry.offset == n
+        long_id = "x" * 300
+        answer = await one.send(message("t", message_id=long_id))
+        assert answer.entries[0].message_id == long_id
+        assert one.node.counters.sent["t", v2.NORMAL].messages == 4
 
 
-def test_records_hold_what_the_client_and_the_connection_said(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            sent = message("t", b"hello", "ID", tag="x", keys=["k"], properties={"a": "1"})
-            sent.system_properties.born_timestamp.FromMilliseconds(1_795_255_684_123)
-            await one.send(sent)
-            await one.send(message("t", b"zip", "ID2", body_encoding=v2.GZIP))
-            await one.dispatched()
-            record, zipped = stored(one, "t")
-            assert (record.topic, record.body) == ("t", b"hello")
-            assert record.born_timestamp_ms == 1_795_255_684_123
-            assert unpack_host(record.born_host) == ("127.0.0.1", 4711)
-            port = int(one.live.bound.client.rpartition(":")[2])
-            assert unpack_host(record.store_host) == ("127.0.0.1", port)
-            assert record.properties_dict == {
-                "MSG_REGION": "DefaultRegion",
-                "UNIQ_KEY": "ID",
-                "CLUSTER": "DefaultCluster",
-                "PGROUP": "t",
-                "RECONSUME_TIME": "0",
-                "TAGS": "x",
-                "__BORNHOST": "client",
-                "BORN_TIMESTAMP": "1795255684123",
-                "KEYS": "k",
-                "a": "1",
-                "TRACE_ON": "true",
-            }
-            assert (record.sys_flag, zipped.sys_flag, zipped.body) == (0, 1, b"zip")
-            assert abs(zipped.born_timestamp_ms - one.node.clock.wall_ms()) < 60_000
-
-    run(body())
+async def test_records_hold_what_the_client_and_the_connection_said(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        sent = message("t", b"hello", "ID", tag="x", keys=["k"], properties={"a": "1"})
+        sent.system_properties.born_timestamp.FromMilliseconds(1_795_255_684_123)
+        await one.send(sent)
+        await one.send(message("t", b"zip", "ID2", body_encoding=v2.GZIP))
+        await one.dispatched()
+        record, zipped = stored(one, "t")
+        assert (record.topic, record.body) == ("t", b"hello")
+        assert record.born_timestamp_ms == 1_795_255_684_123
+        assert unpack_host(record.born_host) == ("127.0.0.1", 4711)
+        port = int(one.live.bound.client.rpartition(":")[2])
+        assert unpack_host(record.store_host) == ("127.0.0.1", port)
+        assert record.properties_dict == {
+            "MSG_REGION": "DefaultRegion",
+            "UNIQ_KEY": "ID",
+            "CLUSTER": "DefaultCluster",
+            "PGROUP": "t",
+            "RECONSUME_TIME": "0",
+            "TAGS": "x",
+            "__BORNHOST": "client",
+            "BORN_TIMESTAMP": "1795255684123",
+            "KEYS": "k",
+            "a": "1",
+            "TRACE_ON": "true",
+        }
+        assert (record.sys_flag, zipped.sys_flag, zipped.body) == (0, 1, b"zip")
+        assert abs(zipped.born_timestamp_ms - one.node.clock.wall_ms()) < 60_000
 
 
-def test_normal_messages_take_the_queues_in_turn_and_groups_keep_theirs(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=4)
-            # Python and Go always say queue 0.
-            await asyncio.gather(
-                *(one.send(message("t", b"%d" % n, queue_id=0)) for n in range(40))
-            )
-            one.topic("f", queues=4, message_type=v2.FIFO)
-            for n in range(12):
-                await one.send(message("f", b"%d" % n, message_group=f"group-{n % 3}"))
-            await one.dispatched()
-            counts = [one.node.store.max_offset("t", q) for q in range(4)]
-            assert counts == [10, 10, 10, 10]
-            for n in range(3):
-                queue = stored(one, "f", fifo_queue(f"group-{n}", 4))
-                mine = [r.body for r in queue if r.properties_dict["__SHARDINGKEY"] == f"group-{n}"]
-                assert mine == [b"%d" % m for m in range(n, 12, 3)]
-
-    run(body())
+async def test_normal_messages_take_the_queues_in_turn_and_groups_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=4)
+        # Python and Go always say queue 0.
+        await asyncio.gather(*(one.send(message("t", b"%d" % n, queue_id=0)) for n in range(40)))
+        one.topic("f", queues=4, message_type=v2.FIFO)
+        for n in range(12):
+            await one.send(message("f", b"%d" % n, message_group=f"group-{n % 3}"))
+        await one.dispatched()
+        counts = [one.node.store.max_offset("t", q) for q in range(4)]
+        assert counts == [10, 10, 10, 10]
+        for n in range(3):
+            queue = stored(one, "f", fifo_queue(f"group-{n}", 4))
+            mine = [r.body for r in queue if r.properties_dict["__SHARDINGKEY"] == f"group-{n}"]
+            assert mine == [b"%d" % m for m in range(n, 12, 3)]
 
 
-def test_several_messages_get_one_entry_each_in_their_order(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", queues=4)
-            answer = await one.send(*(message("t", b"%d" % n, f"ID-{n}") for n in range(5)))
-            assert [entry.message_id for entry in answer.entries] == [f"ID-{n}" for n in range(5)]
-            # One request, one queue, consecutive offsets.
-            assert [entry.offset for entry in answer.entries] == [0, 1, 2, 3, 4]
-            one.topic("f", queues=4, message_type=v2.FIFO)
-            groups = [f"g{n % 4}" for n in range(12)]
-            answer = await one.send(
-                *(message("f", b"%d" % n, f"ID-{n}", message_group=g) for n, g in enumerate(groups))
-            )
-            assert answer.status.code == v2.OK
-            await one.dispatched()
-            used = Counter(fifo_queue(group, 4) for group in groups)
-            for queue_id, count in used.items():
-                assert one.node.store.max_offset("f", queue_id) == count
-
-    run(body())
+async def test_several_messages_get_one_entry_each_in_their_order(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", queues=4)
+        answer = await one.send(*(message("t", b"%d" % n, f"ID-{n}") for n in range(5)))
+        assert [entry.message_id for entry in answer.entries] == [f"ID-{n}" for n in range(5)]
+        # One request, one queue, consecutive offsets.
+        assert [entry.offset for entry in answer.entries] == [0, 1, 2, 3, 4]
+        one.topic("f", queues=4, message_type=v2.FIFO)
+        groups = [f"g{n % 4}" for n in range(12)]
+        answer = await one.send(
+            *(message("f", b"%d" % n, f"ID-{n}", message_group=g) for n, g in enumerate(groups))
+        )
+        assert answer.status.code == v2.OK
+        await one.dispatched()
+        used = Counter(fifo_queue(group, 4) for group in groups)
+        for queue_id, count in used.items():
+            assert one.node.store.max_offset("f", queue_id) == count
 
 
-def test_one_append_serves_everything_that_a_turn_brought(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            appends: list[int] = []
-            real = one.node.store.append_many
+async def test_one_append_serves_everything_that_a_turn_brought(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        appends: list[int] = []
+        real = one.node.store.append_many
 
-            def counted(messages: Any) -> Any:
-                appends.append(len(messages))
-                return real(messages)
+        def counted(messages: Any) -> Any:
+            appends.append(len(messages))
+            return real(messages)
 
-            one.node.store.append_many = counted  # type: ignore[method-assign]
-            await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(64)))
-            assert appends == [64]
-
-    run(body())
+        one.node.store.append_many = counted  # type: ignore[method-assign]
+        await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(64)))
+        assert appends == [64]
 
 
 LATER = v2.Timestamp(seconds=1)
@@ -186,137 +171,118 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-def test_refusals_have_their_codes_and_no_entries(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            one.topic("fifo", message_type=v2.FIFO)
-            one.topic("mixed", message_type=-1)
-            one.node.meta_log.write_topic(Topic("readonly", 1, 1, perm=4))
-            for fields, code in REFUSED:
-                answer = await one.send(message(**{"topic": "t", **fields}))
-                assert answer.status.code == code, fields
-                assert len(answer.entries) == (code == v2.OK)
-            nobody = await one.send(message("t"), client_id=" ")
-            assert nobody.status.code == v2.CLIENT_ID_REQUIRED
-            assert (await one.send()).status.code == v2.MESSAGE_CORRUPTED
-            # Everyone else is unharmed.
-            assert (await one.send(message("t"))).status.code == v2.OK
-
-    run(body())
+async def test_refusals_have_their_codes_and_no_entries(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        one.topic("fifo", message_type=v2.FIFO)
+        one.topic("mixed", message_type=-1)
+        one.node.meta_log.write_topic(Topic("readonly", 1, 1, perm=4))
+        for fields, code in REFUSED:
+            answer = await one.send(message(**{"topic": "t", **fields}))
+            assert answer.status.code == code, fields
+            assert len(answer.entries) == (code == v2.OK)
+        nobody = await one.send(message("t"), client_id=" ")
+        assert nobody.status.code == v2.CLIENT_ID_REQUIRED
+        assert (await one.send()).status.code == v2.MESSAGE_CORRUPTED
+        # Everyone else is unharmed.
+        assert (await one.send(message("t"))).status.code == v2.OK
 
 
-def test_a_delivery_time_in_the_past_is_now(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("d", message_type=v2.DELAY)
-            now_ms = one.node.clock.wall_ms()
-            past = message("d", b"late")
-            past.system_properties.delivery_timestamp.FromMilliseconds(now_ms - 1_234)
-            answer = await one.send(past)
-            assert (answer.status.code, answer.entries[0].recall_handle) == (v2.OK, "")
-            await one.dispatched()
-            system = (await one.receive("d", "g")).messages[0].system_properties
-            assert system.message_type == v2.DELAY
-            assert system.delivery_timestamp.ToMilliseconds() == now_ms - 1_234
-
-    run(body())
+async def test_a_delivery_time_in_the_past_is_now(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("d", message_type=v2.DELAY)
+        now_ms = one.node.clock.wall_ms()
+        past = message("d", b"late")
+        past.system_properties.delivery_timestamp.FromMilliseconds(now_ms - 1_234)
+        answer = await one.send(past)
+        assert (answer.status.code, answer.entries[0].recall_handle) == (v2.OK, "")
+        await one.dispatched()
+        system = (await one.receive("d", "g")).messages[0].system_properties
+        assert system.message_type == v2.DELAY
+        assert system.delivery_timestamp.ToMilliseconds() == now_ms - 1_234
 
 
-def test_results_that_differ_have_their_own_codes(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            huge = "i" * 33_000
-            answer = await one.send(message("t", message_id="a"), message("t", message_id=huge))
-            assert answer.status.code == v2.MULTIPLE_RESULTS
-            assert [entry.status.code for entry in answer.entries] == [
-                v2.OK,
-                v2.MESSAGE_PROPERTIES_TOO_LARGE,
-            ]
-            assert [entry.message_id for entry in answer.entries] == ["a", huge]
-
-    run(body())
+async def test_results_that_differ_have_their_own_codes(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        huge = "i" * 33_000
+        answer = await one.send(message("t", message_id="a"), message("t", message_id=huge))
+        assert answer.status.code == v2.MULTIPLE_RESULTS
+        assert [entry.status.code for entry in answer.entries] == [
+            v2.OK,
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+        ]
+        assert [entry.message_id for entry in answer.entries] == ["a", huge]
 
 
-def test_what_waits_is_bounded(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, send_thread_pool_queue_capacity=8) as one:
-            one.topic("t")
-            answers = await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(12)))
-            codes = Counter(answer.status.code for answer in answers)
-            assert codes == {v2.OK: 8, v2.TOO_MANY_REQUESTS: 4}
-            assert (await one.send(message("t"))).status.code == v2.OK
-
-    run(body())
+async def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    async with desk(tmp_path, send_thread_pool_queue_capacity=8) as one:
+        one.topic("t")
+        answers = await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(12)))
+        codes = Counter(answer.status.code for answer in answers)
+        assert codes == {v2.OK: 8, v2.TOO_MANY_REQUESTS: 4}
+        assert (await one.send(message("t"))).status.code == v2.OK
 
 
-def test_a_client_that_has_left_harms_nobody(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            left = one.node.sender.send(
-                v2.SendMessageRequest(messages=[message("t", b"left")]), one.context()
-            )
-            left.cancel()
-            assert (await one.send(message("t", b"stays"))).status.code == v2.OK
-
-    run(body())
+async def test_a_client_that_has_left_harms_nobody(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        left = one.node.sender.send(
+            v2.SendMessageRequest(messages=[message("t", b"left")]), one.context()
+        )
+        left.cancel()
+        assert (await one.send(message("t", b"stays"))).status.code == v2.OK
 
 
-def test_a_disk_that_fills_is_an_error_before_anything_is_half_written(tmp_path: Path) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
+async def test_a_disk_that_fills_is_an_error_before_anything_is_half_written(
+    tmp_path: Path,
+) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
 
-            def full(call: str) -> None:
-                if call == "fallocate":
-                    raise OSError(errno.ENOSPC, "No space left on device")
+        def full(call: str) -> None:
+            if call == "fallocate":
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-            codes = []
-            one.node.store.disk.fault = full
-            for n in range(60):
-                answer = await one.send(message("t", bytes(32 << 10), f"ID-{n}"))
-                codes.append(answer.status.code)
-            stored_count = codes.index(v2.INTERNAL_SERVER_ERROR)
-            assert set(codes[stored_count:]) == {v2.INTERNAL_SERVER_ERROR}
-            end = one.node.store.log_end
-            one.node.store.disk.fault = None
-            await asyncio.sleep(0.2)
-            answer = await one.send(message("t", b"room again"))
-            assert answer.status.code in (v2.OK, v2.INTERNAL_SERVER_ERROR)
-            await one.dispatched()
-            assert one.node.store.max_offset("t", 0) == stored_count + (answer.status.code == v2.OK)
-            assert one.node.store.log_end >= end
-
-    run(body())
+        codes = []
+        one.node.store.disk.fault = full
+        for n in range(60):
+            answer = await one.send(message("t", bytes(32 << 10), f"ID-{n}"))
+            codes.append(answer.status.code)
+        stored_count = codes.index(v2.INTERNAL_SERVER_ERROR)
+        assert set(codes[stored_count:]) == {v2.INTERNAL_SERVER_ERROR}
+        end = one.node.store.log_end
+        one.node.store.disk.fault = None
+        await asyncio.sleep(0.2)
+        answer = await one.send(message("t", b"room again"))
+        assert answer.status.code in (v2.OK, v2.INTERNAL_SERVER_ERROR)
+        await one.dispatched()
+        assert one.node.store.max_offset("t", 0) == stored_count + (answer.status.code == v2.OK)
+        assert one.node.store.log_end >= end
 
 
-def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path) -> None:
-    async def body() -> None:
-        base = settings(tmp_path)
-        chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            store = one.node.store
+async def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path) -> None:
+    base = settings(tmp_path)
+    chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        store = one.node.store
 
-            def full(call: str) -> None:
-                if call == "fallocate":
-                    raise OSError(errno.ENOSPC, "No space left on device")
+        def full(call: str) -> None:
+            if call == "fallocate":
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-            await one.send(message("t", b"first"))
-            store.disk.fault = full
-            for size in (32 << 10, 0):
-                # The smallest record there is: after it, a group's does not fit either.
-                while store.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
-                    pass
-            received = await one.receive("t", "new-group")
-            assert received.bodies[0] == b"first"
-            assert one.ack("t", "new-group", received.handles[0]).status.code == v2.OK
-
-    run(body())
+        await one.send(message("t", b"first"))
+        store.disk.fault = full
+        for size in (32 << 10, 0):
+            # The smallest record there is: after it, a group's does not fit either.
+            while store.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
+                pass
+        received = await one.receive("t", "new-group")
+        assert received.bodies[0] == b"first"
+        assert one.ack("t", "new-group", received.handles[0]).status.code == v2.OK
 
 
 def test_one_or_two_senders_never_wait_for_company() -> None:
@@ -332,29 +298,23 @@ def test_many_senders_share_an_append_until_there_is_no_company() -> None:
     assert next_gather_s(GATHER_S, 1) == 0.0
 
 
-def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            for _ in range(3):
-                answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(9)))
-                assert {answer.status.code for answer in answers} == {v2.OK}
-            assert (await one.send(message("t", b"alone"))).status.code == v2.OK
-
-    run(body())
+async def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        for _ in range(3):
+            answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(9)))
+            assert {answer.status.code for answer in answers} == {v2.OK}
+        assert (await one.send(message("t", b"alone"))).status.code == v2.OK
 
 
 @pytest.mark.parametrize("door", ["grpcio", "auto"])
-def test_sends_gather_only_behind_a_door_that_hands_them_over_one_by_one(
+async def test_sends_gather_only_behind_a_door_that_hands_them_over_one_by_one(
     tmp_path: Path, door: Literal["grpcio", "auto"]
 ) -> None:
-    async def body() -> None:
-        chosen = settings(tmp_path)
-        server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
-        bound = await server.start()
-        try:
-            assert server.node.sender.gathers is (bound.door == "grpcio")
-        finally:
-            await server.stop(0)
-
-    run(body())
+    chosen = settings(tmp_path)
+    server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
+    bound = await server.start()
+    try:
+        assert server.node.sender.gathers is (bound.door == "grpcio")
+    finally:
+        await server.stop(0)

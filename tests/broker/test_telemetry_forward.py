@@ -12,7 +12,6 @@ from typing import Any, cast
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.routing.cluster_view import GroupView
 from cometmq.proto import v1, v2
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import Live, nameserver, running, settings, until
 from cometmq.tests.broker.test_replicas import pair
 from cometmq.tests.broker.transacting import advance, client_of, half, producing
@@ -31,121 +30,103 @@ def streams(live: Live, client_id: str) -> int:
     return len(client.streams) if client is not None else 0
 
 
-def test_a_producer_at_the_follower_answers_the_leaders_question(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _), leader.client() as operator:
-            make_topic(leader)
-            await until(lambda: follower.node.metadata.topic("t"))
-            async with producing(follower, "p@1", "t") as producer:
-                (ident,) = await producer.send(half("t", "A", b"body"))
-                await until(lambda: streams(leader, "p@1") == 1)
-                assert client_of(leader, "p@1").topics == {"t"}
-                await until(lambda: len(leader.node.transactions.table) == 1)
-                await advance(operator, ROUND_MS)
-                asked = await producer.asked()
-                assert (asked.transaction_id, asked.message.body) == (ident, b"body")
-                assert await producer.end("t", asked.transaction_id) == v2.OK
-                await until(lambda: follower.node.store.max_offset("t", 0) == 1)
-            await until(lambda: streams(leader, "p@1") == 0)
-            assert len(follower.node.telemetry_forward or ()) == 0
-
-    run(body())
-
-
-def test_settings_that_change_are_passed_on_and_answers_stay_here(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _):
-            async with producing(follower, "p@1") as producer:
-                await until(lambda: streams(leader, "p@1") == 1)
-                await producer.settle("x", "y")
-                await until(lambda: client_of(leader, "p@1").topics == {"x", "y"})
-                # Nothing of what the leader answers comes out here: the next answer is our own.
-                await producer.settle("z")
-                await until(lambda: client_of(leader, "p@1").topics == {"z"})
-            async with producing(leader, "q@1"):
-                assert len(leader.node.telemetry_forward or ()) == 0, "the leader passes nothing on"
-
-    run(body())
-
-
-def test_a_stream_that_broke_is_opened_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (leader, follower, _), producing(follower, "p@1", "t"):
+async def test_a_producer_at_the_follower_answers_the_leaders_question(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _), leader.client() as operator:
+        make_topic(leader)
+        await until(lambda: follower.node.metadata.topic("t"))
+        async with producing(follower, "p@1", "t") as producer:
+            (ident,) = await producer.send(half("t", "A", b"body"))
             await until(lambda: streams(leader, "p@1") == 1)
-            (stream,) = client_of(leader, "p@1").streams
-            cast(Any, stream).finish()
-            await until(lambda: streams(leader, "p@1") == 1 and stream.finished is True)
-            await until(lambda: any(not one.finished for one in client_of(leader, "p@1").streams))
-            await until(lambda: client_of(leader, "p@1").topics == {"t"})
-
-    run(body())
-
-
-def test_many_clients_come_back_after_the_leader_was_away(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with AsyncExitStack() as stack:
-            leader, follower, _ = await stack.enter_async_context(pair(tmp_path))
-            for number in range(20):
-                await stack.enter_async_context(producing(follower, f"p{number}@1", "t"))
-            await until(lambda: all(streams(leader, f"p{number}@1") for number in range(20)))
-            await leader.server.stop(0.2)
-            port = int(leader.bound.client.rpartition(":")[2])
-            again = settings(tmp_path / "again", grpc_server_port=port, broker_name="again")
-            back = await stack.enter_async_context(running(again))
-            await until(lambda: all(streams(back, f"p{number}@1") == 1 for number in range(20)))
-            await until(lambda: client_of(back, "p7@1").topics == {"t"})  # after its stream
-
-    run(body())
+            assert client_of(leader, "p@1").topics == {"t"}
+            await until(lambda: len(leader.node.transactions.table) == 1)
+            await advance(operator, ROUND_MS)
+            asked = await producer.asked()
+            assert (asked.transaction_id, asked.message.body) == (ident, b"body")
+            assert await producer.end("t", asked.transaction_id) == v2.OK
+            await until(lambda: follower.node.store.max_offset("t", 0) == 1)
+        await until(lambda: streams(leader, "p@1") == 0)
+        assert len(follower.node.telemetry_forward or ()) == 0
 
 
-def test_a_new_leader_gets_the_streams(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            pair(tmp_path) as (leader, follower, _),
-            running(settings(tmp_path / "c", broker_name="elsewhere")) as stranger,
-            producing(follower, "p@1", "t"),
-        ):
+async def test_settings_that_change_are_passed_on_and_answers_stay_here(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _):
+        async with producing(follower, "p@1") as producer:
             await until(lambda: streams(leader, "p@1") == 1)
-            forward = follower.node.telemetry_forward
-            assert forward is not None
-            view = follower.node.cluster
-            own = view.own()
-            moved = tuple(
-                replace(member, client=stranger.bound.client) if member.is_leader else member
-                for member in own.members
-            )
-            view.groups = {**view.groups, own.name: GroupView(own.name, moved, own.topics)}
-            forward.cluster_changed()
-            await until(lambda: streams(stranger, "p@1") == 1)
-            await until(lambda: streams(leader, "p@1") == 0)
-            assert len(forward) == 1
-
-    run(body())
+            await producer.settle("x", "y")
+            await until(lambda: client_of(leader, "p@1").topics == {"x", "y"})
+            # Nothing of what the leader answers comes out here: the next answer is our own.
+            await producer.settle("z")
+            await until(lambda: client_of(leader, "p@1").topics == {"z"})
+        async with producing(leader, "q@1"):
+            assert len(leader.node.telemetry_forward or ()) == 0, "the leader passes nothing on"
 
 
-def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_nothing_on(
+async def test_a_stream_that_broke_is_opened_again(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (leader, follower, _), producing(follower, "p@1", "t"):
+        await until(lambda: streams(leader, "p@1") == 1)
+        (stream,) = client_of(leader, "p@1").streams
+        cast(Any, stream).finish()
+        await until(lambda: streams(leader, "p@1") == 1 and stream.finished is True)
+        await until(lambda: any(not one.finished for one in client_of(leader, "p@1").streams))
+        await until(lambda: client_of(leader, "p@1").topics == {"t"})
+
+
+async def test_many_clients_come_back_after_the_leader_was_away(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        leader, follower, _ = await stack.enter_async_context(pair(tmp_path))
+        for number in range(20):
+            await stack.enter_async_context(producing(follower, f"p{number}@1", "t"))
+        await until(lambda: all(streams(leader, f"p{number}@1") for number in range(20)))
+        await leader.server.stop(0.2)
+        port = int(leader.bound.client.rpartition(":")[2])
+        again = settings(tmp_path / "again", grpc_server_port=port, broker_name="again")
+        back = await stack.enter_async_context(running(again))
+        await until(lambda: all(streams(back, f"p{number}@1") == 1 for number in range(20)))
+        await until(lambda: client_of(back, "p7@1").topics == {"t"})  # after its stream
+
+
+async def test_a_new_leader_gets_the_streams(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path) as (leader, follower, _),
+        running(settings(tmp_path / "c", broker_name="elsewhere")) as stranger,
+        producing(follower, "p@1", "t"),
+    ):
+        await until(lambda: streams(leader, "p@1") == 1)
+        forward = follower.node.telemetry_forward
+        assert forward is not None
+        view = follower.node.cluster
+        own = view.own()
+        moved = tuple(
+            replace(member, client=stranger.bound.client) if member.is_leader else member
+            for member in own.members
+        )
+        view.groups = {**view.groups, own.name: GroupView(own.name, moved, own.topics)}
+        forward.cluster_changed()
+        await until(lambda: streams(stranger, "p@1") == 1)
+        await until(lambda: streams(leader, "p@1") == 0)
+        assert len(forward) == 1
+
+
+async def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_nothing_on(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with (
-            running(settings(tmp_path / "a")) as former,
-            running(settings(tmp_path / "b", broker_name="elsewhere")) as new,
-            producing(former, "p@1", "t"),
-        ):
-            view, forward = former.node.cluster, former.node.telemetry_forward
-            assert forward is not None
-            (own,) = view.own().members
-            other = replace(own, broker_id=1, client=new.bound.client)
-            members = (replace(own, is_leader=False), other)
-            view.groups = {own.group: GroupView(own.group, members, {})}
-            forward.cluster_changed()
-            assert not len(forward)
-            former.node.is_leader = False
-            forward.cluster_changed()
-            await until(lambda: streams(new, "p@1") == 1)
-            former.node.is_leader = True
-
-    run(body())
+    async with (
+        running(settings(tmp_path / "a")) as former,
+        running(settings(tmp_path / "b", broker_name="elsewhere")) as new,
+        producing(former, "p@1", "t"),
+    ):
+        view, forward = former.node.cluster, former.node.telemetry_forward
+        assert forward is not None
+        (own,) = view.own().members
+        other = replace(own, broker_id=1, client=new.bound.client)
+        members = (replace(own, is_leader=False), other)
+        view.groups = {own.group: GroupView(own.group, members, {})}
+        forward.cluster_changed()
+        assert not len(forward)
+        former.node.is_leader = False
+        forward.cluster_changed()
+        await until(lambda: streams(new, "p@1") == 1)
+        former.node.is_leader = True
 
 
 @asynccontextmanager
@@ -166,44 +147,37 @@ def _topics(live: Live, group: str) -> dict[str, v1.TopicRoute]:
     return found.topics if found is not None else {}
 
 
-def test_a_producer_of_another_groups_topic_is_asked_through_the_node_that_it_knows(
+async def test_a_producer_of_another_groups_topic_is_asked_through_the_node_that_it_knows(
     tmp_path: Path,
 ) -> None:
     """Rust sends everything to its access point, and ends transactions there, too."""
-
-    async def body() -> None:
-        async with (
-            two_groups(tmp_path) as (one, other),
-            producing(one, "rust@1", "there") as producer,
-            other.client() as operator,
-        ):
-            (ident,) = await producer.send(half("there", "A"))
-            assert ident == "group-b:0:A"
-            await until(lambda: streams(other, "rust@1") == 1)
-            await until(lambda: len(other.node.transactions.table) == 1)
-            await advance(operator, ROUND_MS)
-            asked = await producer.asked()
-            assert await producer.end("there", asked.transaction_id) == v2.OK
-            other.node.pump()
-            assert other.node.store.max_offset("there", 0) == 1
-            await producer.settle("elsewhere")
-            await until(lambda: streams(other, "rust@1") == 0)
-
-    run(body())
+    async with (
+        two_groups(tmp_path) as (one, other),
+        producing(one, "rust@1", "there") as producer,
+        other.client() as operator,
+    ):
+        (ident,) = await producer.send(half("there", "A"))
+        assert ident == "group-b:0:A"
+        await until(lambda: streams(other, "rust@1") == 1)
+        await until(lambda: len(other.node.transactions.table) == 1)
+        await advance(operator, ROUND_MS)
+        asked = await producer.asked()
+        assert await producer.end("there", asked.transaction_id) == v2.OK
+        other.node.pump()
+        assert other.node.store.max_offset("there", 0) == 1
+        await producer.settle("elsewhere")
+        await until(lambda: streams(other, "rust@1") == 0)
 
 
-def test_a_client_that_is_forgotten_and_comes_back_is_asked_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            running(settings(tmp_path)) as live,
-            producing(live, "p@1", "t") as producer,
-        ):
-            make_topic(live)
-            live.node.clients.forget("p@1")
-            assert not live.node.clients.producers("t", live.node.clock.steady_ns())
-            await producer.settle("t")
-            (client,) = live.node.clients.producers("t", live.node.clock.steady_ns())
-            assert client.client_id == "p@1"
-            await asyncio.sleep(0)
-
-    run(body())
+async def test_a_client_that_is_forgotten_and_comes_back_is_asked_again(tmp_path: Path) -> None:
+    async with (
+        running(settings(tmp_path)) as live,
+        producing(live, "p@1", "t") as producer,
+    ):
+        make_topic(live)
+        live.node.clients.forget("p@1")
+        assert not live.node.clients.producers("t", live.node.clock.steady_ns())
+        await producer.settle("t")
+        (client,) = live.node.clients.producers("t", live.node.clock.steady_ns())
+        assert client.client_id == "p@1"
+        await asyncio.sleep(0)

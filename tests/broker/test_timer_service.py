@@ -13,7 +13,7 @@ from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.timer.rules import TIMER_TOPIC
-from cometmq.tests.broker.desk import desk, run
+from cometmq.tests.broker.desk import desk
 from cometmq.tests.broker.timing import (
     GROUP,
     HOUR,
@@ -33,213 +33,177 @@ def small(tmp_path: Path) -> Iterator[None]:
     shutil.rmtree(tmp_path)  # a wheel is 37 MiB large, if sparse
 
 
-def test_a_message_comes_at_its_time_and_wakes_the_poll_that_waits(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            answer = await send(k, delayed(b"one", due))
-            assert answer.entries[0].recall_handle
-            k.advance(HOUR - 5_000)
-            await k.nothing(TOPIC, GROUP)
-            poll = k.start_receive(TOPIC, GROUP)
-            k.advance(5_000)
-            await poll
-            (record,) = stored(k)
-            assert record.store_timestamp_ms >= due
-
-    run(test())
+async def test_a_message_comes_at_its_time_and_wakes_the_poll_that_waits(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        answer = await send(k, delayed(b"one", due))
+        assert answer.entries[0].recall_handle
+        k.advance(HOUR - 5_000)
+        await k.nothing(TOPIC, GROUP)
+        poll = k.start_receive(TOPIC, GROUP)
+        k.advance(5_000)
+        await poll
+        (record,) = stored(k)
+        assert record.store_timestamp_ms >= due
 
 
-def test_without_a_moved_clock_nobody_is_early(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, queues=2, message_type=v2.DELAY)
-            now = k.node.clock.wall_ms()
-            dues = {f"m{n}".encode(): now + 40 * n for n in range(30)}
-            await send(k, *(delayed(body, due) for body, due in dues.items()))
-            await arrives(k, *dues)
-            for record in stored(k):
-                assert record.store_timestamp_ms >= dues[record.body]
-
-    run(test())
+async def test_without_a_moved_clock_nobody_is_early(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, queues=2, message_type=v2.DELAY)
+        now = k.node.clock.wall_ms()
+        dues = {f"m{n}".encode(): now + 40 * n for n in range(30)}
+        await send(k, *(delayed(body, due) for body, due in dues.items()))
+        await arrives(k, *dues)
+        for record in stored(k):
+            assert record.store_timestamp_ms >= dues[record.body]
 
 
-def test_the_delivered_copy_is_apaches(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, queues=4, message_type=v2.DELAY)
-            due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
-            await send(k, delayed(b"x", due, "M1"))
-            k.advance(HOUR)
-            await arrives(k, b"x")
-            (parked,), (copy,) = stored(k, TIMER_TOPIC), stored(k)
-            before, after = parked.properties_dict, copy.properties_dict
-            assert before["TIMER_OUT_MS"] == str(due - 1000)
-            assert before["REAL_TOPIC"] == TOPIC
-            assert before["REAL_QID"] == str(copy.queue_id)
-            added = after.keys() - before.keys()
-            assert added == {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
-            assert int(after["TIMER_ENQUEUE_MS"]) % 1000 == 0
-            assert int(after["TIMER_DEQUEUE_MS"]) >= due
-            assert after.items() > before.items()
-            # The order of a store that was written through Apache's own proxy.
-            assert " ".join(after) == (
-                "TIMER_OUT_MS MSG_REGION TIMER_DELIVER_MS UNIQ_KEY CLUSTER PGROUP RECONSUME_TIME "
-                "TIMER_ENQUEUE_MS __BORNHOST BORN_TIMESTAMP TRACE_ON TIMER_DEQUEUE_MS REAL_TOPIC "
-                "REAL_QID"
-            )
-            for name in ("body", "born_timestamp_ms", "born_host", "store_host", "sys_flag"):
-                assert getattr(copy, name) == getattr(parked, name)
-
-    run(test())
+async def test_the_delivered_copy_is_apaches(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, queues=4, message_type=v2.DELAY)
+        due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
+        await send(k, delayed(b"x", due, "M1"))
+        k.advance(HOUR)
+        await arrives(k, b"x")
+        (parked,), (copy,) = stored(k, TIMER_TOPIC), stored(k)
+        before, after = parked.properties_dict, copy.properties_dict
+        assert before["TIMER_OUT_MS"] == str(due - 1000)
+        assert before["REAL_TOPIC"] == TOPIC
+        assert before["REAL_QID"] == str(copy.queue_id)
+        added = after.keys() - before.keys()
+        assert added == {"TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"}
+        assert int(after["TIMER_ENQUEUE_MS"]) % 1000 == 0
+        assert int(after["TIMER_DEQUEUE_MS"]) >= due
+        assert after.items() > before.items()
+        # The order of a store that was written through Apache's own proxy.
+        assert " ".join(after) == (
+            "TIMER_OUT_MS MSG_REGION TIMER_DELIVER_MS UNIQ_KEY CLUSTER PGROUP RECONSUME_TIME "
+            "TIMER_ENQUEUE_MS __BORNHOST BORN_TIMESTAMP TRACE_ON TIMER_DEQUEUE_MS REAL_TOPIC "
+            "REAL_QID"
+        )
+        for name in ("body", "born_timestamp_ms", "born_host", "store_host", "sys_flag"):
+            assert getattr(copy, name) == getattr(parked, name)
 
 
-def test_a_time_that_has_come_is_delivered_at_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            now = k.node.clock.wall_ms()
-            answer = await k.send(delayed(b"past", now - HOUR))
-            assert answer.entries[0].recall_handle == ""
-            assert (await k.receive(TOPIC, GROUP)).bodies == [b"past"]
-            assert stored(k, TIMER_TOPIC) == []
-            assert decode_properties(stored(k)[0].properties)["TIMER_DELIVER_MS"] == str(now - HOUR)
-
-    run(test())
+async def test_a_time_that_has_come_is_delivered_at_once(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now = k.node.clock.wall_ms()
+        answer = await k.send(delayed(b"past", now - HOUR))
+        assert answer.entries[0].recall_handle == ""
+        assert (await k.receive(TOPIC, GROUP)).bodies == [b"past"]
+        assert stored(k, TIMER_TOPIC) == []
+        assert decode_properties(stored(k)[0].properties)["TIMER_DELIVER_MS"] == str(now - HOUR)
 
 
-def test_messages_that_come_late_to_the_open_slot_are_delivered(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            bodies = []
-            for n in range(20):  # every slot is open when its messages come
-                bodies.append(b"soon%d" % n)
-                due = k.node.clock.wall_ms() + 1 + 37 * (n % 5)
-                assert (await k.send(delayed(bodies[-1], due))).status.code == v2.OK
-                await asyncio.sleep(0.01)
-            await arrives(k, *bodies)
-
-    run(test())
+async def test_messages_that_come_late_to_the_open_slot_are_delivered(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        bodies = []
+        for n in range(20):  # every slot is open when its messages come
+            bodies.append(b"soon%d" % n)
+            due = k.node.clock.wall_ms() + 1 + 37 * (n % 5)
+            assert (await k.send(delayed(bodies[-1], due))).status.code == v2.OK
+            await asyncio.sleep(0.01)
+        await arrives(k, *bodies)
 
 
-def test_many_at_once_come_once_each_in_the_order_of_their_queues(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, queues=4, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + HOUR
-            bodies = [b"%05d" % n for n in range(3_000)]
-            for n in range(0, len(bodies), 100):
-                await send(k, *(delayed(body, due) for body in bodies[n : n + 100]))
-            k.advance(HOUR)
-            await arrives(k, *bodies)
-            by_queue: dict[int, list[bytes]] = {}
-            for record in stored(k):
-                by_queue.setdefault(record.queue_id, []).append(record.body)
-            assert all(found == sorted(found) for found in by_queue.values())
-            assert k.node.timers.stats.dequeued_by_topic == {TOPIC: len(bodies)}
-
-    run(test())
+async def test_many_at_once_come_once_each_in_the_order_of_their_queues(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, queues=4, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + HOUR
+        bodies = [b"%05d" % n for n in range(3_000)]
+        for n in range(0, len(bodies), 100):
+            await send(k, *(delayed(body, due) for body in bodies[n : n + 100]))
+        k.advance(HOUR)
+        await arrives(k, *bodies)
+        by_queue: dict[int, list[bytes]] = {}
+        for record in stored(k):
+            by_queue.setdefault(record.queue_id, []).append(record.body)
+        assert all(found == sorted(found) for found in by_queue.values())
+        assert k.node.timers.stats.dequeued_by_topic == {TOPIC: len(bodies)}
 
 
-def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with desk(tmp_path, clock=clock) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            now = clock.wall_ms()
-            await send(k, delayed(b"first", now + HOUR), delayed(b"second", now + 2 * HOUR))
-            k.advance(HOUR)
-            await arrives(k, b"first")
-        async with desk(tmp_path, clock=clock) as k:
-            await arrives(k, b"first")
-            k.advance(HOUR)
-            await arrives(k, b"first", b"second")
-        clock.advance_wall_ms(HOUR)
-        async with desk(tmp_path, clock=clock) as k:
-            await enqueued(k)
-            await arrives(k, b"first", b"second")
-
-    run(test())
+async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now = clock.wall_ms()
+        await send(k, delayed(b"first", now + HOUR), delayed(b"second", now + 2 * HOUR))
+        k.advance(HOUR)
+        await arrives(k, b"first")
+    async with desk(tmp_path, clock=clock) as k:
+        await arrives(k, b"first")
+        k.advance(HOUR)
+        await arrives(k, b"first", b"second")
+    clock.advance_wall_ms(HOUR)
+    async with desk(tmp_path, clock=clock) as k:
+        await enqueued(k)
+        await arrives(k, b"first", b"second")
 
 
-def test_what_was_due_while_nobody_ran_comes_after_the_start(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with desk(tmp_path, clock=clock) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            await send(k, delayed(b"missed", clock.wall_ms() + HOUR))
-        clock.advance_wall_ms(24 * HOUR)
-        async with desk(tmp_path, clock=clock) as k:
-            await arrives(k, b"missed")
-
-    run(test())
+async def test_what_was_due_while_nobody_ran_comes_after_the_start(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk(tmp_path, clock=clock) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        await send(k, delayed(b"missed", clock.wall_ms() + HOUR))
+    clock.advance_wall_ms(24 * HOUR)
+    async with desk(tmp_path, clock=clock) as k:
+        await arrives(k, b"missed")
 
 
-def test_a_time_beyond_the_roll_window_waits_in_nearer_slots(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path, with_store(tmp_path, timer_roll_window_slot=60)) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            due = k.node.clock.wall_ms() + 150_000
-            await send(k, delayed(b"far", due))
-            for _ in range(14):
-                k.advance(10_000)
-                await enqueued(k)
-                await asyncio.sleep(0.01)
-                assert stored(k) == []
+async def test_a_time_beyond_the_roll_window_waits_in_nearer_slots(tmp_path: Path) -> None:
+    async with desk(tmp_path, with_store(tmp_path, timer_roll_window_slot=60)) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        due = k.node.clock.wall_ms() + 150_000
+        await send(k, delayed(b"far", due))
+        for _ in range(14):
             k.advance(10_000)
-            await arrives(k, b"far")
-            rolls = int(stored(k)[0].properties_dict["TIMER_ROLL_TIMES"])
-            assert len(stored(k, TIMER_TOPIC)) == 1 + rolls > 2
-
-    run(test())
-
-
-def test_timers_that_were_stopped_wait(tmp_path: Path) -> None:
-    async def test() -> None:
-        clock = Clock()
-        async with desk(tmp_path, with_store(tmp_path, timer_stop_dequeue=True), clock) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            await send(k, delayed(b"x", clock.wall_ms() + HOUR))
-            k.advance(2 * HOUR)
-            await k.nothing(TOPIC, GROUP)
-        async with desk(tmp_path, clock=clock) as k:
-            await arrives(k, b"x")
-
-    run(test())
+            await enqueued(k)
+            await asyncio.sleep(0.01)
+            assert stored(k) == []
+        k.advance(10_000)
+        await arrives(k, b"far")
+        rolls = int(stored(k)[0].properties_dict["TIMER_ROLL_TIMES"])
+        assert len(stored(k, TIMER_TOPIC)) == 1 + rolls > 2
 
 
-def test_a_clock_that_is_set_back_and_on_again_loses_nothing(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            now = k.node.clock.wall_ms()
-            await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + HOUR + 500))
-            k.advance(HOUR - 300)  # the slots are open
-            await asyncio.sleep(0)
-            k.advance(-2 * HOUR)
-            await send(k, delayed(b"c", now - HOUR // 2))
-            await k.nothing(TOPIC, GROUP)
-            k.advance(HOUR)
-            await arrives(k, b"c")
-            k.advance(2 * HOUR)
-            await arrives(k, b"a", b"b", b"c")
-
-    run(test())
+async def test_timers_that_were_stopped_wait(tmp_path: Path) -> None:
+    clock = Clock()
+    async with desk(tmp_path, with_store(tmp_path, timer_stop_dequeue=True), clock) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        await send(k, delayed(b"x", clock.wall_ms() + HOUR))
+        k.advance(2 * HOUR)
+        await k.nothing(TOPIC, GROUP)
+    async with desk(tmp_path, clock=clock) as k:
+        await arrives(k, b"x")
 
 
-def test_waiting_messages_are_counted_by_topic(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with desk(tmp_path) as k:
-            k.topic(TOPIC, message_type=v2.DELAY)
-            now = k.node.clock.wall_ms()
-            await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + 2 * HOUR))
-            timing = k.node.timers.stats.timing
-            assert timing is not None
-            assert timing.count(TOPIC) == 2
-            k.advance(HOUR)
-            await arrives(k, b"a")
-            assert timing.count(TOPIC) == 1
+async def test_a_clock_that_is_set_back_and_on_again_loses_nothing(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now = k.node.clock.wall_ms()
+        await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + HOUR + 500))
+        k.advance(HOUR - 300)  # the slots are open
+        await asyncio.sleep(0)
+        k.advance(-2 * HOUR)
+        await send(k, delayed(b"c", now - HOUR // 2))
+        await k.nothing(TOPIC, GROUP)
+        k.advance(HOUR)
+        await arrives(k, b"c")
+        k.advance(2 * HOUR)
+        await arrives(k, b"a", b"b", b"c")
 
-    run(test())
+
+async def test_waiting_messages_are_counted_by_topic(tmp_path: Path) -> None:
+    async with desk(tmp_path) as k:
+        k.topic(TOPIC, message_type=v2.DELAY)
+        now = k.node.clock.wall_ms()
+        await send(k, delayed(b"a", now + HOUR), delayed(b"b", now + 2 * HOUR))
+        timing = k.node.timers.stats.timing
+        assert timing is not None
+        assert timing.count(TOPIC) == 2
+        k.advance(HOUR)
+        await arrives(k, b"a")
+        assert timing.count(TOPIC) == 1

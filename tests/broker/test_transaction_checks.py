@@ -9,7 +9,6 @@ from pathlib import Path
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.transactions.records import GROUP, HALF_TOPIC, PARKED_TOPIC
 from cometmq.proto import v2
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import running, settings, until
 from cometmq.tests.broker.test_replicas import logs_equal, pair
 from cometmq.tests.broker.transacting import (
@@ -27,260 +26,230 @@ from cometmq.tests.formats.cases import new_store, unpack
 ROUND_MS = 30_000
 
 
-def test_a_producer_is_asked_in_the_references_rhythm(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            running(settings(tmp_path)) as live,
-            producing(live, "p@1", "t", "unrelated") as producer,
-        ):
-            live.node.meta_log.write_topic(Topic("t", 2, 2, message_type=v2.TRANSACTION))
-            (ident,) = await producer.send(half("t", "A", b"body"))
-            await until(lambda: len(live.node.transactions.table) == 1)
-            await advance(producer.wire, 5_000)
-            stats = live.node.transactions.stats
-            assert stats.asked == 0
-            await advance(producer.wire, ROUND_MS - 5_000)
-            asked = await producer.asked()
-            assert asked.transaction_id == ident
-            assert asked.message.topic == v2.Resource(name="t", resource_namespace="space")
-            assert asked.message.body == b"body"
-            system = asked.message.system_properties
-            assert system.message_id == "A"
-            assert system.message_type == v2.TRANSACTION
-            assert dict(asked.message.user_properties) == {"colour": "blue"}
-            await advance(producer.wire, ROUND_MS - 15_000)
-            assert stats.asked == 1
-            await advance(producer.wire, 15_000)
-            again = await producer.asked()
-            assert again.transaction_id == ident, "its copies go by the same name"
-            assert await producer.end("t", again.transaction_id) == v2.OK
-            (commit,) = stored(live, "t") or stored_of(live, "t", 1)
-            copies = stored(live, HALF_TOPIC)
-            assert len(copies) == 3
-            assert commit.prepared_transaction_offset == copies[-1].physical_offset
-            await advance(producer.wire, ROUND_MS)
-            assert stats.asked == 2
-            assert ops(live) == [[2]]
-
-    run(body())
+async def test_a_producer_is_asked_in_the_references_rhythm(tmp_path: Path) -> None:
+    async with (
+        running(settings(tmp_path)) as live,
+        producing(live, "p@1", "t", "unrelated") as producer,
+    ):
+        live.node.meta_log.write_topic(Topic("t", 2, 2, message_type=v2.TRANSACTION))
+        (ident,) = await producer.send(half("t", "A", b"body"))
+        await until(lambda: len(live.node.transactions.table) == 1)
+        await advance(producer.wire, 5_000)
+        stats = live.node.transactions.stats
+        assert stats.asked == 0
+        await advance(producer.wire, ROUND_MS - 5_000)
+        asked = await producer.asked()
+        assert asked.transaction_id == ident
+        assert asked.message.topic == v2.Resource(name="t", resource_namespace="space")
+        assert asked.message.body == b"body"
+        system = asked.message.system_properties
+        assert system.message_id == "A"
+        assert system.message_type == v2.TRANSACTION
+        assert dict(asked.message.user_properties) == {"colour": "blue"}
+        await advance(producer.wire, ROUND_MS - 15_000)
+        assert stats.asked == 1
+        await advance(producer.wire, 15_000)
+        again = await producer.asked()
+        assert again.transaction_id == ident, "its copies go by the same name"
+        assert await producer.end("t", again.transaction_id) == v2.OK
+        (commit,) = stored(live, "t") or stored_of(live, "t", 1)
+        copies = stored(live, HALF_TOPIC)
+        assert len(copies) == 3
+        assert commit.prepared_transaction_offset == copies[-1].physical_offset
+        await advance(producer.wire, ROUND_MS)
+        assert stats.asked == 2
+        assert ops(live) == [[2]]
 
 
-def test_questions_go_round_among_the_producers_that_live(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with (
-            running(settings(tmp_path)) as live,
-            producing(live, "first@1", "t") as first,
-            producing(live, "second@1", "t") as second,
-            producing(live, "other@1", "x"),
-        ):
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            await first.send(half("t", "A"))
-            await until(lambda: len(live.node.transactions.table) == 1)
-            await advance(first.wire, ROUND_MS)
-            await first.asked()
-            await advance(first.wire, ROUND_MS)
-            await second.asked()
-            first.stream.cancel()
-            await until(lambda: not client_of(live, "first@1").streams)
-            for _ in range(2):
-                await advance(second.wire, ROUND_MS)
-                asked = await second.asked()
-            assert await second.end("t", asked.transaction_id) == v2.OK
-            second.stream.cancel()
-            await until(lambda: not client_of(live, "second@1").streams)
-
-    run(body())
+async def test_questions_go_round_among_the_producers_that_live(tmp_path: Path) -> None:
+    async with (
+        running(settings(tmp_path)) as live,
+        producing(live, "first@1", "t") as first,
+        producing(live, "second@1", "t") as second,
+        producing(live, "other@1", "x"),
+    ):
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        await first.send(half("t", "A"))
+        await until(lambda: len(live.node.transactions.table) == 1)
+        await advance(first.wire, ROUND_MS)
+        await first.asked()
+        await advance(first.wire, ROUND_MS)
+        await second.asked()
+        first.stream.cancel()
+        await until(lambda: not client_of(live, "first@1").streams)
+        for _ in range(2):
+            await advance(second.wire, ROUND_MS)
+            asked = await second.asked()
+        assert await second.end("t", asked.transaction_id) == v2.OK
+        second.stream.cancel()
+        await until(lambda: not client_of(live, "second@1").streams)
 
 
-def test_a_producer_is_known_from_its_transaction_before_its_settings_name_the_topic(
+async def test_a_producer_is_known_from_its_transaction_before_its_settings_name_the_topic(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, producing(live, "java@1") as producer:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            await producer.send(half("t", "A"))
-            await producer.settle("x")
-            await until(lambda: len(live.node.transactions.table) == 1)
-            await advance(producer.wire, ROUND_MS)
-            assert (await producer.asked()).message.topic.name == "t"
-
-    run(body())
+    async with running(settings(tmp_path)) as live, producing(live, "java@1") as producer:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        await producer.send(half("t", "A"))
+        await producer.settle("x")
+        await until(lambda: len(live.node.transactions.table) == 1)
+        await advance(producer.wire, ROUND_MS)
+        assert (await producer.asked()).message.topic.name == "t"
 
 
-def test_after_fifteen_questions_it_is_laid_aside_even_if_nobody_was_there(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            sent = await wire.send([half("t", "A")])
-            ident = sent.entries[0].transaction_id
-            transactions = live.node.transactions
-            await until(lambda: len(transactions.table) == 1)
-            for _ in range(15):
-                await advance(wire, ROUND_MS)
-            assert (transactions.stats.asked, transactions.stats.unreachable) == (0, 15)
-            assert not stored(live, PARKED_TOPIC)
+async def test_after_fifteen_questions_it_is_laid_aside_even_if_nobody_was_there(
+    tmp_path: Path,
+) -> None:
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        sent = await wire.send([half("t", "A")])
+        ident = sent.entries[0].transaction_id
+        transactions = live.node.transactions
+        await until(lambda: len(transactions.table) == 1)
+        for _ in range(15):
             await advance(wire, ROUND_MS)
-            (parked,) = stored(live, PARKED_TOPIC)
-            assert parked.body == b"half"
-            properties = parked.properties_dict
-            assert properties["TRANSACTION_CHECK_TIMES"] == "15"
-            assert properties["REAL_TOPIC"] == "t"
-            assert live.node.metadata.topic(PARKED_TOPIC) is not None
-            assert await end(wire, "t", ident) == v2.INVALID_TRANSACTION_ID, "it is over"
-            assert not stored(live, "t")
-            for _ in range(3):
-                await advance(wire, ROUND_MS)
-            assert len(stored(live, PARKED_TOPIC)) == 1
-            assert live.node.offsets.get(HALF_TOPIC, GROUP, 0) == 16
+        assert (transactions.stats.asked, transactions.stats.unreachable) == (0, 15)
+        assert not stored(live, PARKED_TOPIC)
+        await advance(wire, ROUND_MS)
+        (parked,) = stored(live, PARKED_TOPIC)
+        assert parked.body == b"half"
+        properties = parked.properties_dict
+        assert properties["TRANSACTION_CHECK_TIMES"] == "15"
+        assert properties["REAL_TOPIC"] == "t"
+        assert live.node.metadata.topic(PARKED_TOPIC) is not None
+        assert await end(wire, "t", ident) == v2.INVALID_TRANSACTION_ID, "it is over"
+        assert not stored(live, "t")
+        for _ in range(3):
+            await advance(wire, ROUND_MS)
+        assert len(stored(live, PARKED_TOPIC)) == 1
+        assert live.node.offsets.get(HALF_TOPIC, GROUP, 0) == 16
 
-    run(body())
 
-
-def test_nobody_is_asked_before_the_immunity_is_over(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            (ident,) = await producer.send(half("t", "A", immunity_s=600))
-            await until(lambda: len(live.node.transactions.table) == 1)
-            stats = live.node.transactions.stats
-            for _ in range(19):
-                await advance(producer.wire, ROUND_MS)
-            assert (stats.asked, stats.given_up) == (0, 0)
-            copies = stored(live, HALF_TOPIC)
-            assert len(copies) == 20
-            assert copies[-1].properties_dict["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+async def test_nobody_is_asked_before_the_immunity_is_over(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        (ident,) = await producer.send(half("t", "A", immunity_s=600))
+        await until(lambda: len(live.node.transactions.table) == 1)
+        stats = live.node.transactions.stats
+        for _ in range(19):
             await advance(producer.wire, ROUND_MS)
-            asked = await producer.asked()
-            assert asked.transaction_id == ident
-            wait = asked.message.system_properties.orphaned_transaction_recovery_duration
-            assert wait.seconds == 600
-            await advance(producer.wire, ROUND_MS)
-            assert (await producer.asked()).transaction_id == ident
-            assert await producer.end("t", ident) == v2.OK, "late, and it counts"
-            assert len(stored(live, "t")) == 1
-
-    run(body())
-
-
-def test_a_round_of_many_takes_slices(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            await producer.send(*(half("t", f"M{n}") for n in range(100)))
-            await until(lambda: len(live.node.transactions.table) == 100)
-            await advance(producer.wire, ROUND_MS)
-            asked = [await producer.asked() for _ in range(100)]
-            assert [one.message.system_properties.message_id for one in asked] == [
-                f"M{n}" for n in range(100)
-            ]
-            for one in asked:
-                assert await producer.end("t", one.transaction_id, v2.ROLLBACK) == v2.OK
-            await advance(producer.wire, ROUND_MS)
-            assert sum(len(batch) for batch in ops(live)) == 100
-            assert len(live.node.transactions.table) == 0
-
-    run(body())
+        assert (stats.asked, stats.given_up) == (0, 0)
+        copies = stored(live, HALF_TOPIC)
+        assert len(copies) == 20
+        assert copies[-1].properties_dict["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+        await advance(producer.wire, ROUND_MS)
+        asked = await producer.asked()
+        assert asked.transaction_id == ident
+        wait = asked.message.system_properties.orphaned_transaction_recovery_duration
+        assert wait.seconds == 600
+        await advance(producer.wire, ROUND_MS)
+        assert (await producer.asked()).transaction_id == ident
+        assert await producer.end("t", ident) == v2.OK, "late, and it counts"
+        assert len(stored(live, "t")) == 1
 
 
-def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            ids = await producer.send(*(half("t", key) for key in "ABCD"))
-            await until(lambda: len(live.node.transactions.table) == 4)
-            await advance(producer.wire, ROUND_MS)
-            for _ in range(4):
-                await producer.asked()
-            assert await producer.end("t", ids[0]) == v2.OK
-            assert await producer.end("t", ids[1], v2.ROLLBACK) == v2.OK
-        async with running(settings(tmp_path)) as live, producing(live, "q@1", "t") as producer:
-            transactions = live.node.transactions
-            await until(lambda: transactions.recovery is None)
-            assert sorted(one.key for one in transactions.table) == ["C", "D"]
-            assert {one.checks for one in transactions.table} == {1}
-            assert await producer.end("t", ids[0]) == v2.OK, "it was committed before"
-            assert await producer.end("t", ids[2]) == v2.OK, "the id of before still leads there"
-            assert len(stored(live, "t")) == 2
-            await advance(producer.wire, ROUND_MS)
-            asked = await producer.asked()
-            assert asked.message.system_properties.message_id == "D"
-            assert await producer.end("t", asked.transaction_id) == v2.OK
-            assert len(stored(live, "t")) == 3
-        async with running(settings(tmp_path)) as live:
-            await until(lambda: live.node.transactions.recovery is None)
-            assert len(live.node.transactions.table) == 0
-
-    run(body())
+async def test_a_round_of_many_takes_slices(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        await producer.send(*(half("t", f"M{n}") for n in range(100)))
+        await until(lambda: len(live.node.transactions.table) == 100)
+        await advance(producer.wire, ROUND_MS)
+        asked = [await producer.asked() for _ in range(100)]
+        assert [one.message.system_properties.message_id for one in asked] == [
+            f"M{n}" for n in range(100)
+        ]
+        for one in asked:
+            assert await producer.end("t", one.transaction_id, v2.ROLLBACK) == v2.OK
+        await advance(producer.wire, ROUND_MS)
+        assert sum(len(batch) for batch in ops(live)) == 100
+        assert len(live.node.transactions.table) == 0
 
 
-def test_a_followers_copy_knows_what_was_committed_and_what_is_open(tmp_path: Path) -> None:
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        ids = await producer.send(*(half("t", key) for key in "ABCD"))
+        await until(lambda: len(live.node.transactions.table) == 4)
+        await advance(producer.wire, ROUND_MS)
+        for _ in range(4):
+            await producer.asked()
+        assert await producer.end("t", ids[0]) == v2.OK
+        assert await producer.end("t", ids[1], v2.ROLLBACK) == v2.OK
+    async with running(settings(tmp_path)) as live, producing(live, "q@1", "t") as producer:
+        transactions = live.node.transactions
+        await until(lambda: transactions.recovery is None)
+        assert sorted(one.key for one in transactions.table) == ["C", "D"]
+        assert {one.checks for one in transactions.table} == {1}
+        assert await producer.end("t", ids[0]) == v2.OK, "it was committed before"
+        assert await producer.end("t", ids[2]) == v2.OK, "the id of before still leads there"
+        assert len(stored(live, "t")) == 2
+        await advance(producer.wire, ROUND_MS)
+        asked = await producer.asked()
+        assert asked.message.system_properties.message_id == "D"
+        assert await producer.end("t", asked.transaction_id) == v2.OK
+        assert len(stored(live, "t")) == 3
+    async with running(settings(tmp_path)) as live:
+        await until(lambda: live.node.transactions.recovery is None)
+        assert len(live.node.transactions.table) == 0
+
+
+async def test_a_followers_copy_knows_what_was_committed_and_what_is_open(tmp_path: Path) -> None:
     """The leader dies between a commit and its op record, and its follower's directory leads."""
-
-    async def body() -> None:
-        async with pair(tmp_path, sync=True) as (leader, follower, _):
-            async with producing(leader, "p@1", "t") as producer:
-                leader.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-                first, second, third = await producer.send(*(half("t", key) for key in "ABC"))
-                assert await producer.end("t", first) == v2.OK
-                await until(lambda: len(leader.node.transactions.table) == 3)
-                await advance(producer.wire, ROUND_MS)
-                for _ in range(2):
-                    await producer.asked()
-                assert await producer.end("t", second) == v2.OK
-                await until(lambda: logs_equal(leader, follower))
-            shutil.copytree(tmp_path / "b", tmp_path / "heir")
-        async with (
-            running(settings(tmp_path / "heir")) as live,
-            producing(live, "q@1", "t") as producer,
-        ):
+    async with pair(tmp_path, sync=True) as (leader, follower, _):
+        async with producing(leader, "p@1", "t") as producer:
+            leader.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+            first, second, third = await producer.send(*(half("t", key) for key in "ABC"))
             assert await producer.end("t", first) == v2.OK
+            await until(lambda: len(leader.node.transactions.table) == 3)
+            await advance(producer.wire, ROUND_MS)
+            for _ in range(2):
+                await producer.asked()
             assert await producer.end("t", second) == v2.OK
-            assert len(stored(live, "t")) == 2, "both were committed before, and are not again"
-            await advance(producer.wire, ROUND_MS)
-            assert (await producer.asked()).message.system_properties.message_id == "C"
-            assert await producer.end("t", third) == v2.OK, "the id of before still leads there"
-            assert len(stored(live, "t")) == 3
+            await until(lambda: logs_equal(leader, follower))
+        shutil.copytree(tmp_path / "b", tmp_path / "heir")
+    async with (
+        running(settings(tmp_path / "heir")) as live,
+        producing(live, "q@1", "t") as producer,
+    ):
+        assert await producer.end("t", first) == v2.OK
+        assert await producer.end("t", second) == v2.OK
+        assert len(stored(live, "t")) == 2, "both were committed before, and are not again"
+        await advance(producer.wire, ROUND_MS)
+        assert (await producer.asked()).message.system_properties.message_id == "C"
+        assert await producer.end("t", third) == v2.OK, "the id of before still leads there"
+        assert len(stored(live, "t")) == 3
 
-    run(body())
 
-
-def test_apaches_open_transactions_are_asked_about(tmp_path: Path) -> None:
+async def test_apaches_open_transactions_are_asked_about(tmp_path: Path) -> None:
     """Ten half messages without an end; Apache has put finished ones behind them again, too."""
-
-    async def body() -> None:
-        root = unpack("transaction", tmp_path)
-        chosen = replace(settings(root), store=new_store("transaction", root).config)
-        async with running(chosen) as live, producing(live, "p@1", "TopicTx") as producer:
-            transactions = live.node.transactions
-            await until(lambda: transactions.recovery is None)
-            committed = {record.properties_dict["UNIQ_KEY"] for record in stored(live, "TopicTx")}
-            committed |= {
-                record.properties_dict["UNIQ_KEY"] for record in stored_of(live, "TopicTx", 1)
-            }
-            still = {one.key for one in transactions.open_halves()}
-            assert not still & committed, "what it committed is not asked about again"
-            assert len(still) == 20, "ten that are open, ten whose rollback it put back in line"
-            ids = [str(one.origin) for one in transactions.open_halves()]
-            assert len(set(ids)) == 20
-            one = next(iter(transactions.open_halves()))
-            assert await producer.end("TopicTx", one.key) == v2.OK
-
-    run(body())
+    root = unpack("transaction", tmp_path)
+    chosen = replace(settings(root), store=new_store("transaction", root).config)
+    async with running(chosen) as live, producing(live, "p@1", "TopicTx") as producer:
+        transactions = live.node.transactions
+        await until(lambda: transactions.recovery is None)
+        committed = {record.properties_dict["UNIQ_KEY"] for record in stored(live, "TopicTx")}
+        committed |= {
+            record.properties_dict["UNIQ_KEY"] for record in stored_of(live, "TopicTx", 1)
+        }
+        still = {one.key for one in transactions.open_halves()}
+        assert not still & committed, "what it committed is not asked about again"
+        assert len(still) == 20, "ten that are open, ten whose rollback it put back in line"
+        ids = [str(one.origin) for one in transactions.open_halves()]
+        assert len(set(ids)) == 20
+        one = next(iter(transactions.open_halves()))
+        assert await producer.end("TopicTx", one.key) == v2.OK
 
 
-def test_a_half_message_that_retention_took_is_given_up(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
-            live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
-            first, second = await producer.send(half("t", "A"), half("t", "B"))
-            transactions = live.node.transactions
-            await until(lambda: len(transactions.table) == 2)
-            for one in transactions.table:
-                one.physical = 1 << 40  # nothing is there
-            assert await producer.end("t", first) == v2.INVALID_TRANSACTION_ID
-            await advance(producer.wire, ROUND_MS)
-            assert transactions.stats.given_up == 2
-            assert await producer.end("t", second) == v2.INVALID_TRANSACTION_ID
-            assert not stored(live, "t")
-
-    run(body())
+async def test_a_half_message_that_retention_took_is_given_up(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
+        live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
+        first, second = await producer.send(half("t", "A"), half("t", "B"))
+        transactions = live.node.transactions
+        await until(lambda: len(transactions.table) == 2)
+        for one in transactions.table:
+            one.physical = 1 << 40  # nothing is there
+        assert await producer.end("t", first) == v2.INVALID_TRANSACTION_ID
+        await advance(producer.wire, ROUND_MS)
+        assert transactions.stats.given_up == 2
+        assert await producer.end("t", second) == v2.INVALID_TRANSACTION_ID
+        assert not stored(live, "t")

@@ -10,7 +10,6 @@ from cometmq.broker.transactions.records import HALF_TOPIC
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
 from cometmq.tests.broker.broker_process import BrokerProcess
-from cometmq.tests.broker.desk import run
 from cometmq.tests.broker.live import create_topic, running, settings, until
 from cometmq.tests.broker.transacting import Producer, advance, half
 from cometmq.tests.harness.wire import Wire, receive_request
@@ -47,100 +46,91 @@ async def stored(wire: Wire, topic: str) -> int:
     return sum(queue.max_offset for queue in answer.queues)
 
 
-def test_a_half_message_survives_and_is_ended_by_its_id_or_by_a_question(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
-            first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
-            await broker.kill()
-        async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
-            assert await producer.end("t", first) == v2.OK
-            assert await received(producer.wire) == [b"a"]
+async def test_a_half_message_survives_and_is_ended_by_its_id_or_by_a_question(
+    tmp_path: Path,
+) -> None:
+    async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
+        first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
+        await broker.kill()
+    async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
+        assert await producer.end("t", first) == v2.OK
+        assert await received(producer.wire) == [b"a"]
+        await advance(producer.wire, ROUND_MS)
+        asked = await producer.asked()
+        assert asked.transaction_id == second, "by another producer than the one that sent it"
+        assert await producer.end("t", asked.transaction_id) == v2.OK
+        assert await received(producer.wire) == [b"b"]
+
+
+async def test_a_commit_without_its_op_record_is_not_undone_and_not_done_twice(
+    tmp_path: Path,
+) -> None:
+    slow = {"transaction_op_batch_interval": 3_600_000}
+    async with BrokerProcess(tmp_path, **slow) as broker, producing(broker) as producer:
+        first, second, third = await producer.send(
+            half("t", "A", b"a"), half("t", "B", b"b"), half("t", "C", b"c")
+        )
+        assert await producer.end("t", first) == v2.OK
+        assert await producer.end("t", second, v2.ROLLBACK) == v2.OK
+        assert await stored(producer.wire, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == 0
+        await broker.kill()
+    async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
+        assert await received(producer.wire) == [b"a"], "what was committed stays committed"
+        assert await producer.end("t", first) == v2.OK
+        assert await stored(producer.wire, "t") == 1, "and is there once"
+        await advance(producer.wire, ROUND_MS)
+        asked = [await producer.asked(), await producer.asked()]
+        assert [one.transaction_id for one in asked] == [second, third]
+        assert await producer.end("t", second, v2.ROLLBACK) == v2.OK
+        assert await producer.end("t", third) == v2.OK
+        assert await received(producer.wire) == [b"c"]
+
+
+async def test_checks_go_on_from_the_newest_copy(tmp_path: Path) -> None:
+    async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
+        first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
+        for _ in range(3):
             await advance(producer.wire, ROUND_MS)
-            asked = await producer.asked()
-            assert asked.transaction_id == second, "by another producer than the one that sent it"
-            assert await producer.end("t", asked.transaction_id) == v2.OK
-            assert await received(producer.wire) == [b"b"]
-
-    run(body())
-
-
-def test_a_commit_without_its_op_record_is_not_undone_and_not_done_twice(tmp_path: Path) -> None:
-    async def body() -> None:
-        slow = {"transaction_op_batch_interval": 3_600_000}
-        async with BrokerProcess(tmp_path, **slow) as broker, producing(broker) as producer:
-            first, second, third = await producer.send(
-                half("t", "A", b"a"), half("t", "B", b"b"), half("t", "C", b"c")
-            )
-            assert await producer.end("t", first) == v2.OK
-            assert await producer.end("t", second, v2.ROLLBACK) == v2.OK
-            assert await stored(producer.wire, "RMQ_SYS_TRANS_OP_HALF_TOPIC") == 0
-            await broker.kill()
-        async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
-            assert await received(producer.wire) == [b"a"], "what was committed stays committed"
-            assert await producer.end("t", first) == v2.OK
-            assert await stored(producer.wire, "t") == 1, "and is there once"
-            await advance(producer.wire, ROUND_MS)
-            asked = [await producer.asked(), await producer.asked()]
-            assert [one.transaction_id for one in asked] == [second, third]
-            assert await producer.end("t", second, v2.ROLLBACK) == v2.OK
-            assert await producer.end("t", third) == v2.OK
-            assert await received(producer.wire) == [b"c"]
-
-    run(body())
+            assert (await producer.asked()).transaction_id == first
+            assert (await producer.asked()).transaction_id == second
+        await broker.kill()
+    async with running(settings(tmp_path)) as live:
+        transactions = live.node.transactions
+        await until(lambda: transactions.recovery is None)
+        assert sorted((one.key, one.checks) for one in transactions.table) == [
+            ("A", 3),
+            ("B", 3),
+        ]
+        copies = live.node.store.get(HALF_TOPIC, 0, 6, 10, 1 << 20).records
+        assert [decode(copy.data).properties_dict["UNIQ_KEY"] for copy in copies] == ["A", "B"]
+    async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
+        assert await producer.end("t", second) == v2.OK
+        assert await received(producer.wire) == [b"b"]
+        await advance(producer.wire, ROUND_MS)
+        asked = await producer.asked()
+        assert asked.message.body == b"a"
+        assert await producer.end("t", asked.transaction_id) == v2.OK
+        assert await received(producer.wire) == [b"a"]
+        assert await producer.end("t", first) == v2.OK
+        assert await stored(producer.wire, "t") == 2
 
 
-def test_checks_go_on_from_the_newest_copy(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
-            first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
-            for _ in range(3):
-                await advance(producer.wire, ROUND_MS)
-                assert (await producer.asked()).transaction_id == first
-                assert (await producer.asked()).transaction_id == second
-            await broker.kill()
-        async with running(settings(tmp_path)) as live:
-            transactions = live.node.transactions
-            await until(lambda: transactions.recovery is None)
-            assert sorted((one.key, one.checks) for one in transactions.table) == [
-                ("A", 3),
-                ("B", 3),
-            ]
-            copies = live.node.store.get(HALF_TOPIC, 0, 6, 10, 1 << 20).records
-            assert [decode(copy.data).properties_dict["UNIQ_KEY"] for copy in copies] == ["A", "B"]
-        async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
-            assert await producer.end("t", second) == v2.OK
-            assert await received(producer.wire) == [b"b"]
-            await advance(producer.wire, ROUND_MS)
-            asked = await producer.asked()
-            assert asked.message.body == b"a"
-            assert await producer.end("t", asked.transaction_id) == v2.OK
-            assert await received(producer.wire) == [b"a"]
-            assert await producer.end("t", first) == v2.OK
-            assert await stored(producer.wire, "t") == 2
-
-    run(body())
-
-
-def test_a_kill_right_after_a_commit_is_answered(tmp_path: Path) -> None:
+async def test_a_kill_right_after_a_commit_is_answered(tmp_path: Path) -> None:
     """Many times, wherever the process is: every commit is there once, every other one is open."""
-
-    async def body() -> None:
-        ids: dict[str, str] = {}
-        committed: list[str] = []
-        for turn in range(3):
-            async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
-                keys = [f"{turn}-{n}" for n in range(20)]
-                sent = await producer.send(*(half("t", key, key.encode()) for key in keys))
-                ids.update(zip(keys, sent, strict=True))
-                for key in keys[: 5 + turn]:
-                    assert await producer.end("t", ids[key]) == v2.OK
-                    committed.append(key)
-                await broker.kill()
-        async with running(settings(tmp_path)) as live, live.client() as wire:
-            transactions = live.node.transactions
-            await until(lambda: transactions.recovery is None)
-            assert sorted(await received(wire)) == sorted(key.encode() for key in committed)
-            still = {one.key for one in transactions.open_halves()}
-            assert still == ids.keys() - set(committed)
-
-    run(body())
+    ids: dict[str, str] = {}
+    committed: list[str] = []
+    for turn in range(3):
+        async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
+            keys = [f"{turn}-{n}" for n in range(20)]
+            sent = await producer.send(*(half("t", key, key.encode()) for key in keys))
+            ids.update(zip(keys, sent, strict=True))
+            for key in keys[: 5 + turn]:
+                assert await producer.end("t", ids[key]) == v2.OK
+                committed.append(key)
+            await broker.kill()
+    async with running(settings(tmp_path)) as live, live.client() as wire:
+        transactions = live.node.transactions
+        await until(lambda: transactions.recovery is None)
+        assert sorted(await received(wire)) == sorted(key.encode() for key in committed)
+        still = {one.key for one in transactions.open_halves()}
+        assert still == ids.keys() - set(committed)

@@ -49,118 +49,100 @@ class Trouble:
         patch.setattr(owner, name, call)
 
 
-def test_a_look_at_a_group_that_failed_was_the_last_look_at_all_groups(
+async def test_a_look_at_a_group_that_failed_was_the_last_look_at_all_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            await one.receive("t", "g")
-            await one.receive("t", "h")
-            trouble = Trouble(monkeypatch, one.node.pop.reviver, "run")
-            polls = [one.start_receive("t", group) for group in ("g", "h")]
-            one.node.clock.advance_wall_ms(30_000)
-            for poll in polls:
-                assert parse_received(await poll).bodies == [b"a"]
-            assert trouble.failed == 1
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        await one.receive("t", "g")
+        await one.receive("t", "h")
+        trouble = Trouble(monkeypatch, one.node.pop.reviver, "run")
+        polls = [one.start_receive("t", group) for group in ("g", "h")]
+        one.node.clock.advance_wall_ms(30_000)
+        for poll in polls:
+            assert parse_received(await poll).bodies == [b"a"]
+        assert trouble.failed == 1
 
 
-def test_messages_whose_queue_could_not_be_read_never_came_back(
+async def test_messages_whose_queue_could_not_be_read_never_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a", b"b")
-            assert len((await one.receive("t", "g")).bodies) == 2
-            trouble = Trouble(monkeypatch, one.node.pop.reviver, "_read")
-            one.advance(30_000)
-            await until(lambda: trouble.failed == 1)
-            one.advance(2_000)
-            await until(lambda: sum(one.node.pop.reviver.revived.values()) == 2)
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a", b"b")
+        assert len((await one.receive("t", "g")).bodies) == 2
+        trouble = Trouble(monkeypatch, one.node.pop.reviver, "_read")
+        one.advance(30_000)
+        await until(lambda: trouble.failed == 1)
+        one.advance(2_000)
+        await until(lambda: sum(one.node.pop.reviver.revived.values()) == 2)
 
 
-def test_what_was_to_be_given_out_in_place_was_lost_when_it_could_not_be_read(
+async def test_what_was_to_be_given_out_in_place_was_lost_when_it_could_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            await one.receive("t", "g")
-            monkeypatch.setattr(one.node.replication, "write_refusal", lambda: "too few replicas")
-            trouble = Trouble(monkeypatch, PopReader, "_read_one")
-            one.advance(30_000)
-            assert (await one.receive("t", "g")).bodies == [b"a"]
-            assert trouble.failed == 1
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        await one.receive("t", "g")
+        monkeypatch.setattr(one.node.replication, "write_refusal", lambda: "too few replicas")
+        trouble = Trouble(monkeypatch, PopReader, "_read_one")
+        one.advance(30_000)
+        assert (await one.receive("t", "g")).bodies == [b"a"]
+        assert trouble.failed == 1
 
 
-def test_a_check_round_that_failed_was_the_last(
+async def test_a_check_round_that_failed_was_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.TRANSACTION)
-            await prepared(one, "t", "A")
-            transactions = one.node.transactions
-            await until(lambda: transactions.recovery is None and len(transactions.table) == 1)
-            for name in ("_steps", "_take"):
-                before = transactions.stats.unreachable
-                with monkeypatch.context() as patched:
-                    Trouble(patched, CheckRounds, name)
-                    with pytest.raises(OSError, match="the disk"):
-                        one.advance(ROUND_MS)
-                one.advance(ROUND_MS)
-                assert transactions.stats.unreachable == before + 1
-
-    run(body())
-
-
-def test_ends_waited_for_ever_when_a_start_could_not_read_the_half_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.TRANSACTION)
-            (ident,) = await prepared(one, "t", "A")
-        trouble = Trouble(monkeypatch, TransactionReader, "read_some")
-        async with desk(tmp_path) as one:
-            assert await told(one, "t", ident) == v2.OK
-            assert trouble.failed == 1
-
-    run(body())
-
-
-def test_an_end_at_a_start_read_all_half_messages_in_one_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t", message_type=v2.TRANSACTION)
-            transactions = one.node.transactions
-            await until(lambda: transactions.recovery is None)
-            (ident,) = await prepared(one, "t", "A")
-            transactions.follow()
-            transactions.lead()
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.TRANSACTION)
+        await prepared(one, "t", "A")
+        transactions = one.node.transactions
+        await until(lambda: transactions.recovery is None and len(transactions.table) == 1)
+        for name in ("_steps", "_take"):
+            before = transactions.stats.unreachable
             with monkeypatch.context() as patched:
-                trouble = Trouble(patched, TransactionReader, "read_some", times=0)
-                answer = transactions.end_transaction(
-                    v2.EndTransactionRequest(
-                        topic=v2.Resource(name="t"), transaction_id=ident, resolution=v2.COMMIT
-                    ),
-                    one.context(),
-                )
-                assert trouble.passed == 0, "the recovery reads, a piece a turn"
-            assert (await answer).status.code == v2.OK
+                Trouble(patched, CheckRounds, name)
+                with pytest.raises(OSError, match="the disk"):
+                    one.advance(ROUND_MS)
+            one.advance(ROUND_MS)
+            assert transactions.stats.unreachable == before + 1
 
-    run(body())
+
+async def test_ends_waited_for_ever_when_a_start_could_not_read_the_half_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.TRANSACTION)
+        (ident,) = await prepared(one, "t", "A")
+    trouble = Trouble(monkeypatch, TransactionReader, "read_some")
+    async with desk(tmp_path) as one:
+        assert await told(one, "t", ident) == v2.OK
+        assert trouble.failed == 1
+
+
+async def test_an_end_at_a_start_read_all_half_messages_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path) as one:
+        one.topic("t", message_type=v2.TRANSACTION)
+        transactions = one.node.transactions
+        await until(lambda: transactions.recovery is None)
+        (ident,) = await prepared(one, "t", "A")
+        transactions.follow()
+        transactions.lead()
+        with monkeypatch.context() as patched:
+            trouble = Trouble(patched, TransactionReader, "read_some", times=0)
+            answer = transactions.end_transaction(
+                v2.EndTransactionRequest(
+                    topic=v2.Resource(name="t"), transaction_id=ident, resolution=v2.COMMIT
+                ),
+                one.context(),
+            )
+            assert trouble.passed == 0, "the recovery reads, a piece a turn"
+        assert (await answer).status.code == v2.OK
 
 
 @pytest.mark.parametrize("where", ["log", "record", "recalls"])
@@ -201,115 +183,94 @@ def _fail_in_the_middle(patch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: 1 - len(failures)
 
 
-def test_a_follower_that_could_not_read_once_read_along_no_more(
+async def test_a_follower_that_could_not_read_once_read_along_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path, settings(tmp_path)) as one:
-            journal: Any = one.node.journal
-            journal.follow()
-            trouble = Trouble(monkeypatch, ReviveReader, "behind")
-            await until(lambda: trouble.passed > 1)
-            journal.lead()
-
-    run(body())
+    async with desk(tmp_path, settings(tmp_path)) as one:
+        journal: Any = one.node.journal
+        journal.follow()
+        trouble = Trouble(monkeypatch, ReviveReader, "behind")
+        await until(lambda: trouble.passed > 1)
+        journal.lead()
 
 
-def test_a_lite_topic_that_could_not_be_removed_kept_all_others_alive(
+async def test_a_lite_topic_that_could_not_be_removed_kept_all_others_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            one.parent(expiration="30")
-            await one.send("a", b"1")
-            await one.send("b", b"1")
-            trouble = Trouble(monkeypatch, MessageStore, "remove_light_queue")
-            one.one.advance(30 * MINUTE_MS)
-            assert (trouble.failed, one.queues) == (1, [queue_of(PARENT, "a")])
-            one.one.node.lite._tick()
-            assert one.queues == []
-
-    run(body())
+    async with lite(tmp_path) as one:
+        one.parent(expiration="30")
+        await one.send("a", b"1")
+        await one.send("b", b"1")
+        trouble = Trouble(monkeypatch, MessageStore, "remove_light_queue")
+        one.one.advance(30 * MINUTE_MS)
+        assert (trouble.failed, one.queues) == (1, [queue_of(PARENT, "a")])
+        one.one.node.lite._tick()
+        assert one.queues == []
 
 
-def test_a_look_at_lite_topics_that_failed_was_the_last(
+async def test_a_look_at_lite_topics_that_failed_was_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            service = one.one.node.lite
-            service._stop()
-            monkeypatch.setattr("cometmq.broker.lite.service._PERIOD_S", 0.01)
-            trouble = Trouble(monkeypatch, service, "_sweep")
-            with pytest.raises(OSError, match="the disk"):
-                service._tick()
-            await until(lambda: trouble.passed > 1)
-
-    run(body())
+    async with lite(tmp_path) as one:
+        service = one.one.node.lite
+        service._stop()
+        monkeypatch.setattr("cometmq.broker.lite.service._PERIOD_S", 0.01)
+        trouble = Trouble(monkeypatch, service, "_sweep")
+        with pytest.raises(OSError, match="the disk"):
+            service._tick()
+        await until(lambda: trouble.passed > 1)
 
 
-def test_who_left_its_lite_topics_was_remembered_for_ever(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with lite(tmp_path) as one:
-            assert one.sync(ADD, "a") == v2.OK
-            await one.send("a", b"1")
-            got = await one.receive(attempt_id="first")
-            assert got.bodies == [b"1"]
-            assert one.sync(NONE) == v2.OK
-            assert not one.one.node.lite.receiving._attempts
-
-    run(body())
+async def test_who_left_its_lite_topics_was_remembered_for_ever(tmp_path: Path) -> None:
+    async with lite(tmp_path) as one:
+        assert one.sync(ADD, "a") == v2.OK
+        await one.send("a", b"1")
+        got = await one.receive(attempt_id="first")
+        assert got.bodies == [b"1"]
+        assert one.sync(NONE) == v2.OK
+        assert not one.one.node.lite.receiving._attempts
 
 
-def test_a_topic_that_the_log_did_not_take_was_an_internal_error(
+async def test_a_topic_that_the_log_did_not_take_was_an_internal_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
+    async with desk(tmp_path) as one:
 
-            def full(*_: Any) -> None:
-                raise DiskFullError("there is no room")
+        def full(*_: Any) -> None:
+            raise DiskFullError("there is no room")
 
-            with monkeypatch.context() as patched:
-                patched.setattr(MessageStore, "append_many", full)
-                with pytest.raises(WireError, match="no room"):
-                    one.node.meta_log.write_topic(Topic("t", 1, 1))
-            assert one.node.metadata.topic("t") is None
-            one.node.meta_log.write_topic(Topic("t", 1, 1))
-
-    run(body())
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageStore, "append_many", full)
+            with pytest.raises(WireError, match="no room"):
+                one.node.meta_log.write_topic(Topic("t", 1, 1))
+        assert one.node.metadata.topic("t") is None
+        one.node.meta_log.write_topic(Topic("t", 1, 1))
 
 
-def test_a_clock_that_was_set_back_in_a_round_put_the_next_one_off_for_as_long(
+async def test_a_clock_that_was_set_back_in_a_round_put_the_next_one_off_for_as_long(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            checks = one.node.transactions.checks
-            await until(lambda: one.node.transactions.recovery is None)
-            one.node.clock.advance_wall_ms(-HOUR)
-            checks._slice()
-            assert checks._timer is not None
-            assert checks._timer.when() <= one.node.loop.time() + ROUND_MS / 1000
-
-    run(body())
+    async with desk(tmp_path) as one:
+        checks = one.node.transactions.checks
+        await until(lambda: one.node.transactions.recovery is None)
+        one.node.clock.advance_wall_ms(-HOUR)
+        checks._slice()
+        assert checks._timer is not None
+        assert checks._timer.when() <= one.node.loop.time() + ROUND_MS / 1000
 
 
-def test_a_timer_file_that_broke_stopped_the_enqueueing_of_late_messages_after_a_while(
+async def test_a_timer_file_that_broke_stopped_the_enqueueing_of_late_messages_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            monkeypatch.setattr("cometmq.broker.delay.timer_core.DIRECT_MAX", 1)
-            timers = one.node.timers
-            core, saver = timers._core, timers._saver
-            assert saver is not None
-            timers.stats.broken = True
-            core.add_direct(Timed(core.read_ms, 0, core.read_ms, 0, "K", "t", number=0))
-            (timed,), _ = core.take(core.read_ms, 1)
-            core.settled(timed, 0)
-            assert core.crowded
-            saver._turn()
-            assert not core.crowded
-
-    run(body())
+    async with desk(tmp_path) as one:
+        monkeypatch.setattr("cometmq.broker.delay.timer_core.DIRECT_MAX", 1)
+        timers = one.node.timers
+        core, saver = timers._core, timers._saver
+        assert saver is not None
+        timers.stats.broken = True
+        core.add_direct(Timed(core.read_ms, 0, core.read_ms, 0, "K", "t", number=0))
+        (timed,), _ = core.take(core.read_ms, 1)
+        core.settled(timed, 0)
+        assert core.crowded
+        saver._turn()
+        assert not core.crowded

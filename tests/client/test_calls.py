@@ -138,19 +138,16 @@ def test_an_alternative_is_taken_when_the_first_is_dead(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nobody_there_was_never_sent(way: str) -> None:
-    async def work() -> None:
-        target = Target((("127.0.0.1", dead_port()),))
-        channel = grpc.aio.insecure_channel(target.name())
-        made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
-        for _ in range(2):
-            with pytest.raises(CallFailed, match=r"(?i)failed to connect") as nobody:
-                await made.unary("/s/echo", b"", 5, META)
-            assert nobody.value.code == "UNAVAILABLE"
-        await made.close()
-        await channel.close()
-
-    asyncio.run(work())
+async def test_nobody_there_was_never_sent(way: str) -> None:
+    target = Target((("127.0.0.1", dead_port()),))
+    channel = grpc.aio.insecure_channel(target.name())
+    made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
+    for _ in range(2):
+        with pytest.raises(CallFailed, match=r"(?i)failed to connect") as nobody:
+            await made.unary("/s/echo", b"", 5, META)
+        assert nobody.value.code == "UNAVAILABLE"
+    await made.close()
+    await channel.close()
 
 
 @native

@@ -14,34 +14,30 @@ from cometmq.tests.nameserver.fake_broker import (
 )
 
 
-def test_nameservers_kept_a_connection_that_carried_nothing_until_the_kernel_gave_up(
+async def test_nameservers_kept_a_connection_that_carried_nothing_until_the_kernel_gave_up(
     tmp_path: Path,
 ) -> None:
     """Containers that came back with another address had no controller for minutes (drill 38 on containers)."""
-
-    async def story() -> None:
-        port, absent, other = free_ports(3)
-        peers = f"127.0.0.1:{absent},127.0.0.1:{other}"
-        config = controller_config(tmp_path, listen_port=port, controller_peers=peers)
-        server = NameserverServer(config)
-        await server.start()
-        relay = Relay(port)
-        peer = PeerAcceptor(await relay.start(), "secret", timeout_s=0.5)
-        try:
-            await peer.names()
-            relay.make_deaf()
-            tries = 0
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    try:
-                        await peer.names()
-                        break
-                    except StoreUnavailableError:
-                        tries += 1
-            assert tries > 0
-        finally:
-            await peer.close()
-            await relay.stop()
-            await server.stop(0.2)
-
-    asyncio.run(story())
+    port, absent, other = free_ports(3)
+    peers = f"127.0.0.1:{absent},127.0.0.1:{other}"
+    config = controller_config(tmp_path, listen_port=port, controller_peers=peers)
+    server = NameserverServer(config)
+    await server.start()
+    relay = Relay(port)
+    peer = PeerAcceptor(await relay.start(), "secret", timeout_s=0.5)
+    try:
+        await peer.names()
+        relay.make_deaf()
+        tries = 0
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    await peer.names()
+                    break
+                except StoreUnavailableError:
+                    tries += 1
+        assert tries > 0
+    finally:
+        await peer.close()
+        await relay.stop()
+        await server.stop(0.2)

@@ -258,91 +258,79 @@ def leads(endpoint: str) -> bool:
     return True
 
 
-def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path / "store"), archive_gate=True)
-        async with desk(tmp_path / "store", chosen) as one:
-            one.topic("t")
-            await fill(one, 200)
-            endpoint = one.live.bound.client
-            plan = ArchivePlan(
-                str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint, split_bytes=8 << 10
-            )
-            first = await asyncio.to_thread(
-                archive, None, ArchivePlan(plan.store, plan.out, split_bytes=8 << 10)
-            )
-            assert first.problems == []
-            files = sorted((tmp_path / "out").glob("topic=t/dt=*/*-0000000000.parquet"))
-            data = bytearray(files[2].read_bytes())
-            data[len(data) // 2] ^= 0xFF
-            files[2].write_bytes(data)
-            report = await asyncio.to_thread(archive, None, plan)
-            assert len(report.problems) == 1
-            assert files[2].name in report.problems[0]
-            assert 0 < report.summary["watermark"] < 200 * 900
-            assert one.node.store.log_start <= report.summary["watermark"]
-            await asyncio.sleep(0.3)
-            assert one.node.store.log_start <= report.summary["watermark"]
-            with pytest.raises(PipelineError, match="above the log's end"):
-                await asyncio.to_thread(set_mark, endpoint, 1 << 40)
-
-    asyncio.run(body())
+async def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -> None:
+    chosen = tiny(settings(tmp_path / "store"), archive_gate=True)
+    async with desk(tmp_path / "store", chosen) as one:
+        one.topic("t")
+        await fill(one, 200)
+        endpoint = one.live.bound.client
+        plan = ArchivePlan(
+            str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint, split_bytes=8 << 10
+        )
+        first = await asyncio.to_thread(
+            archive, None, ArchivePlan(plan.store, plan.out, split_bytes=8 << 10)
+        )
+        assert first.problems == []
+        files = sorted((tmp_path / "out").glob("topic=t/dt=*/*-0000000000.parquet"))
+        data = bytearray(files[2].read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        files[2].write_bytes(data)
+        report = await asyncio.to_thread(archive, None, plan)
+        assert len(report.problems) == 1
+        assert files[2].name in report.problems[0]
+        assert 0 < report.summary["watermark"] < 200 * 900
+        assert one.node.store.log_start <= report.summary["watermark"]
+        await asyncio.sleep(0.3)
+        assert one.node.store.log_start <= report.summary["watermark"]
+        with pytest.raises(PipelineError, match="above the log's end"):
+            await asyncio.to_thread(set_mark, endpoint, 1 << 40)
 
 
-def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_their_place(
+async def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_their_place(
     tmp_path: Path,
 ) -> None:
     """A leader that has less than its follower was told of: what it writes next is not archived."""
-
-    async def body() -> None:
-        async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
-            one.topic("t")
-            await fill(one, 50)
-            store = one.node.store
-            store.retention.watermark.set(store.log_end + 5000)
-            one.node.keeper.lead()
-            assert store.retention.watermark.value == store.log_end
-            await until(lambda: mark_of(tmp_path / "store") == store.log_end)
-            store.retention.watermark.set(7)
-            one.node.keeper.lead()
-            assert store.retention.watermark.value == 7
-
-    asyncio.run(body())
+    async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
+        one.topic("t")
+        await fill(one, 50)
+        store = one.node.store
+        store.retention.watermark.set(store.log_end + 5000)
+        one.node.keeper.lead()
+        assert store.retention.watermark.value == store.log_end
+        await until(lambda: mark_of(tmp_path / "store") == store.log_end)
+        store.retention.watermark.set(7)
+        one.node.keeper.lead()
+        assert store.retention.watermark.value == 7
 
 
-def test_a_watermark_on_its_way_to_the_disk_at_the_promotion_came_after_the_check(
+async def test_a_watermark_on_its_way_to_the_disk_at_the_promotion_came_after_the_check(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
-            one.topic("t")
-            await fill(one, 50)
-            keeper, end = one.node.keeper, one.node.store.log_end
-            keeper._leaders_mark = end + 5000  # what the leader had said, being adopted
-            keeper._adopting = asyncio.create_task(keeper._adopt(end + 5000))
-            keeper.lead()
-            await until(lambda: keeper._adopting is None)
-            await until(lambda: mark_of(tmp_path / "store") == end)
-            assert one.node.store.retention.watermark.value == end
-
-    asyncio.run(body())
+    async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
+        one.topic("t")
+        await fill(one, 50)
+        keeper, end = one.node.keeper, one.node.store.log_end
+        keeper._leaders_mark = end + 5000  # what the leader had said, being adopted
+        keeper._adopting = asyncio.create_task(keeper._adopt(end + 5000))
+        keeper.lead()
+        await until(lambda: keeper._adopting is None)
+        await until(lambda: mark_of(tmp_path / "store") == end)
+        assert one.node.store.retention.watermark.value == end
 
 
-def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(tmp_path: Path) -> None:
+async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
+    tmp_path: Path,
+) -> None:
     """What the archiver told it was undone a second later, and nothing was deleted any more."""
-
-    async def body() -> None:
-        async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
-            one.topic("t")
-            await fill(one, 50)
-            one.node.keeper._leaders_mark = 7  # from the time when it followed
-            await asyncio.to_thread(set_mark, one.live.bound.client, 900)
-            one.node.keeper.tick()
-            await asyncio.sleep(0.2)
-            assert mark_of(tmp_path / "store") == 900
-            assert one.node.store.retention.watermark.value == 900
-
-    asyncio.run(body())
+    async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
+        one.topic("t")
+        await fill(one, 50)
+        one.node.keeper._leaders_mark = 7  # from the time when it followed
+        await asyncio.to_thread(set_mark, one.live.bound.client, 900)
+        one.node.keeper.tick()
+        await asyncio.sleep(0.2)
+        assert mark_of(tmp_path / "store") == 900
+        assert one.node.store.retention.watermark.value == 900
 
 
 def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cometmq.store import dispatch as dispatch_module
-from cometmq.store.format.errors import StoreError
 from cometmq.store.dispatch import parse_arrivals
+from cometmq.store.format.errors import StoreError
 from cometmq.store.format.queue_unit import UNQUEUED
 from cometmq.store.format.record import Message, encode
 from cometmq.store.message_store import Arrival
