@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +20,6 @@ from cometmq.proto.errors import WireError
 from cometmq.tests.broker.live import Live, Settings, running, settings
 
 NS_PER_MS = 1_000_000
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """One test on a loop of its own."""
-    asyncio.run(test)
 
 
 def resource(name: str) -> v2.Resource:

@@ -3,7 +3,6 @@ stop Apache would find everything again that it had written."""
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -101,10 +100,10 @@ async def _run(settings_: Settings, before: dict[str, dict[Any, Any]], new_topic
         node.metadata.ensure_group(f"G{new_topic}")
 
 
-def test_everything_is_taken_over_and_still_there_after_a_stop(case: str, root: Path) -> None:
+async def test_everything_is_taken_over_and_still_there_after_a_stop(case: str, root: Path) -> None:
     before = config_of(root)
     for number in range(2):  # the second time the log knows topics and groups already
-        asyncio.run(_run(chosen(case, root), before, f"New{number}"))
+        await _run(chosen(case, root), before, f"New{number}")
         after = config_of(root)
         for name in before:
             if name not in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
@@ -127,10 +126,10 @@ def test_everything_is_taken_over_and_still_there_after_a_stop(case: str, root: 
             assert (root / foreign).read_text() == '{"foreign":1}'
 
 
-def test_what_the_broker_writes_has_the_form_of_apaches(case: str, root: Path) -> None:
+async def test_what_the_broker_writes_has_the_form_of_apaches(case: str, root: Path) -> None:
     """The same keys in the same order, and bare numbers as keys."""
     before = config_of(root)
-    asyncio.run(_run(chosen(case, root), before, "New"))
+    await _run(chosen(case, root), before, "New")
     after = config_of(root)
     for name, table in (
         ("topics.json", "topicConfigTable"),

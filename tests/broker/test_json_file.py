@@ -29,14 +29,14 @@ async def _save_many(path: Path) -> int:
     return rendered
 
 
-def test_a_burst_of_changes_is_written_once(tmp_path: Path) -> None:
+async def test_a_burst_of_changes_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "offsets.json"
-    rendered = asyncio.run(_save_many(path))
+    rendered = await _save_many(path)
     assert json_file.load(path) == {"n": rendered}
     assert rendered == 2
 
 
-def test_a_write_that_failed_while_the_broker_stopped_was_given_up(
+async def test_a_write_that_failed_while_the_broker_stopped_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "offsets.json"
@@ -47,16 +47,13 @@ def test_a_write_that_failed_while_the_broker_stopped_was_given_up(
         may_fail.wait()
         raise OSError(errno.ENOSPC, "no room")
 
-    async def body() -> None:
-        saver = json_file.Saver(path, lambda: json_file.dumps({"n": 1}), 0.0)
-        with monkeypatch.context() as patched:
-            patched.setattr(json_file, "persist", fail)
-            saver.changed()
-            await asyncio.to_thread(began.wait)
-        closing = asyncio.ensure_future(saver.close())
-        await asyncio.sleep(0)
-        may_fail.set()
-        await closing
-
-    asyncio.run(body())
+    saver = json_file.Saver(path, lambda: json_file.dumps({"n": 1}), 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(json_file, "persist", fail)
+        saver.changed()
+        await asyncio.to_thread(began.wait)
+    closing = asyncio.ensure_future(saver.close())
+    await asyncio.sleep(0)
+    may_fail.set()
+    await closing
     assert json_file.load(path) == {"n": 1}

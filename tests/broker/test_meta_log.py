@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from dataclasses import replace
@@ -21,7 +20,6 @@ from cometmq.tests.broker.live import (
     running,
     settings,
 )
-from cometmq.tests.broker.test_server import run
 from cometmq.tests.harness.wire import normal_message, receive_request
 
 
@@ -52,16 +50,18 @@ async def _check_kept(chosen: Settings) -> None:
 
 
 @pytest.mark.parametrize("files", ["there", "gone"])
-def test_topics_survive_a_restart_and_the_log_is_their_truth(tmp_path: Path, files: str) -> None:
+async def test_topics_survive_a_restart_and_the_log_is_their_truth(
+    tmp_path: Path, files: str
+) -> None:
     chosen = settings(tmp_path / "store")
     chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=16 * 1024))
-    asyncio.run(_fill(chosen))
+    await _fill(chosen)
     table = json.loads((tmp_path / "store/config/topics.json").read_text())["topicConfigTable"]
     assert table["kept"]["attributes"] == {"message.type": "FIFO"}
     assert META_TOPIC in table
     if files == "gone":
         shutil.rmtree(tmp_path / "store/config")
-    asyncio.run(_check_kept(chosen))
+    await _check_kept(chosen)
 
 
 async def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
@@ -103,38 +103,29 @@ async def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["ours", "apache"])
-def test_what_was_deleted_does_not_come_back_out_of_an_old_file(
+async def test_what_was_deleted_does_not_come_back_out_of_an_old_file(
     tmp_path: Path, writer: str
 ) -> None:
     """The files are a second behind: after a crash they may know what is not there any more."""
     chosen = settings(tmp_path)
     config = tmp_path / "config"
 
-    async def make() -> None:
-        async with running(chosen) as live, live.client() as wire:
-            await create_topic(wire, "t")
-            await create_group(wire, "g")
-
-    async def delete() -> None:
-        async with running(chosen) as live:
-            live.node.meta_log.delete_topic("t")
-            live.node.meta_log.delete_group("g", False)
-
-    async def look() -> None:
-        async with running(chosen) as live:
-            there = writer == "apache"
-            assert (live.node.metadata.topic("t") is not None) == there
-            assert (live.node.metadata.group("g") is not None) == there
-
-    asyncio.run(make())
+    async with running(chosen) as live, live.client() as wire:
+        await create_topic(wire, "t")
+        await create_group(wire, "g")
     old = {path: path.read_text() for path in config.glob("*.json")}
-    asyncio.run(delete())
+    async with running(chosen) as live:
+        live.node.meta_log.delete_topic("t")
+        live.node.meta_log.delete_group("g", False)
     for path, text in old.items():
         content = json.loads(text)
-        if writer == "apache":  # it drops what it does not know, and its news count
+        if writer == "apache":  # drops unknown keys; its changes count as newer
             content.pop("cometmqVersion", None)
         path.write_text(json.dumps(content))
-    asyncio.run(look())
+    async with running(chosen) as live:
+        there = writer == "apache"
+        assert (live.node.metadata.topic("t") is not None) == there
+        assert (live.node.metadata.group("g") is not None) == there
 
 
 APACHE_TOPICS = """{
@@ -154,25 +145,21 @@ APACHE_GROUPS = """{"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1795
  "retryQueueNums":1,"consumeTimeoutMinute":77}}}"""
 
 
-def test_an_apache_directory_is_imported(tmp_path: Path) -> None:
+async def test_an_apache_directory_is_imported(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config/topics.json").write_text(APACHE_TOPICS)
     (tmp_path / "config/subscriptionGroup.json").write_text(APACHE_GROUPS)
-
-    async def body() -> None:
-        for _ in range(2):
-            async with running(settings(tmp_path)) as live, live.client() as wire:
-                found = await route(wire, "old")
-                assert list(found.message_queues[0].accept_message_types) == [v2.DELAY]
-                group = live.node.metadata.group("old_group")
-                assert group is not None
-                assert (group.orderly, group.max_attempts) == (True, 4)
-                listed = await wire.call(
-                    paths.LIST_TOPICS, v1.ListTopicsRequest(), v1.ListTopicsResponse
-                )
-                assert [topic.name for topic in listed.topics] == ["old"]
-
-    run(body())
+    for _ in range(2):
+        async with running(settings(tmp_path)) as live, live.client() as wire:
+            found = await route(wire, "old")
+            assert list(found.message_queues[0].accept_message_types) == [v2.DELAY]
+            group = live.node.metadata.group("old_group")
+            assert group is not None
+            assert (group.orderly, group.max_attempts) == (True, 4)
+            listed = await wire.call(
+                paths.LIST_TOPICS, v1.ListTopicsRequest(), v1.ListTopicsResponse
+            )
+            assert [topic.name for topic in listed.topics] == ["old"]
     topics = json.loads((tmp_path / "config/topics.json").read_text())
     assert topics["dataVersion"]["counter"] > 33
     assert topics["topicConfigTable"]["old"]["topicFilterType"] == "MULTI_TAG"

@@ -51,47 +51,42 @@ async def samples(live: Live) -> dict[str, list[Any]]:
     return found
 
 
-def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one, one.live.client() as wire:
-            await create_topic(wire, "t", queues=1)
-            one.group("g", max_attempts=1)
-            for body in (b"a", b"b" * 5_000, b"c"):
-                await one.sent("t", body)
-            await one.receive("t", "g", batch=1, invisible_ms=10_000)
-            one.advance(10_001)
-            await until(lambda: one.node.metadata.topic("%DLQ%g"))
-            one.group("g")
-            await one.receive("t", "g", batch=1, invisible_ms=10_000)
-            one.advance(10_001)
-            await until(lambda: one.node.metadata.topic("%RETRY%g_t"))
-            await one.dispatched()
-            found = await samples(one.live)
+async def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
+    async with desk(tmp_path) as one, one.live.client() as wire:
+        await create_topic(wire, "t", queues=1)
+        one.group("g", max_attempts=1)
+        for body in (b"a", b"b" * 5_000, b"c"):
+            await one.sent("t", body)
+        await one.receive("t", "g", batch=1, invisible_ms=10_000)
+        one.advance(10_001)
+        await until(lambda: one.node.metadata.topic("%DLQ%g"))
+        one.group("g")
+        await one.receive("t", "g", batch=1, invisible_ms=10_000)
+        one.advance(10_001)
+        await until(lambda: one.node.metadata.topic("%RETRY%g_t"))
+        await one.dispatched()
+        found = await samples(one.live)
 
-            def values(name: str) -> dict[tuple[str, str], float]:
-                rows = found[f"rocketmq_consumer_{name}"]
-                return {(row.labels["topic"], row.labels["is_retry"]): row.value for row in rows}
+        def values(name: str) -> dict[tuple[str, str], float]:
+            rows = found[f"rocketmq_consumer_{name}"]
+            return {(row.labels["topic"], row.labels["is_retry"]): row.value for row in rows}
 
-            assert values("lag_messages") == {("t", "false"): 1, ("t", "true"): 1}
-            assert values("ready_messages") == {("t", "false"): 1, ("t", "true"): 1}
-            assert values("lag_latency")["t", "false"] >= 20_000
-            assert 0 <= values("queueing_latency")["t", "true"] < 20_000
-            (dead,) = found["rocketmq_send_to_dlq_messages_total"]
-            assert (dead.value, dead.labels["topic"], dead.labels["consumer_group"]) == (
-                1,
-                "t",
-                "g",
-            )
-            sizes = {row.labels["le"]: row.value for row in found["rocketmq_message_size_bucket"]}
-            assert (sizes["1024.0"], sizes["4096.0"], sizes["524288.0"]) == (2, 2, 3)
-            made = found["rocketmq_topic_create_execution_time_count"]
-            assert [(row.value, row.labels["invocation_status"]) for row in made] == [
-                (1, "success")
-            ]
-            waiting = {row.labels["processor"] for row in found["rocketmq_processor_watermark"]}
-            assert {"send", "pull", "ack", "admin"} <= waiting
-
-    asyncio.run(body())
+        assert values("lag_messages") == {("t", "false"): 1, ("t", "true"): 1}
+        assert values("ready_messages") == {("t", "false"): 1, ("t", "true"): 1}
+        assert values("lag_latency")["t", "false"] >= 20_000
+        assert 0 <= values("queueing_latency")["t", "true"] < 20_000
+        (dead,) = found["rocketmq_send_to_dlq_messages_total"]
+        assert (dead.value, dead.labels["topic"], dead.labels["consumer_group"]) == (
+            1,
+            "t",
+            "g",
+        )
+        sizes = {row.labels["le"]: row.value for row in found["rocketmq_message_size_bucket"]}
+        assert (sizes["1024.0"], sizes["4096.0"], sizes["524288.0"]) == (2, 2, 3)
+        made = found["rocketmq_topic_create_execution_time_count"]
+        assert [(row.value, row.labels["invocation_status"]) for row in made] == [(1, "success")]
+        waiting = {row.labels["processor"] for row in found["rocketmq_processor_watermark"]}
+        assert {"send", "pull", "ack", "admin"} <= waiting
 
 
 async def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path) -> None:
@@ -116,7 +111,7 @@ def tasks_by_name() -> list[str]:
 async def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         names = tasks_by_name()
-        for name in ("Scrub._scrub_on", "Scrub._seal_on", "RoomWatch.run"):
+        for name in ("Scrub._scrub_on", "Scrub._seal_on", "DiskFullHandover.run"):
             assert names.count(name) == 1, name
         live.server.life._ends.reopen("its leader had it cut")
         await until(lambda: live.server.lives == 2 and live.server.alive)

@@ -46,17 +46,13 @@ def made(directory: Path) -> ConsumerOffsets:
     return ConsumerOffsets(directory / "consumerOffset.json", lambda: 1_700_000_000_000)
 
 
-def persisted(offsets: ConsumerOffsets) -> None:
+async def persisted(offsets: ConsumerOffsets) -> None:
     """Write the file now."""
-
-    async def body() -> None:
-        offsets.start()
-        await offsets.close()
-
-    asyncio.run(body())
+    offsets.start()
+    await offsets.close()
 
 
-def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
+async def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text(APACHE)
     offsets = made(tmp_path)
@@ -65,7 +61,7 @@ def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
     assert offsets.get("%RETRY%GID_t", "GID", 0) == 2
     assert offsets.get("t", "GID", 2) is None
     offsets.commit("t", "GID", 0, 5)
-    persisted(offsets)
+    await persisted(offsets)
     written = loads(path.read_text())
     assert written["offsetTable"]["t@GID"] == {0: 5, 1: 98, 11: 3}
     assert written["pullOffsetTable"] == {"t@GID": {0: 4}}
@@ -78,11 +74,13 @@ def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[1]", None])
-def test_a_broken_file_falls_back_to_the_one_before(tmp_path: Path, broken: str | None) -> None:
+async def test_a_broken_file_falls_back_to_the_one_before(
+    tmp_path: Path, broken: str | None
+) -> None:
     offsets = made(tmp_path)
     for offset in (3, 9):
         offsets.commit("t", "g", 0, offset)
-        persisted(offsets)
+        await persisted(offsets)
     path = tmp_path / "consumerOffset.json"
     if broken is None:
         path.unlink()

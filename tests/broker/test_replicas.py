@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +32,6 @@ from cometmq.tests.broker.live import (
 )
 from cometmq.tests.broker.test_server import producer_settings
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """One test on a loop of its own."""
-    asyncio.run(test)
 
 
 def in_sync(chosen: Settings, minimum: int = 1) -> Settings:

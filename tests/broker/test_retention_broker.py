@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,6 @@ from cometmq.tests.harness.wire import Wire
 
 SEGMENT = 16 << 10
 EVERY_HOUR = ";".join(f"{hour:02d}" for hour in range(24))
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """One test on a loop of its own."""
-    asyncio.run(test)
 
 
 def tiny(chosen: Settings, **store: Any) -> Settings:
@@ -88,36 +83,35 @@ def one_segment(live: Live) -> Callable[[], bool]:
 
 
 @pytest.mark.feature("Retention")
-def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(tmp_path: Path) -> None:
-    async def body() -> None:
-        chosen = tiny(settings(tmp_path), file_reserved_time=1000)
-        async with desk(tmp_path, chosen) as one:
-            one.topic("t")
-            one.group("early")
-            await fill(one)
-            first = await one.receive("t", "early", batch=1)
-            assert first.bodies == [b"0000".ljust(900)]
-            assert one.ack("t", "early", *first.handles).status.code == v2.OK
-        chosen = tiny(settings(tmp_path))
-        async with desk(tmp_path, chosen) as one:
-            await until(one_segment(one.live))
-            store = one.node.store
-            await until(lambda: segments(tmp_path)[0] == store.log_start)
-            await until(lambda: store.min_offset("t", 0) > 1)
-            left = list(range(store.min_offset("t", 0), 60))
-            assert 0 < len(left) < 20
-            for group in ("early", "late"):
-                one.group(group)
-                bodies: list[bytes] = []
-                while len(bodies) < len(left):
-                    answer = await one.receive("t", group)
-                    bodies += answer.bodies
-                    one.ack("t", group, *answer.handles)
-                assert [int(body) for body in bodies] == left
-            await fill(one, 1)
-            assert store.max_offset("t", 0) == 61
-
-    run(body())
+async def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(
+    tmp_path: Path,
+) -> None:
+    chosen = tiny(settings(tmp_path), file_reserved_time=1000)
+    async with desk(tmp_path, chosen) as one:
+        one.topic("t")
+        one.group("early")
+        await fill(one)
+        first = await one.receive("t", "early", batch=1)
+        assert first.bodies == [b"0000".ljust(900)]
+        assert one.ack("t", "early", *first.handles).status.code == v2.OK
+    chosen = tiny(settings(tmp_path))
+    async with desk(tmp_path, chosen) as one:
+        await until(one_segment(one.live))
+        store = one.node.store
+        await until(lambda: segments(tmp_path)[0] == store.log_start)
+        await until(lambda: store.min_offset("t", 0) > 1)
+        left = list(range(store.min_offset("t", 0), 60))
+        assert 0 < len(left) < 20
+        for group in ("early", "late"):
+            one.group(group)
+            bodies: list[bytes] = []
+            while len(bodies) < len(left):
+                answer = await one.receive("t", group)
+                bodies += answer.bodies
+                one.ack("t", group, *answer.handles)
+            assert [int(body) for body in bodies] == left
+        await fill(one, 1)
+        assert store.max_offset("t", 0) == 61
 
 
 async def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(

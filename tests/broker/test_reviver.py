@@ -14,7 +14,7 @@ from cometmq.proto.errors import WireError
 from cometmq.store.format.properties import decode_properties
 from cometmq.store.format.record import Message, decode_delivery
 from cometmq.store.format.results import AppendResult, PutStatus
-from cometmq.tests.broker.desk import Desk, desk, message, parse_received, run
+from cometmq.tests.broker.desk import Desk, desk, message, parse_received
 from cometmq.tests.broker.live import settings
 
 V1, V2 = "%RETRY%g_t", "%RETRY%g+t"
@@ -208,27 +208,24 @@ async def test_without_a_log_to_write_to_messages_are_given_out_in_place(tmp_pat
         assert in_topic(one, V1) == 1
 
 
-def test_a_copy_that_is_refused_is_given_out_in_place_and_tried_again(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic("t")
-            await one.sent("t", b"a")
-            await one.receive("t", "g")
-            write = one.node.meta_log.write_topic
-            one.node.meta_log.write_topic = refuse  # type: ignore[method-assign]
-            poll = one.start_receive("t", "g")
-            one.advance(30_000)
-            assert parse_received(await poll).attempts == [2]
-            one.node.meta_log.write_topic = write  # type: ignore[method-assign]
-            poll = one.start_receive("t", "g")
-            one.advance(30_000)
-            assert parse_received(await poll).attempts == [3]
-            assert in_topic(one, V1) == 1
-
+async def test_a_copy_that_is_refused_is_given_out_in_place_and_tried_again(tmp_path: Path) -> None:
     def refuse(topic: Topic) -> int:
         raise WireError(v2.INTERNAL_SERVER_ERROR, f"no room for {topic.name}")
 
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic("t")
+        await one.sent("t", b"a")
+        await one.receive("t", "g")
+        write = one.node.meta_log.write_topic
+        one.node.meta_log.write_topic = refuse  # type: ignore[method-assign]
+        poll = one.start_receive("t", "g")
+        one.advance(30_000)
+        assert parse_received(await poll).attempts == [2]
+        one.node.meta_log.write_topic = write  # type: ignore[method-assign]
+        poll = one.start_receive("t", "g")
+        one.advance(30_000)
+        assert parse_received(await poll).attempts == [3]
+        assert in_topic(one, V1) == 1
 
 
 async def test_after_three_hours_the_groups_retry_policy_hides_a_message_once_more(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,6 @@ from cometmq.tests.broker.live import (
     until,
 )
 from cometmq.tests.harness.wire import Wire, receive_request
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    """One test on a loop of its own."""
-    asyncio.run(test)
 
 
 async def test_a_topic_is_created_routed_and_assigned(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.record import decode
 from cometmq.tests.broker.broker_process import BrokerProcess
-from cometmq.tests.broker.desk import message, resource, run
+from cometmq.tests.broker.desk import message, resource
 from cometmq.tests.broker.live import create_topic, running, settings, until
 from cometmq.tests.harness.wire import Wire
 
@@ -61,22 +61,19 @@ async def delivered(root: Path, count: int) -> list[bytes]:
         return bodies()
 
 
-def test_killed_around_the_due_moment(tmp_path: Path) -> None:
-    async def body() -> None:
-        chance = random.Random(5)
-        expected: set[bytes] = set()
-        for turn in range(KILLS):
-            async with BrokerProcess(tmp_path) as broker, broker.client("c@1") as wire:
-                if not expected:
-                    clock = await wire.call(
-                        paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse, within_s=10
-                    )
-                    expected = await send_all(wire, clock.wall_ms + 1500)
-                await asyncio.sleep(0.1 + chance.random() * 0.8 if turn else 1.2)
-                await broker.kill()
-        found = Counter(await delivered(tmp_path, len(expected)))
-        assert set(found) == expected
-        assert not {text: count for text, count in found.items() if count > 1}
-
-    run(body())
+async def test_killed_around_the_due_moment(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    expected: set[bytes] = set()
+    for turn in range(KILLS):
+        async with BrokerProcess(tmp_path) as broker, broker.client("c@1") as wire:
+            if not expected:
+                clock = await wire.call(
+                    paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse, within_s=10
+                )
+                expected = await send_all(wire, clock.wall_ms + 1500)
+            await asyncio.sleep(0.1 + chance.random() * 0.8 if turn else 1.2)
+            await broker.kill()
+    found = Counter(await delivered(tmp_path, len(expected)))
+    assert set(found) == expected
+    assert not {text: count for text, count in found.items() if count > 1}
     shutil.rmtree(tmp_path)

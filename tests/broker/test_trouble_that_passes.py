@@ -23,7 +23,7 @@ from cometmq.store.format.errors import DiskFullError
 from cometmq.store.message_store import MessageStore
 from cometmq.store.timer.store import TimerStore
 from cometmq.store.timer.unit import TimerUnit
-from cometmq.tests.broker.desk import desk, parse_received, run
+from cometmq.tests.broker.desk import desk, parse_received
 from cometmq.tests.broker.lite_desk import ADD, MINUTE_MS, NONE, PARENT, lite
 from cometmq.tests.broker.live import settings, until
 from cometmq.tests.broker.timing import HOUR, TOPIC, arrives, delayed, send
@@ -146,26 +146,23 @@ async def test_an_end_at_a_start_read_all_half_messages_in_one_piece(
 
 
 @pytest.mark.parametrize("where", ["log", "record", "recalls"])
-def test_the_rest_of_a_slot_was_lost_when_reading_it_failed(
+async def test_the_rest_of_a_slot_was_lost_when_reading_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    async def body() -> None:
-        async with desk(tmp_path) as one:
-            one.topic(TOPIC, message_type=v2.DELAY)
-            due = one.node.clock.wall_ms() + HOUR
-            await send(one, *(delayed(b"%d" % n, due) for n in range(3)))
-            if where == "log":
-                failed = _fail_in_the_middle(monkeypatch)
-            else:
-                owner = one.node.store if where == "record" else TimerStore
-                name = "record_at" if where == "record" else "cancelled_keys"
-                trouble = Trouble(monkeypatch, owner, name)
-                failed = lambda: trouble.failed  # noqa: E731
-            one.advance(HOUR)
-            await arrives(one, b"0", b"1", b"2")
-            assert failed() == 1
-
-    run(body())
+    async with desk(tmp_path) as one:
+        one.topic(TOPIC, message_type=v2.DELAY)
+        due = one.node.clock.wall_ms() + HOUR
+        await send(one, *(delayed(b"%d" % n, due) for n in range(3)))
+        if where == "log":
+            failed = _fail_in_the_middle(monkeypatch)
+        else:
+            owner = one.node.store if where == "record" else TimerStore
+            name = "record_at" if where == "record" else "cancelled_keys"
+            trouble = Trouble(monkeypatch, owner, name)
+            failed = lambda: trouble.failed  # noqa: E731
+        one.advance(HOUR)
+        await arrives(one, b"0", b"1", b"2")
+        assert failed() == 1
     shutil.rmtree(tmp_path)  # a wheel is 37 MiB large, if sparse
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -79,20 +79,12 @@ async def dialled(way: str, *dead: int) -> AsyncIterator[tuple[Calls, Any]]:
         await made.close()
         await channel.close()
         await server.stop(0)
-
-
-def run(way: str, test: Callable[[Calls, Any], Awaitable[None]], *dead: int) -> None:
-    async def work() -> None:
-        async with dialled(way, *dead) as (made, server):
-            await test(made, server)
-
-    asyncio.run(work())
     assert not calls._hubs or way == "grpcio"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_answers_metadata_and_streams(way: str) -> None:
-    async def test(made: Calls, _server: Any) -> None:
+async def test_answers_metadata_and_streams(way: str) -> None:
+    async with dialled(way) as (made, _server):
         big = b"x" * (5 << 20) if way == "native" else b"x"
         assert await made.unary("/s/echo", b"", 10, META) == b""
         some = await asyncio.gather(
@@ -105,12 +97,10 @@ def test_answers_metadata_and_streams(way: str) -> None:
         assert found == [b"%d" % number * 100 for number in range(500)]
         assert await made.stream("/s/many", b"0", 10, META) == ([], None)
 
-    run(way, test)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failures_have_their_names(way: str) -> None:
-    async def test(made: Calls, server: Any) -> None:
+async def test_failures_have_their_names(way: str) -> None:
+    async with dialled(way) as (made, server):
         with pytest.raises(CallFailed, match="50% too müch") as refused:
             await made.unary("/s/refuse", b"", 10, META)
         assert refused.value.code == "RESOURCE_EXHAUSTED"
@@ -126,15 +116,11 @@ def test_failures_have_their_names(way: str) -> None:
             await made.unary("/s/echo", b"", 10, META)
         assert gone.value.code == "UNAVAILABLE"
 
-    run(way, test)
-
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_alternative_is_taken_when_the_first_is_dead(way: str) -> None:
-    async def test(made: Calls, _server: Any) -> None:
+async def test_an_alternative_is_taken_when_the_first_is_dead(way: str) -> None:
+    async with dialled(way, dead_port()) as (made, _server):
         assert await made.unary("/s/echo", b"x", 10, META) == b"x"
-
-    run(way, test, dead_port())
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -151,8 +137,8 @@ async def test_nobody_there_was_never_sent(way: str) -> None:
 
 
 @native
-def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
-    async def test(made: Calls, _server: Any) -> None:
+async def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
+    async with dialled("native") as (made, _server):
         sleeping = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))
         cancelled = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))
         await asyncio.sleep(0.1)
@@ -165,5 +151,3 @@ def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
         assert closed.value.code == "CLOSED"
         with pytest.raises(CallFailed, match="channel is closed"):
             await made.unary("/s/echo", b"", 1, META)
-
-    run("native", test)

@@ -102,6 +102,13 @@ class Group:
         for broker_id in broker_ids or tuple(self.replicas):
             await self.replicas.pop(broker_id).stop()
 
+    async def __aenter__(self) -> "Group":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await asyncio.gather(*self.reopening, return_exceptions=True)
+        await self.stop()
+
     def decide(self, **changes: Any) -> GroupState:
         """The next version, with everybody's newest addresses."""
         state = self.state

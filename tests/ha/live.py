@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ async def assert_equal_logs(leader: Live, *followers: Live) -> None:
 
 
 class Pair:
-    """Starts replicas under one directory and stops whatever is left."""
+    """Starts replicas under one directory and stops those that still run when the block ends."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -171,16 +171,8 @@ class Pair:
         for live in reversed(self.running[:]):
             await self.stop(live)
 
+    async def __aenter__(self) -> "Pair":
+        return self
 
-def run(root: Path, story: Callable[[Pair], Awaitable[None]]) -> None:
-    """Run one story on a fresh loop; replicas are stopped whatever happens."""
-
-    async def main() -> None:
-        pair = Pair(root)
-        try:
-            async with asyncio.timeout(50):
-                await story(pair)
-        finally:
-            await pair.stop_all()
-
-    asyncio.run(main())
+    async def __aexit__(self, *_error: object) -> None:
+        await self.stop_all()

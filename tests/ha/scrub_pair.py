@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,11 @@ class Pair:
         self.one.peers = [self.near]
         self.two.peers = [Near(self.one.scrub)]
 
-    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def told() -> None:
-            await self.one.scrub.seal()
-            await self.two.scrub.seal()
-            await story()
+    async def __aenter__(self) -> Pair:
+        await self.one.scrub.seal()
+        await self.two.scrub.seal()
+        return self
 
-        try:
-            asyncio.run(told())
-        finally:
-            self.one.kit.close()
-            self.two.kit.close()
+    async def __aexit__(self, *_error: object) -> None:
+        self.one.kit.close()
+        self.two.kit.close()

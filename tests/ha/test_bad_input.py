@@ -17,23 +17,20 @@ from cometmq.ha.stream import (
 )
 from cometmq.proto import paths, v1
 from cometmq.tests.ha.group import Group
-from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, run, until
-from cometmq.tests.ha.test_roles import run as run_group
+from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, until
 
 
 def counts(live: Live) -> dict[str, int]:
     return live.replication.counters
 
 
-def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         async with grpc.aio.insecure_channel(leader.address) as channel:
             call = channel.stream_stream(paths.HA_REPLICATE)()
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
         assert counts(leader)["strangers"] == 1
-
-    run(tmp_path, story)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +42,10 @@ def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
         ({"log_end": 10**9, "epochs": [v1.EpochStartPoint(epoch=1)]}, "DIVERGED"),
     ],
 )
-def test_a_hello_that_cannot_be_accepted(
+async def test_a_hello_that_cannot_be_accepted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], code: str
 ) -> None:
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         leader.append(b"x")
         fields = {
@@ -69,11 +66,9 @@ def test_a_hello_that_cannot_be_accepted(
         assert counts(leader)[f"refused_{code.lower()}"] == 1
         assert any("ha.follower.refused" in record.getMessage() for record in caplog.records)
 
-    run(tmp_path, story)
 
-
-def test_epochs_that_no_history_can_have(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_epochs_that_no_history_can_have(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         points = [v1.EpochStartPoint(epoch=5, start=0), v1.EpochStartPoint(epoch=2, start=9)]
         frame = v1.FollowerFrame(hello=v1.Hello(epochs=points)).SerializeToString()
@@ -82,13 +77,10 @@ def test_epochs_that_no_history_can_have(tmp_path: Path) -> None:
             await call.write(frame)
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-    run(tmp_path, story)
 
-
-def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
+async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
     """A copied data directory: the same uuid and the same id. The older life may not take over the newer one's stream."""
-
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         first = await pair.follower(leader)
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -108,10 +100,8 @@ def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
         assert counts(leader)["refused_id_in_use"] > 0
         assert again.replication.refused is None
 
-    run(tmp_path, story)
 
-
-def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
+async def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chunk, make_beat = frames.chunk, frames.beat
@@ -133,7 +123,7 @@ def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
             return beats[0]
         return beats[-1]
 
-    async def story(group: Group) -> None:
+    async with Group(tmp_path) as group:
         monkeypatch.setattr(frames, "chunk", chunk)
         monkeypatch.setattr(frames, "beat", beat)
         await group.start(0, 1)
@@ -156,12 +146,10 @@ def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
         await assert_equal_logs(two, one)
         assert one.replication.replica.history == two.replication.replica.history
 
-    run_group(Group(tmp_path), story)
-
 
 @pytest.mark.parametrize("damage", ["deleted", "torn"])
-def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str) -> None:
-    async def story(group: Group) -> None:
+async def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -182,11 +170,9 @@ def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str) -> N
         await assert_equal_logs(leader, follower)
         assert follower.lives == 1, "nothing was cut"
 
-    run_group(Group(tmp_path), story)
 
-
-def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader, store={"flush_interval_consume_queue": 60_000})
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -203,11 +189,9 @@ def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
         failing[0] = False
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -230,11 +214,9 @@ def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_path: 
         await until(lambda: not follower.replication.beat().suspect)
         await asyncio.sleep(0)
 
-    run_group(Group(tmp_path), story)
 
-
-def test_state_beside_the_log_travels_by_kind(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_state_beside_the_log_travels_by_kind(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         locks = [b"first"]
         taken: list[bytes] = []
@@ -250,5 +232,3 @@ def test_state_beside_the_log_travels_by_kind(tmp_path: Path) -> None:
         await until(lambda: pops == [b"handed over"])
         locks[0] = b"second" * 20_000
         await until(lambda: taken[-1] == locks[0])
-
-    run_group(Group(tmp_path), story)

@@ -14,8 +14,7 @@ from cometmq.ha.stream.token import token_metadata
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.group import Replica as Elected
-from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, run, until
-from cometmq.tests.ha.test_roles import run as run_group
+from cometmq.tests.ha.live import Live, Pair, assert_equal_logs, until
 
 
 async def call(live: Live, path: str, request: Any, kind: Any, token: str = "") -> Any:
@@ -44,8 +43,8 @@ def decided(leader: Live, version: int, epoch: int, *others: Live) -> GroupState
     )
 
 
-def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         end = await leader.append_random(1, 20)
@@ -57,11 +56,9 @@ def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
         assert second.beat.heard_epoch == 1
         assert second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
 
-    run(tmp_path, story)
 
-
-def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         master = await pair.leader()
         slave = await pair.follower(master)
         end = await master.append_random(1, 50)
@@ -89,11 +86,11 @@ def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path)
         await slave.append_random(3, 20)
         await assert_equal_logs(slave, master)
 
-    run(tmp_path, story)
 
-
-def test_a_static_master_that_was_fenced_does_not_lead_after_a_restart(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_static_master_that_was_fenced_does_not_lead_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with Pair(tmp_path) as pair:
         master = await pair.leader()
         await call(master, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
         await pair.stop(master)
@@ -101,11 +98,9 @@ def test_a_static_master_that_was_fenced_does_not_lead_after_a_restart(tmp_path:
         assert master.replication.role is Role.FENCED
         assert master.replication.write_refusal() is not None
 
-    run(tmp_path, story)
 
-
-def test_a_planned_step_down_waits_for_the_followers(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_planned_step_down_waits_for_the_followers(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         master = await pair.leader()
         slave = await pair.follower(master)
         await until(lambda: master.replication.in_sync_count == 2)
@@ -116,11 +111,9 @@ def test_a_planned_step_down_waits_for_the_followers(tmp_path: Path) -> None:
         assert slave.log.log_end == end
         assert master.replication.write_refusal() is not None
 
-    run(tmp_path, story)
 
-
-def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -131,11 +124,9 @@ def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_path: Pat
         assert "switchover" in answer.message
         assert leader.role is Role.LEADER
 
-    run_group(Group(tmp_path), story)
 
-
-def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -162,11 +153,9 @@ def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
         refused = await call(leader, paths.RESEED, v1.ReseedRequest(), v1.ControlResponse)
         assert refused.code != v2.OK
 
-    run_group(Group(tmp_path), story)
 
-
-def test_a_stranger_may_not_control(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stranger_may_not_control(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         for path in (paths.REPLICA_STATUS, paths.FENCE, paths.GET_DIGESTS):
             async with grpc.aio.insecure_channel(leader.address) as channel:
@@ -181,11 +170,9 @@ def test_a_stranger_may_not_control(tmp_path: Path) -> None:
                 )
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-    run(tmp_path, story)
 
-
-def test_a_cut_by_order_leaves_an_archive(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_cut_by_order_leaves_an_archive(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -204,5 +191,3 @@ def test_a_cut_by_order_leaves_an_archive(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
         assert list((follower.directory / "ha" / "diverged").glob("*.log"))
         await asyncio.sleep(0)
-
-    run_group(Group(tmp_path), story)

@@ -1,7 +1,6 @@
 """The broker's conversation with its controller, over the wire: leases, states, proposals, reports, restarts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +76,19 @@ class World:
         self.brokers.remove(live)
         await live.stop()
 
+    async def __aenter__(self) -> "World":
+        await self.controller.start()
+        return self
 
-def run(world: World, story: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await world.controller.start()
-        try:
-            async with asyncio.timeout(50):
-                await story(world)
-        finally:
-            for live in world.brokers[:]:
-                await asyncio.gather(*live.reopening, return_exceptions=True)
-                await world.stop(live)
-            await world.controller.stop()
-
-    asyncio.run(main())
+    async def __aexit__(self, *_error: object) -> None:
+        for live in self.brokers[:]:
+            await asyncio.gather(*live.reopening, return_exceptions=True)
+            await self.stop(live)
+        await self.controller.stop()
 
 
-def test_a_new_group_gets_its_leader_and_its_followers(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_a_new_group_gets_its_leader_and_its_followers(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
         leader, follower = await world.broker(0), await world.broker(1)
         await until(lambda: leader.replication.is_leader)
         await until(lambda: leader.replication.write_refusal() is None)
@@ -105,11 +99,9 @@ def test_a_new_group_gets_its_leader_and_its_followers(tmp_path: Path) -> None:
         assert follower.replication.leader_hint == (0, "c", leader.address)
         assert world.controller.beats[1].log_end <= leader.log.log_end
 
-    run(World(tmp_path), story)
 
-
-def test_a_lost_controller_stops_nothing_and_its_return_neither(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_a_lost_controller_stops_nothing_and_its_return_neither(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
         leader, follower = await world.broker(0), await world.broker(1)
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await world.controller.stop()
@@ -124,11 +116,11 @@ def test_a_lost_controller_stops_nothing_and_its_return_neither(tmp_path: Path) 
         assert 3 in world.controller.known or world.controller.known, "it says what it knows"
         await assert_equal_logs(leader, follower)
 
-    run(World(tmp_path), story)
 
-
-def test_a_follower_that_restarts_without_a_controller_finds_its_leader(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_a_follower_that_restarts_without_a_controller_finds_its_leader(
+    tmp_path: Path,
+) -> None:
+    async with World(tmp_path) as world:
         leader, follower = await world.broker(0), await world.broker(1)
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await world.controller.stop()
@@ -139,11 +131,9 @@ def test_a_follower_that_restarts_without_a_controller_finds_its_leader(tmp_path
         await until(lambda: follower.log.log_end == end)
         await world.controller.start()
 
-    run(World(tmp_path), story)
 
-
-def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> None:
+    async with World(tmp_path, Policy(sync=False)) as world:
         old, new = await world.broker(0), await world.broker(1)
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await assert_equal_logs(old, new)
@@ -165,11 +155,9 @@ def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> None:
         await until(lambda: archive.tails(old.directory / "ha")[0].reported)
         await until(lambda: len(world.controller.state.in_sync) == 2)
 
-    run(World(tmp_path, Policy(sync=False)), story)
 
-
-def test_orders_and_leases_come_from_the_one_that_decides(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_orders_and_leases_come_from_the_one_that_decides(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
         idle = await FakeController().start()
         idle.active = False
         world.extra = [idle.address]
@@ -180,25 +168,20 @@ def test_orders_and_leases_come_from_the_one_that_decides(tmp_path: Path) -> Non
         assert leader.replication.role is Role.LEADER
         await idle.stop()
 
-    run(World(tmp_path), story)
 
-
-def test_a_dead_nameserver_delays_nothing(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+async def test_a_dead_nameserver_delays_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
         world.extra = ["127.0.0.1:1"]
         leader = await world.broker(0)
         await until(lambda: leader.replication.is_leader, 5)
 
-    run(World(tmp_path), story)
 
-
-def test_a_follower_with_a_log_was_still_known_without_one(
+async def test_a_follower_with_a_log_was_still_known_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has said only that its log is empty cannot be elected when the leader dies."""
     monkeypatch.setattr(Broker, "_start_epoch", lambda self, epoch: None)
-
-    async def story(world: World) -> None:
+    async with World(tmp_path) as world:
         leader = await world.broker(0)
         await until(lambda: leader.replication.is_leader)
         slow = await world.broker(1, controller_beat_interval_ms=20_000, controller_lease_ms=60_000)
@@ -208,5 +191,3 @@ def test_a_follower_with_a_log_was_still_known_without_one(
         await leader.append_random(1, 1)
         await until(lambda: slow.log.log_end > 0)
         await until(lambda: not world.controller.beats[1].log_is_empty, 10)
-
-    run(World(tmp_path), story)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cometmq.tests.ha.live import Pair, assert_equal_logs, log_bytes, run, until
+from cometmq.tests.ha.live import Pair, assert_equal_logs, log_bytes, until
 
 
 class Process:
@@ -61,8 +61,8 @@ class Process:
         await self.listener
 
 
-def test_kill_9_of_the_leader_under_load(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_kill_9_of_the_leader_under_load(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         chance = random.Random(1)
         process = await Process(tmp_path / "leader", 0).start()
         port = process.facts["port"]
@@ -80,11 +80,16 @@ def test_kill_9_of_the_leader_under_load(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
         assert follower.replication.diverged is None
 
-    run(tmp_path, story)
 
+async def test_kill_9_of_the_follower_under_load(tmp_path: Path) -> None:
+    async def load(leader: Any) -> None:
+        seed = 0
+        while True:
+            seed += 1
+            await leader.append_random(seed, 20)
+            await asyncio.sleep(0.01)
 
-def test_kill_9_of_the_follower_under_load(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         chance = random.Random(2)
         leader = await pair.leader()
         settings = {"ha_master_address": leader.address}
@@ -102,18 +107,9 @@ def test_kill_9_of_the_follower_under_load(tmp_path: Path) -> None:
         assert log_bytes(follower.log) == log_bytes(leader.log)
         assert follower.replication.replica.meta.incarnation == 6
 
-    async def load(leader: Any) -> None:
-        seed = 0
-        while True:
-            seed += 1
-            await leader.append_random(seed, 20)
-            await asyncio.sleep(0.01)
 
-    run(tmp_path, story)
-
-
-def test_a_stopped_leader_is_lost_and_found_again(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stopped_leader_is_lost_and_found_again(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         process = await Process(tmp_path / "leader", 0).start()
         address = f"127.0.0.1:{process.facts['port']}"
         follower = await pair.follower(address)
@@ -130,11 +126,9 @@ def test_a_stopped_leader_is_lost_and_found_again(tmp_path: Path) -> None:
         follower.replication.set_leader(leader.address)
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_a_stopped_follower_leaves_and_comes_back(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stopped_follower_leaves_and_comes_back(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         process = await Process(tmp_path / "follower", 1, ha_master_address=leader.address).start()
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -146,5 +140,3 @@ def test_a_stopped_follower_leaves_and_comes_back(tmp_path: Path) -> None:
         await until(lambda: leader.replication.in_sync_count == 2)
         await until(lambda: process.facts.get("confirm") == leader.log.log_end)
         await process.stop()
-
-    run(tmp_path, story)

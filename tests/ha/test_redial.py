@@ -1,7 +1,7 @@
 """Calls over a channel that is made anew after a failure."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -49,51 +49,37 @@ async def silent() -> AsyncIterator[tuple[Silent, RedialedChannel]]:
         await server.stop(0)
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-def test_a_call_that_was_cut_off_with_its_channel_looked_like_a_cancelled_task(
+async def test_a_call_that_was_cut_off_with_its_channel_looked_like_a_cancelled_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three nameservers waited for ever then, and nobody decided for the group any more (drill 38)."""
     monkeypatch.setattr(redial, "_CLOSE_LATE_S", -5.0)
-
-    async def scenario() -> None:
-        async with silent() as (handler, channel):
-            call = asyncio.create_task(channel.call(SILENT, b"", (), 5.1))
-            await handler.called.wait()
-            channel.redial()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-    run(scenario)
+    async with silent() as (handler, channel):
+        call = asyncio.create_task(channel.call(SILENT, b"", (), 5.1))
+        await handler.called.wait()
+        channel.redial()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_call_has_its_time_on_a_channel_that_was_replaced() -> None:
-    async def scenario() -> None:
-        async with silent() as (handler, channel):
-            call = asyncio.create_task(channel.call(SILENT, b"", (), 0.5))
-            await handler.called.wait()
-            channel.redial()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-    run(scenario)
+async def test_a_call_has_its_time_on_a_channel_that_was_replaced() -> None:
+    async with silent() as (handler, channel):
+        call = asyncio.create_task(channel.call(SILENT, b"", (), 0.5))
+        await handler.called.wait()
+        channel.redial()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-def test_a_caller_that_is_cancelled_itself_is_told_so() -> None:
-    async def scenario() -> None:
-        async with silent() as (handler, channel):
-            call = asyncio.create_task(channel.call(SILENT, b"", (), 5.0))
-            await handler.called.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-
-    run(scenario)
+async def test_a_caller_that_is_cancelled_itself_is_told_so() -> None:
+    async with silent() as (handler, channel):
+        call = asyncio.create_task(channel.call(SILENT, b"", (), 5.0))
+        await handler.called.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
 
 async def swallowed(*_args: Any, **_options: Any) -> bytes:
@@ -138,28 +124,24 @@ async def ends(task: "asyncio.Task[Any]") -> None:
     assert task.cancelled()
 
 
-def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever(
+async def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker that stopped in that moment did not stop."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(grpc.aio, "insecure_channel", lambda *_a, **_o: Swallowing())
-        await ends(loop.create_task(RedialedChannel("x:1").call("/a/b", b"", (), 5.0)))
-        link: Any = SimpleNamespace(
-            metadata=(), interval_s=1.0, next_beat=lambda **_o: v1.BrokerBeat(seq=1)
-        )
-        await ends(loop.create_task(_Session(link, "x:1").run()))
-        calls = GrpcioCalls(Swallowing())
-        await ends(loop.create_task(calls.unary("/a/b", b"", 5.0, ())))
-        await ends(loop.create_task(calls.stream("/a/b", b"", 5.0, ())))
-        client: Any = SimpleNamespace(
-            _channel=Swallowing(),
-            _caller=SimpleNamespace(metadata=tuple),
-            _talk=swallowed,
-            target="x:1",
-        )
-        await ends(loop.create_task(Connection._keep_telemetry(client)))
-
-    run(scenario)
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(grpc.aio, "insecure_channel", lambda *_a, **_o: Swallowing())
+    await ends(loop.create_task(RedialedChannel("x:1").call("/a/b", b"", (), 5.0)))
+    link: Any = SimpleNamespace(
+        metadata=(), interval_s=1.0, next_beat=lambda **_o: v1.BrokerBeat(seq=1)
+    )
+    await ends(loop.create_task(_Session(link, "x:1").run()))
+    calls = GrpcioCalls(Swallowing())
+    await ends(loop.create_task(calls.unary("/a/b", b"", 5.0, ())))
+    await ends(loop.create_task(calls.stream("/a/b", b"", 5.0, ())))
+    client: Any = SimpleNamespace(
+        _channel=Swallowing(),
+        _caller=SimpleNamespace(metadata=tuple),
+        _talk=swallowed,
+        target="x:1",
+    )
+    await ends(loop.create_task(Connection._keep_telemetry(client)))

@@ -14,13 +14,12 @@ from cometmq.tests.ha.live import (
     Pair,
     assert_equal_logs,
     files_of,
-    run,
     until,
 )
 
 
-def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         other = await pair.leader("follower")  # its log was written by another leader
         await other.append_random(1, 60)
         await pair.stop(other)
@@ -37,13 +36,11 @@ def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) -> Non
         await pair.stop_all()
         assert files_of(follower.directory) == before
 
-    run(tmp_path, story)
 
-
-def test_a_different_tail_is_refused_and_keeps_its_files(
+async def test_a_different_tail_is_refused_and_keeps_its_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         other = await pair.leader("follower")
         await other.append_random(1, 60)
         await pair.stop(other)
@@ -62,11 +59,9 @@ def test_a_different_tail_is_refused_and_keeps_its_files(
         assert len(errors) == 1  # said once, however often it is asked again
         assert "move its store directory aside" in errors[0].getMessage()
 
-    run(tmp_path, story)
 
-
-def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         right, wrong = await pair.leader(), await pair.leader("wrong")
         await right.append_random(1, 60)
         await wrong.append_random(2, 20)
@@ -79,8 +74,6 @@ def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -
         await right.append_random(3, 20)
         await assert_equal_logs(right, follower)
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize(
     ("code", "settings"),
@@ -90,10 +83,10 @@ def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -
         ("TOKEN", {"cluster_token": "wrong"}),
     ],
 )
-def test_refusals_are_states_with_a_sentence(
+async def test_refusals_are_states_with_a_sentence(
     tmp_path: Path, code: str, settings: dict[str, object]
 ) -> None:
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         leader.append(b"x")
         follower = await pair.follower(leader, **{"cluster_token": "secret", **settings})  # type: ignore[arg-type]
@@ -102,11 +95,9 @@ def test_refusals_are_states_with_a_sentence(
         assert follower.replication.diverged is None
         assert follower.log.log_end == 0
 
-    run(tmp_path, story)
 
-
-def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         one = await pair.follower(leader, "one", 1)
         await until(lambda: one.replication.leader_alive)
@@ -115,22 +106,18 @@ def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
         assert (two.replication.refused or "").startswith("ID_IN_USE")
         assert one.replication.refused is None
 
-    run(tmp_path, story)
 
-
-def test_a_follower_that_follows_a_follower(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_follower_that_follows_a_follower(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         one = await pair.follower(leader, "one", 1)
         two = await pair.follower(one, "two", 2)
         await until(lambda: two.replication.refused is not None)
         assert (two.replication.refused or "").startswith("NOT_LEADER")
 
-    run(tmp_path, story)
 
-
-def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         for metadata in ((), (("x-cometmq-token", "wrong"),)):
             async with grpc.aio.insecure_channel(leader.address) as channel:
@@ -142,12 +129,12 @@ def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Path) -> 
                     )
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize("first", [b"\xff\xff\xff", b"", "ack"])
-def test_a_stream_that_does_not_begin_with_a_hello(tmp_path: Path, first: bytes | str) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_stream_that_does_not_begin_with_a_hello(
+    tmp_path: Path, first: bytes | str
+) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -159,25 +146,19 @@ def test_a_stream_that_does_not_begin_with_a_hello(tmp_path: Path, first: bytes 
         await leader.append_random(1, 20)
         await assert_equal_logs(leader, follower)  # nobody else was harmed
 
-    run(tmp_path, story)
 
-
-def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         with pytest.raises(HaPortInUseError, match="set another haListenPort"):
             await pair.leader("second", ha_listen_port=leader.replication.port)
 
-    run(tmp_path, story)
 
-
-def test_a_directory_of_another_group_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_directory_of_another_group_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await pair.stop(leader)
         stranger = Live(leader.directory, group="another")
         with pytest.raises(WrongReplicaError, match="storePathRootDir"):
             await stranger.start()
         stranger.real.close()
-
-    run(tmp_path, story)

@@ -15,13 +15,12 @@ from cometmq.tests.ha.live import (
     assert_equal_logs,
     files_of,
     log_bytes,
-    run,
     until,
 )
 
 
-def test_random_appends_arrive_byte_by_byte(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_random_appends_arrive_byte_by_byte(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 100)
         one = await pair.follower(leader, "one", 1)
@@ -32,11 +31,9 @@ def test_random_appends_arrive_byte_by_byte(tmp_path: Path) -> None:
         await until(lambda: leader.replication.in_sync_count == 3)
         await until(lambda: one.replication.confirm == leader.log.log_end)
 
-    run(tmp_path, story)
 
-
-def test_an_interrupted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_an_interrupted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         for seed in range(4):
@@ -48,11 +45,9 @@ def test_an_interrupted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
             await leader.append_random(10 + seed, 20)
             await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_a_restarted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_restarted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         for seed in range(3):
             follower = await pair.follower(leader)
@@ -64,11 +59,9 @@ def test_a_restarted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
         assert follower.replication.replica.meta.incarnation == 4
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_a_restarted_leader_is_found_again(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_restarted_leader_is_found_again(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         await leader.append_random(1, 100)
@@ -82,11 +75,9 @@ def test_a_restarted_leader_is_found_again(tmp_path: Path) -> None:
         await leader.append_random(2, 100)
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_a_message_larger_than_chunk_and_window_arrives(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_message_larger_than_chunk_and_window_arrives(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         segment = 4 << 20
         leader = await pair.leader(segment=segment)
         follower = await pair.follower(leader, segment=segment)
@@ -95,11 +86,9 @@ def test_a_message_larger_than_chunk_and_window_arrives(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
         await until(lambda: leader.replication.confirm == leader.log.log_end)
 
-    run(tmp_path, story)
 
-
-def test_a_broken_stream_in_the_middle_of_a_message_costs_nothing(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_broken_stream_in_the_middle_of_a_message_costs_nothing(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         segment = 16 << 20
         leader = await pair.leader(segment=segment)
         follower = await pair.follower(leader, segment=segment)
@@ -111,11 +100,9 @@ def test_a_broken_stream_in_the_middle_of_a_message_costs_nothing(tmp_path: Path
         follower.replication.set_leader(leader.address)
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
 
-
-def test_the_bytes_on_disk_are_equal_too(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_the_bytes_on_disk_are_equal_too(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         end = await leader.append_random(5, 200)
@@ -126,14 +113,12 @@ def test_the_bytes_on_disk_are_equal_too(tmp_path: Path) -> None:
             name = f"{start:020d}"
             assert ours[name][: end - start] == theirs[name][: end - start]
 
-    run(tmp_path, story)
-
 
 # --- the in-sync set and the confirm offset ---------------------------------------------------------
 
 
-def test_confirm_waits_for_the_follower_and_goes_on_without_it(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_confirm_waits_for_the_follower_and_goes_on_without_it(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         assert leader.append(b"alone") == leader.replication.confirm
         follower = await pair.follower(leader)
@@ -150,11 +135,9 @@ def test_confirm_waits_for_the_follower_and_goes_on_without_it(tmp_path: Path) -
         await until(lambda: leader.replication.confirm == end)
         assert leader.replication.in_sync_count == 1
 
-    run(tmp_path, story)
 
-
-def test_on_confirm_reports_every_move(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_on_confirm_reports_every_move(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         leader.append(b"alone")
         assert leader.confirms == 0  # not before the caller could register its wait
@@ -169,11 +152,9 @@ def test_on_confirm_reports_every_move(tmp_path: Path) -> None:
         await until(lambda: follower.replication.confirm == leader.log.log_end)
         assert follower.confirms > 0
 
-    run(tmp_path, story)
 
-
-def test_minimum_of_two_refuses_until_one_is_in_sync(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_minimum_of_two_refuses_until_one_is_in_sync(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(min_in_sync_replicas=2)
         refusal = leader.replication.write_refusal()
         assert refusal is not None and "1 of 2" in refusal
@@ -188,11 +169,9 @@ def test_minimum_of_two_refuses_until_one_is_in_sync(tmp_path: Path) -> None:
         await pair.follower(leader)
         await until(lambda: leader.replication.confirm == leader.log.log_end)
 
-    run(tmp_path, story)
 
-
-def test_in_sync_flush_only_flushed_bytes_are_confirmed(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_in_sync_flush_only_flushed_bytes_are_confirmed(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         flush = {"flush_disk_type": "SYNC_FLUSH"}
         slow = {"flush_interval_commit_log": 700}
         leader = await pair.leader(store=flush, ha_in_sync_lag_ms=5000)
@@ -203,11 +182,9 @@ def test_in_sync_flush_only_flushed_bytes_are_confirmed(tmp_path: Path) -> None:
         assert follower.log.flushed_offset >= end
         assert leader.log.flushed_offset >= end
 
-    run(tmp_path, story)
 
-
-def test_an_asynchronous_leader_waits_for_nobody(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_an_asynchronous_leader_waits_for_nobody(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(broker_role="ASYNC_MASTER")
         follower = await pair.follower(leader)
         end = await leader.append_random(1, 50)
@@ -215,11 +192,9 @@ def test_an_asynchronous_leader_waits_for_nobody(tmp_path: Path) -> None:
         await until(lambda: follower.replication.confirm == end)
         await until(lambda: leader.replication.in_sync_count == 2)
 
-    run(tmp_path, story)
 
-
-def test_a_restarted_follower_remembers_what_was_confirmed(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_restarted_follower_remembers_what_was_confirmed(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         end = await leader.append_random(1, 50)
@@ -229,11 +204,9 @@ def test_a_restarted_follower_remembers_what_was_confirmed(tmp_path: Path) -> No
         assert alone.replication.confirm == end
         assert not alone.replication.leader_alive
 
-    run(tmp_path, story)
 
-
-def test_members_tell_what_an_operator_wants_to_know(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_members_tell_what_an_operator_wants_to_know(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         await leader.append_random(1, 20)
@@ -245,10 +218,8 @@ def test_members_tell_what_an_operator_wants_to_know(tmp_path: Path) -> None:
         assert (other.lag_bytes, other.behind_ms, other.connected) == (0, 0, True)
         await until(lambda: follower.replication.members()[0].in_sync)
 
-    run(tmp_path, story)
 
-
-def test_damage_on_the_way_costs_a_stream_and_nothing_else(
+async def test_damage_on_the_way_costs_a_stream_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chunk = frames.chunk
@@ -262,7 +233,7 @@ def test_damage_on_the_way_costs_a_stream_and_nothing_else(
             fields["offset"] += 1
         return make_chunk(**fields)
 
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         await until(lambda: leader.replication.in_sync_count == 2)
@@ -272,18 +243,15 @@ def test_damage_on_the_way_costs_a_stream_and_nothing_else(
         monkeypatch.setattr(frames, "chunk", make_chunk)
         await assert_equal_logs(leader, follower)
 
-    run(tmp_path, story)
-
 
 # --- consumer offsets -------------------------------------------------------------------------------
 
 
-def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_stream(
+async def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_stream(
     tmp_path: Path,
 ) -> None:
     """A snapshot waited for a log end that another leader's records reached, and moved consumers over them."""
-
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         leader.replication.offsets_snapshot = lambda: b"of this stream"
         follower = Live(tmp_path / "follower", broker_id=1)
@@ -296,11 +264,9 @@ def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_stream(
             await until(lambda: told[-2:] == [b"forget", b"of this stream"])
             follower.replication.set_leader("")
 
-    run(tmp_path, story)
 
-
-def test_offsets_travel_both_ways(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_offsets_travel_both_ways(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         current = [b"leader's first"]
         leader.replication.offsets_snapshot = lambda: current[0]
@@ -317,11 +283,9 @@ def test_offsets_travel_both_ways(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert len(follower.applied) == 2  # unchanged offsets are not sent again
 
-    run(tmp_path, story)
 
-
-def test_a_full_disk_on_the_follower_stops_only_the_follower(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_full_disk_on_the_follower_stops_only_the_follower(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         # The checkpoint needs room too; here only segments shall find none.
         follower = await pair.follower(leader, store={"flush_interval_consume_queue": 60_000})
@@ -342,11 +306,9 @@ def test_a_full_disk_on_the_follower_stops_only_the_follower(tmp_path: Path) -> 
         await assert_equal_logs(leader, follower)
         await until(lambda: leader.replication.in_sync_count == 2)
 
-    run(tmp_path, story)
 
-
-def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
         await leader.append_random(1, 20)
@@ -360,11 +322,9 @@ def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: Path) 
         await assert_equal_logs(leader, follower)
         await until(lambda: leader.replication.in_sync_count == 2)
 
-    run(tmp_path, story)
 
-
-def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 200)
         await until(lambda: leader.log.flushed_offset == leader.log.log_end)
@@ -376,5 +336,3 @@ def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Path) -> 
         start = leader.log.log_start
         assert follower.log.log_start == start
         assert follower.log.log_crc(start, end) == leader.log.log_crc(start, end)
-
-    run(tmp_path, story)

@@ -1,7 +1,6 @@
 """Roles that change in place, over real stores and real streams: promotion, fencing, and what a rejoining tail costs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from cometmq.ha.core.group_state import Policy
@@ -17,20 +16,8 @@ from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.live import assert_equal_logs, log_bytes, until
 
 
-def run(group: Group, story: Callable[[Group], Awaitable[None]]) -> None:
-    async def main() -> None:
-        try:
-            async with asyncio.timeout(50):
-                await story(group)
-        finally:
-            await asyncio.gather(*group.reopening, return_exceptions=True)
-            await group.stop()
-
-    asyncio.run(main())
-
-
-def test_nobody_leads_before_the_controller_says_so(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_nobody_leads_before_the_controller_says_so(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         await asyncio.sleep(0.1)
         assert {replica.role for replica in group.replicas.values()} == {Role.FOLLOWER}
@@ -44,11 +31,11 @@ def test_nobody_leads_before_the_controller_says_so(tmp_path: Path) -> None:
         await until(lambda: len(group.state.in_sync) == 2)
         await until(lambda: leader.replication.confirm == leader.log.log_end)
 
-    run(Group(tmp_path), story)
 
-
-def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(
+    tmp_path: Path,
+) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         one = await group.leads(0)
@@ -67,15 +54,12 @@ def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(tmp_pa
         assert one.lives == two.lives == 1
         await until(lambda: two.replication.confirm == two.log.log_end)
 
-    run(Group(tmp_path), story)
 
-
-def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobody_any_more(
+async def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobody_any_more(
     tmp_path: Path,
 ) -> None:
     """Drill 38: the promotion stopped the follower that the next epoch needed."""
-
-    async def story(group: Group) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -89,11 +73,9 @@ def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobody_any_
         await leader.append_random(2, 20)
         await assert_equal_logs(leader, other)
 
-    run(Group(tmp_path), story)
 
-
-def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> None:
+    async with Group(tmp_path, policy=Policy(sync=False)) as group:
         await group.start(0, 1)
         group.elect(0)
         old = await group.leads(0)
@@ -119,11 +101,9 @@ def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> Non
         assert kept.ljust(len(tail), b"\0")[: len(tail)] == tail
         assert (archived.start, archived.messages, archived.answered_ok) == (common, 10, 10)
 
-    run(Group(tmp_path, policy=Policy(sync=False)), story)
 
-
-def test_a_cut_below_what_is_confirmed_is_held(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_cut_below_what_is_confirmed_is_held(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0)
         group.elect(0)
         old = await group.leads(0)
@@ -141,13 +121,11 @@ def test_a_cut_below_what_is_confirmed_is_held(tmp_path: Path) -> None:
         await until(lambda: old.lives == 2)
         await assert_equal_logs(group.replicas[1], old)
 
-    run(Group(tmp_path), story)
 
-
-def test_a_leader_of_an_old_epoch_is_fenced_by_a_follower_that_promised_more(
+async def test_a_leader_of_an_old_epoch_is_fenced_by_a_follower_that_promised_more(
     tmp_path: Path,
 ) -> None:
-    async def story(group: Group) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
         leader = await group.leads(0)
@@ -157,11 +135,9 @@ def test_a_leader_of_an_old_epoch_is_fenced_by_a_follower_that_promised_more(
         assert leader.replication.replica.promised_epoch == 7
         assert leader.replication.write_refusal() is not None
 
-    run(Group(tmp_path), story)
 
-
-def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0, in_sync=(0, 1))
         leader = await group.leads(0)
@@ -180,13 +156,11 @@ def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -> None
         await until(lambda: leader.replication.write_refusal() is None)
         assert (leader.replication.epoch, leader.promoted) == (1, [1, 1])
 
-    run(Group(tmp_path), story)
 
-
-def test_a_follower_that_came_back_without_a_controller_was_refused_for_ever(
+async def test_a_follower_that_came_back_without_a_controller_was_refused_for_ever(
     tmp_path: Path,
 ) -> None:
-    async def story(group: Group) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0, in_sync=(0, 1))
         leader = await group.leads(0)
@@ -205,11 +179,9 @@ def test_a_follower_that_came_back_without_a_controller_was_refused_for_ever(
         assert leader.promoted == [1, 1] and leader.lives == 1
         assert len(leader.replication.replica.history.entries) == 1
 
-    run(Group(tmp_path), story)
 
-
-def test_a_failed_disk_marks_the_replica_and_asks_for_the_end(tmp_path: Path) -> None:
-    async def story(group: Group) -> None:
+async def test_a_failed_disk_marks_the_replica_and_asks_for_the_end(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
         await group.start(0)
         group.elect(0)
         leader = await group.leads(0)
@@ -219,5 +191,3 @@ def test_a_failed_disk_marks_the_replica_and_asks_for_the_end(tmp_path: Path) ->
         await group.stop(0)
         await group.start(0)
         assert group.replicas[0].replication.replica.meta.suspect
-
-    run(Group(tmp_path), story)

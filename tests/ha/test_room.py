@@ -57,15 +57,15 @@ class World:
         return DiskFullHandover(self, self, self.peer)  # type: ignore[arg-type]
 
 
-def test_a_replica_with_room_is_asked_to_lead() -> None:
+async def test_a_replica_with_room_is_asked_to_lead() -> None:
     world = World()
-    assert asyncio.run(world.watch.hand_over())
+    assert await world.watch.hand_over()
     assert [to for to, _ in world.asked] == [2], "broker 1 is as full"
     assert world.roles.counts["handed_over_without_room"] == 1
 
 
 @pytest.mark.parametrize("why", ["all full", "silent", "no state", "no controller", "refused"])
-def test_without_such_a_replica_it_stays_and_is_read_only(why: str) -> None:
+async def test_without_such_a_replica_it_stays_and_is_read_only(why: str) -> None:
     world = World()
     if why == "all full":
         world.use["ha2"] = 91
@@ -77,7 +77,7 @@ def test_without_such_a_replica_it_stays_and_is_read_only(why: str) -> None:
         world.answer = None
     else:
         world.answer = v1.GroupsResponse(code=v2.BAD_REQUEST, message="a change is under way")
-    assert not asyncio.run(world.watch.hand_over())
+    assert not await world.watch.hand_over()
 
 
 def test_only_a_leader_that_is_stuck_asks() -> None:
@@ -93,16 +93,12 @@ def test_only_a_leader_that_is_stuck_asks() -> None:
     assert not world.watch._is_stuck()
 
 
-def test_a_leader_that_is_stuck_hands_over_by_itself() -> None:
+async def test_a_leader_that_is_stuck_hands_over_by_itself() -> None:
     world = World()
-
-    async def story() -> None:
-        task = asyncio.create_task(world.watch.run())
-        for _ in range(500):
-            if world.asked:
-                break
-            await asyncio.sleep(0.01)
-        task.cancel()
-
-    asyncio.run(story())
+    task = asyncio.create_task(world.watch.run())
+    for _ in range(500):
+        if world.asked:
+            break
+        await asyncio.sleep(0.01)
+    task.cancel()
     assert len(world.asked) == 1

@@ -34,8 +34,8 @@ def pair(tmp_path: Path) -> Pair:
     return Pair(tmp_path)
 
 
-def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
-    async def story() -> None:
+async def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
+    async with pair:
         known = digests.load(pair.one.kit.root / "ha")
         starts = [start for start, _ in pair.one.kit.store.finished_segments()]
         assert list(known) == starts
@@ -47,43 +47,34 @@ def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
         fresh = digests.load(pair.one.kit.root / "ha")
         assert all(fresh[start].sealed for start in fresh if start not in known)
 
-    pair.run(story)
 
-
-def test_equal_replicas_are_equal(pair: Pair) -> None:
-    async def story() -> None:
+async def test_equal_replicas_are_equal(pair: Pair) -> None:
+    async with pair:
         result = await pair.one.scrub.run_once()
         assert result.blocks == len(pair.one.kit.store.finished_segments())
         assert (result.rotten, result.different, result.unreached) == (0, 0, [])
 
-    pair.run(story)
 
-
-def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
-    async def story() -> None:
+async def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
+    async with pair:
         pair.one.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
         assert (result.rotten, result.mended, result.lost) == (1, 1, 0)
         assert pair.one.kit.log_bytes() == pair.bytes
         assert (await pair.one.scrub.run_once()).rotten == 0
 
-    pair.run(story)
 
-
-def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> None:
+async def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> None:
     """Only bodies have checksums: the digest sees the rest."""
-
-    async def story() -> None:
+    async with pair:
         record = pair.records[20]
         pair.one.kit.flip_byte(record.physical_offset + 44)  # the time of birth
         assert (await pair.one.scrub.run_once()).mended == 1
         assert pair.one.kit.log_bytes() == pair.bytes
 
-    pair.run(story)
 
-
-def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pair) -> None:
-    async def story() -> None:
+async def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pair) -> None:
+    async with pair:
         pair.one.scrub.start()
         record = pair.records[20]
         pair.one.kit.flip_byte(record.physical_offset + 120)
@@ -98,13 +89,10 @@ def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pair) ->
         assert pair.one.kit.log_bytes() == pair.bytes
         await pair.one.scrub.stop()
 
-    pair.run(story)
 
-
-def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
+async def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
     """It may have the right bytes: what is passed over now would be lost although it is not."""
-
-    async def story() -> None:
+    async with pair:
         pair.near.down = True
         pair.one.scrub.start()
         store = pair.one.kit.store
@@ -120,11 +108,9 @@ def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
         assert len(store.get("TopicTest", 0, 0, 100, 1 << 20).records) == COUNT
         await pair.one.scrub.stop()
 
-    pair.run(story)
 
-
-def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
-    async def story() -> None:
+async def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
+    async with pair:
         pair.one.peers = []
         pair.one.scrub.start()
         store = pair.one.kit.store
@@ -137,13 +123,10 @@ def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
         assert pair.one.kit.log_bytes() == damaged
         await pair.one.scrub.stop()
 
-    pair.run(story)
 
-
-def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
+async def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
     """It is the other's to mend: its bytes do not match its own digest, ours do."""
-
-    async def story() -> None:
+    async with pair:
         pair.two.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
         assert (result.rotten, result.different) == (0, 0)
@@ -151,20 +134,16 @@ def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
         assert (await pair.two.scrub.run_once()).mended == 1
         assert pair.two.kit.log_bytes() == pair.bytes
 
-    pair.run(story)
 
-
-def test_the_same_block_rotten_on_both_sides_is_mended_by_nobody(pair: Pair) -> None:
-    async def story() -> None:
+async def test_the_same_block_rotten_on_both_sides_is_mended_by_nobody(pair: Pair) -> None:
+    async with pair:
         pair.one.kit.flip_byte(4096 + 700)
         pair.two.kit.flip_byte(4096 + 900)
         assert (await pair.one.scrub.run_once()).lost == 1
         assert (await pair.two.scrub.run_once()).lost == 1
 
-    pair.run(story)
 
-
-def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: Path) -> None:
+async def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: Path) -> None:
     one, two = Replica(tmp_path / "one"), Replica(tmp_path / "two")
     for replica in (one, two):
         replica.open()
@@ -172,20 +151,16 @@ def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: Path) -
     two.kit.write_many(40, size=201)
     one.peers = [Near(two.scrub)]
     before = one.kit.log_bytes()
-
-    async def story() -> None:
-        result = await one.scrub.run_once()
-        assert result.different == len(one.kit.store.finished_segments())
-        assert (result.rotten, result.mended) == (0, 0)
-
-    asyncio.run(story())
+    result = await one.scrub.run_once()
+    assert result.different == len(one.kit.store.finished_segments())
+    assert (result.rotten, result.mended) == (0, 0)
     assert one.kit.log_bytes() == before
     one.kit.close()
     two.kit.close()
 
 
-def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -> None:
-    async def story() -> None:
+async def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -> None:
+    async with pair:
         pair.one.scrub.start()
         store = pair.one.kit.store
         assert store.read_log(0, 4096) == pair.bytes[:4096]
@@ -196,31 +171,24 @@ def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -> None
         assert store.read_log(4096, 4096) == pair.bytes[4096:8192]
         await pair.one.scrub.stop()
 
-    pair.run(story)
 
-
-def test_digests_name_what_lies_there_now(pair: Pair) -> None:
+async def test_digests_name_what_lies_there_now(pair: Pair) -> None:
     """What `cometmq ha diff` prints; asking for it is also a scrub on demand."""
-
-    async def story() -> None:
+    async with pair:
         pair.one.kit.flip_byte(700)
         blocks = [each async for each in pair.one.scrub.get_digests(v1.DigestsRequest())]
         assert [block.offset for block in blocks if block.crc32 != block.now] == [0]
         some = v1.DigestsRequest(start=4096, end=8192)
         assert [each.offset async for each in pair.one.scrub.get_digests(some)] == [4096]
 
-    pair.run(story)
 
-
-def test_digests_follow_retention(pair: Pair) -> None:
-    async def story() -> None:
+async def test_digests_follow_retention(pair: Pair) -> None:
+    async with pair:
         known = digests.load(pair.one.kit.root / "ha")
         pair.one.kit.store._log.drop_first()
         await pair.one.scrub.seal()
         left = digests.load(pair.one.kit.root / "ha")
         assert left == {start: each for start, each in known.items() if start >= 4096}
-
-    pair.run(story)
 
 
 def test_a_damaged_line_counts_as_none(tmp_path: Path) -> None:
@@ -263,8 +231,8 @@ class _Served(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         return grpc.unary_stream_rpc_method_handler(stream)
 
 
-def test_a_peer_over_the_wire(pair: Pair) -> None:
-    async def story() -> None:
+async def test_a_peer_over_the_wire(pair: Pair) -> None:
+    async with pair:
         server = grpc.aio.server()
         served = _Served(pair.two.scrub)
         server.add_generic_rpc_handlers((served,))
@@ -279,5 +247,3 @@ def test_a_peer_over_the_wire(pair: Pair) -> None:
         pair.one.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
         assert (result.lost, len(result.unreached)) == (1, 1)
-
-    pair.run(story)

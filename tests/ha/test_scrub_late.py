@@ -9,11 +9,10 @@ from cometmq.ha.state import digests
 from tests.ha.scrub_pair import Pair
 
 
-def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path) -> None:
+async def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
-
-    async def story() -> None:
+    async with pair:
         result = await pair.one.scrub.run_once()
         assert (result.rotten, result.mended) == (1, 1)
         assert pair.one.kit.log_bytes() == pair.bytes
@@ -22,17 +21,14 @@ def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path) -> No
             "the digest is of the right bytes now"
         )
 
-    pair.run(story)
 
-
-def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: Path) -> None:
+async def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: Path) -> None:
     """The digest says that it was taken when the segment was finished, and was of rotten bytes already."""
     pair = Pair(tmp_path)
     for replica in (pair.one, pair.two):
         replica.scrub._late.clear()  # as if the segments had been finished in this life
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
-
-    async def story() -> None:
+    async with pair:
         assert all(each.sealed for each in digests.load(pair.one.kit.root / "ha").values())
         assert (await pair.two.scrub.run_once()).mended == 0, "its bytes are right"
         result = await pair.one.scrub.run_once()
@@ -41,55 +37,45 @@ def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: Path) 
         for replica in (pair.one, pair.two):
             assert (await replica.scrub.run_once()).different == 0
 
-    pair.run(story)
 
-
-def test_fields_that_rotted_before_the_digest_are_told_by_the_records_own_checksum(
+async def test_fields_that_rotted_before_the_digest_are_told_by_the_records_own_checksum(
     tmp_path: Path,
 ) -> None:
     pair = Pair(tmp_path, enabled_append_prop_crc=True)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 44)  # the time of birth
-
-    async def story() -> None:
+    async with pair:
         assert (await pair.one.scrub.run_once()).mended == 1
         assert pair.one.kit.log_bytes() == pair.bytes
 
-    pair.run(story)
 
-
-def test_where_the_records_of_both_sides_are_whole_it_is_said_and_left(tmp_path: Path) -> None:
+async def test_where_the_records_of_both_sides_are_whole_it_is_said_and_left(
+    tmp_path: Path,
+) -> None:
     pair = Pair(tmp_path)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 44)  # the time of birth
     before = pair.one.kit.log_bytes()
-
-    async def story() -> None:
+    async with pair:
         for replica in (pair.one, pair.two):
             result = await replica.scrub.run_once()
             assert (result.different, result.rotten) == (1, 0)
         assert (pair.one.kit.log_bytes(), pair.two.kit.log_bytes()) == (before, pair.bytes)
 
-    pair.run(story)
 
-
-def test_digests_of_an_old_log_kept_a_fresh_segment_waiting(tmp_path: Path) -> None:
+async def test_digests_of_an_old_log_kept_a_fresh_segment_waiting(tmp_path: Path) -> None:
     """What was finished just now is noted before all that lay there at the start."""
     pair = Pair(tmp_path)
     pair.one.kit.write_many(30, size=200)
     finished = [start for start, _ in pair.one.kit.store.finished_segments()]
     fresh = [start for start in finished if start not in pair.one.scrub._late]
     assert fresh
-
-    async def story() -> None:
+    async with pair:
         noted = list(digests.load(pair.one.kit.root / "ha"))
         assert noted == fresh + [start for start in finished if start not in fresh]
 
-    pair.run(story)
 
-
-def test_a_digest_is_taken_promptly_at_the_roll(tmp_path: Path) -> None:
+async def test_a_digest_is_taken_promptly_at_the_roll(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
-
-    async def story() -> None:
+    async with pair:
         pair.one.scrub.start()
         await asyncio.sleep(0.2)  # its first look is over
         pair.one.kit.write_many(30, size=200)
@@ -101,5 +87,3 @@ def test_a_digest_is_taken_promptly_at_the_roll(tmp_path: Path) -> None:
         known = digests.load(pair.one.kit.root / "ha")
         assert finished == set(known)
         await pair.one.scrub.stop()
-
-    pair.run(story)

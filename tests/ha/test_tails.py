@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -67,24 +66,24 @@ class Group:
         return [sent.body for sent in self.taken]
 
 
-def _run(directory: Path, group: Group, **request: object) -> v1.ControlResponse:
+async def _run(directory: Path, group: Group, **request: object) -> v1.ControlResponse:
     replay = tails.Replay(directory, group.send)
-    return asyncio.run(replay.run(v1.ReplayTailRequest(**request)))  # type: ignore[arg-type]
+    return await replay.run(v1.ReplayTailRequest(**request))  # type: ignore[arg-type]
 
 
-def _sent(directory: Path) -> list[v2.Message]:
+async def _sent(directory: Path) -> list[v2.Message]:
     group = Group()
-    assert _run(directory, group).code == v2.OK
+    assert (await _run(directory, group)).code == v2.OK
     return group.taken
 
 
-def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
+async def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
     properties = {
         **{"UNIQ_KEY": "ID1", "TAGS": "a", "KEYS": "k1 k2", "__SHARDINGKEY": "g", "colour": "red"},
         **{"CLUSTER": "c", "PGROUP": "p", "__BORNHOST": "10.0.0.1:5"},
     }
     directory = _archive(tmp_path, [_with("Orders", b"hello", **properties)])
-    (sent,) = _sent(directory)
+    (sent,) = await _sent(directory)
     (tail,) = archive.tails(directory)
     system = sent.system_properties
     assert (sent.topic.name, sent.body) == ("Orders", b"hello")
@@ -96,15 +95,15 @@ def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
     }
 
 
-def test_a_tail_of_several_segments_comes_back_whole(tmp_path: Path) -> None:
+async def test_a_tail_of_several_segments_comes_back_whole(tmp_path: Path) -> None:
     bodies = [b"%04d" % index * 60 for index in range(50)]
     directory = _archive(tmp_path, [_with("Orders", body, UNIQ_KEY="K") for body in bodies])
     (tail,) = archive.tails(directory)
     assert tail.messages == 50
-    assert sorted(sent.body for sent in _sent(directory)) == bodies
+    assert sorted(sent.body for sent in await _sent(directory)) == bodies
 
 
-def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
+async def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     timer = {
         "REAL_TOPIC": "Orders",
         "REAL_QID": "1",
@@ -112,7 +111,7 @@ def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
         "UNIQ_KEY": "A",
     }
     level = {"REAL_TOPIC": "Orders", "REAL_QID": "1", "DELAY": "2", "UNIQ_KEY": "B"}
-    first, second = _sent(
+    first, second = await _sent(
         _archive(
             tmp_path,
             [
@@ -127,7 +126,7 @@ def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     assert first.system_properties.message_type == v2.DELAY
 
 
-def test_half_messages_come_back_unless_their_outcome_is_there(tmp_path: Path) -> None:
+async def test_half_messages_come_back_unless_their_outcome_is_there(tmp_path: Path) -> None:
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "TRAN_MSG": "true"}
     committed = _with("Orders", b"committed", TRAN_MSG="true", UNIQ_KEY="A")
     committed.sys_flag = 0x8
@@ -141,11 +140,11 @@ def test_half_messages_come_back_unless_their_outcome_is_there(tmp_path: Path) -
             _with("RMQ_SYS_TRANS_OP_HALF_TOPIC", b"0,1", TAGS="d"),
         ],
     )
-    sent = {each.body: each.system_properties.message_type for each in _sent(directory)}
+    sent = {each.body: each.system_properties.message_type for each in await _sent(directory)}
     assert sent == {b"open": v2.TRANSACTION, b"committed": v2.NORMAL}
 
 
-def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None:
+async def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None:
     directory = _archive(
         tmp_path,
         [
@@ -159,47 +158,47 @@ def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None:
     )
     (tail,) = archive.tails(directory)
     assert (tail.records, tail.messages) == (6, 1)
-    assert [sent.body for sent in _sent(directory)] == [b"a message"]
+    assert [sent.body for sent in await _sent(directory)] == [b"a message"]
 
 
-def test_a_compressed_body_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_compressed_body_stays_as_it_is(tmp_path: Path) -> None:
     each = _with("Orders", b"\x78\x9c...", UNIQ_KEY="A")
     each.sys_flag = 0x1
-    (sent,) = _sent(_archive(tmp_path, [each]))
+    (sent,) = await _sent(_archive(tmp_path, [each]))
     assert sent.system_properties.body_encoding == v2.GZIP
     assert sent.body == each.body
 
 
-def test_a_tail_is_replayed_once(tmp_path: Path) -> None:
+async def test_a_tail_is_replayed_once(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", b"a"), _with("Orders", b"b")])
     group = Group()
-    dry = _run(directory, group, dry_run=True)
+    dry = await _run(directory, group, dry_run=True)
     assert (dry.messages, group.taken) == (2, [])
-    assert _run(directory, group).messages == 2
+    assert (await _run(directory, group)).messages == 2
     assert [tail.replayed for tail in tails.listed(directory)] == [True]
-    again = _run(directory, group)
+    again = await _run(directory, group)
     assert (again.messages, list(again.steps)) == (0, ["there is nothing to replay"])
     assert group.bodies == [b"a", b"b"]
 
 
-def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Path) -> None:
+async def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Path) -> None:
     one = _archive(tmp_path / "one", [_with("Orders", b"a"), _with("Orders", b"b")])
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     two = tmp_path / "two" / "ha"
     (of_one,), (of_two,) = tails.listed(one), tails.listed(two)
     assert same_bytes(of_one) == same_bytes(of_two) is not None
     group = Group()
-    assert _run(one, group).messages == 2
-    dry = _run(two, group, sent_elsewhere=[of_two.file_id], dry_run=True)
+    assert (await _run(one, group)).messages == 2
+    dry = await _run(two, group, sent_elsewhere=[of_two.file_id], dry_run=True)
     assert (dry.messages, tails.listed(two)[0].replayed) == (0, False)
-    answer = _run(two, group, sent_elsewhere=[of_two.file_id])
+    answer = await _run(two, group, sent_elsewhere=[of_two.file_id])
     assert (answer.code, answer.messages) == (v2.OK, 0)
     assert "not sent twice" in answer.steps[0]
     assert tails.listed(two)[0].replayed
     assert sorted(group.bodies) == [b"a", b"b"]
 
 
-def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+async def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     bodies = [b"%d" % index for index in range(150)]
     directory = _archive(tmp_path, [_with("Orders", body) for body in bodies])
     group = Group()
@@ -209,31 +208,33 @@ def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
         return await group.send(request)
 
     replay = tails.Replay(directory, until_it_falls)
-    answer = asyncio.run(replay.run(v1.ReplayTailRequest()))
+    answer = await replay.run(v1.ReplayTailRequest())
     assert answer.code == v2.INTERNAL_ERROR
     assert "nobody leads" in answer.message
     assert not tails.listed(directory)[0].replayed
     group.down = False
-    assert _run(directory, group).code == v2.OK
+    assert (await _run(directory, group)).code == v2.OK
     assert sorted(group.bodies, key=int) == bodies, "each once"
     assert tails.listed(directory)[0].replayed
 
 
-def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
+async def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", body) for body in (b"a", b"b", b"c")])
     group = Group()
     group.refuse = {b"b"}
-    answer = _run(directory, group)
+    answer = await _run(directory, group)
     assert (answer.code, answer.messages) == (v2.INTERNAL_ERROR, 2)
     group.refuse = set()
-    assert _run(directory, group).messages == 1
+    assert (await _run(directory, group)).messages == 1
     assert group.bodies == [b"a", b"c", b"b"]
 
 
-def test_one_tail_by_its_name(tmp_path: Path) -> None:
+async def test_one_tail_by_its_name(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", b"a")])
     (tail,) = archive.tails(directory)
     archive.save(directory, replace(tail, replayed=True, replayed_to=0), Disk())
     group = Group()
-    assert _run(directory, group, file_id="9-0-1").code == v2.NOT_FOUND
-    assert _run(directory, group, file_id=tail.file_id).messages == 1, "an operator may repeat it"
+    assert (await _run(directory, group, file_id="9-0-1")).code == v2.NOT_FOUND
+    assert (await _run(directory, group, file_id=tail.file_id)).messages == 1, (
+        "an operator may repeat it"
+    )

@@ -18,7 +18,7 @@ from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.upkeep import Upkeep
 from cometmq.proto import v1, v2
-from tests.ha.live import SEGMENT, Live, Pair, assert_equal_logs, files_of, run, until
+from tests.ha.live import SEGMENT, Live, Pair, assert_equal_logs, files_of, until
 from tests.ha.real_store import RealLog
 
 
@@ -37,8 +37,8 @@ def _flip(live: Live, offset: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         follower = await pair.follower(leader, ha_scrub_rate=0)
         await leader.append_random(1, 150)
@@ -54,15 +54,12 @@ def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None:
         for side in sides:
             await side.stop()
 
-    run(tmp_path, story)
 
-
-def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
+async def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would copy the rot, and then both sides had it."""
-
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         follower = await pair.follower(leader, ha_scrub_rate=0)
         await leader.append_random(1, 150)
@@ -80,11 +77,9 @@ def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
         for side in sides:
             await side.stop()
 
-    run(tmp_path, story)
 
-
-def test_an_empty_follower_may_begin_with_the_last_segment(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_an_empty_follower_may_begin_with_the_last_segment(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 150)
         last = leader.log.log_end // SEGMENT * SEGMENT
@@ -100,11 +95,9 @@ def test_an_empty_follower_may_begin_with_the_last_segment(tmp_path: Path) -> No
         await until(lambda: again.log.log_end >= leader.log.log_end)
         assert again.log.log_start == last
 
-    run(tmp_path, story)
 
-
-def test_questions_about_bytes_are_answered(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_questions_about_bytes_are_answered(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 150)
         side = _keep_up(leader)
@@ -120,10 +113,8 @@ def test_questions_about_bytes_are_answered(tmp_path: Path) -> None:
         assert list(answer.steps) == ["there is nothing to replay"]
         await side.stop()
 
-    run(tmp_path, story)
 
-
-def test_a_leader_without_room_asked_nobody(
+async def test_a_leader_without_room_asked_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch was there and nobody ran it."""
@@ -133,19 +124,17 @@ def test_a_leader_without_room_asked_nobody(
         asked.append(True)
         return True
 
-    async def story(pair: Pair) -> None:
+    monkeypatch.setattr(DiskFullHandover, "hand_over", hand_over)
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         monkeypatch.setattr(type(leader.log), "paused", property(lambda _: True))
         side = _keep_up(leader)
         await until(lambda: bool(asked))
         await side.stop()
 
-    monkeypatch.setattr(DiskFullHandover, "hand_over", hand_over)
-    run(tmp_path, story)
 
-
-def test_what_a_scrub_found_is_counted(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_what_a_scrub_found_is_counted(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         await leader.append_random(1, 150)
         side = _keep_up(leader)
@@ -155,8 +144,6 @@ def test_what_a_scrub_found_is_counted(tmp_path: Path) -> None:
         counters = leader.replication.counters
         assert (counters["scrub_rounds"], counters["scrub_rotten"]) == (1, 1)
         await side.stop()
-
-    run(tmp_path, story)
 
 
 class _Told(Peer):
@@ -172,13 +159,12 @@ class _Told(Peer):
 
 
 @pytest.mark.parametrize("what", ["sent", "left", "broken"])
-def test_two_replicas_that_replay_by_themselves_sent_the_same_tail(
+async def test_two_replicas_that_replay_by_themselves_sent_the_same_tail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Broker 0 archived it, too: what it has sent is marked, what it has not is left to it for a while."""
     monkeypatch.setattr(upkeep_module, "_AGAIN_S", 0.05)
-
-    async def story(pair: Pair) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         again = await _with_tail(pair, leader)
         sent: list[bytes] = []
@@ -199,8 +185,6 @@ def test_two_replicas_that_replay_by_themselves_sent_the_same_tail(
         await until(lambda: all(tail.replayed for tail in again.replication.archived_tails()))
         assert len(sent) == (0 if what == "sent" else 5)
         await upkeep.stop()
-
-    run(tmp_path, story)
 
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, replay: tails.Replay) -> None:
@@ -235,8 +219,8 @@ async def _with_tail(pair: Pair, leader: Live) -> Live:
     return again
 
 
-def test_a_tail_is_replayed_by_itself_where_that_is_wanted(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_tail_is_replayed_by_itself_where_that_is_wanted(tmp_path: Path) -> None:
+    async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         again = await _with_tail(pair, leader)
         sent: list[bytes] = []
@@ -250,5 +234,3 @@ def test_a_tail_is_replayed_by_itself_where_that_is_wanted(tmp_path: Path) -> No
         await until(lambda: all(tail.replayed for tail in again.replication.archived_tails()))
         assert sorted(sent) == [b"%d" % number for number in range(5)]
         await upkeep.stop()
-
-    run(tmp_path, story)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,6 @@ from cometmq.tests.nameserver.fake_broker import controller_config, free_ports, 
 
 CELL = "group/g"
 TIMEOUT_S = 5.0
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scenario())  # type: ignore[arg-type]
 
 
 def opened(directory: Path) -> AcceptorStore:
@@ -74,12 +70,11 @@ def doubles_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("has_voted", [True, False])
-def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
+async def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, has_voted: bool
 ) -> None:
     """It was a majority of one: the only decider of its own world, beside the others'."""
-
-    async def scenario() -> None:
+    with caplog.at_level(logging.INFO):
         (port,) = free_ports(1)
         if has_voted:
             await with_votes(tmp_path)
@@ -98,103 +93,85 @@ def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
             f"acceptor.twice address={name} id={identity}" for name in names
         ], "once each"
 
-    with caplog.at_level(logging.INFO):
-        run(scenario)
+
+async def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path) -> None:
+    port, absent, other = free_ports(3)
+    await with_votes(tmp_path / "other")
+    elsewhere = [f"127.0.0.1:{absent}", f"127.0.0.1:{other}"]
+    names = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    cells = opened(tmp_path / "lost")
+    async with nameserver(tmp_path / "other", port, elsewhere), reached(*names) as peers:
+        acceptors: list[Acceptor] = [OwnAcceptor(cells), *peers]
+        register = Register(acceptors, "life", lambda: 0, budget_s=0)
+        with pytest.raises(StoreUnavailableError):
+            await register.read(CELL)  # its own acceptor does not vote, the other one does, once
+        waiting = asyncio.create_task(recover(cells, peers, Doubles()))
+        await asyncio.sleep(0.5)
+        assert not cells.votes, "not all others have told what they have"
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await cells.take_over({})
+        await register.read(CELL)  # two of three, and two acceptors
+        await register.stop()
+    await cells.close()
 
 
-def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        port, absent, other = free_ports(3)
-        await with_votes(tmp_path / "other")
-        elsewhere = [f"127.0.0.1:{absent}", f"127.0.0.1:{other}"]
-        names = [f"127.0.0.1:{port}", f"localhost:{port}"]
-        cells = opened(tmp_path / "lost")
-        async with nameserver(tmp_path / "other", port, elsewhere), reached(*names) as peers:
-            acceptors: list[Acceptor] = [OwnAcceptor(cells), *peers]
-            register = Register(acceptors, "life", lambda: 0, budget_s=0)
-            with pytest.raises(StoreUnavailableError):
-                await register.read(
-                    CELL
-                )  # its own acceptor does not vote, the other one does, once
-            waiting = asyncio.create_task(recover(cells, peers, Doubles()))
-            await asyncio.sleep(0.5)
-            assert not cells.votes, "not all others have told what they have"
-            waiting.cancel()
-            with suppress(asyncio.CancelledError):
-                await waiting
-            await cells.take_over({})
-            await register.read(CELL)  # two of three, and two acceptors
-            await register.stop()
-        await cells.close()
-
-    run(scenario)
-
-
-def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: Path) -> None:
+async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: Path) -> None:
     """Who is reached is another one than was meant, but each of them once."""
-
-    async def scenario() -> None:
-        ports = free_ports(3)
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        for index in (1, 2):
-            await with_votes(tmp_path / f"ns{index}")
-        cells = opened(tmp_path / "ns0")
-        async with (
-            nameserver(tmp_path / "ns1", ports[1], [addresses[0], addresses[2]]),
-            nameserver(tmp_path / "ns2", ports[2], [addresses[0], addresses[1]]),
-            reached(addresses[2], addresses[1]) as peers,
-        ):
-            async with asyncio.timeout(30):
-                await recover(cells, peers, Doubles())
-            assert CELL in cells.names
-        await cells.close()
-
-    run(scenario)
+    ports = free_ports(3)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    for index in (1, 2):
+        await with_votes(tmp_path / f"ns{index}")
+    cells = opened(tmp_path / "ns0")
+    async with (
+        nameserver(tmp_path / "ns1", ports[1], [addresses[0], addresses[2]]),
+        nameserver(tmp_path / "ns2", ports[2], [addresses[0], addresses[1]]),
+        reached(addresses[2], addresses[1]) as peers,
+    ):
+        async with asyncio.timeout(30):
+            await recover(cells, peers, Doubles())
+        assert CELL in cells.names
+    await cells.close()
 
 
-def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        identity = await with_votes(tmp_path)
-        assert len(bytes.fromhex(identity)) == 16
-        again = opened(tmp_path)
-        assert again.acceptor_id == identity
-        assert (await again.prepare(CELL, Ballot(2, "p"))).acceptor_id == identity
-        await again.close()
-        (tmp_path / "cells").unlink()
-        lost = opened(tmp_path)
-        assert (lost.acceptor_id, lost.votes) == (identity, False)
-        await lost.close()
-
-    run(scenario)
+async def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path) -> None:
+    identity = await with_votes(tmp_path)
+    assert len(bytes.fromhex(identity)) == 16
+    again = opened(tmp_path)
+    assert again.acceptor_id == identity
+    assert (await again.prepare(CELL, Ballot(2, "p"))).acceptor_id == identity
+    await again.close()
+    (tmp_path / "cells").unlink()
+    lost = opened(tmp_path)
+    assert (lost.acceptor_id, lost.votes) == (identity, False)
+    await lost.close()
 
 
 @pytest.mark.parametrize("harm", [b"", b"nonsense" * 9, None])
-def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
+async def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
     tmp_path: Path, harm: bytes | None
 ) -> None:
-    async def scenario() -> None:
-        first = await with_votes(tmp_path)
-        path = tmp_path / ID_FILE
-        if harm is None:
-            path.unlink()
-        else:
-            path.write_bytes(harm)
-        cells = opened(tmp_path)
-        made = cells.acceptor_id
-        assert len(made) == len(first)
-        assert made != first
-        assert cells.votes
-        assert cells.peek(CELL).promised == Ballot(1, "before")
-        await cells.close()
-        again = opened(tmp_path)
-        assert again.acceptor_id == made
-        await again.close()
-
-    run(scenario)
+    first = await with_votes(tmp_path)
+    path = tmp_path / ID_FILE
+    if harm is None:
+        path.unlink()
+    else:
+        path.write_bytes(harm)
+    cells = opened(tmp_path)
+    made = cells.acceptor_id
+    assert len(made) == len(first)
+    assert made != first
+    assert cells.votes
+    assert cells.peek(CELL).promised == Ballot(1, "before")
+    await cells.close()
+    again = opened(tmp_path)
+    assert again.acceptor_id == made
+    await again.close()
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
-def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
+async def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     class Odd:
@@ -205,15 +182,12 @@ def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
             await asyncio.sleep(0.01)
             raise error
 
-    async def scenario() -> None:
-        cells = opened(tmp_path / "a")
-        await cells.take_over({})
-        odd: Any = [Odd("one"), Odd("two")]
-        register = Register([OwnAcceptor(cells), *odd], "life", time.monotonic_ns, 0.2)
-        with pytest.raises(StoreUnavailableError):
-            async with asyncio.timeout(TIMEOUT_S):
-                await register.change(CELL, lambda _old: b"new")
-        await register.stop()
-        await cells.close()
-
-    run(scenario)
+    cells = opened(tmp_path / "a")
+    await cells.take_over({})
+    odd: Any = [Odd("one"), Odd("two")]
+    register = Register([OwnAcceptor(cells), *odd], "life", time.monotonic_ns, 0.2)
+    with pytest.raises(StoreUnavailableError):
+        async with asyncio.timeout(TIMEOUT_S):
+            await register.change(CELL, lambda _old: b"new")
+    await register.stop()
+    await cells.close()

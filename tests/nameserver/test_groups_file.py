@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,6 @@ from cometmq.proto import v1
 from cometmq.tests.nameserver.fake_broker import FakeBroker, controller, until
 
 HEADER = b"cometmq-records1"
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scenario())  # type: ignore[arg-type]
 
 
 def state(version: int, group: str = "g") -> GroupState:
@@ -96,166 +91,146 @@ def test_a_write_that_failed_leaves_nothing_behind(
     again.close()
 
 
-def test_a_change_is_on_the_disk_before_it_is_told(
+async def test_a_change_is_on_the_disk_before_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        calls: list[str] = []
-        real_sync, real_write = os.fdatasync, os.write
-        store = GroupsFile(tmp_path)
-        store.open()
+    calls: list[str] = []
+    real_sync, real_write = os.fdatasync, os.write
+    store = GroupsFile(tmp_path)
+    store.open()
 
-        def sync(fd: int) -> None:
-            calls.append("sync")
-            real_sync(fd)
+    def sync(fd: int) -> None:
+        calls.append("sync")
+        real_sync(fd)
 
-        def write(fd: int, data: bytes) -> int:
-            calls.append("write")
-            return real_write(fd, data)
+    def write(fd: int, data: bytes) -> int:
+        calls.append("write")
+        return real_write(fd, data)
 
-        monkeypatch.setattr(os, "fdatasync", sync)
-        monkeypatch.setattr(os, "write", write)
-        taken, now = await store.compare_and_set(0, state(1))
-        calls.append("told")
-        assert (taken, now.version) == (True, 1)
-        assert calls.index("write") < calls.index("sync") < calls.index("told")
-        assert await store.compare_and_set(0, state(1)) == (False, state(1))
-        await store.close()
-
-    run(scenario)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(os, "write", write)
+    taken, now = await store.compare_and_set(0, state(1))
+    calls.append("told")
+    assert (taken, now.version) == (True, 1)
+    assert calls.index("write") < calls.index("sync") < calls.index("told")
+    assert await store.compare_and_set(0, state(1)) == (False, state(1))
+    await store.close()
 
 
-def test_a_disk_that_refuses_changes_nothing(
+async def test_a_disk_that_refuses_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        store = GroupsFile(tmp_path)
-        store.open()
-        await store.compare_and_set(0, state(1))
+    store = GroupsFile(tmp_path)
+    store.open()
+    await store.compare_and_set(0, state(1))
 
-        def broken(_changes: Any) -> None:
-            raise OSError(5, "Input/output error")
+    def broken(_changes: Any) -> None:
+        raise OSError(5, "Input/output error")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(store._file, "put", broken)
-            with pytest.raises(StoreUnavailableError):
-                await store.compare_and_set(1, state(2))
-        assert (await store.read("c", "g")).version == 1
-        assert (await store.compare_and_set(1, state(2)))[0]
-        await store.close()
-
-    run(scenario)
-
-
-def test_a_torn_tail_is_cut_and_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = GroupsFile(tmp_path)
-        store.open()
-        for version in range(1, 4):
-            await store.compare_and_set(version - 1, state(version))
-        await store.close()
-        path = tmp_path / "groups.state"
-        path.write_bytes(path.read_bytes()[:-3])
-        torn = GroupsFile(tmp_path)
-        torn.open()
-        assert (await torn.read("c", "g")).version == 2
-        await torn.compare_and_set(2, state(3))
-        await torn.close()
-        data = bytearray(path.read_bytes())
-        data[30] ^= 0xFF
-        path.write_bytes(bytes(data))
-        damaged = GroupsFile(tmp_path)
-        damaged.open()
-        assert await damaged.groups() == []
-        assert (tmp_path / "groups.state.damaged-1").exists()
-        await damaged.close()
-
-    run(scenario)
-
-
-def test_a_fresh_acceptor_does_not_vote_and_nonsense_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        cells = AcceptorStore(tmp_path)
-        cells.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(store._file, "put", broken)
         with pytest.raises(StoreUnavailableError):
-            await cells.prepare("group/g", Ballot(1, "a"))
-        await cells.take_over({})
-        assert (await cells.prepare("group/g", Ballot(2, "a"))).ok
-        assert not (await cells.accept("group/g", Ballot(1, "z"), b"x")).ok
-        with pytest.raises(AcceptorRefusedError):
-            await cells.prepare("", Ballot(1, "a"))
-        with pytest.raises(AcceptorRefusedError):
-            await cells.accept("group/g", Ballot(3, "a"), b"x" * (2 << 20))
-        await cells.close()
-        again = AcceptorStore(tmp_path)
-        again.open()
-        assert again.votes
-        assert again.peek("group/g").promised == Ballot(2, "a")
-        assert not (await again.prepare("group/g", Ballot(1, "b"))).ok
-        await again.close()
-        path = tmp_path / "cells"
-        path.write_bytes(path.read_bytes()[:-1])
-        torn = AcceptorStore(tmp_path)
-        torn.open()
-        assert not torn.votes, "what was torn off may have been a promise"
-        await torn.close()
+            await store.compare_and_set(1, state(2))
+    assert (await store.read("c", "g")).version == 1
+    assert (await store.compare_and_set(1, state(2)))[0]
+    await store.close()
 
-    run(scenario)
+
+async def test_a_torn_tail_is_cut_and_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
+    store = GroupsFile(tmp_path)
+    store.open()
+    for version in range(1, 4):
+        await store.compare_and_set(version - 1, state(version))
+    await store.close()
+    path = tmp_path / "groups.state"
+    path.write_bytes(path.read_bytes()[:-3])
+    torn = GroupsFile(tmp_path)
+    torn.open()
+    assert (await torn.read("c", "g")).version == 2
+    await torn.compare_and_set(2, state(3))
+    await torn.close()
+    data = bytearray(path.read_bytes())
+    data[30] ^= 0xFF
+    path.write_bytes(bytes(data))
+    damaged = GroupsFile(tmp_path)
+    damaged.open()
+    assert await damaged.groups() == []
+    assert (tmp_path / "groups.state.damaged-1").exists()
+    await damaged.close()
+
+
+async def test_a_fresh_acceptor_does_not_vote_and_nonsense_is_refused(tmp_path: Path) -> None:
+    cells = AcceptorStore(tmp_path)
+    cells.open()
+    with pytest.raises(StoreUnavailableError):
+        await cells.prepare("group/g", Ballot(1, "a"))
+    await cells.take_over({})
+    assert (await cells.prepare("group/g", Ballot(2, "a"))).ok
+    assert not (await cells.accept("group/g", Ballot(1, "z"), b"x")).ok
+    with pytest.raises(AcceptorRefusedError):
+        await cells.prepare("", Ballot(1, "a"))
+    with pytest.raises(AcceptorRefusedError):
+        await cells.accept("group/g", Ballot(3, "a"), b"x" * (2 << 20))
+    await cells.close()
+    again = AcceptorStore(tmp_path)
+    again.open()
+    assert again.votes
+    assert again.peek("group/g").promised == Ballot(2, "a")
+    assert not (await again.prepare("group/g", Ballot(1, "b"))).ok
+    await again.close()
+    path = tmp_path / "cells"
+    path.write_bytes(path.read_bytes()[:-1])
+    torn = AcceptorStore(tmp_path)
+    torn.open()
+    assert not torn.votes, "what was torn off may have been a promise"
+    await torn.close()
 
 
 @pytest.mark.parametrize("harm", ["delete", "damage"])
-def test_drill_22_states_are_rebuilt_from_the_replicas(tmp_path: Path, harm: str) -> None:
-    async def scenario() -> None:
-        async with controller(tmp_path) as link:
-            leader = FakeBroker(0, [link])
-            leader.start()
-            await until(lambda: leader.leads)
-            await leader.stop()
-        path = tmp_path / "groups.state"
-        if harm == "delete":
-            path.unlink()
-        else:
-            path.write_bytes(b"nonsense" * 40)
-        async with controller(tmp_path) as link:
-            stranger = FakeBroker(1, [link], log_end=999, log_is_empty=False)
-            stranger.state = v1.GroupState.FromString(leader.state.SerializeToString())
-            stranger.start()
-            await asyncio.sleep(
-                1.5
-            )  # the grace time and more: nobody of the in-sync set has answered
-            assert not stranger.leads
-            answer = await link.groups()
-            assert answer.groups[0].state.version == 0
-            assert "waiting for a replica that was in sync" in answer.steps[0]
-            back = FakeBroker(0, [link], incarnation=2, **leader.beat)
-            back.state = leader.state
-            back.start()
-            await until(lambda: back.leads)
-            assert back.state.version > 1_000
-            assert back.state.epoch > leader.state.epoch + 1_000
-            await back.stop()
-            await stranger.stop()
-
-    run(scenario)
+async def test_drill_22_states_are_rebuilt_from_the_replicas(tmp_path: Path, harm: str) -> None:
+    async with controller(tmp_path) as link:
+        leader = FakeBroker(0, [link])
+        leader.start()
+        await until(lambda: leader.leads)
+        await leader.stop()
+    path = tmp_path / "groups.state"
+    if harm == "delete":
+        path.unlink()
+    else:
+        path.write_bytes(b"nonsense" * 40)
+    async with controller(tmp_path) as link:
+        stranger = FakeBroker(1, [link], log_end=999, log_is_empty=False)
+        stranger.state = v1.GroupState.FromString(leader.state.SerializeToString())
+        stranger.start()
+        await asyncio.sleep(1.5)  # the grace time and more: nobody of the in-sync set has answered
+        assert not stranger.leads
+        answer = await link.groups()
+        assert answer.groups[0].state.version == 0
+        assert "waiting for a replica that was in sync" in answer.steps[0]
+        back = FakeBroker(0, [link], incarnation=2, **leader.beat)
+        back.state = leader.state
+        back.start()
+        await until(lambda: back.leads)
+        assert back.state.version > 1_000
+        assert back.state.epoch > leader.state.epoch + 1_000
+        await back.stop()
+        await stranger.stop()
 
 
-def test_states_survive_a_restart_of_the_nameserver(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with controller(tmp_path) as link:
-            leader = FakeBroker(0, [link])
-            leader.start()
-            await until(lambda: leader.leads)
-            await leader.stop()
-        async with controller(tmp_path) as link:
-            answer = await link.groups("g")
-            assert answer.groups[0].state.epoch == 1
-            again = FakeBroker(0, [link], **leader.beat)
-            again.role = v1.LEADER
-            again.start()
-            await until(lambda: any(d.lease_for_seq for d in again.directives))
-            await asyncio.sleep(1.0)
-            answer = await link.groups("g")
-            assert answer.groups[0].state.epoch == 1, "no election while the leader beats"
-            await again.stop()
-
-    run(scenario)
+async def test_states_survive_a_restart_of_the_nameserver(tmp_path: Path) -> None:
+    async with controller(tmp_path) as link:
+        leader = FakeBroker(0, [link])
+        leader.start()
+        await until(lambda: leader.leads)
+        await leader.stop()
+    async with controller(tmp_path) as link:
+        answer = await link.groups("g")
+        assert answer.groups[0].state.epoch == 1
+        again = FakeBroker(0, [link], **leader.beat)
+        again.role = v1.LEADER
+        again.start()
+        await until(lambda: any(d.lease_for_seq for d in again.directives))
+        await asyncio.sleep(1.0)
+        answer = await link.groups("g")
+        assert answer.groups[0].state.epoch == 1, "no election while the leader beats"
+        await again.stop()

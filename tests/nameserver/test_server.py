@@ -1,7 +1,6 @@
 """A real nameserver on a real port: registration, routes, tokens, refusals."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -85,118 +84,88 @@ async def nameserver(token: str = "secret", **more: Any) -> AsyncIterator[Caller
         await server.stop(1.0)
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scenario())  # type: ignore[arg-type]
-
-
 async def refused(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await call
     return failure.value
 
 
-def test_what_brokers_register_is_what_clients_and_brokers_read() -> None:
-    async def scenario() -> None:
-        async with nameserver() as caller:
-            assert not (await caller.register(0)).need_full
-            version = (await caller.register(1)).cluster_version
-            route = await caller.route("orders")
-            assert route.status.code == v2.OK
-            assert [queue.id for queue in route.message_queues] == [0, 1]
-            addresses = route.message_queues[0].broker.endpoints.addresses
-            assert [address.port for address in addresses] == [8081, 8083]
-            cluster = await caller.cluster()
-            assert cluster.version == version
-            assert [member.alive for member in cluster.groups[0].members] == [True, True]
-            assert [topic.name for topic in cluster.groups[0].topics] == ["orders"]
-            assert (await caller.cluster(version)).unchanged
-
-    run(scenario)
+async def test_what_brokers_register_is_what_clients_and_brokers_read() -> None:
+    async with nameserver() as caller:
+        assert not (await caller.register(0)).need_full
+        version = (await caller.register(1)).cluster_version
+        route = await caller.route("orders")
+        assert route.status.code == v2.OK
+        assert [queue.id for queue in route.message_queues] == [0, 1]
+        addresses = route.message_queues[0].broker.endpoints.addresses
+        assert [address.port for address in addresses] == [8081, 8083]
+        cluster = await caller.cluster()
+        assert cluster.version == version
+        assert [member.alive for member in cluster.groups[0].members] == [True, True]
+        assert [topic.name for topic in cluster.groups[0].topics] == ["orders"]
+        assert (await caller.cluster(version)).unchanged
 
 
-def test_goodbye_is_seen_at_once() -> None:
-    async def scenario() -> None:
-        async with nameserver() as caller:
-            await caller.register(0)
-            request = v1.UnregisterRequest(
-                replica=v1.ReplicaIdentity(
-                    cluster="c", group="broker-a", replica_uuid="uuid-0", incarnation=1
-                ),
-                registration_seq=2,
-            )
-            await caller.call(paths.UNREGISTER, request, v1.UnregisterResponse)
-            members = (await caller.cluster()).groups[0].members
-            assert [member.alive for member in members] == [False]
-
-    run(scenario)
+async def test_goodbye_is_seen_at_once() -> None:
+    async with nameserver() as caller:
+        await caller.register(0)
+        request = v1.UnregisterRequest(
+            replica=v1.ReplicaIdentity(
+                cluster="c", group="broker-a", replica_uuid="uuid-0", incarnation=1
+            ),
+            registration_seq=2,
+        )
+        await caller.call(paths.UNREGISTER, request, v1.UnregisterResponse)
+        members = (await caller.cluster()).groups[0].members
+        assert [member.alive for member in members] == [False]
 
 
-def test_an_unknown_topic_is_not_found() -> None:
-    async def scenario() -> None:
-        async with nameserver() as caller:
-            assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
-            assert (await caller.route("a b")).status.code == v2.ILLEGAL_TOPIC
-
-    run(scenario)
+async def test_an_unknown_topic_is_not_found() -> None:
+    async with nameserver() as caller:
+        assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
+        assert (await caller.route("a b")).status.code == v2.ILLEGAL_TOPIC
 
 
 @pytest.mark.parametrize("shown", ["", "wrong"])
-def test_a_wrong_token_is_refused(shown: str) -> None:
-    async def scenario() -> None:
-        async with nameserver() as caller:
-            error = await refused(caller.register(0, token=shown))
-            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert "clusterToken" in str(error.details())
-
-    run(scenario)
+async def test_a_wrong_token_is_refused(shown: str) -> None:
+    async with nameserver() as caller:
+        error = await refused(caller.register(0, token=shown))
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert "clusterToken" in str(error.details())
 
 
-def test_without_a_token_this_machines_brokers_may_register() -> None:
-    async def scenario() -> None:
-        async with nameserver(token="") as caller:
-            assert not (await caller.register(0)).need_full
-
-    run(scenario)
+async def test_without_a_token_this_machines_brokers_may_register() -> None:
+    async with nameserver(token="") as caller:
+        assert not (await caller.register(0)).need_full
 
 
-def test_a_second_replica_with_the_same_id_hears_why_it_is_refused() -> None:
-    async def scenario() -> None:
-        async with nameserver() as caller:
-            await caller.register(0)
-            error = await refused(caller.register(0, uuid="another"))
-            assert error.code() is grpc.StatusCode.ALREADY_EXISTS
-            assert "brokerId 0 of group broker-a is held" in str(error.details())
-
-    run(scenario)
+async def test_a_second_replica_with_the_same_id_hears_why_it_is_refused() -> None:
+    async with nameserver() as caller:
+        await caller.register(0)
+        error = await refused(caller.register(0, uuid="another"))
+        assert error.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert "brokerId 0 of group broker-a is held" in str(error.details())
 
 
-def test_a_nameserver_that_knows_of_groups_waits_for_them(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        directory = str(tmp_path / "routes")
-        async with nameserver(namesrv_data_dir=directory) as caller:
-            await caller.register(0)
-        async with nameserver(namesrv_data_dir=directory) as caller:
-            error = await refused(caller.route("orders"))
-            assert error.code() is grpc.StatusCode.UNAVAILABLE
-            await caller.register(0)
-            assert (await caller.route("orders")).status.code == v2.OK
-            assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
-
-    run(scenario)
+async def test_a_nameserver_that_knows_of_groups_waits_for_them(tmp_path: Path) -> None:
+    directory = str(tmp_path / "routes")
+    async with nameserver(namesrv_data_dir=directory) as caller:
+        await caller.register(0)
+    async with nameserver(namesrv_data_dir=directory) as caller:
+        error = await refused(caller.route("orders"))
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        await caller.register(0)
+        assert (await caller.route("orders")).status.code == v2.OK
+        assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
 
 
-def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config = NameserverConfig(bind_address="127.0.0.1", listen_port=0)
-        first = NameserverServer(config)
-        port = int((await first.start()).rpartition(":")[2])
-        second = NameserverServer(
-            NameserverConfig(
-                bind_address="127.0.0.1", listen_port=port, namesrv_data_dir=str(tmp_path)
-            )
-        )
-        with pytest.raises(PortInUseError, match=f"Port {port}"):
-            await second.start()
-        await first.stop(0.0)
-
-    run(scenario)
+async def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
+    config = NameserverConfig(bind_address="127.0.0.1", listen_port=0)
+    first = NameserverServer(config)
+    port = int((await first.start()).rpartition(":")[2])
+    second = NameserverServer(
+        NameserverConfig(bind_address="127.0.0.1", listen_port=port, namesrv_data_dir=str(tmp_path))
+    )
+    with pytest.raises(PortInUseError, match=f"Port {port}"):
+        await second.start()
+    await first.stop(0.0)

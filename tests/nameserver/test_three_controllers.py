@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,10 +18,6 @@ from cometmq.tests.nameserver.fake_broker import (
     joined,
     until,
 )
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scenario())  # type: ignore[arg-type]
 
 
 class Trio:
@@ -99,88 +95,79 @@ async def pair(three: Trio) -> tuple[FakeBroker, FakeBroker, int]:
     return leader, follower, await three.active()
 
 
-def test_the_active_one_stops_and_another_fails_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with trio(tmp_path) as three:
-            leader, follower, first = await pair(three)
-            passive = three.links[(first + 1) % 3]
-            answer = await passive.call(
-                paths.SWITCHOVER, v1.SwitchoverRequest(group="g", to=1), v1.GroupsResponse
-            )
-            assert answer.code == v2.HA_NOT_AVAILABLE
-            assert three.addresses[first] in answer.message
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    shown = (await passive.groups("g")).groups[0]
-                    if shown.state.version == leader.state.version:
-                        break
-                    await asyncio.sleep(0.02)
-            assert not shown.active
-            refused = await leader.propose([leader], passive, 99)
-            assert (refused.accepted, refused.active) == (False, False)
-            await three.stop(first)
-            second = await three.active()
-            assert second != first
-            assert leader.leads, "a controller that stops must not stop a group"
-            await leader.stop()
-            await until(lambda: follower.leads)
-            assert follower.state.epoch == 2
-            await three.start(first)
-            answer = await three.links[second].groups("g")
-            assert answer.groups[0].state.epoch == 2
-            await follower.stop()
-
-    run(scenario)
-
-
-def test_one_that_lost_its_disk_takes_over_what_the_others_have(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with trio(tmp_path) as three:
-            leader, follower, first = await pair(three)
-            version = leader.state.version
-            await leader.stop()
-            await follower.stop()
-            await three.stop(first)
-            shutil.rmtree(tmp_path / f"ns{first}")
-            await three.start(first)
-            server = three.servers[first]
-            assert server is not None
-            cells = together(server)._cells
-            await until(lambda: cells.votes)
-            assert "group/g" in cells.names
-            for other in range(3):
-                if other != first:
-                    await three.stop(other)
+async def test_the_active_one_stops_and_another_fails_over(tmp_path: Path) -> None:
+    async with trio(tmp_path) as three:
+        leader, follower, first = await pair(three)
+        passive = three.links[(first + 1) % 3]
+        answer = await passive.call(
+            paths.SWITCHOVER, v1.SwitchoverRequest(group="g", to=1), v1.GroupsResponse
+        )
+        assert answer.code == v2.HA_NOT_AVAILABLE
+        assert three.addresses[first] in answer.message
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                shown = (await passive.groups("g")).groups[0]
+                if shown.state.version == leader.state.version:
                     break
-            now = await three.active()
-            link = three.links[now]
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    answer = await link.groups()
-                    if answer.groups and answer.groups[0].state.version:
-                        break
-                    await asyncio.sleep(0.02)
-            assert answer.groups[0].state.version >= version
+                await asyncio.sleep(0.02)
+        assert not shown.active
+        refused = await leader.propose([leader], passive, 99)
+        assert (refused.accepted, refused.active) == (False, False)
+        await three.stop(first)
+        second = await three.active()
+        assert second != first
+        assert leader.leads, "a controller that stops must not stop a group"
+        await leader.stop()
+        await until(lambda: follower.leads)
+        assert follower.state.epoch == 2
+        await three.start(first)
+        answer = await three.links[second].groups("g")
+        assert answer.groups[0].state.epoch == 2
+        await follower.stop()
 
-    run(scenario)
+
+async def test_one_that_lost_its_disk_takes_over_what_the_others_have(tmp_path: Path) -> None:
+    async with trio(tmp_path) as three:
+        leader, follower, first = await pair(three)
+        version = leader.state.version
+        await leader.stop()
+        await follower.stop()
+        await three.stop(first)
+        shutil.rmtree(tmp_path / f"ns{first}")
+        await three.start(first)
+        server = three.servers[first]
+        assert server is not None
+        cells = together(server)._cells
+        await until(lambda: cells.votes)
+        assert "group/g" in cells.names
+        for other in range(3):
+            if other != first:
+                await three.stop(other)
+                break
+        now = await three.active()
+        link = three.links[now]
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                answer = await link.groups()
+                if answer.groups and answer.groups[0].state.version:
+                    break
+                await asyncio.sleep(0.02)
+        assert answer.groups[0].state.version >= version
 
 
-def test_without_a_majority_nobody_decides(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with trio(tmp_path) as three:
-            leader, follower, first = await pair(three)
-            await three.stop((first + 1) % 3)
-            await three.stop((first + 2) % 3)
-            server = three.servers[first]
-            assert server is not None
-            await until(lambda: not together(server).controller.active)
-            assert leader.leads
-            epoch = leader.state.epoch
-            count = len(leader.directives)
-            await until(lambda: len(leader.directives) > count + 5)
-            assert all(not d.lease_for_seq for d in leader.directives[count + 2 :])
-            assert leader.state.epoch == epoch
-            await leader.stop()
-            await follower.stop()
-
-    run(scenario)
+async def test_without_a_majority_nobody_decides(tmp_path: Path) -> None:
+    async with trio(tmp_path) as three:
+        leader, follower, first = await pair(three)
+        await three.stop((first + 1) % 3)
+        await three.stop((first + 2) % 3)
+        server = three.servers[first]
+        assert server is not None
+        await until(lambda: not together(server).controller.active)
+        assert leader.leads
+        epoch = leader.state.epoch
+        count = len(leader.directives)
+        await until(lambda: len(leader.directives) > count + 5)
+        assert all(not d.lease_for_seq for d in leader.directives[count + 2 :])
+        assert leader.state.epoch == epoch
+        await leader.stop()
+        await follower.stop()

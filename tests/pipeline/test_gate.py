@@ -333,14 +333,13 @@ async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
         assert one.node.store.retention.watermark.value == 900
 
 
-def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(
+async def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     percent = [10]
     monkeypatch.setattr(Disk, "space", lambda _disk, _path: Space(100, *[100 - percent[0]] * 2))
     monkeypatch.setattr(Disk, "free_bytes", lambda _disk, _path: 1 << 40)
-
-    async def body() -> None:
+    with caplog.at_level(logging.WARNING):
         chosen = tiny(settings(tmp_path / "store"), archive_gate=True)
         async with desk(tmp_path / "store", chosen) as one:
             one.topic("t")
@@ -360,6 +359,3 @@ def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(
             await fill(one, 60)
             report = await asyncio.to_thread(archive, None, plan)
             assert any("before it was archived" in text for text in report.problems)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(body())

@@ -1,6 +1,5 @@
 """How long a leader that steps down by plan waits for its followers, and what it says then."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,10 +45,12 @@ def test_after_half_of_the_time_the_next_leader_is_enough() -> None:
     assert verdict(pair, NEW, 1000) is False
 
 
-def test_a_leader_that_lost_its_role_while_it_waited_said_that_everything_had_arrived() -> None:
+async def test_a_leader_that_lost_its_role_while_it_waited_said_that_everything_had_arrived() -> (
+    None
+):
     pair = pair_with(200)
     side: Any = SimpleNamespace(
         core=pair.core,
         replica=SimpleNamespace(steady_ns=lambda: pair.now_ns, log=SimpleNamespace(log_end=300)),
     )
-    assert asyncio.run(drained(side, 10, OLD, lambda: False)) is False
+    assert not await drained(side, 10, OLD, lambda: False)
