@@ -10,13 +10,15 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from ..ha.engine import Identity, Replication, Role
+from ..ha.engine import Identity, Replication
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
 from .admin import removal
 from .clients.registry import ClientRegistry
+from .dispatch_pump import DispatchPump
+from .leadership import DurabilityPolicy, Leadership
 from .lite.service import LiteService
 from .maintenance.store_maintenance import StoreMaintenance
 from .metadata.log import MetaLog
@@ -27,6 +29,7 @@ from .offsets.consumer_offsets import ConsumerOffsets
 from .offsets.recent import RecentOffsets
 from .pop.receive import PopService
 from .routing.cluster_view import ClusterView
+from .runtime import Runtime
 from .sending.durability import DurabilityGate
 from .sending.sender import Sender
 
@@ -63,49 +66,57 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
         log.info("store.report %s", line)
     stack.callback(store.close)
     metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
-    node = Node(
-        config=config,
-        clock=clock,
-        loop=asyncio.get_running_loop(),
-        store=store,
-        counters=Counters(),
-        metadata=metadata,
-        clients=ClientRegistry(config.channel_expired_timeout, config.max_clients),
-        cluster=ClusterView(config.broker_name, clock.steady_ns),
-        sync_flush=store_config.sync_flush,
-        sync_replication=ha.is_sync,
-        slave_timeout_ms=ha.slave_timeout,
-        flush_timeout_ms=store_config.sync_flush_timeout,
-        min_in_sync_replicas=ha.min_in_sync_replicas,
-    )
-    node.meta_log = MetaLog(metadata, store, clock.wall_ms)
-    node.meta_log.load()
-    removal.watch(node)
-    node.replication = Replication(
+    runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
+    cluster = ClusterView(config.broker_name, clock.steady_ns)
+    meta_log = MetaLog(metadata, store, clock.wall_ms)
+    meta_log.load()
+    replication = Replication(
         ha,
         Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
         store,
         clock.steady_ns,
         directory=store_config.root / "ha",
         segment_size=store_config.mapped_file_size_commit_log,
-        sync_flush=node.sync_flush,
+        sync_flush=store_config.sync_flush,
         bind_address=config.bind_address,
         nameservers=[
             f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
         ],
     )
-    node.is_leader = node.replication.role is Role.LEADER
-    node.offsets = ConsumerOffsets(
+    policy = DurabilityPolicy(
+        sync_flush=store_config.sync_flush,
+        sync_replication=ha.is_sync,
+        flush_timeout_ms=store_config.sync_flush_timeout,
+        slave_timeout_ms=ha.slave_timeout,
+        min_in_sync_replicas=ha.min_in_sync_replicas,
+    )
+    leadership = Leadership(config.broker_id, replication, cluster, policy)
+    pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
+    offsets = ConsumerOffsets(
         store_config.root / "config" / _OFFSETS_FILE,
         clock.wall_ms,
         config.flush_consumer_offset_interval,
     )
-    node.offsets.log = store
-    node.offsets.recent = RecentOffsets(store_config.root / "ha" / "offsets-recent")
-    node.durability = DurabilityGate(node)
+    offsets.log = store
+    offsets.recent = RecentOffsets(store_config.root / "ha" / "offsets-recent")
+    node = Node(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        clients=ClientRegistry(config.channel_expired_timeout, config.max_clients),
+        cluster=cluster,
+        meta_log=meta_log,
+        replication=replication,
+        leadership=leadership,
+        pump=pump,
+        offsets=offsets,
+    )
+    removal.watch(node)
+    node.durability = DurabilityGate(runtime, store, replication, policy)
     stack.callback(node.durability.close)
     node.sender = Sender(node)
     node.pop = PopService(node)
+    pump.add_listener(node.pop)
     node.lite = LiteService(node)
     node.keeper = StoreMaintenance(node)
     name_host(node, config.grpc_server_port)

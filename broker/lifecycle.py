@@ -34,7 +34,7 @@ from .admin.service import Admin
 from .assembly import name_host, open_node
 from .clients.relay import Relay
 from .clients.sessions import Sessions
-from .clients.telemetry_forward import open_telemetry_forward
+from .clients.telemetry_forward import TelemetryForward
 from .config import BrokerConfig
 from .delay.levels import open_delay_levels
 from .delay.timer_service import open_timers
@@ -169,20 +169,29 @@ class BrokerLifecycle:
         self._stack.callback(setattr, node.store, "on_flushed", None)
         self._stack.callback(setattr, node.store, "on_committed", None)
         elected = self._ha.enable_controller_mode
-        files.import_into(node.meta_log, write=node.is_leader, elected=elected)
+        files.import_into(node.meta_log, write=node.leadership.is_leader, elected=elected)
         self.role.files = files
         self._stack.push_async_callback(self.role.close)
         node.offsets.start()
         node.pop.open(self._stack)
         node.lite.open(self._stack)
-        node.schedule_pump()
+        node.pump.schedule()
         node.keeper.start()
         self._stack.callback(node.keeper.stop)
         open_timers(node, self._stack)
         open_delay_levels(node, self._stack)
         await open_journal(node, self._stack)
         open_transactions(node, self._stack)
-        open_telemetry_forward(node, self._door_config, self._stack)
+        forward = node.telemetry_forward = TelemetryForward(
+            clock=node.clock,
+            loop=node.loop,
+            clients=node.clients,
+            cluster=node.cluster,
+            config=self._door_config,
+            leads=lambda: node.leadership.is_leader,
+        )
+        node.cluster.watchers.append(forward.cluster_changed)
+        self._stack.push_async_callback(forward.close)
         open_trace(node, self._stack)
         self.role.open()
         client_port = await self._open_door(node, faults)
@@ -206,7 +215,7 @@ class BrokerLifecycle:
             "broker.started name=%s id=%d role=%s client=%s ha=%s metrics=%s door=%s topics=%d",
             self._config.broker_name,
             self._config.broker_id,
-            "leader" if node.is_leader else "follower",
+            "leader" if node.leadership.is_leader else "follower",
             bound.client,
             bound.ha,
             bound.metrics,
@@ -228,10 +237,10 @@ class BrokerLifecycle:
         """Who tells whom."""
         loop, replication = node.loop, node.replication
         node.store.on_flushed = partial(_from_store_thread, loop, node.flushed)
-        node.store.on_committed = partial(_from_store_thread, loop, node.appended)
+        node.store.on_committed = partial(_from_store_thread, loop, node.pump.appended)
         node.store.on_refused = partial(_store_refused, node)
         replication.on_confirm = node.confirmed
-        replication.on_data = node.schedule_pump
+        replication.on_data = node.pump.schedule
         replication.on_leader_change = partial(_leader_changed, node)
         replication.on_stream = node.offsets.drop_waiting
         replication.offsets_snapshot = node.keeper.offsets_snapshot
@@ -244,7 +253,7 @@ class BrokerLifecycle:
         self.role.connect()
 
     async def _open_door(self, node: Node, faults: FaultTable | None) -> int:
-        relay = Relay(node.leader_client)
+        relay = Relay(node.leadership.leader_client)
         self._stack.push_async_callback(relay.close)
         admin = Admin(node, lambda: self._door.name if self._door else "", self._settings)
         methods = [
@@ -293,7 +302,9 @@ class BrokerLifecycle:
 
         self.role.on_change = role_changed
         follow = not (
-            node.is_leader or self._ha.ha_master_address or self._ha.enable_controller_mode
+            node.leadership.is_leader
+            or self._ha.ha_master_address
+            or self._ha.enable_controller_mode
         )
         registrar = self._registrar = await membership.join(self._ha.cluster_token, follow)
         self._stack.push_async_callback(registrar.stop)
@@ -330,7 +341,7 @@ class BrokerLifecycle:
             return "starting or stopping"
         if not node.store.writable and not node.store.paused:
             return node.store.refusal  # on a full disk it serves readers, and waits for room
-        if node.is_leader:
+        if node.leadership.is_leader:
             return None
         # A leader that refuses this replica is alive, too.
         refused = node.replication.refused

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DRAINING = "this leader hands over to another: try again"
-
 
 class RoleSwitch:
     """Of one life of a node; `open_*` functions begin what a static leader is from its start on."""
@@ -63,7 +61,7 @@ class RoleSwitch:
         replication.meta_apply["LOCKS"] = node.pop.roles.locks_apply
         replication.meta_snapshot["POP"] = node.pop.roles.handover_snapshot
         replication.meta_apply["POP"] = node.pop.roles.handover_apply
-        if node.is_leader:
+        if node.leadership.is_leader:
             self._write_heads()
 
     def open(self) -> None:
@@ -89,7 +87,7 @@ class RoleSwitch:
         node = self._node
         begin_ns = node.clock.steady_ns()
         try:
-            again = node.is_leader
+            again = node.leadership.is_leader
             self._begin(epoch)
             if not again:
                 self._begin_parts()
@@ -97,7 +95,7 @@ class RoleSwitch:
             # A half leader would answer clients with half of what it promises.
             self._cannot("this replica was elected and cannot lead", error)
             raise
-        node.appended()
+        node.pump.appended()
         took_ms = (node.clock.steady_ns() - begin_ns) / 1e6
         log.info("role.leads epoch=%d end=%d took_ms=%.1f", epoch, node.store.log_end, took_ms)
         self.changed()
@@ -109,13 +107,9 @@ class RoleSwitch:
         node.meta_log.catch_up()
         node.offsets.drop_waiting()
         node.keeper.lead()
-        node.draining = None
-        node.pausing = False
         policy = node.replication.policy
-        node.sync_replication = policy.sync
-        node.min_in_sync_replicas = policy.min_in_sync
-        node.durability.set_policy()
-        node.is_leader = True
+        node.leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
+        node.durability.set_policy(node.leadership.policy)
         self._write_heads()
         meta = node.replication.replica.meta
         node.meta_log.begin_epoch(
@@ -129,11 +123,7 @@ class RoleSwitch:
 
     def _dispatch(self) -> None:
         """Build the queues as far as they may be built; the rest follows with the confirm offset."""
-        node = self._node
-        before = -1
-        while before < node.store.dispatched_offset < node.readable_limit():
-            before = node.store.dispatched_offset
-            node.pump()
+        self._node.pump.run_to_limit()
 
     def _write_heads(self) -> None:
         node = self._node
@@ -160,10 +150,9 @@ class RoleSwitch:
             self._early = partial(self.follow, reason)  # replication takes no writes any more
             return
         node = self._node
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             return
-        node.is_leader = False
-        node.draining = None
+        node.leadership.follow()
         log.warning("role.steps_down reason=%s end=%d", reason, node.store.log_end)
         try:
             self._end_parts()
@@ -196,7 +185,7 @@ class RoleSwitch:
         self._timers_end = None
         try:
             end.result()
-            if self._node.is_leader and not self._closed:
+            if self._node.leadership.is_leader and not self._closed:
                 self._node.timers.lead()
         except asyncio.CancelledError:
             pass  # the loop ends
@@ -209,14 +198,13 @@ class RoleSwitch:
 
     def drain(self, begin: bool) -> None:
         """Keep writes from now on (True), or take them again."""
-        self._node.draining = _DRAINING if begin and self._node.is_leader else None
-        self._node.pausing = begin
+        self._node.leadership.drain(begin)
         if not begin:
             self.changed()
 
     def changed(self) -> None:
         """The role, or the leader that is known, changed."""
-        address = self._node.leader_client() or ""
+        address = self._node.leadership.leader_client() or ""
         if self._leader not in ("", address):
             self.leader_gone(self._leader)
         self._leader = address

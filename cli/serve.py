@@ -228,7 +228,7 @@ class _Broker:
             "broker_id": identity.broker_id,
             "incarnation": node.replication.replica.meta.incarnation,
         }
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             refused = node.replication.refused or ""
             if refused.startswith("NOT_LEADER") and self._elected:
                 refused = ""  # whom it followed before the last election: it is told the next one
@@ -238,7 +238,7 @@ class _Broker:
             "role": "leader",
             "replica": me,
             "in_sync": sum(row.in_sync for row in rows),
-            "write_refusal": node.write_refusal() or "",
+            "write_refusal": node.leadership.write_refusal() or "",
         }
 
 

@@ -31,14 +31,14 @@ def topic_or_new(node: Node, name: str) -> Topic | None:
     queues = min(QUEUES_MAX, node.config.default_topic_queue_nums)
     topic = Topic(name, queues, queues, attributes=type_attribute(v2.NORMAL))
     node.meta_log.write_topic(topic)
-    node.appended()
+    node.pump.appended()
     return topic
 
 
 def _may_make(node: Node, name: str) -> bool:
     return (
         node.config.auto_create_topic_enable
-        and node.is_leader
+        and node.leadership.is_leader
         and not name.startswith(_NOT_MADE)
         # Another group of the cluster has it: clients send there.
         and not node.cluster.others_with(name)

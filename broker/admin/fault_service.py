@@ -140,5 +140,4 @@ class FaultService:
         clock.set_wall_ms(wall_ms)
         # Retries and invisible times are due by the wall: who waits for them looks again.
         self._node.pop.clock_moved()
-        for listener in self._node.clock_listeners:
-            listener()
+        self._node.clock_listeners.notify()

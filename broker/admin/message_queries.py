@@ -37,7 +37,7 @@ class MessageQueries:
         self, request: v1.QueryMessagesRequest, ctx: RequestContext
     ) -> v1.QueryMessagesResponse:
         """The newest messages that match, oldest first."""
-        self._node.catch_up()
+        self._node.pump.catch_up()
         try:
             records = self._find(request)
         except StoreError as error:

@@ -46,10 +46,10 @@ class OffsetAdmin:
             raise WireError(
                 v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {request.group} does not exist"
             )
-        node.catch_up()
+        node.pump.catch_up()
         changes = [*self._changes(request, topic), *self._skipped_retries(request)]
         if not request.dry_run:
-            if not node.is_leader:
+            if not node.leadership.is_leader:
                 raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
             for change in changes:
                 node.offsets.commit(change.topic, group.name, change.queue_id, change.after)

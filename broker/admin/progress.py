@@ -27,7 +27,7 @@ NOT_CONSUMED = -1
 
 def all_group_queues(node: Node) -> Iterator[tuple[str, v1.GroupQueueStatus]]:
     """Group and queue for everything that was ever consumed, and for the retry topics beside it."""
-    node.catch_up()
+    node.pump.catch_up()
     pairs: set[tuple[str, str]] = set()
     for topic, group, queue_id, offset in node.offsets:
         pairs.add((topic, group))

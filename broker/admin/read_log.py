@@ -41,7 +41,7 @@ class LogReads:
     ) -> AsyncIterator[v1.LogFrames]:
         """Answers from `offset` up to `end`, or up to what may be read now."""
         self._check_broker(request.broker)
-        limit = self._node.readable_limit()
+        limit = self._node.pump.readable_limit()
         end = min(request.end or limit, limit)
         offset = self._first(request, limit)
         # At least a record's head, to see how long it is.
@@ -65,7 +65,7 @@ class LogReads:
         """Bounds of queues, and where messages lie."""
         node = self._node
         self._check_broker(request.broker)
-        node.catch_up()
+        node.pump.catch_up()
         if len(request.messages) > _PLACES_MAX:
             text = f"at most {_PLACES_MAX} messages can be asked for at once"
             raise WireError(v2.BAD_REQUEST, text)
@@ -74,7 +74,7 @@ class LogReads:
             message="OK",
             broker=node.config.broker_name,
             log_start=node.store.log_start,
-            confirm=node.readable_limit(),
+            confirm=node.pump.readable_limit(),
             brokers=sorted(node.cluster.groups),
         )
         wanted = frozenset(request.topics)
@@ -138,7 +138,7 @@ class LogReads:
             crc32=crc32(frames),
             next_offset=following,
             log_start=self._node.store.log_start,
-            confirm=self._node.readable_limit(),
+            confirm=self._node.pump.readable_limit(),
             broker=self._node.config.broker_name,
         )
 

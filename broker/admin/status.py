@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def queue_status(node: Node, topic: Topic) -> list[v1.QueueStatus]:
     """Every queue of a topic on this broker."""
-    node.catch_up()
+    node.pump.catch_up()
     store = node.store
     rows = []
     for queue_id in range(max(topic.read_queues, topic.write_queues)):
@@ -89,8 +89,8 @@ def _member(
 def _fill_own(node: Node, row: v1.MemberStatus) -> None:
     store = node.store
     row.alive = True
-    row.role = v1.LEADER if node.is_leader else v1.FOLLOWER
-    row.in_sync = row.in_sync or node.is_leader
+    row.role = v1.LEADER if node.leadership.is_leader else v1.FOLLOWER
+    row.in_sync = row.in_sync or node.leadership.is_leader
     row.log_start = store.log_start
     row.log_end = store.log_end
     row.confirm = node.replication.confirm
@@ -103,7 +103,7 @@ def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
     """This group, as this node sees it."""
     members = members_of(node)
     followers = [member for member in members if member.role == v1.FOLLOWER and member.alive]
-    refusal = node.write_refusal() if node.is_leader else None
+    refusal = node.leadership.write_refusal() if node.leadership.is_leader else None
     policy = node.replication.policy
     return v1.DescribeClusterResponse(
         code=v2.OK,
@@ -111,7 +111,7 @@ def describe_cluster(node: Node, door: str) -> v1.DescribeClusterResponse:
         cluster=node.config.broker_cluster_name,
         door=door,
         replication="sync" if policy.sync else "async",
-        flush="sync" if node.sync_flush else "async",
+        flush="sync" if node.leadership.policy.sync_flush else "async",
         behind=max((member.behind for member in followers), default=0),
         members=members,
         min_in_sync_replicas=policy.min_in_sync,

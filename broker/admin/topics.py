@@ -86,7 +86,7 @@ class TopicAdmin:
         node = self._node
         if node.metadata.topic(request.name) is None:
             raise _unknown(request.name)
-        node.catch_up()
+        node.pump.catch_up()
         groups = {group for topic, group, _, _ in node.offsets if topic == request.name}
         known = groups | node.metadata.groups.keys()
         retries = retry_topics_of_topic(node.metadata, request.name, known)
@@ -204,7 +204,7 @@ class TopicAdmin:
     def _check_unread(self, topic: Topic, read_queues: int) -> None:
         """Refuse to hide messages that somebody has not consumed, or nobody has looked at."""
         node = self._node
-        node.catch_up()
+        node.pump.catch_up()
         consumed: dict[int, int] = {}
         for name, _, queue_id, offset in node.offsets:
             if name == topic.name:

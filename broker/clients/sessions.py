@@ -70,5 +70,5 @@ class Sessions:
         request: v2.HeartbeatRequest | v2.NotifyClientTerminationRequest,
         ctx: RequestContext,
     ) -> None:
-        if not self._node.is_leader and not ctx.forwarded:
+        if not self._node.leadership.is_leader and not ctx.forwarded:
             self._relay(path, request.SerializeToString(), ctx)

@@ -20,7 +20,7 @@ import logging
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -33,13 +33,11 @@ from ...proto import paths, v2
 from ...proto.peers import cancel_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from contextlib import AsyncExitStack
+    from collections.abc import Callable, Iterable
 
     from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
-    from ..node import Node
     from ..routing.cluster_view import ClusterView
     from .registry import ClientRegistry
 
@@ -55,16 +53,6 @@ _OPENED_A_SECOND = 5_000
 _SAY_AGAIN_S = 45.0
 # Settings and answers; what a leader sends to such a client is larger and comes the other way.
 _LOST = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
-
-
-class ForwardingNode(Protocol):
-    """What is needed of a node; a proxy is another one."""
-
-    clock: Clock
-    loop: asyncio.AbstractEventLoop
-    clients: ClientRegistry
-    cluster: ClusterView
-    is_leader: bool
 
 
 @dataclass(slots=True)
@@ -93,8 +81,22 @@ class _Link:
 class TelemetryForward:
     """All streams of this node to leaders, in the names of clients."""
 
-    def __init__(self, node: ForwardingNode, config: DoorConfig) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        clients: ClientRegistry,
+        cluster: ClusterView,
+        config: DoorConfig,
+        leads: Callable[[], bool],
+    ) -> None:
+        """`leads` returns whether this node leads its own group; a proxy never does."""
+        self._clock = clock
+        self._loop = loop
+        self._clients = clients
+        self._cluster = cluster
+        self._leads = leads
         self._pool = ChannelPool(config)
         self._guests: dict[str, Guest] = {}
         self._connected_to: tuple[bool, dict[str, str]] = False, {}
@@ -138,10 +140,10 @@ class TelemetryForward:
 
     def cluster_changed(self) -> None:
         """Leaders or topics may have changed."""
-        groups = self._node.cluster.groups
+        groups = self._cluster.groups
         leaders = {name: group.leader() for name, group in groups.items()}
         addresses = {name: leader.client for name, leader in leaders.items() if leader}
-        now = self._node.is_leader, addresses
+        now = self._leads(), addresses
         if len(groups) == 1 and now == self._connected_to:
             return  # topics count only among several groups
         self._connected_to = now
@@ -167,12 +169,12 @@ class TelemetryForward:
             self._end(guest.links.pop(address))
         for address in wanted - guest.links.keys():
             link = guest.links[address] = _Link(settings=guest.settings)
-            link.task = self._node.loop.create_task(self._keep(guest, link, address))
+            link.task = self._loop.create_task(self._keep(guest, link, address))
 
     def _leaders(self, guest: Guest) -> Iterable[str]:
-        view = self._node.cluster
+        view = self._cluster
         own = view.own().leader()
-        if not self._node.is_leader and own is not None:
+        if not self._leads() and own is not None:
             yield own.client
         for name, group in view.groups.items():
             leader = group.leader()
@@ -216,7 +218,7 @@ class TelemetryForward:
             return
         task = self._connecting.get(address)
         if task is None:
-            task = self._node.loop.create_task(self._reach(address))
+            task = self._loop.create_task(self._reach(address))
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
         await asyncio.shield(task)
@@ -253,8 +255,7 @@ class TelemetryForward:
                 async with asyncio.timeout(_SAY_AGAIN_S):
                     await link.news.wait()
             except TimeoutError:
-                node = self._node
-                if not node.clients.alive(guest.client_id, node.clock.steady_ns()):
+                if not self._clients.alive(guest.client_id, self._clock.steady_ns()):
                     continue
                 link.settings = guest.settings
             link.news.clear()
@@ -280,7 +281,7 @@ class TelemetryForward:
         """The client has this node's own answer."""
 
     def _give(self, guest: Guest, answer: bytes, kind: str) -> None:
-        client = self._node.clients.get(guest.client_id)
+        client = self._clients.get(guest.client_id)
         if client is None:
             return
         for stream in reversed(client.streams):
@@ -292,10 +293,3 @@ class TelemetryForward:
                 continue
             return
         log.info("telemetry.command_dropped client=%s command=%s", guest.client_id, kind)
-
-
-def open_telemetry_forward(node: Node, config: DoorConfig, stack: AsyncExitStack) -> None:
-    """Make the part; before the door opens."""
-    forward = node.telemetry_forward = TelemetryForward(node, config)
-    node.cluster.watchers.append(forward.cluster_changed)
-    stack.push_async_callback(forward.close)

@@ -58,8 +58,8 @@ class DelayLevels:
         self._trouble = ""
         self.delivered = 0
         """Messages since the start."""
-        node.watchers[SCHEDULE_TOPIC] = self._arrived
-        node.clock_listeners.append(self._clock_moved)
+        node.pump.watch(SCHEDULE_TOPIC, self._arrived)
+        node.clock_listeners.add(self._clock_moved)
 
     def lead(self) -> None:
         """This replica delivers from now on. Raises ConfigFileError."""
@@ -252,5 +252,5 @@ def open_delay_levels(node: Node, stack: AsyncExitStack) -> None:
     node.closers.append(levels.halt)
     node.store.on_closed.append(levels.finish)
     stack.push_async_callback(levels.stop)
-    if node.is_leader:
+    if node.leadership.is_leader:
         levels.lead()

@@ -80,8 +80,8 @@ class TimerService:
         self._not_before_ns = 0
         self._begin_at = 0
         self._trouble = ""
-        node.watchers[TIMER_TOPIC] = self.wake
-        node.clock_listeners.append(self.wake)
+        node.pump.watch(TIMER_TOPIC, self.wake)
+        node.clock_listeners.add(self.wake)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class TimerService:
         self._look_at_topic()
 
     def _look_at_topic(self) -> None:
-        self._node.pump()
+        self._node.pump.run()
         if self._intake is not None:
             try:
                 self._intake.enqueue(self._node.clock.steady_ns() + SLICE_NS)
@@ -236,7 +236,7 @@ class TimerService:
         try:
             if node.clock.steady_ns() >= self._not_before_ns:
                 # What was answered is in the wheel before its slot is read: recalls hold.
-                node.catch_up()
+                node.pump.catch_up()
                 busy = intake.enqueue(stop_ns)
                 busy = intake.read(stop_ns) or busy
                 busy = self._deliver(stop_ns) or busy
@@ -383,5 +383,5 @@ def open_timers(node: Node, stack: AsyncExitStack) -> None:
     node.closers.append(node.timers.halt)
     node.store.on_closed.append(node.timers.finish)
     stack.push_async_callback(node.timers.stop)
-    if node.is_leader:
+    if node.leadership.is_leader:
         node.timers.lead()

@@ -179,7 +179,7 @@ class JournalService:
     async def open(self) -> None:
         """Read what the log says, then lead or follow."""
         await self._read()
-        if self._node.is_leader:
+        if self._node.leadership.is_leader:
             self.lead()
         else:
             self.follow()
@@ -235,9 +235,9 @@ class JournalService:
     async def _read(self) -> None:
         node, store = self._node, self._node.store
         before = -1
-        while before < store.dispatched_offset < node.readable_limit():
+        while before < store.dispatched_offset < node.pump.readable_limit():
             before = store.dispatched_offset
-            node.pump()
+            node.pump.run()
             await asyncio.sleep(0)
         reader = self._reader = self._new_reader()
         while reader.step(SLICE):  # noqa: ASYNC110 - a slice a turn
@@ -345,7 +345,7 @@ async def open_journal(node: Node, stack: AsyncExitStack) -> None:
     journal = JournalService(node)
     node.journal = journal
     node.timers.wants[journal.topic] = journal.wants
-    node.clock_listeners.append(journal.writer.look_now)
+    node.clock_listeners.add(journal.writer.look_now)
     # Once when the last poll is answered, and once behind the last acknowledgement.
     node.pop.closers.append(journal.flush_all)
     stack.callback(journal.stop)

@@ -170,7 +170,9 @@ class LiteAcks:
         lite = lite or self._lite_of(handle)
         queue = queue_of(request.topic.name, lite)
         # A follower may not have the message yet that the leader gave out.
-        if not lite or (node.is_leader and not is_same_message(node.store, queue, handle)):
+        if not lite or (
+            node.leadership.is_leader and not is_same_message(node.store, queue, handle)
+        ):
             raise WireError(*_INVALID)
         return handle, queue
 

@@ -80,7 +80,7 @@ class LiteService:
         node.pop.closers.append(self.receiving.close)
         node.pop.also_ordered.append(self.receiving.subscriptions)
         node.offsets.on_forgotten.append(self._forgotten)
-        node.clock_listeners.append(self.clock_moved)
+        node.clock_listeners.add(self.clock_moved)
         self.spreading.open(stack)
         stack.callback(self._stop)
         self._again(_PERIOD_S)
@@ -190,7 +190,7 @@ class LiteService:
         if not last_ms:
             last_ms = self._last[name] = self._last_message_ms(name)
             last_ms = max(last_ms, self._started_ms + PROTECTED_MS - lives_ms)
-        margin_ms = 0 if node.is_leader else FOLLOWER_WAITS_MS
+        margin_ms = 0 if node.leadership.is_leader else FOLLOWER_WAITS_MS
         return now_ms >= last_ms + lives_ms + margin_ms
 
     def _last_message_ms(self, name: str) -> int:
@@ -207,7 +207,7 @@ class LiteService:
         del self._last[name]
         self._ended[name] = now_ms
         self.receiving.forget_queue(name)
-        if node.is_leader:
+        if node.leadership.is_leader:
             for group in self._groups_of(name):
                 position = node.offsets.position(name, group, 0)
                 if position is not None and position.offset:

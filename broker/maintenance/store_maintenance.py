@@ -83,9 +83,9 @@ class StoreMaintenance:
         self._follow_mark()
         if self._indexer is None:
             self._index()
-        if node.store.dispatched_offset < node.readable_limit():
+        if node.store.dispatched_offset < node.pump.readable_limit():
             # What a full disk had stopped goes on, whoever waits for it.
-            node.schedule_pump()
+            node.pump.schedule()
 
     def _index(self) -> None:
         """Let an index that is far behind catch up, a few milliseconds of the loop at a time."""
@@ -95,12 +95,12 @@ class StoreMaintenance:
 
     def _resumed(self) -> None:
         with suppress(RuntimeError):  # the loop may be closing
-            self._node.loop.call_soon_threadsafe(self._node.schedule_pump)
+            self._node.loop.call_soon_threadsafe(self._node.pump.schedule)
 
     def _replica_end(self) -> int | None:
         """What the slowest connected follower has; None on a follower and without any."""
         node = self._node
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             return None
         return min(
             (
@@ -159,7 +159,7 @@ class StoreMaintenance:
     def offsets_snapshot(self) -> bytes:
         """The consumer offsets for the followers, with the leader's watermark behind them."""
         offsets = self._node.offsets.snapshot()
-        mark = self._retention.watermark.value if self._node.is_leader else 0
+        mark = self._retention.watermark.value if self._node.leadership.is_leader else 0
         if not mark:
             return offsets
         # The same object while nothing changed: whoever sends it compares.
@@ -173,12 +173,12 @@ class StoreMaintenance:
         node = self._node
         try:
             # A leader has more of the log than whoever follows it.
-            node.offsets.apply(payload, None if node.is_leader else node.store.log_end)
+            node.offsets.apply(payload, None if node.leadership.is_leader else node.store.log_end)
             mark = v1.Offsets.FromString(payload).archive_watermark
         except (ValueError, DecodeError) as error:
             log.warning("offsets.refused reason=%s", error)
             return
-        if mark and not node.is_leader:
+        if mark and not node.leadership.is_leader:
             self._leaders_mark = mark
             self._follow_mark()
 
@@ -198,7 +198,7 @@ class StoreMaintenance:
             self._adopting = self._node.loop.create_task(self._adopt(end))
 
     def _follow_mark(self) -> None:
-        if self._node.is_leader:
+        if self._node.leadership.is_leader:
             return
         mark = self._leaders_mark
         if self._adopting is None and mark not in (0, self._retention.watermark.value):

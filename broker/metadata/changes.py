@@ -32,11 +32,11 @@ _UNKNOWN_OUTCOME = {
 
 def check_writable(node: Node) -> None:
     """Raise WireError where nothing can be changed now."""
-    if not node.is_leader:
+    if not node.leadership.is_leader:
         raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
     if not node.store.writable:
         raise WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
-    refusal = node.write_refusal()
+    refusal = node.leadership.write_refusal()
     if refusal is not None:
         raise WireError(v2.HA_NOT_AVAILABLE, refusal)
 
@@ -66,6 +66,6 @@ def when_durable(node: Node, end: int, answer: Answer) -> asyncio.Future[Answer]
         else:
             future.set_exception(WireError(*_UNKNOWN_OUTCOME[status]))
 
-    node.appended()
+    node.pump.appended()
     node.durability.wait(end, done)
     return future

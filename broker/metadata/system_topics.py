@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def ensure_system_topic(node: Node, name: str, queues: int = 1) -> None:
     """Make the topic when it is not there. Raises WireError when the log takes nothing now."""
     if name not in node.metadata.topics:
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             # A follower's log is its leader's, byte for byte.
             raise WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader makes topics")
         node.meta_log.write_topic(Topic(name, queues, queues))

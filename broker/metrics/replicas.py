@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def replica_families(node: Node, families: Families) -> list[Metric]:
     """Of one node."""
     members = members_of(node)
-    role = "leader" if node.is_leader else "follower"
-    refused = node.is_leader and node.write_refusal() is not None
+    role = "leader" if node.leadership.is_leader else "follower"
+    refused = node.leadership.is_leader and node.leadership.write_refusal() is not None
     return [
         families.gauge(
             "cometmq_role", "1 for the role of this replica.", [((role,), 1)], ("role",)
@@ -52,7 +52,7 @@ def replica_families(node: Node, families: Families) -> list[Metric]:
         families.one(
             "cometmq_leader_alive",
             "1 while the leader is heard (itself, on the leader).",
-            node.is_leader or node.replication.leader_alive,
+            node.leadership.is_leader or node.replication.leader_alive,
         ),
         families.counter(
             "cometmq_ha_events",

@@ -161,7 +161,9 @@ class Metrics:
 
     def _tables(self) -> list[Metric]:
         node = self._node
-        permission = _READ_WRITE if node.is_leader and node.store.writable else _READ_ONLY
+        permission = (
+            _READ_WRITE if node.leadership.is_leader and node.store.writable else _READ_ONLY
+        )
         return [
             self._one("rocketmq_broker_permission", "2 write, 4 read, 6 both.", permission),
             self._one("rocketmq_topic_number", "Topics.", len(node.metadata.topics)),

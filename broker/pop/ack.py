@@ -235,7 +235,7 @@ class AckService:
         if key not in core.queues:
             node.pop.open_queue(core, key)
         # A follower may not have the message yet that the leader gave out.
-        return not node.pop_leads or is_same_message(node.store, known.name, handle)
+        return not node.leadership.pop_leads or is_same_message(node.store, known.name, handle)
 
     def _stored(self, core: Core, handle: ReceiptHandle) -> StoredRecord:
         topic = _topic_of(core, handle.key)

@@ -58,7 +58,7 @@ def move(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> int
 
 def dead_letter(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> Message:
     """The copy of a record given out `attempts` times; makes its topic. Raises WireError."""
-    if not node.pop_leads:
+    if not node.leadership.pop_leads:
         raise WireError(v2.HA_NOT_AVAILABLE, "dead letters wait for the leader")
     target = dead_letter_topic(origin.group)
     make_topic(node, target)

@@ -108,7 +108,7 @@ class PopReader:
         if position is None:
             return first, 0
         offset = max(first, position.offset)
-        if self._node.pop_leads:
+        if self._node.leadership.pop_leads:
             # A crash may have cut the log below the offset; new messages will have these offsets.
             # A follower's log may still be on its way.
             offset = min(offset, max(first, store.next_offset(topic, queue_id)))

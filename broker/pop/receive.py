@@ -81,8 +81,8 @@ class PopService:
         """Take over what the files hold; `stack` writes them at the end."""
         stack.push_async_callback(self.cold.close)
         stack.push_async_callback(self._order_info.close)
-        self._node.pop_leads = self._node.is_leader
-        if self._node.pop_leads:
+        if self._node.leadership.is_leader:
+            self._node.leadership.lead_pops()
             self._order_info.load()
 
     def receive(
@@ -93,7 +93,7 @@ class PopService:
         node = self._node
         now_ns = node.clock.steady_ns()
         node.clients.seen(ctx, now_ns)
-        node.catch_up()
+        node.pump.catch_up()
         if node.lite.takes(request.group.name, ctx.client_id):
             return node.lite.receiving.receive(request, ctx)
         poll_ms = poll_time_ms(node, request, ctx, now_ns)
@@ -207,7 +207,12 @@ class PopService:
         """The group's offset was set by hand: start there, whatever is in flight or locked."""
         node = self._node
         known = node.metadata.group(group)
-        if node.pop_leads and known and topic in node.metadata.topics and not is_retry_topic(topic):
+        if (
+            node.leadership.pop_leads
+            and known
+            and topic in node.metadata.topics
+            and not is_retry_topic(topic)
+        ):
             # The journal may know deliveries of a group that nobody has asked for yet.
             self._subscription(topic, known)
         for sub, queue in self._subs.queues_of(topic, group, queue_id):

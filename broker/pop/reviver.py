@@ -75,11 +75,15 @@ class Reviver:
     def writes(self) -> bool:
         """Whether copies can be written now."""
         node = self._node
-        return node.pop_leads and node.store.writable and node.write_refusal() is None
+        return (
+            node.leadership.pop_leads
+            and node.store.writable
+            and node.leadership.write_refusal() is None
+        )
 
     def in_place(self, core: PopGroup) -> bool:
         """Whether what is due in a group has to be given out where it is."""
-        if not self._node.pop_leads:
+        if not self._node.leadership.pop_leads:
             return True
         if not core.ready:
             return False

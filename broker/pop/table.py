@@ -132,7 +132,7 @@ class Subscriptions:
                 continue  # the log does not say what this follower has seen acknowledged
             queue = self._reader.queue(core, key)
             end = self._node.store.next_offset(queue.topic, queue.queue_id)
-            if delivery.offset >= end and self._node.pop_leads:
+            if delivery.offset >= end and self._node.leadership.pop_leads:
                 # A crash took the end of the log; a new message will have this offset.
                 self._node.journal.settled(core, queue, delivery.offset)
             else:

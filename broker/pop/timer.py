@@ -47,12 +47,12 @@ class PopTimer:
 
     def given(self, sub: Subscription, visible_ms: int) -> None:
         """Messages were given out that are visible again at `visible_ms`."""
-        if isinstance(sub.core, PopGroup) and self._node.pop_leads:
+        if isinstance(sub.core, PopGroup) and self._node.leadership.pop_leads:
             self.ask(sub, visible_ms)
 
     def arm(self, sub: Subscription) -> None:
         """Look at a group when its next message is due, if anybody has to."""
-        copies = isinstance(sub.core, PopGroup) and self._node.pop_leads
+        copies = isinstance(sub.core, PopGroup) and self._node.leadership.pop_leads
         if not copies and not sub.waiters:
             return
         visible_ms = sub.core.next_visible_ms()

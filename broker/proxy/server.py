@@ -38,17 +38,6 @@ log = logging.getLogger(__name__)
 _FIRST_ANSWERS_S = 1.0
 
 
-@dataclass(slots=True)
-class ProxyNode:
-    """What of a broker's node the telemetry needs."""
-
-    clock: Clock
-    loop: asyncio.AbstractEventLoop
-    clients: ClientRegistry
-    cluster: ClusterView
-    is_leader: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class ProxyBound:
     """Where the process listens, each as HOST:PORT."""
@@ -67,7 +56,7 @@ class ProxyServer:
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
         self._door: Door | None = None
-        self._node: ProxyNode | None = None
+        self._clients: ClientRegistry | None = None
         self._watch: ClusterWatch | None = None
         self._access: AccessPoint | None = None
         self._leaders: dict[str, str] = {}
@@ -98,13 +87,9 @@ class ProxyServer:
             view, config.namesrv_addresses(), config.cluster_token, config.proxy_poll_interval
         )
         self._stack.push_async_callback(watch.stop)
-        node = self._node = ProxyNode(
-            clock,
-            asyncio.get_running_loop(),
-            ClientRegistry(config.channel_expired_timeout, config.max_clients),
-            view,
-        )
-        access = self._access = self._open(node, watch)
+        clients = ClientRegistry(config.channel_expired_timeout, config.max_clients)
+        self._clients = clients
+        access = self._access = self._open(clients, view, watch)
         view.watchers.append(self._cluster_changed)
         await watch.start(_FIRST_ANSWERS_S)
         self._door = choose_door(self._door_config)(access.services, clock)
@@ -112,7 +97,7 @@ class ProxyServer:
         server = MetricsServer(self._scrape, self.unready)
         self._stack.push_async_callback(server.stop)
         metrics = await server.start(config.bind_address, config.metrics_prom_exporter_port)
-        self._stack.callback(asyncio.create_task(self._forget_the_silent(node)).cancel)
+        self._stack.callback(asyncio.create_task(self._expire_clients(clients)).cancel)
         host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
         name = f"[{host}]" if ":" in host else host
         bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
@@ -121,7 +106,7 @@ class ProxyServer:
         )
         return bound
 
-    def _open(self, node: ProxyNode, watch: ClusterWatch) -> AccessPoint:
+    def _open(self, clients: ClientRegistry, view: ClusterView, watch: ClusterWatch) -> AccessPoint:
         """The access point, whose own handlers need it for what cannot be reached."""
         pool = ChannelPool(self._door_config)
         self._stack.push_async_callback(pool.close)
@@ -131,8 +116,15 @@ class ProxyServer:
                 self._access is not None and self._access.failing(address)
             )
 
-        owners = self._owners = Owners(node.cluster, watch, failing)
-        telemetry = self._telemetry = ProxyTelemetry(node, self._door_config, owners)
+        owners = self._owners = Owners(view, watch, failing)
+        telemetry = self._telemetry = ProxyTelemetry(
+            clock=self._clock,
+            loop=asyncio.get_running_loop(),
+            clients=clients,
+            cluster=view,
+            config=self._door_config,
+            owners=owners,
+        )
         self._stack.push_async_callback(telemetry.close)
         asking = Asking(owners, watch, pool, self._clock, self._config.advertise_list(), telemetry)
         self._stack.push_async_callback(asking.close)
@@ -161,10 +153,10 @@ class ProxyServer:
         self._telemetry.cluster_changed()
         self._access.look_again()
 
-    async def _forget_the_silent(self, node: ProxyNode) -> None:
+    async def _expire_clients(self, clients: ClientRegistry) -> None:
         while True:
             await asyncio.sleep(self._config.channel_expired_timeout / 4_000)
-            for client_id in node.clients.expire(node.clock.steady_ns()):
+            for client_id in clients.expire(self._clock.steady_ns()):
                 self._telemetry.left(client_id)
 
     def unready(self) -> str | None:
@@ -177,7 +169,7 @@ class ProxyServer:
 
     def _scrape(self) -> Callable[[], bytes]:
         assert self._access is not None
-        assert self._node is not None
+        assert self._clients is not None
         assert self._watch is not None
         forwards = self._access.statistics
         rows = (
@@ -185,7 +177,7 @@ class ProxyServer:
             ("cometmq_proxy_held_total", "counter", forwards.held),
             ("cometmq_proxy_held_in_vain_total", "counter", forwards.held_in_vain),
             ("cometmq_proxy_holding_bytes", "gauge", forwards.holding_bytes),
-            ("cometmq_proxy_clients", "gauge", len(self._node.clients)),
+            ("cometmq_proxy_clients", "gauge", len(self._clients)),
             ("cometmq_proxy_telemetry_links", "gauge", len(self._telemetry)),
             ("cometmq_proxy_groups", "gauge", len(self._owners.groups())),
             ("cometmq_proxy_nameservers", "gauge", len(self._watch.answered)),

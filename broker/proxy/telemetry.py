@@ -18,12 +18,15 @@ from ..clients.telemetry_forward import Guest, TelemetryForward
 from ..messages.validation import require_client_id
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable
 
+    from ...front.clock import Clock
     from ...front.config import DoorConfig
     from ...front.context import RequestContext
     from ...front.service import Outbound
-    from ..clients.telemetry_forward import ForwardingNode
+    from ..clients.registry import ClientRegistry
+    from ..routing.cluster_view import ClusterView
     from .owners import Owners
 
 _STREAMS_MAX = 16
@@ -32,8 +35,24 @@ _STREAMS_MAX = 16
 class ProxyTelemetry(TelemetryForward):
     """All streams of the proxy."""
 
-    def __init__(self, node: ForwardingNode, config: DoorConfig, owners: Owners) -> None:
-        super().__init__(node, config)
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        clients: ClientRegistry,
+        cluster: ClusterView,
+        config: DoorConfig,
+        owners: Owners,
+    ) -> None:
+        super().__init__(
+            clock=clock,
+            loop=loop,
+            clients=clients,
+            cluster=cluster,
+            config=config,
+            leads=lambda: False,
+        )
         self._owners = owners
         self._unanswered: set[str] = set()
         """Clients whose last settings no leader has answered yet."""
@@ -44,18 +63,18 @@ class ProxyTelemetry(TelemetryForward):
 
     def seen(self, ctx: RequestContext) -> None:
         """A client spoke."""
-        self._node.clients.seen(ctx, self._node.clock.steady_ns())
+        self._clients.seen(ctx, self._clock.steady_ns())
 
     def opened(self, ctx: RequestContext, outbound: Outbound) -> None:
         """A client has a stream here, also if it was forgotten in between."""
-        client = self._node.clients.seen(ctx, self._node.clock.steady_ns())
+        client = self._clients.seen(ctx, self._clock.steady_ns())
         if outbound not in client.streams:
             client.streams.append(outbound)
             del client.streams[:-_STREAMS_MAX]
 
     def closed(self, client_id: str, outbound: Outbound) -> None:
         """A stream has ended; the client stays known until it is silent for long."""
-        client = self._node.clients.get(client_id)
+        client = self._clients.get(client_id)
         if client is not None and outbound in client.streams:
             client.streams.remove(outbound)
         if client is None or not client.streams:
@@ -64,7 +83,7 @@ class ProxyTelemetry(TelemetryForward):
 
     def left(self, client_id: str) -> None:
         """A client said good-bye."""
-        self._node.clients.forget(client_id)
+        self._clients.forget(client_id)
         self._unanswered.discard(client_id)
         self.forget(client_id)
 

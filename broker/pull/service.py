@@ -92,7 +92,7 @@ class PullService:
         require_client_id(ctx)
         now_ns = self._node.clock.steady_ns()
         self._node.clients.seen(ctx, now_ns)
-        self._node.catch_up()
+        self._node.pump.catch_up()
         asked = None
         if request.HasField("long_polling_timeout"):
             asked = duration_ms(request.long_polling_timeout)
@@ -127,7 +127,7 @@ class PullService:
     ) -> v2.UpdateOffsetResponse:
         """Handler of UpdateOffset."""
         require_client_id(ctx)
-        self._node.catch_up()
+        self._node.pump.catch_up()
         topic, queue_id = self._queue(request, check_groups=True)
         group = request.group.name
         if self._node.metadata.group(group) is None:
@@ -153,7 +153,7 @@ class PullService:
     ) -> v2.QueryOffsetResponse:
         """Handler of QueryOffset."""
         require_client_id(ctx)
-        self._node.catch_up()
+        self._node.pump.catch_up()
         topic, queue_id = self._queue(request, check_groups=False)
         store = self._node.store
         policy = request.query_offset_policy
@@ -253,7 +253,7 @@ class PullService:
         for topic, group, queue_id, offset in self._broadcast.slowest(
             self._node.clock.steady_ns() // _NS_PER_MS
         ):
-            if self._node.is_leader:
+            if self._node.leadership.is_leader:
                 self._node.offsets.commit(topic, broadcast_group(group), queue_id, offset)
         if self._broadcast:
             self._commit_timer = self._node.loop.call_later(

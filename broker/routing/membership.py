@@ -36,7 +36,7 @@ class Membership:
             node.config.broker_name,
             node.config.broker_id,
             *self._addresses,
-            node.is_leader,
+            node.leadership.is_leader,
             True,
             node.replication.epoch,
             node.replication.replica.meta.incarnation,

@@ -149,7 +149,7 @@ class RequestRouter:
         if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
             node.lite.spreading.spread(request, ctx)
         if path in _ROUTES and self._is_news(path, request):
-            return node.leader_client()
+            return node.leadership.leader_client()
         if path in _LOCAL or path.startswith(paths.TEST):
             return None
         view = node.cluster
@@ -157,14 +157,14 @@ class RequestRouter:
             other = self._other_group(path, request)
             if other is not None:
                 return self._owner_of_other(other, path)
-        if node.is_leader:
+        if node.leadership.is_leader:
             # A message that is sent costs two look-ups here and no call.
-            if node.pausing or path in _SELDOM:
+            if node.leadership.pausing or path in _SELDOM:
                 return NOBODY if self._waits(path) else self._cold(path, request, ctx)
             return None
         if self._serve_without_leader(path):
             return None
-        leader = node.leader_client()
+        leader = node.leadership.leader_client()
         if leader is not None:
             return leader
         if path in HELD:
@@ -192,14 +192,12 @@ class RequestRouter:
     def _waits(self, path: str) -> bool:
         """Whether this leader takes no writes for now, and another or it itself soon will.
 
-        A message is looked at only once the sender has seen that (`Node.pausing`): it costs nothing before.
+        A message is looked at only once the sender has seen that (`Leadership.pausing`): it costs nothing before.
         """
         node = self._node
         if path == paths.SEND_MESSAGE:
-            if node.pausing:
-                node.pausing = node.writes_elsewhere()
-            return node.pausing
-        return path in HELD and node.writes_elsewhere()
+            return node.leadership.still_pausing()
+        return path in HELD and node.leadership.writes_elsewhere()
 
     def _cold(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """A follower that serves an old part of the log instead of this leader, or None."""
@@ -210,7 +208,7 @@ class RequestRouter:
     def _is_news(self, path: str, request: Any) -> bool:
         """A topic that this follower has not heard of may have been created a moment ago."""
         node = self._node
-        if node.is_leader or request is None or self._serve_without_leader(path):
+        if node.leadership.is_leader or request is None or self._serve_without_leader(path):
             return False
         name = request.topic.name
         known = node.metadata.topic(name) is not None or name in node.cluster.own().topics

@@ -26,7 +26,10 @@ from ...store.format.results import PutStatus
 if TYPE_CHECKING:
     import asyncio
 
-    from ..node import Node
+    from ...ha.engine import Replication
+    from ...store.message_store import MessageStore
+    from ..leadership import DurabilityPolicy
+    from ..runtime import Runtime
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -112,15 +115,22 @@ class WaitingList:
 class DurabilityGate:
     """The node's waiting list, with its offsets and its timer."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._list = WaitingList(
-            node.flush_timeout_ms * _NS_PER_MS if node.sync_flush else None,
-            node.slave_timeout_ms * _NS_PER_MS if node.sync_replication else None,
-        )
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MessageStore,
+        replication: Replication,
+        policy: DurabilityPolicy,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._store = store
+        self._replication = replication
+        self._policy = policy
+        self._list = WaitingList(_flush_timeout_ns(policy), _replication_timeout_ns(policy))
         self._timer: asyncio.TimerHandle | None = None
-        self.immediate = not (node.sync_flush or node.sync_replication)
-        """An append is as safe as it was asked to be at once."""
+        self.immediate = policy.immediate
+        """An append is as safe as the policy demands as soon as it is done."""
 
     def __len__(self) -> int:
         return len(self._list.waits)
@@ -130,7 +140,7 @@ class DurabilityGate:
         if self.immediate:
             done(PutStatus.PUT_OK)
             return
-        self._list.add(end, self._node.clock.steady_ns(), done)
+        self._list.add(end, self._clock.steady_ns(), done)
         if self._timer is None:
             self._arm()
 
@@ -141,19 +151,17 @@ class DurabilityGate:
         for wait in self._list.advance(*self._offsets()):
             self._tell(wait, PutStatus.PUT_OK)
 
-    def set_policy(self) -> None:
-        """What an OK means may change with the leader of the epoch; nobody waits then."""
-        node = self._node
-        self._list.replication_timeout_ns = (
-            node.slave_timeout_ms * _NS_PER_MS if node.sync_replication else None
-        )
-        self.immediate = not (node.sync_flush or node.sync_replication)
+    def set_policy(self, policy: DurabilityPolicy) -> None:
+        """Apply the policy of a new epoch; no append waits at that moment."""
+        self._policy = policy
+        self._list.replication_timeout_ns = _replication_timeout_ns(policy)
+        self.immediate = policy.immediate
 
     def abandon(self) -> None:
-        """This replica leads no more: what waits has an unknown outcome, whatever its log says."""
+        """This replica stopped to lead: complete every wait with an unknown outcome."""
         status = (
             PutStatus.FLUSH_SLAVE_TIMEOUT
-            if self._node.sync_replication
+            if self._policy.sync_replication
             else PutStatus.FLUSH_DISK_TIMEOUT
         )
         waits = self._list.waits
@@ -167,21 +175,20 @@ class DurabilityGate:
             self._timer = None
 
     def _offsets(self) -> tuple[int, int]:
-        node = self._node
-        return node.store.flushed_offset, node.replication.confirm
+        return self._store.flushed_offset, self._replication.confirm
 
     def _arm(self) -> None:
         deadline = self._list.next_deadline_ns()
         if deadline is None:
             self._timer = None
             return
-        delay_ns = max(0, deadline - self._node.clock.steady_ns())
+        delay_ns = max(0, deadline - self._clock.steady_ns())
         # A timer may fire a clock tick early; one more millisecond saves a second round.
-        self._timer = self._node.loop.call_later(delay_ns / _NS_PER_S + 0.001, self._expire)
+        self._timer = self._loop.call_later(delay_ns / _NS_PER_S + 0.001, self._expire)
 
     def _expire(self) -> None:
         self.advance()
-        now_ns = self._node.clock.steady_ns()
+        now_ns = self._clock.steady_ns()
         for wait, status in self._list.expire(*self._offsets(), now_ns):
             self._tell(wait, status)
         self._arm()
@@ -191,6 +198,14 @@ class DurabilityGate:
         try:
             wait.done(status)
         except Exception as error:
-            self._node.loop.call_exception_handler(
+            self._loop.call_exception_handler(
                 {"message": "what waited for the log failed", "exception": error}
             )
+
+
+def _flush_timeout_ns(policy: DurabilityPolicy) -> int | None:
+    return policy.flush_timeout_ms * _NS_PER_MS if policy.sync_flush else None
+
+
+def _replication_timeout_ns(policy: DurabilityPolicy) -> int | None:
+    return policy.slave_timeout_ms * _NS_PER_MS if policy.sync_replication else None

@@ -173,7 +173,7 @@ class Sender:
             raise WireError(v2.INTERNAL_SERVER_ERROR, str(error)) from error
         if all(result.status is not _PUT_OK for result in results):
             raise WireError(*failure(self._node.store, results[0].status))
-        self._node.appended()
+        self._node.pump.appended()
         return results
 
     def append_pending(self) -> None:
@@ -217,13 +217,17 @@ class Sender:
             self._settle(answer, ready, own)
         for answer, ready in repeats:
             self._settle_repeated(answer, ready)
-        self._node.appended()
+        self._node.pump.appended()
 
     def _checked(self, pending: list[_Pending], now_ns: int) -> list[_Batch]:
         """The requests that may be appended; the others' answers say why not."""
         refusal = self._refusal(now_ns)
-        if refusal is not None and self.hold is not None and self._node.writes_elsewhere():
-            self._node.pausing = True
+        if (
+            refusal is not None
+            and self.hold is not None
+            and self._node.leadership.writes_elsewhere()
+        ):
+            self._node.leadership.pause()
             for each in pending:
                 self._pass_on(*each)
             return []
@@ -295,12 +299,12 @@ class Sender:
     def _closed(self) -> WireError | None:
         """Why the log takes nothing, the broker's own records included."""
         node = self._node
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             # The access point holds or forwards; a forwarded call that lands here is refused.
             return WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader takes writes")
         if not node.store.writable:
             return WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
-        refusal = node.write_refusal()
+        refusal = node.leadership.write_refusal()
         return WireError(v2.HA_NOT_AVAILABLE, refusal) if refusal is not None else None
 
     def _pass_on(

@@ -147,7 +147,7 @@ def open_trace(node: Node, stack: AsyncExitStack) -> None:
         return
     tracer = node.tracer = TraceService(node)
     stack.callback(tracer.flush)
-    if node.is_leader:
+    if node.leadership.is_leader:
         node.trace = tracer
 
 

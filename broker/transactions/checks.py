@@ -98,7 +98,7 @@ class CheckRounds:
         self._next_ms = clock.wall_ms() + self._interval_ms
         self._arm()  # first, so that a round that fails is not the last one
         self._missed = self._owner.recovery is not None
-        self._node.catch_up()
+        self._node.pump.catch_up()
         self._owner.reader.read_some()
         if self._missed or not self._owner.table.begin_round():
             return

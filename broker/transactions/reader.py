@@ -42,13 +42,14 @@ class TransactionReader:
     def start(self) -> None:
         """Be told of new records; what is there already is read with `read_some`."""
         self._active = True
-        self._node.watchers[HALF_TOPIC] = self._node.watchers[OP_TOPIC] = self._arrived
+        for topic in (HALF_TOPIC, OP_TOPIC):
+            self._node.pump.watch(topic, self._arrived)
 
     def stop(self) -> None:
         """Read no more."""
         self._active = False
         for topic in (HALF_TOPIC, OP_TOPIC):
-            self._node.watchers.pop(topic, None)
+            self._node.pump.unwatch(topic)
 
     def read_some(self) -> bool:
         """Read a part of what is new; True: there is more."""

@@ -215,9 +215,9 @@ class Transactions:
             # Its sender was answered, but its record may not have been looked at yet.
             node = self.node
             before = -1
-            while before < node.store.dispatched_offset < node.readable_limit():
+            while before < node.store.dispatched_offset < node.pump.readable_limit():
                 before = node.store.dispatched_offset
-                node.pump()
+                node.pump.run()
             while self.reader.read_some():
                 pass
             half = self.table.find(ident.offset, ident.key)
@@ -347,8 +347,8 @@ def open_transactions(node: Node, stack: AsyncExitStack) -> None:
     transactions = node.transactions = Transactions(node)
     transactions.file.load()
     node.sender.types[v2.TRANSACTION] = transactions
-    node.clock_listeners.append(transactions.clock_moved)
+    node.clock_listeners.add(transactions.clock_moved)
     node.closers.append(transactions.finish)
     stack.push_async_callback(transactions.close)
-    if node.is_leader:
+    if node.leadership.is_leader:
         transactions.lead()

@@ -82,7 +82,7 @@ async def sends(node: Node, requests: list[bytes]) -> None:
     for answer in answers:
         await answer
     # What the broker puts off while nobody waits belongs to the cost of a send.
-    node.catch_up()
+    node.pump.catch_up()
 
 
 def receive(node: Node) -> list[bytes]:

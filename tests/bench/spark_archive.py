@@ -289,7 +289,7 @@ async def write(root: Path, run_s: float) -> None:
         while (now := time.monotonic() - began) < run_s:
             if node.store.log_end - first < now * LIVE_RATE:
                 node.store.append_many(sample[number % len(sample)])
-                node.appended()
+                node.pump.appended()
                 number += 1
                 await asyncio.sleep(0)
             else:

@@ -200,8 +200,7 @@ class Desk:
         """Move the wall clock, as the test service does."""
         self.node.clock.advance_wall_ms(ms)
         self.node.pop.clock_moved()
-        for listener in self.node.clock_listeners:
-            listener()
+        self.node.clock_listeners.notify()
 
 
 @asynccontextmanager

@@ -151,7 +151,7 @@ async def lite(
     """A broker of the test's own, with a parent topic and a group."""
     async with desk(directory, chosen, clock, **broker) as one:
         found = Lite(one)
-        if one.node.metadata.topic(PARENT) is None and one.node.is_leader:
+        if one.node.metadata.topic(PARENT) is None and one.node.leadership.is_leader:
             found.parent()
             found.bind()
         yield found

@@ -67,7 +67,7 @@ class Elections:
         self.epoch += 1
         self.tell(broker_id, *followers)
         node = self.node(broker_id)
-        await until(lambda: node.replication.role is Role.LEADER and node.pop_leads)
+        await until(lambda: node.replication.role is Role.LEADER and node.leadership.pop_leads)
         return node
 
     def tell(self, broker_id: int, *followers: int) -> None:
@@ -124,7 +124,7 @@ class Elections:
         for live in self.lives.values():
             roles = live.node.replication.roles
             roles.feed(StateSeen(self.state))
-            if live.node.is_leader:
+            if live.node.leadership.is_leader:
                 roles.feed(StepDownOrdered(0, "a test"))
 
 

@@ -38,7 +38,7 @@ async def send(k: Desk, body: bytes, level: int, queue_id: int = 0) -> None:
 
 
 def stored(k: Desk, topic: str = TOPIC) -> list[Record]:
-    k.node.pump()
+    k.node.pump.run()
     found = []
     for name, queue_id in sorted(k.node.store.queues()):
         if name == topic:

@@ -38,7 +38,7 @@ async def test_a_follower_hands_the_question_to_the_leader(tmp_path: Path) -> No
         name = leader.node.config.broker_name
         there = await asyncio.to_thread(read, follower.bound.client, broker=name)
         assert b"".join(one.frames for one in there) == b"".join(one.frames for one in own)
-        assert there[-1].next_offset == leader.node.readable_limit()
+        assert there[-1].next_offset == leader.node.pump.readable_limit()
 
 
 @pytest.mark.parametrize("door", ["grpcio", "native"])

@@ -37,7 +37,7 @@ async def sent(
 async def test_nobody_leads_until_somebody_is_elected(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0)) as group:
         node = group.node(0)
-        assert (node.is_leader, node.replication.role) == (False, Role.FOLLOWER)
+        assert (node.leadership.is_leader, node.replication.role) == (False, Role.FOLLOWER)
         await group.elect(0)
         async with group.lives[0].client() as wire:
             assert (await create_topic(wire, "t")).code == v2.OK
@@ -53,7 +53,7 @@ async def test_a_follower_leads_and_the_leader_follows_in_place(tmp_path: Path) 
         second = group.node(1)
         await until(lambda: second.store.log_end == first.store.log_end)
         await group.elect(1, 0)
-        assert not first.is_leader
+        assert not first.leadership.is_leader
         assert (await sent(group, 1, "two")).status.code == v2.OK
         # Through the former leader, which forwards now.
         assert (await sent(group, 0, "three")).status.code == v2.OK
@@ -154,7 +154,7 @@ async def test_a_newer_epoch_that_was_seen_during_the_start_met_parts_that_were_
     monkeypatch.setattr(life, opens, step_down_first)
     async with running(settings(tmp_path)) as live:
         node = live.node
-        assert (node.is_leader, node.pop_leads) == (False, False)
+        assert (node.leadership.is_leader, node.leadership.pop_leads) == (False, False)
         assert not node.timers._running
         assert not node.transactions._leads
 

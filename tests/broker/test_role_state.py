@@ -42,7 +42,7 @@ async def test_a_topic_made_just_before_the_end_is_there(tmp_path: Path) -> None
         second = group.node(1)
         await level(first, second)
         desk_of(group, 0).topic("fresh")
-        first.appended()
+        first.pump.appended()
         await until(lambda: second.store.log_end == first.store.log_end)
         group.epoch += 1
         del group.lives[0], group._contexts[0]  # it is gone; its process ends with the test
@@ -202,7 +202,7 @@ async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         desk_of(group, 0).topic("t")
-        first.appended()
+        first.pump.appended()
         await level(first, group.node(1))
         group.nobody_leads()
         waiting = [asyncio.ensure_future(_sent(group, broker_id, b"x")) for broker_id in (0, 1)]

@@ -21,7 +21,7 @@ ROUND_MS = 30_000
 
 def make_topic(live: Live, name: str = "t") -> None:
     live.node.meta_log.write_topic(Topic(name, 1, 1, message_type=v2.TRANSACTION))
-    live.node.appended()
+    live.node.pump.appended()
 
 
 def streams(live: Live, client_id: str) -> int:
@@ -123,10 +123,10 @@ async def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_not
         view.groups = {own.group: GroupView(own.group, members, {})}
         forward.cluster_changed()
         assert not len(forward)
-        former.node.is_leader = False
+        former.node.leadership.is_leader = False
         forward.cluster_changed()
         await until(lambda: streams(new, "p@1") == 1)
-        former.node.is_leader = True
+        former.node.leadership.is_leader = True
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ async def two_groups(path: Path) -> AsyncIterator[tuple[Live, Live]]:
         second = settings(path / "b", namesrv_addr=address, broker_name="group-b")
         async with running(first) as one, running(second) as other:
             make_topic(other, "there")
-            other.node.pump()
+            other.node.pump.run()
             await until(lambda: "there" in _topics(one, "group-b"))
             yield one, other
 
@@ -163,7 +163,7 @@ async def test_a_producer_of_another_groups_topic_is_asked_through_the_node_that
         await advance(operator, ROUND_MS)
         asked = await producer.asked()
         assert await producer.end("there", asked.transaction_id) == v2.OK
-        other.node.pump()
+        other.node.pump.run()
         assert other.node.store.max_offset("there", 0) == 1
         await producer.settle("elsewhere")
         await until(lambda: streams(other, "rust@1") == 0)

@@ -50,7 +50,7 @@ async def delivered(root: Path, count: int) -> list[bytes]:
         store = live.node.store
 
         def bodies() -> list[bytes]:
-            live.node.pump()
+            live.node.pump.run()
             return [
                 decode(record.data).body
                 for queue_id in range(2)

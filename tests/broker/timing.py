@@ -40,7 +40,7 @@ async def enqueued(k: Desk) -> None:
 
 def stored(k: Desk, topic: str = TOPIC) -> list[Record]:
     """Everything in a topic, queue by queue."""
-    k.node.pump()
+    k.node.pump.run()
     found = []
     for name, queue_id in sorted(k.node.store.queues()):
         if name == topic:

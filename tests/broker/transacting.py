@@ -119,7 +119,7 @@ async def advance(wire: Wire, ms: int) -> None:
 def stored(one: Any, topic: str) -> list[Record]:
     """Everything of queue 0 of a topic."""
     store = one.node.store
-    one.node.pump()
+    one.node.pump.run()
     found: list[Record] = []
     while len(found) < store.max_offset(topic, 0):
         result = store.get(topic, 0, len(found), 1000, 1 << 20)

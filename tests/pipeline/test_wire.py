@@ -155,7 +155,7 @@ def test_reading_stops_at_what_consumers_may_see(
 
 
 def frames_of(broker: Live, start: int) -> list[tuple[bytes, int, int]]:
-    end = broker.node.readable_limit()
+    end = broker.node.pump.readable_limit()
     chosen = options(broker)
     name = broker.node.config.broker_name
     return list(frames(chosen.access, WireSplit(name, start, end)))

@@ -60,14 +60,14 @@ class Handover:
 
     def changed(self) -> None:
         """Pop state changed."""
-        if self._timer is None and not self._node.pop_leads:
+        if self._timer is None and not self._node.leadership.pop_leads:
             self._served = True
             self._timer = self._node.loop.call_later(_WRITE_PERIOD_S, self._write)
 
     def restore(self, core: Core, open_queue: Callable[[Core, Key], object]) -> set[Key]:
         """Take over what this node knew of a group before its restart; returns of which queues."""
         known: set[Key] = set()
-        if self._node.pop_leads:
+        if self._node.leadership.pop_leads:
             return known
         if self._saved is None:
             self._saved = _by_group(read_file(self._path))
@@ -97,7 +97,7 @@ class Handover:
 
     def snapshot(self) -> bytes | None:
         """For the leader that this replica follows now; None: there is nothing, or it has been sent."""
-        if self._node.pop_leads:
+        if self._node.leadership.pop_leads:
             return None
         left, self._left = self._left, b""
         given_out = self._all()

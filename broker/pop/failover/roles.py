@@ -69,9 +69,9 @@ class PopRoles:
     def _lead_from(self, end: int) -> None:
         self._waiting = None
         node = self._node
-        if not node.is_leader:
+        if not node.leadership.is_leader:
             return
-        node.pump()
+        node.pump.run()
         if node.store.dispatched_offset < end:
             self._waiting = node.loop.call_later(_LOOK_S, self._look_again, end)
             return
@@ -88,7 +88,7 @@ class PopRoles:
         handover = self._subs.handover
         given_out = handover.discard()
         self._pop.forget_everything()
-        self._node.pop_leads = True
+        self._node.leadership.lead_pops()
         self._order_info.begin()
         self._node.journal.lead()
         for sub in self._subs:
@@ -105,8 +105,8 @@ class PopRoles:
             self._waiting.cancel()
             self._waiting = None
         self._early = {}
-        if self._node.pop_leads:
-            self._node.pop_leads = False
+        if self._node.leadership.pop_leads:
+            self._node.leadership.end_pops()
             # The journal has what counts, for this replica's readers as for the next leader's.
             self._subs.handover.discard()
             self._node.journal.follow()
@@ -118,7 +118,7 @@ class PopRoles:
 
     def leader_changed(self, alive: bool) -> None:
         """On a follower: it serves while the leader is gone, and hands over when one is there."""
-        if alive and not self._node.is_leader:
+        if alive and not self._node.leadership.is_leader:
             self.follow()
 
     def close(self) -> None:
@@ -130,11 +130,11 @@ class PopRoles:
 
     def locks_snapshot(self) -> bytes | None:
         """On a leader: which batches of FIFO groups are out; the same object until that changes."""
-        return self._order_info.snapshot() if self._node.pop_leads else None
+        return self._order_info.snapshot() if self._node.leadership.pop_leads else None
 
     def locks_apply(self, payload: bytes) -> None:
         """On a follower: what the leader says of them."""
-        if not self._node.pop_leads:
+        if not self._node.leadership.pop_leads:
             self._order_info.hear(payload)
 
     def handover_snapshot(self) -> bytes | None:
@@ -143,9 +143,11 @@ class PopRoles:
 
     def handover_apply(self, payload: bytes) -> None:
         """On a leader: what a follower gave out while nobody led."""
-        if not self._node.is_leader or len(payload) > _PAYLOAD_MAX:
+        if not self._node.leadership.is_leader or len(payload) > _PAYLOAD_MAX:
             log.warning(
-                "pop_handover.refused bytes=%d leads=%s", len(payload), self._node.is_leader
+                "pop_handover.refused bytes=%d leads=%s",
+                len(payload),
+                self._node.leadership.is_leader,
             )
             return
         try:
@@ -153,7 +155,7 @@ class PopRoles:
         except DecodeError as error:
             log.warning("pop_handover.refused error=%s", error)
             return
-        if self._node.pop_leads:
+        if self._node.leadership.pop_leads:
             self._take_over(given_out)
         elif len(self._early) < _EARLY_MAX:
             # A follower in sync says it before it acknowledges what this replica waits for to lead.

@@ -230,7 +230,7 @@ async def take_back(root: Path, clock: Clock) -> list[bytes]:
         k.advance(3_600_000)
 
         def came() -> list[bytes]:
-            k.node.pump()
+            k.node.pump.run()
             found = k.node.store.get(TOPIC, 0, 0, 100, 1 << 20).records
             return [decode(record.data).body for record in found]
 

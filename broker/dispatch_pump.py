@@ -1,0 +1,148 @@
+"""The dispatch pump: builds the consume queues up to what readers may see, and wakes the readers.
+
+An append, a flush, a confirm and data from the leader all end in `schedule`. Promises: nothing here
+waits; the pump runs at most once a turn of the event loop; readers never see records beyond
+`readable_limit` (docs/design/delivery.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from .metadata.log import META_TOPIC
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ..ha.engine import Replication
+    from ..store.message_store import MessageStore
+    from .leadership import Leadership
+    from .metadata.log import MetaLog
+
+# One turn of dispatch: long enough to catch up quickly, short enough (about 20 ms) for the loop.
+_DISPATCH_RECORDS = 2_000
+# How long new messages may stay out of the queues while no poll waits.
+_IDLE_S = 0.002
+
+
+class ArrivalListener(Protocol):
+    """A part that polls wait in."""
+
+    @property
+    def waiting(self) -> int:
+        """Polls that wait; while there are any, the pump runs in the turn of the append."""
+
+    def notify(self, topic: str, queue_id: int) -> None:
+        """New messages of a queue can be read."""
+
+
+class DispatchPump:
+    """Dispatches the readable part of the log and notifies the parts that read it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        replication: Replication,
+        leadership: Leadership,
+        meta_log: MetaLog,
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._replication = replication
+        self._leadership = leadership
+        self._meta_log = meta_log
+        self._listeners: list[ArrivalListener] = []
+        self._watchers: dict[str, Callable[[], None]] = {}
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add_listener(self, listener: ArrivalListener) -> None:
+        """Notify `listener` of new messages of every topic."""
+        self._listeners.append(listener)
+
+    def watch(self, topic: str, watcher: Callable[[], None]) -> None:
+        """Call `watcher` in the turn in which records of `topic` become readable."""
+        self._watchers[topic] = watcher
+
+    def unwatch(self, topic: str) -> None:
+        """Undo `watch`."""
+        self._watchers.pop(topic, None)
+
+    def readable_limit(self) -> int:
+        """The log offset up to which consumers may see messages."""
+        store, leadership = self._store, self._leadership
+        if not leadership.is_leader:
+            return min(self._replication.confirm, store.log_end)
+        policy = leadership.policy
+        limit = store.flushed_offset if policy.sync_flush else store.log_end
+        return min(limit, self._replication.confirm) if policy.sync_replication else limit
+
+    def appended(self) -> None:
+        """The log grew: replicate it, and dispatch it as soon as it may be read."""
+        self._replication.appended()
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Run the pump in this turn of the loop if a poll waits, within 2 ms otherwise.
+
+        However many events ask for it, it runs once: writing the units of many turns together saves
+        most of its cost. Readers call `catch_up` first.
+        """
+        if self._scheduled:
+            return
+        for listener in self._listeners:
+            if listener.waiting:
+                self._scheduled = True
+                self._loop.call_soon(self.run)
+                return
+        if self._timer is None:
+            self._timer = self._loop.call_later(_IDLE_S, self.run)
+
+    def catch_up(self) -> None:
+        """Run a pump that is due, so that a read sees everything appended before it."""
+        if self._timer is not None:
+            self.run()
+
+    def run(self) -> None:
+        """Build the consume queues up to the readable limit, apply metadata, wake long polls."""
+        self._scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        limit = self.readable_limit()
+        if self._store.dispatched_offset >= limit:
+            return
+        arrivals = self._store.dispatch(limit, _DISPATCH_RECORDS)
+        woken: set[tuple[str, int]] = set()
+        for arrival in arrivals:
+            if arrival.topic == META_TOPIC:
+                self._meta_log.apply(arrival)
+            else:
+                woken.add((arrival.topic, arrival.queue_id))
+        for topic, queue_id in woken:
+            for listener in self._listeners:
+                listener.notify(topic, queue_id)
+            if topic in self._watchers:
+                self._watchers[topic]()
+        if len(arrivals) >= _DISPATCH_RECORDS:
+            self.schedule()
+
+    def run_to_limit(self) -> None:
+        """Run until nothing more may be read, or dispatch makes no progress (a full disk)."""
+        store = self._store
+        before = -1
+        while before < store.dispatched_offset < self.readable_limit():
+            before = store.dispatched_offset
+            self.run()
+
+    def close(self) -> None:
+        """Dispatch everything that may be read, for a clean stop, and never run again by a timer."""
+        self._store.commit()
+        self.run_to_limit()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Replication continues for a moment after the store has stopped.
+        self._scheduled = True
