@@ -29,7 +29,7 @@ async def send(k: Desk, body: bytes, due_ms: int) -> None:
 
 
 def bodies(k: Desk) -> list[bytes]:
-    k.node.pump()
+    k.node.pump.run()
     found = k.node.store.get(TOPIC, 0, 0, 1000, 1 << 30)
     return [decode(record.data).body for record in found.records]
 
