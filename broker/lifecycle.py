@@ -182,16 +182,7 @@ class BrokerLifecycle:
         open_delay_levels(node, self._stack)
         await open_journal(node, self._stack)
         open_transactions(node, self._stack)
-        forward = node.telemetry_forward = TelemetryForward(
-            clock=node.clock,
-            loop=node.loop,
-            clients=node.clients,
-            cluster=node.cluster,
-            config=self._door_config,
-            leads=lambda: node.leadership.is_leader,
-        )
-        node.cluster.watchers.append(forward.cluster_changed)
-        self._stack.push_async_callback(forward.close)
+        self._open_telemetry_forward(node)
         open_trace(node, self._stack)
         self.role.open()
         client_port = await self._open_door(node, faults)
@@ -223,6 +214,18 @@ class BrokerLifecycle:
             len(node.metadata.topics),
         )
         return bound
+
+    def _open_telemetry_forward(self, node: Node) -> None:
+        forward = node.telemetry_forward = TelemetryForward(
+            clock=node.clock,
+            loop=node.loop,
+            clients=node.clients,
+            cluster=node.cluster,
+            config=self._door_config,
+            leads=lambda: node.leadership.is_leader,
+        )
+        node.cluster.watchers.append(forward.cluster_changed)
+        self._stack.push_async_callback(forward.close)
 
     async def _do_pending(self) -> None:
         """What the life before left to be done with the closed store. Raises OSError, StoreError, HaError."""
