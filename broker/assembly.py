@@ -83,13 +83,7 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
             f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
         ],
     )
-    policy = DurabilityPolicy(
-        sync_flush=store_config.sync_flush,
-        sync_replication=ha.is_sync,
-        flush_timeout_ms=store_config.sync_flush_timeout,
-        slave_timeout_ms=ha.slave_timeout,
-        min_in_sync_replicas=ha.min_in_sync_replicas,
-    )
+    policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
     offsets = ConsumerOffsets(
@@ -132,3 +126,14 @@ def name_host(node: Node, port: int) -> None:
         host = pack_host("0.0.0.0", port)
     node.sender.store_host = host
     node.meta_log.host = host
+
+
+def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPolicy:
+    """The configured policy; an elected leader takes the group's."""
+    return DurabilityPolicy(
+        sync_flush=store_config.sync_flush,
+        sync_replication=ha.is_sync,
+        flush_timeout_ms=store_config.sync_flush_timeout,
+        slave_timeout_ms=ha.slave_timeout,
+        min_in_sync_replicas=ha.min_in_sync_replicas,
+    )
