@@ -20,6 +20,7 @@ from .core.follower_events import State
 from .core.group_state import GroupState, Policy
 from .core.in_sync_events import ProposeIsr
 from .core.replica import DirectiveArrived, DiskFailed, LeaseRenewed, Role
+from .core.replicated_log import ReplicatedLog
 from .hooks import Hooks
 from .members import MemberStatus
 from .role.controller_link import ControllerLink
@@ -29,7 +30,6 @@ from .server import HaServer
 from .state.replica import Replica
 from .state.replica_meta import Identity
 from .stream.leader import LeaderSide
-from .stream.log import ReplicatedLog
 
 __all__ = ["Identity", "MemberStatus", "Replication", "Role"]
 

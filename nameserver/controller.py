@@ -13,8 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..front.clock import Clock
 from ..ha.core.controller.events import (
@@ -40,14 +39,12 @@ from ..ha.core.controller.events import (
 )
 from ..ha.core.controller.group_controller import GroupController
 from ..ha.core.group_state import GroupState, names
-from ..proto import v1
 from ..proto.errors import RpcFailure
 from .config import NameserverConfig
 from .controller_messages import directive_message
+from .controller_session import BrokerSession
+from .hosted_group import HostedGroup
 from .meta_store import MetaStore, StoreUnavailableError
-
-if TYPE_CHECKING:
-    from .controller_session import BrokerSession
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +53,6 @@ _NS_PER_MS = 1_000_000
 GROUPS_MAX = 1_024
 #: Far above one session for every replica of every group that a nameserver should carry.
 SESSIONS_MAX = 4_096
-CUTS_KEPT = 16
 LOAD_AGAIN_S = 0.5
 _GRPC = {
     RefusalCode.ID_IN_USE: 6,  # ALREADY_EXISTS
@@ -65,14 +61,6 @@ _GRPC = {
     RefusalCode.FULL: 8,  # RESOURCE_EXHAUSTED
 }
 _UNAVAILABLE = 14
-
-
-@dataclass(slots=True)
-class Group:
-    """One group: its core, and what belongs to it here."""
-
-    core: GroupController
-    cuts: deque[v1.ReportCutRequest] = field(default_factory=lambda: deque(maxlen=CUTS_KEPT))
 
 
 class Controller:
@@ -91,7 +79,7 @@ class Controller:
         self.clock = clock
         self.active = active
         self.name = ""
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, HostedGroup] = {}
         self.sessions: dict[int, BrokerSession] = {}
         self.refused = 0
         self._store = store
@@ -104,7 +92,7 @@ class Controller:
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
-        self._events: deque[tuple[Group, Event]] = deque()
+        self._events: deque[tuple[HostedGroup, Event]] = deque()
         self._is_telling = False
         self.hint: Callable[[], str] = lambda: ""  #: who decides instead, for people
         #: Whether the permission to decide is good at a time: after a pause it may have run out unseen.
@@ -133,7 +121,7 @@ class Controller:
 
     # --- groups -----------------------------------------------------------------------------------
 
-    def group_for(self, cluster: str, name: str) -> Group:
+    def group_for(self, cluster: str, name: str) -> HostedGroup:
         """The group of a broker that speaks. Raises RpcFailure with a sentence."""
         group = self.groups.get(name)
         if group is not None:
@@ -149,8 +137,8 @@ class Controller:
             raise RpcFailure(_GRPC[RefusalCode.FULL], text)
         return self._begin(cluster, name)
 
-    def _begin(self, cluster: str, name: str) -> Group:
-        group = Group(GroupController(cluster, name, self._limits))
+    def _begin(self, cluster: str, name: str) -> HostedGroup:
+        group = HostedGroup(GroupController(cluster, name, self._limits))
         self.groups[name] = group
         self.tell(group, Started(None, active=self.active))
         return group
@@ -193,7 +181,7 @@ class Controller:
 
     # --- events and effects -----------------------------------------------------------------------
 
-    def tell(self, group: Group, event: Event) -> None:
+    def tell(self, group: HostedGroup, event: Event) -> None:
         """Give the core an event and do what it says. An event that comes up meanwhile waits: no broker
         may hear an older order after a newer one."""
         self._events.append((group, event))
@@ -212,7 +200,7 @@ class Controller:
         finally:
             self._is_telling = False
 
-    def _hear(self, group: Group, event: Event, now_ns: int) -> None:
+    def _hear(self, group: HostedGroup, event: Event, now_ns: int) -> None:
         """One event for one core; a core that breaks must not take the others along."""
         try:
             effects = group.core.on_event(event, now_ns)
@@ -235,7 +223,7 @@ class Controller:
         if group is not None and not self.active and group.core.state.cluster == state.cluster:
             self.tell(group, StateRead(state))
 
-    def ask(self, group: Group, event: Callable[[int], Event]) -> asyncio.Future[Any]:
+    def ask(self, group: HostedGroup, event: Callable[[int], Event]) -> asyncio.Future[Any]:
         """Give the core an event that it answers; the future has the answer."""
         self._number += 1
         number = self._number
@@ -245,7 +233,7 @@ class Controller:
         self.tell(group, event(number))
         return future
 
-    def _do(self, group: Group, effect: Effect) -> None:
+    def _do(self, group: HostedGroup, effect: Effect) -> None:
         match effect:
             case Direct():
                 session = self.sessions.get(effect.session)
@@ -283,7 +271,7 @@ class Controller:
         )
         self._on_state(new)
 
-    def _refuse(self, group: Group, refusal: Refuse) -> None:
+    def _refuse(self, group: HostedGroup, refusal: Refuse) -> None:
         session = self.sessions.get(refusal.session)
         if session is None:
             return
@@ -304,7 +292,7 @@ class Controller:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _compare_and_set(self, group: Group, effect: CompareAndSet) -> None:
+    async def _compare_and_set(self, group: HostedGroup, effect: CompareAndSet) -> None:
         try:
             taken, state = await self._store.compare_and_set(effect.expected_version, effect.state)
         except StoreUnavailableError as error:
@@ -315,7 +303,7 @@ class Controller:
             return
         self.tell(group, CasDone(effect.ticket, taken, state))
 
-    async def _read(self, group: Group) -> None:
+    async def _read(self, group: HostedGroup) -> None:
         state = group.core.state
         try:
             found = await self._store.read(state.cluster, state.group)
@@ -343,7 +331,7 @@ class Controller:
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def closed(self, session: "BrokerSession") -> None:
+    def closed(self, session: BrokerSession) -> None:
         """A session's stream has ended."""
         group = session.group
         if self.sessions.pop(session.number, None) is None or group is None:
@@ -354,7 +342,7 @@ class Controller:
             # A wrong name, or a stranger: nothing was decided about it.
             self.groups.pop(group.core.state.group, None)
 
-    def heard(self, session: "BrokerSession", event: BeatArrived) -> None:
+    def heard(self, session: BrokerSession, event: BeatArrived) -> None:
         """A beat came in on a session that knows its group."""
         assert session.group is not None
         self.tell(session.group, event)

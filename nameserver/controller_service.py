@@ -21,7 +21,7 @@ from ..ha.core.controller.events import (
 from ..proto import paths, v1, v2
 from ..proto.errors import RpcFailure, WireError
 from .admission import check_token
-from .controller import SESSIONS_MAX, Controller, Group
+from .controller import SESSIONS_MAX, Controller
 from .controller_messages import (
     group_report,
     operation_response,
@@ -29,6 +29,7 @@ from .controller_messages import (
     proposal_response,
 )
 from .controller_session import BrokerSession
+from .hosted_group import HostedGroup
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -212,7 +213,7 @@ class ControllerService:
     def _check(self, ctx: "RequestContext") -> None:
         check_token(self._controller.config.cluster_token, ctx)
 
-    def _group(self, name: str) -> Group:
+    def _group(self, name: str) -> HostedGroup:
         group = self._controller.groups.get(name)
         if group is None:
             known = ", ".join(sorted(self._controller.groups)[:8]) or "none"
@@ -221,7 +222,7 @@ class ControllerService:
             )
         return group
 
-    def _operate(self, name: str, ctx: "RequestContext", what: str) -> Group:
+    def _operate(self, name: str, ctx: "RequestContext", what: str) -> HostedGroup:
         self._check(ctx)
         group = self._group(name)
         logger.info("operator.%s group=%s peer=%s", what, name, ctx.peer)
@@ -232,7 +233,7 @@ class ControllerService:
             )
         return group
 
-    def _answered(self, group: Group, event: Any) -> Any:
+    def _answered(self, group: HostedGroup, event: Any) -> Any:
         asked = self._controller.ask(group, event)
 
         def respond(answer: OperationAnswer) -> v1.GroupsResponse:

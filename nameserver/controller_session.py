@@ -1,44 +1,61 @@
-"""One broker's session with the controller: beats in, directives out, for as long as the stream lives.
+"""One broker's session with the controller: heartbeats in, directives out.
 
-A session speaks for one replica, the one of its first beat. It ends with a gRPC status and a sentence: for
-strangers, nonsense, a broker id that somebody else holds, a broker that does not read what it is told, and
-silence.
+A session serves one replica, the one of its first heartbeat. It ends with a gRPC status and a sentence
+after an invalid heartbeat, a broker id held by another replica, a full outbound queue, or silence.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from ..front.clock import Clock
 from ..front.service import Outbound, OutboundFull
 from ..ha.core.controller.events import BeatArrived
 from ..proto import v1
 from ..proto.errors import RpcFailure
+from .config import NameserverConfig
 from .controller_messages import beat_from
-
-if TYPE_CHECKING:
-    from .controller import Controller, Group
+from .hosted_group import HostedGroup
 
 _INVALID_ARGUMENT = 3
 _RESOURCE_EXHAUSTED = 8
 _DEADLINE_EXCEEDED = 4
-#: A session without a beat for this long (or three leases) is nobody's.
+#: A session without a heartbeat for the longer of this time and three leases is closed.
 SILENCE_MIN_NS = 10_000_000_000
+
+
+class SessionHost(Protocol):
+    """The part of the controller that sessions call."""
+
+    @property
+    def config(self) -> NameserverConfig: ...
+    @property
+    def clock(self) -> Clock: ...
+    def group_for(self, cluster: str, name: str) -> HostedGroup:
+        """Return the group, created if it is new. Raises RpcFailure."""
+        ...
+
+    def heard(self, session: "BrokerSession", event: BeatArrived) -> None:
+        """Handle a heartbeat of a session whose group is set."""
+        ...
+
+    def closed(self, session: "BrokerSession") -> None:
+        """Remove the session."""
+        ...
 
 
 class BrokerSession:
     """`front.service.Session` for `GroupController.Session`."""
 
-    def __init__(
-        self, controller: "Controller", number: int, peer: str, outbound: Outbound
-    ) -> None:
+    def __init__(self, host: SessionHost, number: int, peer: str, outbound: Outbound) -> None:
         self.number = number
         self.peer = peer
-        self.group: Group | None = None
-        self._controller = controller
+        self.group: HostedGroup | None = None
+        self._host = host
         self._outbound = outbound
         self._replica: tuple[str, str, int, str] | None = None
-        self._heard_ns = controller.clock.steady_ns()
+        self._heard_ns = host.clock.steady_ns()
 
     def receive(self, message: v1.BrokerBeat) -> None:
-        """A beat. Raises RpcFailure, which ends the stream."""
+        """Handle a heartbeat. Raises RpcFailure, which ends the stream."""
         identity = message.replica
         replica = (
             identity.cluster,
@@ -47,15 +64,15 @@ class BrokerSession:
             identity.replica_uuid,
         )
         if self._replica is None:
-            self.group = self._controller.group_for(identity.cluster, identity.group)
+            self.group = self._host.group_for(identity.cluster, identity.group)
             self._replica = replica
         elif self._replica != replica:
-            raise RpcFailure(_INVALID_ARGUMENT, "a session speaks for one replica only")
-        self._heard_ns = self._controller.clock.steady_ns()
-        self._controller.heard(self, BeatArrived(self.number, beat_from(message)))
+            raise RpcFailure(_INVALID_ARGUMENT, "a session serves one replica only")
+        self._heard_ns = self._host.clock.steady_ns()
+        self._host.heard(self, BeatArrived(self.number, beat_from(message)))
 
     def send(self, directive: v1.Directive) -> None:
-        """Tell the broker; one that does not read is let go, and comes back when it does."""
+        """Send a directive. A session whose outbound queue is full is dropped; the broker reconnects."""
         try:
             self._outbound.send(directive)
         except OutboundFull:
@@ -63,17 +80,17 @@ class BrokerSession:
             self.drop(RpcFailure(_RESOURCE_EXHAUSTED, text))
 
     def check_silence(self, now_ns: int) -> None:
-        """End a session on which nobody has spoken for long."""
-        lease_ns = self._controller.config.controller_lease_ms * 1_000_000
+        """Drop the session when its last heartbeat is too old."""
+        lease_ns = self._host.config.controller_lease_ms * 1_000_000
         if now_ns - self._heard_ns > max(SILENCE_MIN_NS, 3 * lease_ns):
-            self.drop(RpcFailure(_DEADLINE_EXCEEDED, "no beat came for a long time"))
+            self.drop(RpcFailure(_DEADLINE_EXCEEDED, "no heartbeat came for a long time"))
 
     def drop(self, error: RpcFailure) -> None:
-        """End the stream from this side."""
+        """End the stream with `error`."""
         self._outbound.finish(error)
-        self._controller.closed(self)
+        self._host.closed(self)
 
     def close(self, reason: str) -> Any:
-        """The stream has ended."""
+        """Handle the end of the stream."""
         del reason
-        self._controller.closed(self)
+        self._host.closed(self)

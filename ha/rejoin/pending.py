@@ -1,125 +1,45 @@
-"""`<store>/ha/pending`: what is to be done with the log's bytes between two lives of this replica.
+"""Carries out a pending plan on the closed store directory, before the store opens.
 
-A running replica never changes bytes of its log. Where it must lose some (its tail diverged from the leader's,
-or it has to begin anew), it writes a plan, closes everything, and the next life does the plan on the closed directory before
-it opens the store:
+    steps = run(root, config, disk)
 
-    plan = Plan("cut", to=81920, epoch=7, reason="...", leader="broker 1")
-    write(directory, plan)                  # `<store>/ha`; durable on return
-    ... the store is closed ...
-    steps = run(root, config, disk)         # always called before the store is opened
-
-Every step can be repeated, and the plan is removed last: a crash anywhere means that the next start does all of it
-again, with the same result (HA note, R6; invariants I8 and I14). A plan that cannot be done (no room for the archive)
-stays, and so does the data. `rejoin.py` does a cut, `reseed.py` a new beginning.
+Every step can be repeated and the plan is deleted last: after a crash at any point the next start
+repeats all steps with the same result (docs/formats/ha.md, R6; invariants I8 and I14). A plan that
+cannot be carried out (disk full while archiving) stays, and so does the data. `cut.py` carries out a
+cut, `reseed.py` a reseed; `plan.py` is the plan file.
 """
 
-import logging
-import uuid
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
 
 from ...store.config.store_config import StoreConfig
 from ...store.format.disk import Disk
 from ...store.store_lock import StoreLock
-from ..errors import DamagedStateError
-from ..state import documents
+from .cut import cut
+from .plan import CUT, PENDING_NAME, read_plan
+from .reseed import reseed
 
-__all__ = ["CUT", "PENDING_NAME", "RESEED", "Plan", "read", "run", "write"]
-
-_logger = logging.getLogger(__name__)
-
-PENDING_NAME: Final = "pending"
-CUT: Final = "cut"
-RESEED: Final = "reseed"
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to do, and what to say about it in the archive's description."""
-
-    kind: str  #: CUT or RESEED
-    to: int = 0  #: CUT: the first byte that goes
-    epoch: int = 0  #: of the leader, or the operator's decision, that asks for it
-    #: CUT: (epoch, start) of what stays; empty: our own history up to `to`.
-    epochs: tuple[tuple[int, int], ...] = ()
-    reason: str = ""
-    leader: str = ""  #: who asked, for people: "broker 1 at 10.0.0.2:10912"
-    accept_loss: bool = False  #: bytes below our own confirm offset may go (a forced election)
-    at_ms: int = 0  #: wall time of the decision
-    plan_id: str = field(default_factory=_new_id)  #: tells a repeated run from another plan
-
-    def __post_init__(self) -> None:
-        if self.kind not in (CUT, RESEED):
-            raise ValueError(f"a plan is {CUT!r} or {RESEED!r}, not {self.kind!r}")
-        if self.to < 0:
-            raise ValueError(f"the log cannot be cut to {self.to}")
-        object.__setattr__(self, "epochs", _pairs(self.epochs))
-
-
-def _pairs(epochs: Iterable[Iterable[Any]]) -> tuple[tuple[int, int], ...]:
-    return tuple((int(epoch), int(start)) for epoch, start in epochs)
-
-
-def write(directory: Path, plan: Plan, disk: Disk | None = None) -> None:
-    """Make `plan` the plan of `directory` (`<store>/ha`), in place of one that was not done. Raises OSError."""
-    documents.write(directory / PENDING_NAME, asdict(plan), disk or Disk())
-    _logger.warning(
-        "ha.plan.written kind=%s to=%d epoch=%d reason=%s",
-        plan.kind,
-        plan.to,
-        plan.epoch,
-        plan.reason,
-    )
-
-
-def read(directory: Path) -> Plan | None:
-    """The plan that waits, or None. Raises DamagedStateError."""
-    path = directory / PENDING_NAME
-    try:
-        content = documents.read(path)
-        if content is None:
-            return None
-        known = {each.name for each in fields(Plan)}
-        return Plan(**{name: value for name, value in content.items() if name in known})
-    except (DamagedStateError, TypeError, ValueError) as error:
-        raise DamagedStateError(
-            f"The plan {path} cannot be read ({error}). Delete it: if it is still needed, this replica's "
-            "leader asks for it again."
-        ) from None
+__all__ = ["PENDING_NAME", "run"]
 
 
 def run(store_root: str | Path, store_config: StoreConfig, disk: Disk | None = None) -> list[str]:
-    """Do the plan that waits in the closed store directory and remove it; what was done, in sentences.
+    """Carry out and delete the plan of the closed store directory; returns the steps as sentences.
 
-    Does nothing without a plan. Raises StoreLockedError when a store has the directory open, DamagedStateError,
-    CutRefusedError when the plan must not be done, or OSError (StoreError) when it cannot be done now: the plan
-    then stays, and the store must not be opened.
+    Does nothing without a plan. Raises StoreLockedError when the directory is open elsewhere,
+    DamagedStateError for a damaged plan, CutRefusedError for a plan that must not be carried out, and
+    OSError (StoreError) when it cannot be carried out now: the plan then stays, and the store must
+    not be opened.
     """
     directory = Path(store_root) / "ha"
-    plan = read(directory)
+    plan = read_plan(directory)
     if plan is None:
         return []
     disk = disk or Disk()
-    ownership = StoreLock(store_config.root, disk)
-    ownership.acquire()
+    lock = StoreLock(store_config.root, disk)
+    lock.acquire()
     try:
-        if plan.kind == CUT:
-            from .rejoin import cut
-
-            steps = cut(directory, store_config, plan, disk)
-        else:
-            from .reseed import reseed
-
-            steps = reseed(directory, store_config, plan, disk)
+        carry_out = cut if plan.kind == CUT else reseed
+        steps = carry_out(directory, store_config, plan, disk)
         disk.unlink(str(directory / PENDING_NAME))
         disk.sync_directory(str(directory))
     finally:
-        ownership.release()
+        lock.release()
     return steps

@@ -18,7 +18,7 @@ from ...store.config.store_config import StoreConfig
 from ...store.format.disk import Disk
 from ..state.replica_meta import META_NAME
 from ..state.slots import SlotFile
-from .pending import Plan
+from .plan import Plan
 
 __all__ = ["ASIDE", "reseed"]
 

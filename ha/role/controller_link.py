@@ -47,7 +47,7 @@ _BEAT_PAUSE_S = 0.005
 _MESSAGE_BYTES_MAX = 1 << 20
 
 
-class LinkOwner(Protocol):
+class LinkContext(Protocol):
     """What the link needs of the engine."""
 
     def beat(self) -> v1.BrokerBeat: ...
@@ -171,7 +171,7 @@ _ORDERS = {
 
 
 class ControllerLink:
-    def __init__(self, replica: Replica, owner: LinkOwner, nameservers: Sequence[str]) -> None:
+    def __init__(self, replica: Replica, owner: LinkContext, nameservers: Sequence[str]) -> None:
         self.replica = replica
         self.owner = owner
         self.interval_s = replica.config.controller_beat_interval_ms / 1000

@@ -7,7 +7,7 @@ from ..core.pending_isr import Proposals
 from ..hooks import Hooks
 from ..state.replica import Replica
 from ..stream.follower import FollowerSide
-from ..stream.follower_api import FollowerOwner
+from ..stream.follower_api import FollowerContext
 from ..stream.leader import LeaderSide
 
 
@@ -49,7 +49,7 @@ def make_leader(
 
 
 def make_follower(
-    replica: Replica, hooks: Hooks, owner: FollowerOwner, confirm: int
+    replica: Replica, hooks: Hooks, owner: FollowerContext, confirm: int
 ) -> FollowerSide:
     """The side of a follower that knows no leader yet."""
     config, log = replica.config, replica.log

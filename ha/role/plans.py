@@ -10,7 +10,8 @@ import logging
 from ...proto import v1
 from ...store.format.disk import Disk
 from ..hooks import Hooks
-from ..rejoin import archive, pending
+from ..rejoin import archive
+from ..rejoin.plan import CUT, RESEED, Plan, write_plan
 from ..state.replica import Replica
 
 _logger = logging.getLogger(__name__)
@@ -22,14 +23,14 @@ class Plans:
     def __init__(self, replica: Replica, hooks: Hooks) -> None:
         self._replica = replica
         self._hooks = hooks
-        self._plan: pending.Plan | None = None
+        self._plan: Plan | None = None
         self._cuts_told = False
 
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
         """Give up everything from `to` on, which lies in an archive afterwards."""
         entries = self._replica.history.entries
-        plan = pending.Plan(
-            pending.CUT,
+        plan = Plan(
+            CUT,
             to=to,
             epoch=epoch,
             epochs=tuple((each.epoch, each.start) for each in entries if each.start < to),
@@ -41,9 +42,9 @@ class Plans:
 
     def reseed(self, reason: str) -> None:
         """Move everything aside and copy it again."""
-        self._reopen(pending.Plan(pending.RESEED, epoch=self._replica.epoch, reason=reason))
+        self._reopen(Plan(RESEED, epoch=self._replica.epoch, reason=reason))
 
-    def _reopen(self, plan: pending.Plan) -> None:
+    def _reopen(self, plan: Plan) -> None:
         if self._plan is None:
             self._plan = plan
             self._replica.counts[f"plan_{plan.kind}"] += 1
@@ -53,7 +54,7 @@ class Plans:
         plan = self._plan
         assert plan is not None
         try:
-            pending.write(self._replica.directory, plan, Disk())
+            write_plan(self._replica.directory, plan, Disk())
         except OSError as error:
             _logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
             asyncio.get_running_loop().call_later(_AGAIN_S, self._write)

@@ -12,7 +12,7 @@ from ...proto import v1
 from ...store.format.record import decode
 from ...store.scan.walk import TopicTable, walk
 from ..core.epochs import EpochHistory
-from ..stream.log import ReplicatedLog
+from ..core.replicated_log import ReplicatedLog
 
 META_TOPIC: Final = "rmq_sys_COMETMQ_META"
 EPOCH_START_TAG: Final = "EPOCH_START"

@@ -14,8 +14,8 @@ from ...store.format.disk import Disk
 from ..config import HaConfig
 from ..core.epochs import EpochHistory, EpochStart
 from ..core.group_state import GroupState, Ref
+from ..core.replicated_log import ReplicatedLog
 from ..errors import DamagedStateError
-from ..stream.log import ReplicatedLog
 from . import epochs_file
 from .group_state_file import GroupStateFile
 from .positions import Positions

@@ -24,7 +24,7 @@ from ..hooks import Hooks
 from ..state.replica import Replica
 from . import frames
 from .channel import channel_options, is_stream_end, raise_status, read_to_end
-from .follower_api import PASSING, FollowerOwner, first_frames, hello, tell_refusal
+from .follower_api import PASSING, FollowerContext, first_frames, hello, tell_refusal
 from .token import token_metadata
 
 _logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _COMPLAINT_TIMEOUT_S = 1.0
 
 class FollowerSide:
     def __init__(
-        self, replica: Replica, core: core_module.Follower, hooks: Hooks, owner: FollowerOwner
+        self, replica: Replica, core: core_module.Follower, hooks: Hooks, owner: FollowerContext
     ) -> None:
         self.replica = replica
         self.core = core

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 PASSING: Final = frozenset({"NOT_LEADER", "STALE_EPOCH", "NEWER_EPOCH_SEEN"})
 
 
-class FollowerOwner(Protocol):
+class FollowerContext(Protocol):
     """What a follower needs of whoever decides on roles."""
 
     def promise(self, epoch: int) -> None: ...

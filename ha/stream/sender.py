@@ -16,16 +16,16 @@ from google.protobuf.message import DecodeError
 
 from ...proto import v1
 from ..core.epochs import EpochStart
+from ..core.replicated_log import ReplicatedLog
 from ..state.replica import Replica
 from . import frames
 from .channel import is_stream_end
-from .log import ReplicatedLog
 
 #: Larger than any offset.
 _NO_BORDER = 1 << 62
 
 
-class SessionOwner(Protocol):
+class SenderContext(Protocol):
     """What a session needs of the leader's side."""
 
     replica: Replica
@@ -69,7 +69,7 @@ class Session:
     )
 
     def __init__(
-        self, owner: SessionOwner, context: Any, number: int, broker_id: int, start: int
+        self, owner: SenderContext, context: Any, number: int, broker_id: int, start: int
     ) -> None:
         self.number = number
         self.broker_id = broker_id

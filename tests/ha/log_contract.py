@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pytest
 
-from cometmq.ha.stream.log import ReplicatedLog
+from cometmq.ha.core.replicated_log import ReplicatedLog
 from cometmq.store.format.errors import StoreError
 
 SEGMENT = 8192

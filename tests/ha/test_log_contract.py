@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.ha.stream.log import ReplicatedLog
+from cometmq.ha.core.replicated_log import ReplicatedLog
 from cometmq.tests.ha.log_contract import SEGMENT, LogContract, MakeLog
 from cometmq.tests.ha.memory_log import MemoryLog
 from cometmq.tests.ha.real_store import RealLog

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.ha.errors import DamagedStateError
 from cometmq.ha.rejoin import pending
-from cometmq.ha.rejoin.pending import CUT, RESEED, Plan
+from cometmq.ha.rejoin.plan import CUT, PENDING_NAME, RESEED, Plan, read_plan, write_plan
 from cometmq.ha.state.replica_meta import META_NAME
 from cometmq.ha.state.slots import SlotFile
 from cometmq.store.format.disk import Disk
@@ -21,22 +21,22 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     plan = Plan(
         CUT, to=4096, epoch=3, epochs=((1, 0), (2, 100)), reason="diverged", leader="broker 1"
     )
-    pending.write(tmp_path, plan)
-    assert pending.read(tmp_path) == plan
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == plan
     later = Plan(RESEED, reason="below the leader's start")
-    pending.write(tmp_path, later)
-    assert pending.read(tmp_path) == later
+    write_plan(tmp_path, later)
+    assert read_plan(tmp_path) == later
 
 
 def test_a_plan_is_flushed_before_it_counts(tmp_path: Path) -> None:
     disk = Disk()
-    pending.write(tmp_path, Plan(RESEED), disk)
+    write_plan(tmp_path, Plan(RESEED), disk)
     assert disk.counts["fsync"] >= 2, "the file and its name"
 
 
 def test_a_full_disk_leaves_the_plan_before(tmp_path: Path) -> None:
     before = Plan(RESEED, reason="first")
-    pending.write(tmp_path, before)
+    write_plan(tmp_path, before)
     disk = Disk()
 
     def full(name: str) -> None:
@@ -45,18 +45,18 @@ def test_a_full_disk_leaves_the_plan_before(tmp_path: Path) -> None:
 
     disk.fault = full
     with pytest.raises(OSError, match="No space"):
-        pending.write(tmp_path, Plan(RESEED, reason="second"), disk)
-    assert pending.read(tmp_path) == before
+        write_plan(tmp_path, Plan(RESEED, reason="second"), disk)
+    assert read_plan(tmp_path) == before
 
 
 def test_a_damaged_plan_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    pending.write(tmp_path, Plan(RESEED))
-    path = tmp_path / pending.PENDING_NAME
+    write_plan(tmp_path, Plan(RESEED))
+    path = tmp_path / PENDING_NAME
     data = bytearray(path.read_bytes())
     data[-10] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedStateError, match="Delete it"):
-        pending.read(tmp_path)
+        read_plan(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [{"kind": "shrink"}, {"kind": CUT, "to": -1}])
@@ -74,10 +74,10 @@ def test_without_a_plan_nothing_is_touched(tmp_path: Path) -> None:
 def test_an_open_store_is_never_changed(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
-    pending.write(tmp_path / "ha", Plan(CUT, to=0))
+    write_plan(tmp_path / "ha", Plan(CUT, to=0))
     with pytest.raises(StoreLockedError):
         pending.run(tmp_path, kit.store.config)
-    assert pending.read(tmp_path / "ha") is not None, "the plan waits"
+    assert read_plan(tmp_path / "ha") is not None, "the plan waits"
     kit.close()
 
 
@@ -97,13 +97,13 @@ def test_a_reseed_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> 
     kit = _reseeded(tmp_path)
     before = kit.log_bytes()
     plan = Plan(RESEED, reason="below the leader's start")
-    pending.write(tmp_path / "ha", plan)
+    write_plan(tmp_path / "ha", plan)
     steps = pending.run(tmp_path, kit.store.config)
     assert any("aside" in step for step in steps)
     aside = tmp_path / "aside" / plan.plan_id
     assert b"".join(p.read_bytes() for p in sorted((aside / "commitlog").iterdir())) == before
     assert (aside / "ha" / "positions").read_bytes() == b"of the old log"
-    assert pending.read(tmp_path / "ha") is None
+    assert read_plan(tmp_path / "ha") is None
     report = kit.open()
     assert (report.log_start, report.log_end) == (0, 0)
     kit.close()
@@ -111,7 +111,7 @@ def test_a_reseed_moves_everything_aside_and_deletes_nothing(tmp_path: Path) -> 
 
 def test_a_reseed_renews_the_uuid_and_keeps_the_promise(tmp_path: Path) -> None:
     kit = _reseeded(tmp_path)
-    pending.write(tmp_path / "ha", Plan(RESEED))
+    write_plan(tmp_path / "ha", Plan(RESEED))
     pending.run(tmp_path, kit.store.config)
     state = SlotFile(tmp_path / "ha" / META_NAME, durable=True).load()
     assert state is not None
@@ -127,7 +127,7 @@ def test_a_reseed_moves_segments_of_other_directories(tmp_path: Path) -> None:
     kit.close()
     plan = Plan(RESEED)
     names = sorted(os.listdir(other))
-    pending.write(tmp_path / "store" / "ha", plan)
+    write_plan(tmp_path / "store" / "ha", plan)
     pending.run(tmp_path / "store", kit.store.config)
     assert sorted(os.listdir(other / f"aside-{plan.plan_id}")) == names
     assert kit.open().log_end == 0, "the folder between the segments is no segment"
@@ -138,7 +138,7 @@ def test_a_reseed_moves_segments_of_other_directories(tmp_path: Path) -> None:
 def test_a_reseed_that_was_interrupted_is_finished(tmp_path: Path, crash_at: int) -> None:
     kit = _reseeded(tmp_path)
     plan = Plan(RESEED)
-    pending.write(tmp_path / "ha", plan)
+    write_plan(tmp_path / "ha", plan)
     disk = Disk()
     calls = 0
 
@@ -152,9 +152,9 @@ def test_a_reseed_that_was_interrupted_is_finished(tmp_path: Path, crash_at: int
     try:
         pending.run(tmp_path, kit.store.config, disk)
     except (OSError, StoreError):
-        assert pending.read(tmp_path / "ha") is not None, "the plan goes last"
+        assert read_plan(tmp_path / "ha") is not None, "the plan goes last"
         pending.run(tmp_path, kit.store.config)
-    assert pending.read(tmp_path / "ha") is None
+    assert read_plan(tmp_path / "ha") is None
     assert (tmp_path / "aside" / plan.plan_id / "commitlog").is_dir()
     assert kit.open().log_end == 0
     kit.close()

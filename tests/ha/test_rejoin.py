@@ -12,7 +12,7 @@ from cometmq.ha.rejoin import (
     archive,
     pending,
 )
-from cometmq.ha.rejoin.pending import CUT, Plan
+from cometmq.ha.rejoin.plan import CUT, Plan, read_plan, write_plan
 from cometmq.ha.state import (
     epochs_file,
 )
@@ -60,7 +60,7 @@ class Diverged:
         return pending.run(self.kit.root, self.kit.store.config, disk)
 
     def cut(self) -> list[str]:
-        pending.write(self.ha, self.plan)
+        write_plan(self.ha, self.plan)
         return self.run()
 
 
@@ -75,7 +75,7 @@ def test_what_is_cut_is_archived_byte_by_byte(tmp_path: Path) -> None:
     assert tail.epoch == 2, "of the bytes that went"
     assert (tail.decided_epoch, tail.leader, tail.cut_at_ms) == (3, "broker 1", 5)
     assert any("10 answered OK" in step for step in steps)
-    assert pending.read(store.ha) is None
+    assert read_plan(store.ha) is None
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -120,7 +120,7 @@ def test_a_cut_below_confirm_is_refused_and_changes_nothing(tmp_path: Path) -> N
     steps = store.cut()
     assert steps[0].startswith("refused:")
     assert store.kit.log_bytes() == store.log
-    assert pending.read(store.ha) is None, "the replica starts, and its group is in HOLD"
+    assert read_plan(store.ha) is None, "the replica starts, and its group is in HOLD"
     assert not archive.tails(store.ha)
 
 
@@ -184,7 +184,7 @@ def test_a_cut_at_the_start_of_a_segment_leaves_the_blank(tmp_path: Path) -> Non
 
 def test_a_full_disk_keeps_the_tail_and_the_plan(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
-    pending.write(store.ha, store.plan)
+    write_plan(store.ha, store.plan)
     disk = Disk()
 
     def full(name: str) -> None:
@@ -244,9 +244,9 @@ def test_a_kill_at_any_step_is_finished_by_the_next_start(tmp_path: Path) -> Non
     while True:
         root = tmp_path / str(at)
         store = Diverged(root)
-        pending.write(store.ha, store.plan)
+        write_plan(store.ha, store.plan)
         interrupted = _interrupt(store, Disk(), at)
-        assert interrupted or pending.read(store.ha) is None
+        assert interrupted or read_plan(store.ha) is None
         store.run()
         _check_finished(store, root)
         if not interrupted:
@@ -261,7 +261,7 @@ def test_a_power_loss_at_any_step_never_brings_the_tail_back(tmp_path: Path, see
     while True:
         root, after = tmp_path / str(at), tmp_path / f"{at}-after"
         store = Diverged(root)
-        pending.write(store.ha, store.plan)
+        write_plan(store.ha, store.plan)
         disk = FakeDisk(root)
         interrupted = _interrupt(store, disk, at)
         disk.crash(after, Fate(seed * 1000 + at))

@@ -15,7 +15,7 @@ from cometmq.ha.rejoin import (
 )
 from cometmq.ha.rejoin.diverged_key import same_bytes
 from cometmq.ha.rejoin.diverged_messages import ORIGIN
-from cometmq.ha.rejoin.pending import CUT, Plan
+from cometmq.ha.rejoin.plan import CUT, Plan, write_plan
 from cometmq.proto import v1, v2
 from cometmq.store.format.disk import Disk
 from cometmq.store.format.record import Message, encode_properties
@@ -33,7 +33,7 @@ def _archive(root: Path, messages: list[Message], before: int = 3) -> Path:
         assert result.size > 0, result
     kit.dispatch()
     kit.close()
-    pending.write(root / "ha", Plan(CUT, cut_at, epoch=2, leader="broker 1", at_ms=7))
+    write_plan(root / "ha", Plan(CUT, cut_at, epoch=2, leader="broker 1", at_ms=7))
     pending.run(root, kit.store.config)
     return root / "ha"
 

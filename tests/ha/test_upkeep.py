@@ -13,7 +13,7 @@ from cometmq.ha.rejoin import (
 from cometmq.ha.rejoin import (
     pending,
 )
-from cometmq.ha.rejoin.pending import CUT, Plan
+from cometmq.ha.rejoin.plan import CUT, Plan, write_plan
 from cometmq.ha.role.disk_full_handover import DiskFullHandover
 from cometmq.ha.scrub.peer import Peer
 from cometmq.ha.upkeep import Upkeep
@@ -212,7 +212,7 @@ async def _with_tail(pair: Pair, leader: Live) -> Live:
     for number in range(5):
         own.append(b"%d" % number)
     own.close()
-    pending.write(follower.directory / "ha", Plan(CUT, cut_at, epoch=2, leader="broker 0"))
+    write_plan(follower.directory / "ha", Plan(CUT, cut_at, epoch=2, leader="broker 0"))
     pending.run(follower.directory, config)
     again = await pair.follower(leader, replay_tail="auto")
     await until(lambda: again.replication.leader_alive)

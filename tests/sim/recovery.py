@@ -1,6 +1,6 @@
 """What a simulated replica does between two lives: the pending plan, then the scan of its log, then the suspect rule.
 
-The steps of a plan are those of `ha/rejoin/rejoin.py`: archive, report, zero, shorten the history, remove the plan; each is
+The steps of a plan are those of `ha/rejoin/cut.py`: archive, report, zero, shorten the history, remove the plan; each is
 durable before the next, and all can be repeated.
 """
 

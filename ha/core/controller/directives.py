@@ -13,18 +13,14 @@ Every beat is answered with one directive; every change of the state is pushed. 
 active nameserver, for a state that its store has confirmed.
 """
 
-from typing import TYPE_CHECKING
-
 from .events import Direct, Order, Replica
+from .group_view import GroupView
 from .leader_watch import heard_by_others
-
-if TYPE_CHECKING:
-    from .group_controller import GroupController
 
 _NS_PER_MS = 1_000_000
 
 
-def directive(group: "GroupController", replica: Replica, now_ns: int, answers: int = 0) -> Direct:
+def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0) -> Direct:
     """The directive for this replica; `answers` is the number of the beat, 0 for a push."""
     state = group.state
     if not group.active or not group.is_read:
@@ -47,7 +43,7 @@ def directive(group: "GroupController", replica: Replica, now_ns: int, answers: 
     )
 
 
-def order_for(group: "GroupController", replica: Replica) -> Order:
+def order_for(group: GroupView, replica: Replica) -> Order:
     """The order alone; see the table above."""
     state, beat = group.state, replica.beat
     leader = state.leader
@@ -64,13 +60,13 @@ def order_for(group: "GroupController", replica: Replica) -> Order:
     return Order.NONE if leader.broker_id == beat.broker_id else Order.FOLLOW
 
 
-def _deserves_lease(group: "GroupController", replica: Replica) -> bool:
+def _deserves_lease(group: GroupView, replica: Replica) -> bool:
     if group.state.leader != replica.ref or replica.dead or group.operations.stepping_down:
         return False
     return group.pending is None or group.pending.state.leader == replica.ref
 
 
-def phase(group: "GroupController", now_ns: int) -> str:
+def phase(group: GroupView, now_ns: int) -> str:
     """The word that operators see."""
     state = group.state
     if state.hold_reason:
@@ -85,7 +81,7 @@ def phase(group: "GroupController", now_ns: int) -> str:
     return "stable" if row.beat.leads else "electing"
 
 
-def explain(group: "GroupController", now_ns: int) -> str:
+def explain(group: GroupView, now_ns: int) -> str:
     """One sentence for people: what the group waits for, or that all is well."""
     state = group.state
     word = phase(group, now_ns)

@@ -338,7 +338,7 @@ class Replica:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingChange:
     """The change that the store is asked for."""
 
     ticket: int

@@ -32,7 +32,7 @@ from .events import (
     ForceElect,
     Limits,
     Noted,
-    Pending,
+    PendingChange,
     ProcessExited,
     ProposalAnswer,
     ReadState,
@@ -68,7 +68,7 @@ class GroupController:
         self.elected_ns = 0
         self.confirm_seen = 0  #: what a leader last promised to hold; for people only
         self._leader_start: int | None = None  #: where the last leader's log began
-        self.pending: Pending | None = None
+        self.pending: PendingChange | None = None
         self._store_version = 0  #: below `state.version`: the store has lost what it once took
         self._proposal: AlterIsr | None = None
         self.proven_epoch = 0  #: everyone who led before this epoch is known to be gone
@@ -254,7 +254,7 @@ class GroupController:
             state = state.with_(version=self.state.version + 1)
         self._ticket += 1
         proven = proven and predecessors_are_gone(self)
-        self.pending = Pending(self._ticket, state, why, proven, proposal, taken)
+        self.pending = PendingChange(self._ticket, state, why, proven, proposal, taken)
         effects.append(CompareAndSet(self._ticket, self._store_version, state))
 
     # --- decisions --------------------------------------------------------------------------------

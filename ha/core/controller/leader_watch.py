@@ -12,13 +12,10 @@ permission says on that it leads: it may lead on at any time, so its word would 
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..group_state import GroupState
 from .events import Replica
-
-if TYPE_CHECKING:
-    from .group_controller import GroupController
+from .group_view import GroupView
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +26,7 @@ class LeaderGone:
     proven: bool  #: the former leader's life has ended, or it said itself that it does not lead
 
 
-def leader_gone(group: "GroupController", base: GroupState, now_ns: int) -> LeaderGone | None:
+def leader_gone(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone | None:
     """The verdict on the leader of `base`, the state with the newest registrations in it."""
     if base.leader is None:
         return _without_leader(group, base, now_ns)
@@ -43,7 +40,7 @@ def leader_gone(group: "GroupController", base: GroupState, now_ns: int) -> Lead
     return LeaderGone("it is silent, and no in-sync replica hears it", proven=False)
 
 
-def _without_leader(group: "GroupController", base: GroupState, now_ns: int) -> LeaderGone | None:
+def _without_leader(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone | None:
     former = group.state.leader
     if former is not None:
         returned = group.replicas.get(former.broker_id)
@@ -61,7 +58,7 @@ def _without_leader(group: "GroupController", base: GroupState, now_ns: int) -> 
     return LeaderGone("there is none", proven=True)
 
 
-def _about_leading(group: "GroupController", row: Replica, now_ns: int) -> LeaderGone | None:
+def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | None:
     """A live leader that does not lead: it stepped down, or does not manage to take over."""
     if row.beat.leads or group.operations.stepping_down:
         return None
@@ -73,7 +70,7 @@ def _about_leading(group: "GroupController", row: Replica, now_ns: int) -> Leade
     return LeaderGone("it did not take over in time", proven=False)
 
 
-def heard_by_others(group: "GroupController", base: GroupState, now_ns: int) -> bool:
+def heard_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:
     """A live in-sync replica still hears the leader: only the controller is cut off from it."""
     for ref in base.in_sync:
         row = group.replicas.get(ref.broker_id)
@@ -88,7 +85,7 @@ def heard_by_others(group: "GroupController", base: GroupState, now_ns: int) -> 
     return False
 
 
-def predecessors_are_gone(group: "GroupController") -> bool:
+def predecessors_are_gone(group: GroupView) -> bool:
     """Whether proof about the state's leader proves anything about those before it: who was elected and never
     led has not waited for them, so they may still write.
 

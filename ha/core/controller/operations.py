@@ -10,8 +10,6 @@ At most one operation a group at a time. It is lost with the controller; each st
 ordinary rules go on.
 """
 
-from typing import TYPE_CHECKING
-
 from ..group_state import Ref, names
 from .directives import directive
 from .election import Verdict, elected, find_leader, forced, next_epoch, objection, rank
@@ -25,12 +23,10 @@ from .events import (
     SetPolicy,
     Switchover,
 )
+from .group_view import GroupChanges
 from .operation import Operation, answer, refuse
 from .operator_messages import force_steps, lost_range, objections, switchover_plan
 from .policy_change import policy_plan, policy_refusal, seated_for, wanted, words
-
-if TYPE_CHECKING:
-    from .group_controller import GroupController
 
 _NS_PER_MS = 1_000_000
 DEFAULT_WAIT_NS = 10_000_000_000
@@ -43,7 +39,7 @@ DRAIN_MAX_NS = 3_000_000_000
 class Operations:
     """The operation of one group, driven by its controller."""
 
-    def __init__(self, controller: "GroupController") -> None:
+    def __init__(self, controller: GroupChanges) -> None:
         self._group = controller
         self.current: Operation | None = None
         self._drains: list[SetDrain] = []

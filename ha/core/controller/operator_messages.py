@@ -4,19 +4,15 @@ The loss is an estimate: the newest confirm offset that was ever committed or he
 target's log. What no beat told, because the replica that knew it is gone, nobody can count.
 """
 
-from typing import TYPE_CHECKING
-
 from ..group_state import GroupState, names
 from .election import objection
 from .events import Replica
-
-if TYPE_CHECKING:
-    from .group_controller import GroupController
+from .group_view import GroupView
 
 _NS_PER_MS = 1_000_000
 
 
-def lost_range(group: "GroupController", target: Replica) -> tuple[int, int]:
+def lost_range(group: GroupView, target: Replica) -> tuple[int, int]:
     """Bytes that the group has, or had, and the target does not; (0, 0): none that are known."""
     state = group.state
     ends = [state.confirm_floor, group.confirm_seen]
@@ -43,7 +39,7 @@ def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]
     return steps
 
 
-def objections(group: "GroupController", now_ns: int) -> str:
+def objections(group: GroupView, now_ns: int) -> str:
     """Why no other replica is fit to lead."""
     state = group.state
     reasons = [

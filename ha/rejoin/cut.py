@@ -40,7 +40,7 @@ from . import (
 )
 from .archive import Tail
 from .diverged_survey import Survey, survey
-from .pending import PENDING_NAME, Plan
+from .plan import PENDING_NAME, Plan
 from .progress import lower_offsets, set_aside
 
 __all__ = ["cut"]

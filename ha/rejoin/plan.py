@@ -1,0 +1,87 @@
+"""Plan file `<store>/ha/pending`: a change of the commit log that waits for the next start.
+
+    plan = Plan(CUT, to=81920, epoch=7, reason="...", leader="broker 1")
+    write_plan(directory, plan)                  # `<store>/ha`; durable on return
+
+A running replica never changes bytes of its log. To remove some, because its tail diverged from the
+leader's log or because it reseeds, it writes a plan and closes the store; `pending.run` carries the
+plan out before the store opens again.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from ...store.format.disk import Disk
+from ..errors import DamagedStateError
+from ..state import documents
+
+__all__ = ["CUT", "PENDING_NAME", "RESEED", "Plan", "read_plan", "write_plan"]
+
+_logger = logging.getLogger(__name__)
+
+PENDING_NAME: Final = "pending"
+CUT: Final = "cut"
+RESEED: Final = "reseed"
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do, and what to say about it in the archive's description."""
+
+    kind: str  #: CUT or RESEED
+    to: int = 0  #: CUT: the first byte that goes
+    epoch: int = 0  #: of the leader, or the operator's decision, that asks for it
+    #: CUT: (epoch, start) of what stays; empty: our own history up to `to`.
+    epochs: tuple[tuple[int, int], ...] = ()
+    reason: str = ""
+    leader: str = ""  #: who asked, for people: "broker 1 at 10.0.0.2:10912"
+    accept_loss: bool = False  #: bytes below our own confirm offset may go (a forced election)
+    at_ms: int = 0  #: wall time of the decision
+    plan_id: str = field(default_factory=_new_id)  #: tells a repeated run from another plan
+
+    def __post_init__(self) -> None:
+        if self.kind not in (CUT, RESEED):
+            raise ValueError(f"a plan is {CUT!r} or {RESEED!r}, not {self.kind!r}")
+        if self.to < 0:
+            raise ValueError(f"the log cannot be cut to {self.to}")
+        object.__setattr__(self, "epochs", _pairs(self.epochs))
+
+
+def _pairs(epochs: Iterable[Iterable[Any]]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(epoch), int(start)) for epoch, start in epochs)
+
+
+def write_plan(directory: Path, plan: Plan, disk: Disk | None = None) -> None:
+    """Make `plan` the plan of `directory` (`<store>/ha`), in place of one that was not done. Raises OSError."""
+    documents.write(directory / PENDING_NAME, asdict(plan), disk or Disk())
+    _logger.warning(
+        "ha.plan.written kind=%s to=%d epoch=%d reason=%s",
+        plan.kind,
+        plan.to,
+        plan.epoch,
+        plan.reason,
+    )
+
+
+def read_plan(directory: Path) -> Plan | None:
+    """The plan that waits, or None. Raises DamagedStateError."""
+    path = directory / PENDING_NAME
+    try:
+        content = documents.read(path)
+        if content is None:
+            return None
+        known = {each.name for each in fields(Plan)}
+        return Plan(**{name: value for name, value in content.items() if name in known})
+    except (DamagedStateError, TypeError, ValueError) as error:
+        raise DamagedStateError(
+            f"The plan {path} cannot be read ({error}). Delete it: if it is still needed, this replica's "
+            "leader asks for it again."
+        ) from None
