@@ -16,12 +16,15 @@ from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
 from .admin import removal
+from .admin.auto_topics import AutoTopics
 from .clients.registry import ClientRegistry
 from .dispatch_pump import DispatchPump
 from .leadership import DurabilityPolicy, Leadership
 from .lite.service import LiteService
 from .maintenance.store_maintenance import StoreMaintenance
+from .metadata.changes import MetadataChanges
 from .metadata.log import MetaLog
+from .metadata.system_topics import SystemTopics
 from .metadata.tables import Metadata
 from .metrics.counters import Counters
 from .node import Node
@@ -108,6 +111,17 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     removal.watch(node)
     node.durability = DurabilityGate(runtime, store, replication, policy)
     stack.callback(node.durability.close)
+    node.changes = MetadataChanges(runtime, store, leadership, pump, node.durability)
+    node.system_topics = SystemTopics(metadata, meta_log, leadership)
+    node.auto_topics = AutoTopics(
+        config=config,
+        metadata=metadata,
+        meta_log=meta_log,
+        changes=node.changes,
+        leadership=leadership,
+        pump=pump,
+        cluster=cluster,
+    )
     node.sender = Sender(node)
     node.pop = PopService(node)
     pump.add_listener(node.pop)

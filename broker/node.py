@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..front.clock import Clock
     from ..ha.engine import Replication
     from ..store.message_store import MessageStore
+    from .admin.auto_topics import AutoTopics
     from .clients.registry import ClientRegistry
     from .clients.telemetry_forward import TelemetryForward
     from .config import BrokerConfig
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from .leadership import Leadership
     from .lite.service import LiteService
     from .maintenance.store_maintenance import StoreMaintenance
+    from .metadata.changes import MetadataChanges
     from .metadata.log import MetaLog
+    from .metadata.system_topics import SystemTopics
     from .metadata.tables import Group, Metadata
     from .metrics.counters import Counters
     from .offsets.consumer_offsets import ConsumerOffsets
@@ -61,6 +64,9 @@ class Node:
     transactions: Transactions = field(init=False)
     lite: LiteService = field(init=False)
     telemetry_forward: TelemetryForward | None = None
+    changes: MetadataChanges = field(init=False)
+    system_topics: SystemTopics = field(init=False)
+    auto_topics: AutoTopics = field(init=False)
     trace: TraceService | None = None
     tracer: TraceService | None = None
     closers: list[Callable[[], None]] = field(default_factory=list)

@@ -1,9 +1,9 @@
-"""Topics that are made by their first use, where `autoCreateTopicEnable` says so.
+"""Automatic creation of topics on first use (`autoCreateTopicEnable`, off by default).
 
-Off by default: with Apache's proxy, too, clients of the gRPC protocol never create a topic, and a typing
-mistake stays an error (broker semantics, section 8.1). On, the first question for a topic's route or
-the first message makes it, of type NORMAL with at most four queues, as Apache's broker makes those of
-its remoting clients. Names that the broker uses itself are never made this way.
+With it off, an unknown topic is an error, as it is for gRPC clients behind Apache's proxy
+(docs/formats/broker-semantics.md, section 8.1). With it on, the first route query or the first
+message creates the topic: type NORMAL, at most four queues, as Apache's broker does for its remoting
+clients. Names of retry, dead-letter and light queues are never created this way.
 """
 
 from __future__ import annotations
@@ -11,35 +11,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ..metadata.changes import check_writable
 from ..metadata.tables import Topic, type_attribute
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ..config import BrokerConfig
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.log import MetaLog
+    from ..metadata.tables import Metadata
+    from ..routing.cluster_view import ClusterView
 
 QUEUES_MAX = 4
-_NOT_MADE = ("%RETRY%", "%DLQ%", "%LMQ%")
+_NEVER_CREATED = ("%RETRY%", "%DLQ%", "%LMQ%")
 
 
-def topic_or_new(node: Node, name: str) -> Topic | None:
-    """The topic; made when there is none and it may be. `name` is a legal one. Raises WireError."""
-    topic = node.metadata.topic(name)
-    if topic is not None or not _may_make(node, name):
+class AutoTopics:
+    """Looks up topics and creates missing ones where that is allowed."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        metadata: Metadata,
+        meta_log: MetaLog,
+        changes: MetadataChanges,
+        leadership: Leadership,
+        pump: DispatchPump,
+        cluster: ClusterView,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._meta_log = meta_log
+        self._changes = changes
+        self._leadership = leadership
+        self._pump = pump
+        self._cluster = cluster
+
+    def topic_or_new(self, name: str) -> Topic | None:
+        """Return the topic, created if necessary and allowed; None if it does not exist.
+
+        `name` is a legal topic name. Raises WireError.
+        """
+        topic = self._metadata.topic(name)
+        if topic is not None or not self._may_create(name):
+            return topic
+        self._changes.check_writable()
+        self._metadata.check_room_for_topic(name)
+        queues = min(QUEUES_MAX, self._config.default_topic_queue_nums)
+        topic = Topic(name, queues, queues, attributes=type_attribute(v2.NORMAL))
+        self._meta_log.write_topic(topic)
+        self._pump.appended()
         return topic
-    check_writable(node)
-    node.metadata.check_room_for_topic(name)
-    queues = min(QUEUES_MAX, node.config.default_topic_queue_nums)
-    topic = Topic(name, queues, queues, attributes=type_attribute(v2.NORMAL))
-    node.meta_log.write_topic(topic)
-    node.pump.appended()
-    return topic
 
-
-def _may_make(node: Node, name: str) -> bool:
-    return (
-        node.config.auto_create_topic_enable
-        and node.leadership.is_leader
-        and not name.startswith(_NOT_MADE)
-        # Another group of the cluster has it: clients send there.
-        and not node.cluster.others_with(name)
-    )
+    def _may_create(self, name: str) -> bool:
+        return (
+            self._config.auto_create_topic_enable
+            and self._leadership.is_leader
+            and not name.startswith(_NEVER_CREATED)
+            # If another group of the cluster has the topic, clients send there.
+            and not self._cluster.others_with(name)
+        )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.validation import MAX_INVISIBLE_MS, check_group
-from ..metadata.changes import check_writable, count_creation, when_durable
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
 from .attributes import GROUP_RULES, changed
@@ -58,13 +57,13 @@ class GroupAdmin:
         if not differs:
             return answer
         metadata.check_room_for_group(group.name)
-        check_writable(self._node)
+        self._node.changes.check_writable()
         if request.dry_run:
             return answer
         node, begin_ns = self._node, self._node.clock.steady_ns()
-        future = when_durable(node, node.meta_log.write_group(group), answer)
+        future = node.changes.when_durable(node.meta_log.write_group(group), answer)
         if is_new:
-            count_creation(node, "consumer_group", False, begin_ns, future)
+            node.changes.count_creation("consumer_group", False, begin_ns, future)
         return future
 
     def delete(
@@ -97,13 +96,13 @@ class GroupAdmin:
                 f"{answer.messages} messages of group {request.name} wait for a retry or are dead "
                 "letters: accept the loss",
             )
-        check_writable(node)
+        node.changes.check_writable()
         if request.keep_offsets:
             offer_again(node, group)
         for name in topics:
             node.meta_log.delete_topic(name)
         end = node.meta_log.delete_group(request.name, request.keep_offsets)
-        return when_durable(node, end, answer)
+        return node.changes.when_durable(end, answer)
 
     def list_all(self, request: v1.ListGroupsRequest, ctx: RequestContext) -> v1.ListGroupsResponse:
         """All consumer groups of this broker by name, and how far they are."""

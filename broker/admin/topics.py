@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ...proto import v1, v2
 from ...proto.errors import WireError
 from ..messages.validation import MIXED, check_topic
-from ..metadata.changes import check_writable, count_creation, when_durable
 from ..metadata.codec import topic_message
 from ..metadata.tables import PERM_DEFAULT, TYPE_NAMES, Topic, is_internal_topic, type_name
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
@@ -67,14 +66,14 @@ class TopicAdmin:
         if not differs:
             return answer
         metadata.check_room_for_topic(topic.name)
-        check_writable(self._node)
+        self._node.changes.check_writable()
         if request.dry_run:
             return answer
         node, begin_ns = self._node, self._node.clock.steady_ns()
-        future = when_durable(node, node.meta_log.write_topic(topic), answer)
+        future = node.changes.when_durable(node.meta_log.write_topic(topic), answer)
         if is_new:
             answer.topic.CopyFrom(topic_message(topic))  # it may begin behind an old one
-            count_creation(node, "topic", is_internal_topic(topic.name), begin_ns, future)
+            node.changes.count_creation("topic", is_internal_topic(topic.name), begin_ns, future)
         return future
 
     def delete(
@@ -107,10 +106,10 @@ class TopicAdmin:
                 v2.FORBIDDEN,
                 f"topic {request.name} holds {answer.messages} messages: accept the loss",
             )
-        check_writable(node)
+        node.changes.check_writable()
         for name in retries:
             node.meta_log.delete_topic(name)
-        return when_durable(node, node.meta_log.delete_topic(request.name), answer)
+        return node.changes.when_durable(node.meta_log.delete_topic(request.name), answer)
 
     def list_all(self, request: v1.ListTopicsRequest, ctx: RequestContext) -> v1.ListTopicsResponse:
         """All topics of this broker by name."""

@@ -37,7 +37,6 @@ from ...store.timer.rules import (
     rounded,
 )
 from ..messages.stored_properties import in_bucket_order
-from ..metadata.system_topics import ensure_system_topic
 from ..sending.answer import Special
 from .recall_handle import RecallHandle
 
@@ -93,7 +92,7 @@ def delayed_message(
             f"[WHEEL_TIMER_FLOW_CONTROL] over {limit} messages are due in that second "
             "(timerCongestNumEachSlot)",
         )
-    ensure_system_topic(node, TIMER_TOPIC)
+    node.system_topics.ensure(TIMER_TOPIC)
     wanted[OUT_MS] = str(request.out_ms)
     return _parked(message, TIMER_TOPIC, TIMER_QUEUE, wanted, buckets)
 
@@ -104,7 +103,7 @@ def _levelled(node: Node, message: Message, wanted: dict[str, str], buckets: int
     wanted[DELAY] = str(queue_id + 1)
     for name in REQUESTED:
         wanted.pop(name, None)
-    ensure_system_topic(node, SCHEDULE_TOPIC, len(levels))
+    node.system_topics.ensure(SCHEDULE_TOPIC, len(levels))
     return _parked(message, SCHEDULE_TOPIC, queue_id, wanted, buckets)
 
 

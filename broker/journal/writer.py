@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from ...proto.errors import WireError
 from ...store.format.results import AppendResult, PutStatus
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
-from ..metadata.system_topics import ensure_system_topic
 from ..metrics.families import Buckets
 from .checkpoint import Batch, Book, Checkpoint
 from .revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, ReviveWriter, revive_topic
@@ -157,8 +156,8 @@ class JournalWriter:
         host = node.sender.store_host
         for message in messages:
             message.born_host = message.store_host = host
-        ensure_system_topic(node, TIMER_TOPIC)
-        ensure_system_topic(node, self.topic, node.config.revive_queue_num)
+        node.system_topics.ensure(TIMER_TOPIC)
+        node.system_topics.ensure(self.topic, node.config.revive_queue_num)
         return node.sender.append_internal(messages)
 
     def _tell(self, book: Book, offsets: list[int]) -> None:

@@ -21,7 +21,6 @@ from ..messages.validation import (
     duration_ms,
     require_client_id,
 )
-from ..metadata.changes import when_durable
 from ..pop.ack import ACK_ENTRIES_MAX
 from ..pop.dead_letter import Origin, move
 from ..pop.delivery import Claim, Outcome
@@ -138,7 +137,7 @@ class LiteAcks:
         end = move(node, origin, records[0], max(1, request.delivery_attempt))
         core.ack(claim, now_ms)
         self._receive.settle(group, queue)
-        return answer if node.durability.immediate else when_durable(node, end, answer)
+        return answer if node.durability.immediate else node.changes.when_durable(end, answer)
 
     def _check(self, request: Request, ctx: RequestContext) -> None:
         require_client_id(ctx)

@@ -1,7 +1,8 @@
-"""What every change of topics, groups and offsets needs: whether one may be made, and when it is safe.
+"""Changes of topics, groups and offsets: whether one may be made now, and when it is durable.
 
-Promises: nothing is written by a follower, nor while the log takes nothing; an answer says OK only
-when the log is as durable up to the change as the broker's mode promises (HA, rules R1 and R11).
+Promises: a follower writes nothing, nor does a leader whose log accepts nothing; the answer says OK
+only when the log is as durable up to the change as the broker's policy promises
+(docs/formats/ha.md, rules R1 and R11).
 """
 
 from __future__ import annotations
@@ -14,58 +15,78 @@ from ...proto.errors import WireError
 from ...store.format.results import PutStatus
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..runtime import Runtime
+    from ..sending.durability import DurabilityGate
 
 Answer = TypeVar("Answer")
 
 _UNKNOWN_OUTCOME = {
     PutStatus.FLUSH_DISK_TIMEOUT: (
         v2.MASTER_PERSISTENCE_TIMEOUT,
-        "not flushed in time: it may or may not be done, ask again",
+        "not flushed in time: the change may or may not be done, ask again",
     ),
     PutStatus.FLUSH_SLAVE_TIMEOUT: (
         v2.SLAVE_PERSISTENCE_TIMEOUT,
-        "not replicated in time: it may or may not be done, ask again",
+        "not replicated in time: the change may or may not be done, ask again",
     ),
 }
 
 
-def check_writable(node: Node) -> None:
-    """Raise WireError where nothing can be changed now."""
-    if not node.leadership.is_leader:
-        raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
-    if not node.store.writable:
-        raise WireError(v2.INTERNAL_SERVER_ERROR, node.store.refusal)
-    refusal = node.leadership.write_refusal()
-    if refusal is not None:
-        raise WireError(v2.HA_NOT_AVAILABLE, refusal)
+class MetadataChanges:
+    """Permission, durability and duration of changes."""
 
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MessageStore,
+        leadership: Leadership,
+        pump: DispatchPump,
+        durability: DurabilityGate,
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._leadership = leadership
+        self._pump = pump
+        self._durability = durability
 
-def count_creation(
-    node: Node, what: str, system: bool, begin_ns: int, future: asyncio.Future[Any]
-) -> None:
-    """Note how long it took to make a topic or a group, once that is known."""
+    def check_writable(self) -> None:
+        """Raise WireError if nothing can be changed now."""
+        if not self._leadership.is_leader:
+            raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
+        if not self._store.writable:
+            raise WireError(v2.INTERNAL_SERVER_ERROR, self._store.refusal)
+        refusal = self._leadership.write_refusal()
+        if refusal is not None:
+            raise WireError(v2.HA_NOT_AVAILABLE, refusal)
 
-    def note(done: asyncio.Future[Answer]) -> None:
-        failed = done.cancelled() or done.exception() is not None
-        took_ms = (node.clock.steady_ns() - begin_ns) / 1_000_000
-        node.counters.add_created(what, "failure" if failed else "success", system, took_ms)
+    def when_durable(self, end: int, answer: Answer) -> asyncio.Future[Answer]:
+        """Return `answer` as soon as the log is durable up to `end`. Fails with WireError."""
+        future: asyncio.Future[Answer] = self._runtime.loop.create_future()
 
-    future.add_done_callback(note)
+        def done(status: PutStatus) -> None:
+            if future.done():
+                return
+            if status is PutStatus.PUT_OK:
+                future.set_result(answer)
+            else:
+                future.set_exception(WireError(*_UNKNOWN_OUTCOME[status]))
 
+        self._pump.appended()
+        self._durability.wait(end, done)
+        return future
 
-def when_durable(node: Node, end: int, answer: Answer) -> asyncio.Future[Answer]:
-    """The answer, when the log is safe up to `end`."""
-    future: asyncio.Future[Answer] = node.loop.create_future()
+    def count_creation(
+        self, what: str, system: bool, begin_ns: int, future: asyncio.Future[Any]
+    ) -> None:
+        """Count the creation of a topic or a group and its duration when `future` is done."""
 
-    def done(status: PutStatus) -> None:
-        if future.done():
-            return
-        if status is PutStatus.PUT_OK:
-            future.set_result(answer)
-        else:
-            future.set_exception(WireError(*_UNKNOWN_OUTCOME[status]))
+        def count(done: asyncio.Future[Answer]) -> None:
+            failed = done.cancelled() or done.exception() is not None
+            took_ms = (self._runtime.clock.steady_ns() - begin_ns) / 1_000_000
+            outcome = "failure" if failed else "success"
+            self._runtime.counters.add_created(what, outcome, system, took_ms)
 
-    node.pump.appended()
-    node.durability.wait(end, done)
-    return future
+        future.add_done_callback(count)

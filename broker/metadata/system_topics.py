@@ -1,8 +1,8 @@
-"""Topics that the broker itself writes to: made when they are first needed, on the leader alone.
+"""System topics: the leader creates one when the broker first writes to it.
 
-Promises: such a topic is an ordinary one of Apache's name and size, so that Apache finds it where it
-looks (store format, section 12.3); it is never counted against `maxTopics`, and clients can neither
-send to it nor receive from it (`validation.check_topic`).
+Promises: a system topic has the name and size of Apache's, so that Apache finds it where it expects
+it (docs/formats/store-format.md, section 12.3); it does not count against `maxTopics`; clients can
+neither send to it nor receive from it (`messages/validation.py: check_topic`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,35 @@ from ...proto import v2
 from ...proto.errors import WireError
 from .tables import Topic
 
+if TYPE_CHECKING:
+    from ..leadership import Leadership
+    from .log import MetaLog
+    from .tables import Metadata
+
 PROGRESS_GROUP = "CID_RMQ_SYS_TIMER"
-"""Under its name the timers' progress travels to the followers with the consumer offsets, which a replica
-takes only with the log that they rely on: in the timer topic queue 0 has the offset up to which messages
-were enqueued and queue 1, which does not exist, the time up to which slots were delivered; in the schedule
-topic each level has its queue's offset. Who leads next goes on there (`timercheck` is not replicated)."""
+"""The consumer group under which the timers' progress is replicated with the consumer offsets.
+
+Timer topic: queue 0 holds the queue offset up to which messages were enqueued, queue 1 (which does
+not exist) the time up to which slots were delivered. Schedule topic: each level's queue offset. The
+next leader continues there; the file `timercheck` is not replicated.
+"""
 READ_TIME_QUEUE = 1
 
-if TYPE_CHECKING:
-    from ..node import Node
 
+class SystemTopics:
+    """Creates missing system topics."""
 
-def ensure_system_topic(node: Node, name: str, queues: int = 1) -> None:
-    """Make the topic when it is not there. Raises WireError when the log takes nothing now."""
-    if name not in node.metadata.topics:
-        if not node.leadership.is_leader:
-            # A follower's log is its leader's, byte for byte.
-            raise WireError(v2.HA_NOT_AVAILABLE, "this replica follows: its leader makes topics")
-        node.meta_log.write_topic(Topic(name, queues, queues))
+    def __init__(self, metadata: Metadata, meta_log: MetaLog, leadership: Leadership) -> None:
+        self._metadata = metadata
+        self._meta_log = meta_log
+        self._leadership = leadership
+
+    def ensure(self, name: str, queues: int = 1) -> None:
+        """Create the topic if it does not exist. Raises WireError if the log accepts nothing."""
+        if name not in self._metadata.topics:
+            if not self._leadership.is_leader:
+                # A follower's log is a byte copy of its leader's.
+                raise WireError(
+                    v2.HA_NOT_AVAILABLE, "this replica follows: its leader creates topics"
+                )
+            self._meta_log.write_topic(Topic(name, queues, queues))

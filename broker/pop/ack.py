@@ -25,7 +25,6 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status
-from ..metadata.changes import when_durable
 from .dead_letter import Origin, move
 from .delivery import Claim, Delivery, Key, Outcome
 from .group import PopGroup
@@ -159,7 +158,7 @@ class AckService:
         core.ack(claim, now_ms)
         self._settled(core, handle)
         node.pop.changed(core, handle.key)
-        return answer if node.durability.immediate else when_durable(node, end, answer)
+        return answer if node.durability.immediate else node.changes.when_durable(end, answer)
 
     def _core(
         self,

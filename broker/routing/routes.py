@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ..admin.auto_topics import topic_or_new
 from ..messages.validation import MIXED, check_group, check_topic, require_client_id
 from ..metadata.tables import PERM_DEFAULT, PERM_READ, PERM_WRITE, Topic
 from .advertise import Advertiser, Caller, one_address
@@ -117,7 +116,7 @@ class Routes:
         """Every group with the topic, by name."""
         view = self._node.cluster
         own = view.own()
-        topic = topic_or_new(self._node, topic_name)
+        topic = self._node.auto_topics.topic_or_new(topic_name)
         groups = view.others_with(topic_name)
         if topic is not None or topic_name in own.topics:
             groups = sorted([*groups, own], key=lambda group: group.name)

@@ -24,7 +24,6 @@ from ...proto.errors import WireError
 from ...store.format.errors import StoreError
 from ...store.format.record import Message, pack_host
 from ...store.format.results import AppendResult, PutStatus
-from ..admin.auto_topics import topic_or_new
 from ..messages.validation import check_messages, check_topic, require_client_id
 from .answer import BYTES_FULL, FAILURES, QUEUE_FULL, TOO_OLD, answer_to, failed, failure, refused
 from .checked_path import Sending, SpecialType, prepare_typed, writable_topic
@@ -274,7 +273,7 @@ class Sender:
         max_delay_ms = self._node.config.max_delay_time_mills
         drafts = check_messages(sent, now_ms, self.origin.max_body, max_delay_ms)
         name = sent[0].topic.name
-        topic = writable_topic(topic_or_new(self._node, name), name)
+        topic = writable_topic(self._node.auto_topics.topic_or_new(name), name)
         sending = Sending(ctx, peer, now_ms)
         return prepare_typed(drafts, self._lane(topic), self.origin, self.types, sender=sending)
 

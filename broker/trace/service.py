@@ -17,7 +17,6 @@ from ...store.format.message_id import OffsetId
 from ...store.format.properties import encode_properties, property_value
 from ...store.format.record import Message, unpack_host
 from ...store.format.results import AppendResult, PutStatus
-from ..metadata.system_topics import ensure_system_topic
 from ..pop.handles import decode_handle
 from .records import (
     DELAY,
@@ -90,7 +89,7 @@ class TraceService:
         if not batch.rows:
             return
         try:
-            ensure_system_topic(self._node, TRACE_TOPIC)
+            self._node.system_topics.ensure(TRACE_TOPIC)
             self._node.sender.append_internal([self._message(batch)])
         except WireError as error:
             self.dropped += len(batch.rows)

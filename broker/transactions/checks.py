@@ -22,7 +22,6 @@ from ...proto.errors import WireError
 from ...store.format.record import Record
 from ...store.format.results import PutStatus
 from ..messages.convert import delivery_of, message_item, topic_field
-from ..metadata.system_topics import ensure_system_topic
 from .core import Half, Step
 from .records import PARKED_TOPIC, TransactionId, checked_copy, immune_copy, parked
 
@@ -141,7 +140,7 @@ class CheckRounds:
         """Write the copies, then ask; False: the log takes nothing now, the next round tries again."""
         try:
             if any(step is Step.GIVE_UP for _, step, _ in steps):
-                ensure_system_topic(self._node, PARKED_TOPIC)
+                self._node.system_topics.ensure(PARKED_TOPIC)
             results = self._node.sender.append_internal([self._copy(*step) for step in steps])
         except WireError as error:
             log.info("transaction.checks_wait error=%s", error.message)

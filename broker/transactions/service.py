@@ -25,7 +25,6 @@ from ...store.format.record import Record, decode
 from ...store.format.results import PutStatus
 from ..delay.delayed import delayed_message
 from ..messages.validation import check_topic, require_client_id
-from ..metadata.system_topics import ensure_system_topic
 from ..sending.answer import FAILURES, Special, failure
 from .checks import CheckRounds
 from .core import CheckRules, Half, Outcome, TransactionTable
@@ -154,8 +153,8 @@ class Transactions:
                 v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 "a transactional message has neither a lite topic nor a priority",
             )
-        ensure_system_topic(node, HALF_TOPIC)
-        ensure_system_topic(node, OP_TOPIC)
+        node.system_topics.ensure(HALF_TOPIC)
+        node.system_topics.ensure(OP_TOPIC)
         client = node.clients.seen(ctx, node.clock.steady_ns())
         client.client_type = client.client_type or v2.PRODUCER
         node.clients.sends(client, topic.name)
