@@ -59,33 +59,13 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     stack: AsyncExitStack,
 ) -> Node:
     """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError, HaError."""
-    disk = Disk()
-    if faults is not None:
-        if PowerLossDisk.wanted(store_config.root):
-            disk = PowerLossDisk(store_config.root)
-        disk.fault = faults.disk_fault
-    store = MessageStore(store_config, clock.wall_ms, disk)
-    for line in store.open().lines():
-        log.info("store.report %s", line)
-    stack.callback(store.close)
+    store = _open_store(store_config, clock, faults, stack)
     metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
     cluster = ClusterView(config.broker_name, clock.steady_ns)
     meta_log = MetaLog(metadata, store, clock.wall_ms)
     meta_log.load()
-    replication = Replication(
-        ha,
-        Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
-        store,
-        clock.steady_ns,
-        directory=store_config.root / "ha",
-        segment_size=store_config.mapped_file_size_commit_log,
-        sync_flush=store_config.sync_flush,
-        bind_address=config.bind_address,
-        nameservers=[
-            f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
-        ],
-    )
+    replication = _replication(config, store_config, ha, store, clock)
     policy = _durability_policy(store_config, ha)
     leadership = Leadership(config.broker_id, replication, cluster, policy)
     pump = DispatchPump(runtime.loop, store, replication, leadership, meta_log)
@@ -150,4 +130,39 @@ def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPol
         flush_timeout_ms=store_config.sync_flush_timeout,
         slave_timeout_ms=ha.slave_timeout,
         min_in_sync_replicas=ha.min_in_sync_replicas,
+    )
+
+
+def _open_store(
+    store_config: StoreConfig, clock: Clock, faults: FaultTable | None, stack: AsyncExitStack
+) -> MessageStore:
+    """Open and recover the store; `stack` closes it. Raises StoreError."""
+    disk = Disk()
+    if faults is not None:
+        if PowerLossDisk.wanted(store_config.root):
+            disk = PowerLossDisk(store_config.root)
+        disk.fault = faults.disk_fault
+    store = MessageStore(store_config, clock.wall_ms, disk)
+    for line in store.open().lines():
+        log.info("store.report %s", line)
+    stack.callback(store.close)
+    return store
+
+
+def _replication(
+    config: BrokerConfig, store_config: StoreConfig, ha: HaConfig, store: MessageStore, clock: Clock
+) -> Replication:
+    """Raises HaError."""
+    return Replication(
+        ha,
+        Identity(config.broker_cluster_name, config.broker_name, config.broker_id),
+        store,
+        clock.steady_ns,
+        directory=store_config.root / "ha",
+        segment_size=store_config.mapped_file_size_commit_log,
+        sync_flush=store_config.sync_flush,
+        bind_address=config.bind_address,
+        nameservers=[
+            f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
+        ],
     )
