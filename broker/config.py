@@ -1,8 +1,8 @@
-"""Settings of the broker itself: identity, ports, clients, topics and what routes advertise.
+"""Broker settings: identity, ports, clients, topics and advertised addresses.
 
-Promises: one frozen dataclass is the only place of name, type, default, unit and help; a value that
-cannot work is refused here with a sentence. Keys and defaults are RocketMQ's own where it has them
-(broker semantics, sections 8 and 11; gRPC API, section 4.1).
+One frozen dataclass is the only place of name, type, default, unit and help; an invalid value
+raises ValueError with a sentence. Keys and defaults are RocketMQ's where it has them
+(docs/formats/broker-semantics.md, sections 8 and 11; docs/formats/grpc-api.md, section 4.1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def _setting(default: Any, help_text: str, **more: str) -> Any:
 
 
 def split_addresses(text: str, separators: str = ";,") -> list[tuple[str, int]]:
-    """`host:port` pairs of a list; brackets around IPv6 are taken off. Raises ValueError."""
+    """Parse a list of `host:port` pairs; brackets around IPv6 addresses are removed. Raises
+    ValueError.
+    """
     found = []
     for part in re.split(f"[{separators}]", text):
         item = part.strip()
@@ -29,25 +31,29 @@ def split_addresses(text: str, separators: str = ";,") -> list[tuple[str, int]]:
             continue
         host, colon, port = item.rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
-            raise ValueError(f"'{item}' is not an address: write HOST:PORT.")
+            raise ValueError(f"'{item}' is not an address: use HOST:PORT.")
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """What `broker.conf` says about the broker; the store, HA and door have settings of their own."""
+    """Settings of `broker.conf` for the broker; store, replication and front door have their own
+    classes.
+    """
 
     broker_cluster_name: str = _setting("DefaultCluster", "Cluster that this broker belongs to.")
     broker_name: str = _setting("broker-a", "Name of the replica group; clients see it in routes.")
-    broker_id: int = _setting(0, "0 is the group's first leader, above 0 a replica that follows.")
+    broker_id: int = _setting(
+        0, "Number of the replica in its group: 0 is the first leader, others are followers."
+    )
     broker_ip1: str = _setting(
         "127.0.0.1", "Address that clients and other nodes dial for this broker.", key="brokerIP1"
     )
     bind_address: str = _setting("0.0.0.0", "Address that the servers of this process bind.")
     namesrv_addr: str = _setting("", "Nameservers, HOST:PORT separated by semicolons.")
     grpc_server_port: int = _setting(
-        8081, "Port of the clients' gRPC service; 0: chosen by the OS."
+        8081, "Port of the gRPC service for clients; 0: chosen by the OS."
     )
     metrics_prom_exporter_port: int = _setting(
         5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
@@ -55,98 +61,105 @@ class BrokerConfig:
     auto_create_topic_enable: bool = _setting(
         False,
         "Create a topic (NORMAL, 4 queues) when a client first asks for its route or sends to it. "
-        "Off, as with Apache's proxy, where gRPC clients never create topics.",
+        "Off by default, as in Apache's proxy, where gRPC clients never create topics.",
     )
     auto_create_subscription_group: bool = _setting(
         True, "Create a consumer group when a client first uses it."
     )
     enable_mixed_message_type: bool = _setting(
-        True, "Topics of type MIXED, which take every message type, may be created."
+        True, "Allow topics of type MIXED, which accept every message type."
     )
-    default_topic_queue_nums: int = _setting(8, "Queues of a topic when nobody says a number.")
+    default_topic_queue_nums: int = _setting(
+        8, "Number of queues of a new topic if the request has none."
+    )
     advertise: str = _setting(
         "auto",
-        "What routes name as endpoints: auto, replicas, echo, or HOST:PORT,... said by hand.",
+        "Endpoints in routes: auto, replicas, echo, or a list HOST:PORT,...",
     )
     register_broker_period: int = _setting(
-        1000, "Time between two registrations with each nameserver.", unit="ms"
+        1000, "Interval of registrations with each nameserver.", unit="ms"
     )
-    register_broker_timeout: int = _setting(
-        3000, "How long one registration may take before it counts as failed.", unit="ms"
-    )
+    register_broker_timeout: int = _setting(3000, "Timeout of one registration.", unit="ms")
     channel_expired_timeout: int = _setting(
-        120_000, "A client that was not heard of for this long is gone.", unit="ms"
+        120_000, "A client without a request for this long is removed.", unit="ms"
     )
     max_clients: int = _setting(
-        100_000, "Clients remembered at once; beyond it the one heard of longest ago is forgotten."
+        100_000, "Maximum number of clients; beyond it the least recently active one is removed."
     )
     region_id: str = _setting("DefaultRegion", "Region name stored with every message.")
     send_thread_pool_queue_capacity: int = _setting(
-        10_000, "Sends that may wait for the next append; beyond it TOO_MANY_REQUESTS."
+        10_000, "Maximum number of sends waiting for an append; others get TOO_MANY_REQUESTS."
     )
     broker_fast_failure_enable: bool = _setting(
-        True, "Refuse sends with TOO_MANY_REQUESTS that waited too long or behind a hung write."
+        True,
+        "Refuse sends (TOO_MANY_REQUESTS) that waited too long or wait behind a stalled write.",
     )
     wait_time_mills_in_send_queue: int = _setting(
-        200, "How long a send may wait for the log; then it is refused, as overload.", unit="ms"
+        200,
+        "Maximum time that a send waits for the log before it is refused as overload.",
+        unit="ms",
     )
     message_deduplication_enable: bool = _setting(
         False,
-        "Answer a message whose id was sent to the same topic inside the window as it was answered "
-        "the first time, instead of storing it again.",
+        "Answer a repeated message (same id and topic within the window) with the first answer, "
+        "instead of storing it again.",
     )
     message_deduplication_window_ms: int = _setting(
-        60_000, "How long a sent message's id is remembered.", unit="ms"
+        60_000, "Deduplication window: how long the id of a sent message is stored.", unit="ms"
     )
     message_deduplication_max_messages: int = _setting(
-        100_000, "Message ids remembered at once, about 450 bytes each; the oldest go first."
+        100_000,
+        "Maximum number of stored message ids, about 450 bytes each; the oldest are removed first.",
     )
     reject_transaction_message: bool = _setting(False, "Refuse transactional messages (FORBIDDEN).")
     transaction_time_out: int = _setting(
-        6_000, "Age of a half message before its producer is asked about it.", unit="ms"
+        6_000, "Age of a half message before its first transaction check.", unit="ms"
     )
     transaction_check_interval: int = _setting(
-        30_000, "Time between two rounds of questions about half messages.", unit="ms"
+        30_000, "Interval of transaction check rounds.", unit="ms"
     )
     transaction_check_max: int = _setting(
-        15, "Questions about one half message; then it goes to TRANS_CHECK_MAX_TIME_TOPIC."
+        15, "Checks of one half message before it is moved to TRANS_CHECK_MAX_TIME_TOPIC."
     )
     transaction_op_msg_max_size: int = _setting(
-        4_096, "Bytes of ends that are written at once, however young they are.", unit="bytes"
+        4_096,
+        "Size of a batch of transaction ends that is written without waiting further.",
+        unit="bytes",
     )
     transaction_op_batch_interval: int = _setting(
         3_000,
-        "How long the end of a transaction may wait for others to be written with.",
+        "How long the end of a transaction waits to be written with others.",
         unit="ms",
     )
     transaction_metric_flush_interval: int = _setting(
-        10_000, "Time between two writes of config/transactionMetrics.", unit="ms"
+        10_000, "Interval of writes of config/transactionMetrics.", unit="ms"
     )
     trace_topic_enable: bool = _setting(
         False, "Write a trace of every send, delivery and acknowledgement to RMQ_SYS_TRACE_TOPIC."
     )
     pop_polling_size: int = _setting(
-        100_000, "Long polls that may wait at once; beyond it TOO_MANY_REQUESTS."
+        100_000, "Maximum number of waiting long polls; others get TOO_MANY_REQUESTS."
     )
     pop_inflight_message_threshold: int = _setting(
-        20_000, "Messages in flight of one group in one queue; beyond it no new ones are delivered."
+        20_000,
+        "Maximum messages in flight per group and queue; at the limit no new ones are delivered.",
     )
     pop_ck_stay_buffer_time: int = _setting(
         1_000,
-        "How long a batch of popped messages waits in memory for its acknowledgements; then what is "
-        "in flight of it is written to the revive topic.",
+        "How long a batch of popped messages waits in memory for acknowledgements before its "
+        "unacknowledged messages are written to the revive topic.",
         unit="ms",
     )
     pop_ck_stay_buffer_time_out: int = _setting(
         3_000,
-        "It is written at once when its messages come back within this and popCkStayBufferTime.",
+        "Write the batch at once if its invisible time ends within this plus popCkStayBufferTime.",
         unit="ms",
     )
     pop_ck_max_buffer_size: int = _setting(
-        200_000, "Batches that wait so at once; beyond it the oldest are written early."
+        200_000, "Maximum number of waiting batches; beyond it the oldest are written early."
     )
     revive_queue_num: int = _setting(
-        8, "Queues of the topic in which the state of popped messages is written."
+        8, "Queues of the revive topic, which stores the state of popped messages."
     )
     enable_retry_topic_v2: bool = _setting(
         False,
@@ -154,47 +167,47 @@ class BrokerConfig:
         "%RETRY%group_topic.",
     )
     retrieve_message_from_pop_retry_topic_v1: bool = _setting(
-        True, "Read the retry topics under the first form of the name when the second is in use."
+        True, "Also read retry topics named %RETRY%group_topic when enableRetryTopicV2 is on."
     )
     pop_from_retry_probability: int = _setting(
-        20, "How often a receive looks at the retry topic before the topic itself.", unit="%"
+        20, "Share of receives that read the retry topic before the topic itself.", unit="%"
     )
     pop_from_retry_probability_for_priority: int = _setting(
         0,
-        "The same for topics with priorities, where a retried message may be less urgent.",
+        "The same share for topics with priorities, where a retried message may be less urgent.",
         unit="%",
     )
     priority_order_asc: bool = _setting(
-        True, "Larger numbers are more urgent; without, smaller ones."
+        True, "Larger priorities are more urgent; if off, smaller ones are."
     )
     max_delay_time_mills: int = _setting(
         86_400_000,
-        "A message may ask to be delivered so long after it was sent; 0: as timerMaxDelaySec says.",
+        "Maximum delay of a delayed message; 0: the value of timerMaxDelaySec.",
         unit="ms",
     )
     slave_read_enable: bool = _setting(
         True,
-        "Let in-sync slaves serve reads of old messages, which are further behind the log's end than "
+        "Let in-sync slaves serve reads of old messages, further behind the log end than "
         "accessMessageInMemoryMaxRatio of the memory.",
     )
-    recall_message_enable: bool = _setting(True, "Let producers take delayed messages back.")
+    recall_message_enable: bool = _setting(True, "Let producers recall delayed messages.")
     append_topic_for_timer_delete_key: bool = _setting(
-        False, "Name the topic in the records of recalls, as Apache before 5.5 did."
+        False, "Write the topic into recall records, as Apache before 5.5 did."
     )
     flush_consumer_offset_interval: int = _setting(
-        5_000, "Time between two writes of consumerOffset.json.", unit="ms"
+        5_000, "Interval of writes of consumerOffset.json.", unit="ms"
     )
-    max_topics: int = _setting(100_000, "Topics of this broker; more are refused.")
-    max_groups: int = _setting(100_000, "Consumer groups of this broker; more are refused.")
+    max_topics: int = _setting(100_000, "Maximum number of topics.")
+    max_groups: int = _setting(100_000, "Maximum number of consumer groups.")
     max_lite_subscription_count: int = _setting(
-        100_000, "Lite topics that all clients together may subscribe to; more are refused."
+        100_000, "Maximum number of lite topic subscriptions of all clients together."
     )
     test_hooks: bool = _setting(
         False, "Serve cometmq.v1.Test (clock, faults); for tests only, never in production."
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ValueError for an invalid value."""
         self._check_names()
         self._check_numbers()
         _check_host("brokerIP1", self.broker_ip1)
@@ -211,9 +224,7 @@ class BrokerConfig:
             ("brokerName", self.broker_name),
         ):
             if not _NAME.match(value):
-                raise ValueError(
-                    f"{key}='{value}' is not a name: 1-127 of letters, digits, _ - % |."
-                )
+                raise ValueError(f"{key}='{value}' is invalid: use 1-127 letters, digits, _ - % |.")
 
     def _check_numbers(self) -> None:
         if self.broker_id < 0:
@@ -264,18 +275,18 @@ class BrokerConfig:
                 raise ValueError(f"{key}={value} is not between 0 and 100.")
 
     def namesrv_addresses(self) -> list[tuple[str, int]]:
-        """The nameservers to register with."""
+        """Return the nameservers to register with."""
         return split_addresses(self.namesrv_addr)
 
     def advertise_list(self) -> list[tuple[str, int]]:
-        """The addresses said by hand in `advertise`; empty for the three rules."""
+        """Return the addresses listed in `advertise`; empty for `auto`, `replicas` and `echo`."""
         if self.advertise in ("auto", "replicas", "echo"):
             return []
         return split_addresses(self.advertise)
 
 
 def is_ip(host: str) -> bool:
-    """Whether `host` is an IPv4 or IPv6 address rather than a name."""
+    """Return whether `host` is an IPv4 or IPv6 address rather than a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,7 +1,6 @@
-"""Settings across modules: contradictions, and the list that `config show` prints.
+"""Checks across configuration classes, and the list that `config show` prints.
 
-Promises: a contradiction is refused with a sentence before anything is opened; secrets are never
-listed (design, sections 4 and 5).
+A contradiction raises ValueError before anything is opened; secrets are never listed.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ _HIDDEN = "(hidden)"
 
 
 def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
-    """Raise ValueError with a sentence for settings that cannot both be meant."""
+    """Raise ValueError for contradictory settings."""
     if ha.enable_controller_mode:
         if not broker.namesrv_addr:
             raise ValueError(
-                "enableControllerMode=true needs a controller: set namesrvAddr to the nameservers that "
-                "run with controller=true."
+                "enableControllerMode=true needs a controller: set namesrvAddr to the nameservers "
+                "that run with controller=true."
             )
     else:
         _check_static_role(broker, ha)
@@ -40,7 +39,7 @@ def check_settings(broker: BrokerConfig, ha: HaConfig) -> None:
 
 
 def _check_static_role(broker: BrokerConfig, ha: HaConfig) -> None:
-    """Where nobody elects, brokerId and brokerRole say who leads, and must say the same."""
+    """Check that brokerId and brokerRole agree in a static group."""
     if broker.broker_id == 0 and not ha.is_leader:
         raise ValueError(
             "brokerRole=SLAVE needs a brokerId above 0: id 0 is the master. Set brokerId=1, or "
@@ -59,7 +58,7 @@ def _check_static_role(broker: BrokerConfig, ha: HaConfig) -> None:
 
 
 def key_of(field: Field[Any]) -> str:
-    """The key of a field in `broker.conf`."""
+    """Return the key of a field in `broker.conf`."""
     if "key" in field.metadata:
         return str(field.metadata["key"])
     head, *rest = field.name.split("_")
@@ -69,7 +68,7 @@ def key_of(field: Field[Any]) -> str:
 def entries(
     configurations: Iterable[Any], origins: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """Every key with its value and origin."""
+    """Return every key with its value and origin."""
     found: dict[str, tuple[str, str]] = {}
     for configuration in configurations:
         for field in fields(configuration):

@@ -1,1 +1,1 @@
-"""Messages between the protobuf form and the stored form: validation, conversion, filters, encodings."""
+"""Messages: conversion between the protobuf and the stored form, validation, filters, encodings."""

@@ -1,10 +1,10 @@
-"""Stored record to wire message: everything that a receiving client needs, as ready bytes.
+"""Conversion of a stored record to the wire message, as ready bytes.
 
-Source: gRPC API, sections 10.1-10.3 (who sets what, types, digests) and pitfalls 42-48. Promises: the
-body is inflated when it was stored compressed and can be; the digest is the upper-case MD5 of the
-body as it is sent; user properties are exactly the user's; `delivery_attempt` is at least 1. The bytes
-are those of `ReceiveMessageResponse{message}`, and of `PullMessageResponse{message}`, which has the
-same field number. Written by hand (`wire.py`), because this runs for every message delivered.
+Source: docs/formats/grpc-api.md, sections 10.1-10.3 (fields, types, digests) and pitfalls 42-48. A
+compressed body is decompressed if possible; the digest is the upper-case MD5 of the body as sent;
+user properties are exactly the user's; `delivery_attempt` is at least 1. The bytes are those of
+`ReceiveMessageResponse{message}` and of `PullMessageResponse{message}`, which has the same field
+number. Encoded by hand (`wire.py`), because this runs for every delivered message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_LEVEL = (b"", b"0", b"-1")
 
 @dataclass(slots=True)
 class Receipt:
-    """What a delivery adds to the stored message."""
+    """The fields that a delivery adds to the stored message."""
 
     handle: bytes
     invisible_ms: int
@@ -56,16 +56,16 @@ class Receipt:
 
 
 def topic_field(topic: v2.Resource) -> bytes:
-    """Field 1 of a message: the topic as the client wrote it, its namespace included."""
+    """Encode field 1 of a message: the topic as the client wrote it, with its namespace."""
     return field(b"\x0a", topic.SerializeToString())
 
 
 def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> bytes:
-    """The stream item that carries the message; `topic` is from `topic_field`."""
+    """Encode the stream item of a message; `topic` is the result of `topic_field`."""
     properties = record.decoded or properties_of(record.properties)
     body, encoding = record.body, _IDENTITY_FIELD
     if record.sys_flag & SYS_COMPRESSED:
-        body, encoding = _inflated(record)
+        body, encoding = _decompressed(record)
     system = _system_properties(record, properties, body, encoding, receipt)
     users = b"".join(
         [
@@ -81,7 +81,7 @@ def message_item(topic: bytes, record: Delivery, receipt: Receipt | None) -> byt
 
 
 def delivery_of(record: Record, queue_id: int) -> Delivery:
-    """What a consumer of the queue would get of a record."""
+    """Return a record as a consumer of the queue receives it."""
     return Delivery(
         record.body,
         record.properties,
@@ -99,7 +99,7 @@ def delivery_of(record: Record, queue_id: int) -> Delivery:
 
 
 def decoded_properties(record: Delivery) -> dict[bytes, bytes]:
-    """The record's properties, decoded the first time that somebody asks."""
+    """Return the record's properties, decoded at the first call."""
     found = record.decoded
     if found is None:
         found = record.decoded = properties_of(record.properties)
@@ -107,14 +107,14 @@ def decoded_properties(record: Delivery) -> dict[bytes, bytes]:
 
 
 def properties_of(data: bytes) -> dict[bytes, bytes]:
-    """Name to value, still encoded; an empty value of the user is kept."""
+    """Return names and values, still encoded; an empty value of a user property is kept."""
     pairs = [pair.split(b"\x01", 1) for pair in data.split(b"\x02")]
     if pairs[-1] == [b""]:
         del pairs[-1]
     try:
         return dict(pairs)  # a pair without 0x01 raises
     except ValueError:
-        # Not written by us nor by Apache: read what can be read.
+        # Not written by CometMQ or Apache: decode what is decodable.
         return {name.encode(): value.encode() for name, value in decode_properties(data).items()}
 
 
@@ -170,7 +170,7 @@ def _system_properties(
 
 
 def _append_rare(parts: list[bytes], properties: dict[bytes, bytes]) -> None:
-    """Fields 17 and up: most messages have none of them."""
+    """Append fields 17 and up; most messages have none of them."""
     get = properties.get
     group = get(b"__SHARDINGKEY")
     if group:
@@ -191,7 +191,9 @@ def _append_rare(parts: list[bytes], properties: dict[bytes, bytes]) -> None:
 
 
 def _type_field(properties: dict[bytes, bytes], sys_flag: int) -> bytes:
-    """The message type that the stored properties mean (gRPC API, section 10.2)."""
+    """Encode the message type given by the stored properties (docs/formats/grpc-api.md, section
+    10.2).
+    """
     if (
         properties.get(b"TRAN_MSG") == b"true"
         # A committed message keeps the property and is an ordinary message to its consumers.
@@ -232,7 +234,9 @@ def _invisible_field(invisible_ms: int) -> bytes:
     return field(b"\x7a", timestamp(invisible_ms))
 
 
-def _inflated(record: Delivery) -> tuple[bytes, bytes]:
-    """Body and encoding field of a compressed record; as it is, flagged, if it does not inflate."""
+def _decompressed(record: Delivery) -> tuple[bytes, bytes]:
+    """Return body and encoding field of a compressed record; the stored body, flagged, if
+    decompression fails.
+    """
     body = inflated(record.body)
     return (record.body, _GZIP_FIELD) if body is None else (body, _IDENTITY_FIELD)

@@ -1,10 +1,11 @@
-"""Bodies that were sent compressed, made readable for consumers that could not read them.
+"""Decompression of message bodies for consumers that lack the codec. Pure.
 
-Stored is what was sent; a consumer gets the body inflated, because not every official client knows every
-codec (gRPC API, section 10.1 and pitfalls 42 and 47). The codec is told by the first bytes, whatever the
-flag says: the official C++ client flags zlib data as GZIP, and remoting producers write LZ4 frames and
-Zstandard frames (broker semantics, section 9.2). Promises: what is damaged, cut off or grows beyond the
-limit is not inflated; never more than the limit is held. Pure.
+The store keeps the body as sent; a consumer gets it decompressed, because not every official client
+has every codec (docs/formats/grpc-api.md, section 10.1 and pitfalls 42 and 47). The first bytes
+determine the codec, not the flag: the official C++ client flags zlib data as GZIP, and remoting
+producers write LZ4 frames and Zstandard frames (docs/formats/broker-semantics.md, section 9.2).
+Damaged or truncated data and bodies above the limit are not decompressed; memory use never exceeds
+the limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import lz4.frame
 import zstandard
 
 INFLATED_BYTES_MAX = 64 << 20
-"""A body that inflates to more is passed on as it is stored: memory must not be the sender's to spend."""
+"""Larger bodies are delivered as stored: the sender must not decide the broker's memory use."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -24,7 +25,7 @@ _PART_BYTES = 1 << 20
 
 
 def inflated(body: bytes, limit: int = INFLATED_BYTES_MAX) -> bytes | None:
-    """The body before it was compressed, or None when it cannot be had."""
+    """Return the decompressed body, or None if that fails."""
     magic = body[:4]
     if magic == _ZSTD_MAGIC:
         return _zstandard(body, limit)
@@ -42,7 +43,9 @@ def inflated(body: bytes, limit: int = INFLATED_BYTES_MAX) -> bytes | None:
 
 
 def _zstandard(body: bytes, limit: int) -> bytes | None:
-    """Twice: a reader knows a limit but not a frame that is cut off, a decompressor the reverse."""
+    """Two steps: a reader enforces a limit but misses a truncated frame, a decompressor the
+    reverse.
+    """
     room = limit
     try:
         codec = zstandard.ZstdDecompressor(max_window_size=INFLATED_BYTES_MAX)

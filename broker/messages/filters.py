@@ -1,10 +1,10 @@
-"""Filters: what a filter expression of the wire means, for receiving and for pulling.
+"""Filter expressions of receives and pulls. Pure.
 
-Source: broker semantics, sections 4.1-4.3; gRPC API, section 5.6. Tags: the store compares the hash of a
-tag while it walks a consume queue; the literal tag is compared when the record is read, because two tags
-may share a hash. SQL: every record is read and its properties are looked at; they are decoded once a
-record, whoever asks next. Promises: pure; the same expression gives the same (cached) object, a refused
-one the same error.
+Source: docs/formats/broker-semantics.md, sections 4.1-4.3; docs/formats/grpc-api.md, section 5.6.
+Tags: the store compares tag hashes while it walks a consume queue; the literal tag is compared when
+the record is read, because tags may share a hash. SQL: every record is read and its properties are
+evaluated; they are decoded once per record. The same expression returns the same cached filter or
+error.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ if TYPE_CHECKING:
 
 _EVERYTHING = ("", "*")
 _EXPRESSION_MAX = 8_192
-"""Characters of an expression of tags; one of SQL has a limit of its own."""
+"""Characters of a tag expression; SQL expressions have their own limit."""
 
 
 class Filter(Protocol):
-    """Which messages a consumer wants; None in its place lets everything through."""
+    """The messages that a consumer subscribes to; None instead of a filter matches all."""
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """Hashes of tags by which the store can leave messages out; None: it cannot."""
+        """Tag hashes by which the store can skip messages; None if it cannot."""
         ...
 
     def matches(self, record: Delivery) -> bool:
-        """Whether the message is wanted."""
+        """Return whether the message matches."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A set of tags; a message passes if its one tag is among them."""
+    """A set of tags; a message matches if its tag is among them."""
 
     tags: frozenset[bytes]
-    """UTF-8, as they are stored."""
+    """UTF-8, as stored."""
     codes: frozenset[int]
-    """Their hashes, as consume queues hold them."""
+    """Their hashes, as in consume queues."""
 
     def matches(self, record: Delivery) -> bool:
-        """Whether the message's tag is one of these, literally."""
+        """Return whether the message's tag literally equals one of these."""
         return property_value(record.properties, b"TAGS") in self.tags
 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A condition on the message's properties; it passes if that is TRUE, not FALSE or NULL."""
+    """A condition on the message's properties; a message matches if the result is TRUE."""
 
     text: str
     evaluate: Evaluate
     codes: None = None
 
     def matches(self, record: Delivery) -> bool:
-        """Whether the condition is true."""
+        """Return whether the condition is TRUE."""
         return self.evaluate(decoded_properties(record)) is True
 
 
 def of_tags(tags: Iterable[str]) -> TagFilter:
-    """The filter that lets these tags through."""
+    """Return the filter for a set of tags."""
     names = frozenset(tags)
     return TagFilter(
         frozenset(name.encode() for name in names), frozenset(java_hash(name) for name in names)
@@ -79,7 +79,7 @@ def of_tags(tags: Iterable[str]) -> TagFilter:
 
 
 def parse_filter(expression: v2.FilterExpression) -> Filter | None:
-    """The filter of a request; None lets everything through. Raises WireError."""
+    """Return the filter of a request; None matches everything. Raises WireError."""
     found = _parse(expression.type, expression.expression)
     if isinstance(found, str):
         raise WireError(v2.ILLEGAL_FILTER_EXPRESSION, found)
@@ -88,15 +88,15 @@ def parse_filter(expression: v2.FilterExpression) -> Filter | None:
 
 @lru_cache(maxsize=1024)
 def _parse(kind: int, text: str) -> Filter | str | None:
-    """The filter, or why there is none."""
+    """Return the filter or an error sentence."""
     if kind == v2.SQL:
         try:
             return SqlFilter(text, compile_sql(text))
         except SqlError as error:
-            return f"the SQL expression cannot be used: {error}"
+            return f"invalid SQL expression: {error}"
     if text.strip() in _EVERYTHING:
         return None
     if len(text) > _EXPRESSION_MAX:
-        return f"the tags have more than {_EXPRESSION_MAX} characters"
+        return f"the tag expression is longer than {_EXPRESSION_MAX} characters"
     tags = [tag for tag in (part.strip() for part in text.split("||")) if tag]
-    return of_tags(tags) if tags else f"no tag is left of {text!r}"
+    return of_tags(tags) if tags else f"{text!r} contains no tag"

@@ -1,9 +1,9 @@
-"""The properties of a sent message as the store keeps them: names, values and their order.
+"""Stored properties of a sent message: names, values and order. Pure.
 
-Names: store format, section 2.11, and what the Apache 5 proxy stores for a gRPC send (the golden case
-`grpc`). Order: RocketMQ writes a Java hash map, so that the order is that of the buckets (section 2.4),
-a bucket's entries in the order of insertion: the user's, the proxy's, the broker's. Keeping that order
-makes our records the same bytes that Apache would have written; readers never depend on it. Pure.
+Names: docs/formats/store-format.md, section 2.11, and what the Apache 5 proxy stores for a gRPC
+send (golden case `grpc`). Order: RocketMQ writes a Java hash map, so entries are in bucket order
+(section 2.4) and, within a bucket, in insertion order: the user's, the proxy's, the broker's. With
+the same order the records are byte-identical to Apache's; readers never depend on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .validation import Draft
 
 _MARKED = (v2.TRANSACTION, v2.PRIORITY, v2.LITE)
-"""Types whose messages have properties of their own; a group and a delivery time are common."""
+"""Types whose messages have type-specific properties; message groups and delivery times are
+common.
+"""
 _BUCKETS = 128
 _GROWS_ABOVE = 96
 
@@ -31,7 +33,7 @@ def _spread_hash(name: str) -> int:
 
 
 def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: str) -> bytes:
-    """The encoded properties of a message; `topic` takes the place of the producer group."""
+    """Encode the properties of a message; `topic` replaces the producer group."""
     if draft.user_properties or draft.message_type in _MARKED:
         return encode_properties(sent_properties(draft, topic, region, cluster, born_host))
     before, between = frame(region, cluster, topic)
@@ -50,7 +52,9 @@ def encode_sent(draft: Draft, topic: str, region: str, cluster: str, born_host: 
 
 @lru_cache(maxsize=4096)
 def frame(region: str, cluster: str, topic: str) -> tuple[str, str]:
-    """What stands before and behind the ids of a topic's messages that have no users' properties."""
+    """Return the encoded text before and after the ids of a topic's messages without user
+    properties.
+    """
     return (
         f"MSG_REGION\x01{region}\x02",
         f"\x02CLUSTER\x01{cluster}\x02PGROUP\x01{topic}\x02RECONSUME_TIME\x010\x02",
@@ -60,10 +64,10 @@ def frame(region: str, cluster: str, topic: str) -> tuple[str, str]:
 def encode_plain(
     before: str, names: str, tag: str, trace: str, keys: str, *, born_host: str, born_ms: int
 ) -> bytes:
-    """The common message: the system's properties in bucket order, written out.
+    """Encode the properties of a common message, its system properties written out in bucket order.
 
-    `before` is of `frame`; `names` holds the group, the delivery time, the id and the other half of
-    the frame, encoded already.
+    `before` is from `frame`; `names` holds the encoded message group, delivery time, id and the
+    second part of the frame.
     """
     if tag:
         names = f"{names}TAGS\x01{tag}\x02"
@@ -80,7 +84,7 @@ def encode_plain(
 def system_properties(
     draft: Draft, topic: str, region: str, cluster: str, born_host: str
 ) -> dict[str, str]:
-    """The broker's and the proxy's properties, in the order in which Apache inserts them."""
+    """Return the broker's and the proxy's properties in Apache's insertion order."""
     properties = {"UNIQ_KEY": draft.message_id}
     if draft.tag:
         properties["TAGS"] = draft.tag
@@ -104,8 +108,9 @@ def system_properties(
 
 
 def in_bucket_order(properties: Mapping[str, str], buckets: int = _BUCKETS) -> dict[str, str]:
-    """The same entries in the order of a Java hash map of so many buckets (128 for what Apache decoded,
-    16 for what it made itself), insertion order within one."""
+    """Return the entries in the order of a Java hash map of `buckets` buckets (128 for a map that
+    Apache decoded, 16 for one that it created), in insertion order within a bucket.
+    """
     while len(properties) > buckets * _GROWS_ABOVE // _BUCKETS:
         buckets *= 2
     mask = buckets - 1
@@ -117,14 +122,16 @@ def in_bucket_order(properties: Mapping[str, str], buckets: int = _BUCKETS) -> d
 def sent_properties(
     draft: Draft, topic: str, region: str, cluster: str, born_host: str
 ) -> dict[str, str]:
-    """The user's and the system's properties of a message, in the order in which they are stored."""
+    """Return the user's and the system's properties of a message in stored order."""
     everything = dict(draft.user_properties or {})
     everything.update(system_properties(draft, topic, region, cluster, born_host))
     return in_bucket_order(everything)
 
 
 def _type_properties(draft: Draft) -> dict[str, str]:
-    """What only one message type has; of another type's message it is left out, as in the reference."""
+    """Return the type-specific properties; those of other types are dropped, as in the
+    reference.
+    """
     if draft.message_type == v2.TRANSACTION:
         properties = {"TRAN_MSG": "true"}
         if draft.recovery_s is not None:

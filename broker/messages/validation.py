@@ -1,9 +1,8 @@
-"""What a client may send: every check with its code, in the order in which the first failure wins.
+"""Validation of client requests: every check with its code, in the order of the protocol. Pure.
 
-Source: gRPC API, sections 4.1-4.4 (names, message properties), 5.6, 5.8 (filters, durations), 7.2
-(polling time) and 10.2 (message types). Promises: pure functions; a bad request raises `WireError`
-and nothing was done. The common message does not come here: `sending/plain.py` sees at a glance that it
-would pass.
+Source: docs/formats/grpc-api.md, sections 4.1-4.4 (names, message properties), 5.6, 5.8 (filters,
+durations), 7.2 (polling time) and 10.2 (message types). The first failed check raises `WireError`;
+there are no side effects. `sending/fast_path.py` accepts common messages without these checks.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 MIXED = -1
-"""Type of a topic that takes every message type."""
+"""Type of a topic that accepts every message type."""
 
 SYSTEM_TOPICS = _names(
     """
@@ -56,7 +55,7 @@ SYSTEM_GROUPS = _names(
 )
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
-# Read for every message: a global name costs half of a module's attribute.
+# Read for every message: a global name is twice as fast as a module attribute.
 _NORMAL, _TRANSACTION, _GZIP = v2.NORMAL, v2.TRANSACTION, v2.GZIP
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -66,18 +65,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(slots=True)
 class Draft:
-    """One message that passed the checks, its fields read once."""
+    """A message that passed the checks, with its fields read once."""
 
     message_id: str
     body: bytes
     tag: str
     keys: str
-    """Joined by one space, as they are stored."""
+    """Joined by one space, as stored."""
     message_group: str
     trace_context: str
     user_properties: Mapping[str, str] | None
     message_type: int
-    """Derived from the properties, never from what the client declared (TRANSACTION excepted)."""
+    """Derived from the properties, not from the client's declared type (except TRANSACTION)."""
     delivery_ms: int | None
     born_ms: int
     born_host: str
@@ -85,11 +84,11 @@ class Draft:
     lite_topic: str = ""
     priority: int | None = None
     recovery_s: int | None = None
-    """After so many seconds the broker may ask what became of a transaction; None: it decides."""
+    """Seconds before the first transaction check; None: the broker's setting."""
 
 
 def require_client_id(ctx: RequestContext) -> None:
-    """Every RPC needs to know who asks."""
+    """Raise unless the request has a client id; every RPC needs one."""
     if not ctx.client_id or ctx.client_id.isspace():
         raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
 
@@ -137,7 +136,7 @@ def _group_problem(name: str) -> str:
 def check_messages(
     messages: Sequence[v2.Message], now_ms: int, max_body: int, max_delay_ms: int = MAX_DELAY_MS
 ) -> list[Draft]:
-    """The messages of one SendMessage, checked in the protocol's order; raises on the first fault."""
+    """Check the messages of one SendMessage in the protocol's order; raise on the first fault."""
     if not messages:
         raise WireError(v2.MESSAGE_CORRUPTED, "no message to send")
     topic = messages[0].topic.name
@@ -147,7 +146,7 @@ def check_messages(
     for message in messages:
         if message.topic.name != topic:
             raise WireError(
-                v2.MESSAGE_CORRUPTED, "the messages of one request are of several topics"
+                v2.MESSAGE_CORRUPTED, "the messages of one request have different topics"
             )
     return [check_message(message, now_ms, max_body, max_delay_ms) for message in messages]
 
@@ -155,7 +154,7 @@ def check_messages(
 def check_message(
     message: v2.Message, now_ms: int, max_body: int, max_delay_ms: int = MAX_DELAY_MS
 ) -> Draft:
-    """Check one message and read its fields (each once: a read costs more than most checks)."""
+    """Check one message and read its fields once (a protobuf read costs more than most checks)."""
     system = message.system_properties
     body = message.body
     message_id = system.message_id
@@ -174,7 +173,7 @@ def check_message(
         if 0 < max_delay_ms < delivery_ms - now_ms:
             raise WireError(
                 v2.ILLEGAL_DELIVERY_TIME,
-                f"the delivery time is over {max_delay_ms} ms ahead (maxDelayTimeMills)",
+                f"the delivery time is more than {max_delay_ms} ms ahead (maxDelayTimeMills)",
             )
     priority = system.HasField("priority")
     if priority and system.priority < 0:
@@ -182,7 +181,7 @@ def check_message(
     lite_topic = system.lite_topic
     if group or lite_topic:
         _check_group_and_lite_topic(group, lite_topic)
-    # The derived type; precedence as in gRPC API, section 10.2.
+    # The derived type; precedence as in docs/formats/grpc-api.md, section 10.2.
     message_type: int = _NORMAL
     if transaction:
         message_type = _TRANSACTION
@@ -215,13 +214,13 @@ def check_message(
 
 
 def _recovery_s(system: v2.SystemProperties) -> int | None:
-    """Whole seconds, as they are stored; rounded up, because nobody is asked before the time."""
+    """Return whole seconds, as stored; rounded up, because a check must not come too early."""
     duration = system.orphaned_transaction_recovery_duration
     return duration.seconds + (duration.nanos > 0) or None
 
 
 def check_message_type(drafts: list[Draft], topic_type: int) -> None:
-    """Raise MESSAGE_PROPERTY_CONFLICT_WITH_TYPE unless the topic takes every message."""
+    """Raise MESSAGE_PROPERTY_CONFLICT_WITH_TYPE unless the topic accepts every message."""
     if topic_type == MIXED:
         return
     for draft in drafts:
@@ -245,7 +244,7 @@ def _millis(time: v2.Timestamp | v2.Duration) -> int:
 def _check_in_order(
     message: v2.Message, system: v2.SystemProperties, body: bytes, max_body: int
 ) -> None:
-    """Checks 3 to 10 of gRPC API, section 4.3, in their order."""
+    """Run checks 3 to 10 of docs/formats/grpc-api.md, section 4.3, in order."""
     if not body:
         raise WireError(v2.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > max_body:
@@ -284,7 +283,7 @@ def _check_in_order(
 
 
 def _check_user_properties(properties: Mapping[str, str]) -> int:
-    """Check the user's properties; returns their size in bytes."""
+    """Check the user's properties; return their size in bytes."""
     if len(properties) > MAX_USER_PROPERTIES:
         raise WireError(
             v2.MESSAGE_PROPERTIES_TOO_LARGE, f"there are over {MAX_USER_PROPERTIES} properties"
@@ -322,13 +321,13 @@ def _check_group_and_lite_topic(group: str, lite_topic: str) -> None:
 
 
 def lite_topic_problem(name: str) -> str:
-    """Why the name cannot be a lite topic's; "" if it can."""
+    """Return why the name is not a valid lite topic; "" if it is."""
     if len(name) <= MAX_LITE_TOPIC_BYTES and _LITE_NAME.fullmatch(name):
         return ""
     return f"a lite topic is 1 to {MAX_LITE_TOPIC_BYTES} letters, digits, _ and -"
 
 
-# Receiving (gRPC API, sections 5.6, 5.8 and 7.2).
+# Receiving (docs/formats/grpc-api.md, sections 5.6, 5.8 and 7.2).
 
 MAX_BATCH = 32
 MIN_POLLING_MS = 5_000
@@ -339,10 +338,11 @@ DEFAULT_REQUEST_TIMEOUT_MS = 3_000
 
 
 def polling_ms(asked_ms: int | None, remaining_ms: int | None, request_timeout_ms: int = 0) -> int:
-    """How long a poll is held: what was asked for, 5 to 20 s, and over before the deadline is.
+    """Return how long a poll is held: the requested time within 5 to 20 s, ending before the
+    deadline.
 
-    A deadline that is too short for 5 s gets a shorter poll rather than an error: no client depends
-    on ILLEGAL_POLLING_TIME, and the official Python client asks for as little as 3 s.
+    A deadline too short for 5 s gets a shorter poll, not an error: no client depends on
+    ILLEGAL_POLLING_TIME, and the official Python client requests as little as 3 s.
     """
     if asked_ms is None:
         if remaining_ms is None:
@@ -351,20 +351,21 @@ def polling_ms(asked_ms: int | None, remaining_ms: int | None, request_timeout_m
     held = min(max(asked_ms, MIN_POLLING_MS), MAX_POLLING_MS)
     if remaining_ms is None:
         return held
-    # The empty answer must arrive before the deadline: a tenth of the time, 100 to 500 ms, is for it.
+    # The empty response must arrive before the deadline: a tenth of the time, 100 to 500 ms, is
+    # reserved.
     margin = min(500, max(100, remaining_ms // 10))
     return max(0, min(held, remaining_ms - margin))
 
 
 def duration_ms(duration: v2.Duration) -> int:
-    """Milliseconds of a protobuf duration."""
+    """Return a protobuf duration in milliseconds."""
     return duration.seconds * 1000 + duration.nanos // 1_000_000
 
 
 def check_invisible(invisible_ms: int, low_ms: int) -> None:
-    """Raise ILLEGAL_INVISIBLE_TIME unless low..12 h."""
+    """Raise ILLEGAL_INVISIBLE_TIME unless the time is between `low_ms` and 12 h."""
     if not low_ms <= invisible_ms <= MAX_INVISIBLE_MS:
         raise WireError(
             v2.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible time is {invisible_ms} ms: {low_ms} to {MAX_INVISIBLE_MS} are possible",
+            f"the invisible time {invisible_ms} ms is outside {low_ms} to {MAX_INVISIBLE_MS} ms",
         )

@@ -1,8 +1,8 @@
-"""The protobuf wire format, as far as hot answers are written by hand.
+"""Protobuf wire format: hand-written encoders for the most frequent responses.
 
-SendMessage, ReceiveMessage and AckMessage answer with ready bytes: joining prepared pieces costs a
-fraction of filling message objects. Everything here is plain protobuf (varints, length-delimited
-fields); tests parse every hand-written answer with the generated classes and compare.
+SendMessage, ReceiveMessage and AckMessage respond with ready bytes: joining prepared pieces is
+several times cheaper than filling message objects. Plain protobuf (varints, length-delimited
+fields); tests parse every hand-written response with the generated classes and compare.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def _varint_slow(number: int) -> bytes:
 
 
 SMALL = tuple(_varint_slow(n) for n in range(_TABLE_SIZE))
-"""Varints of 0..16383: lengths and small numbers are nearly always here."""
+"""Varints of 0..16383: nearly all lengths and small numbers."""
 
 
 _LOW = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(_TABLE_SIZE))
-"""The first two bytes of the varint of a number that has more; by its low 14 bits."""
+"""The first two bytes of a longer varint, by its low 14 bits."""
 
 
 def varint(number: int) -> bytes:
-    """The varint of a number that is not negative."""
+    """Encode a non-negative number as a varint."""
     if number < _TABLE_SIZE:
         return SMALL[number]
     if number < _TABLE_SIZE * _TABLE_SIZE:
@@ -41,14 +41,16 @@ def varint(number: int) -> bytes:
 
 
 def field(tag: bytes, data: bytes) -> bytes:
-    """A length-delimited field; `tag` is its key byte (or bytes)."""
+    """Encode a length-delimited field; `tag` is its key byte (or bytes)."""
     size = len(data)
     return tag + (SMALL[size] if size < _TABLE_SIZE else _varint_slow(size)) + data
 
 
 @lru_cache(maxsize=4096)
 def timestamp(time_ms: int) -> bytes:
-    """The content of a google.protobuf.Timestamp (or Duration) of milliseconds, not negative."""
+    """Encode the content of a google.protobuf.Timestamp (or Duration) of non-negative
+    milliseconds.
+    """
     seconds, ms = divmod(time_ms, 1000)
     out = b"\x08" + varint(seconds) if seconds else b""
     return out + b"\x10" + _varint_slow(ms * 1_000_000) if ms else out
@@ -56,7 +58,7 @@ def timestamp(time_ms: int) -> bytes:
 
 @lru_cache(maxsize=256)
 def status(code: int, message: str) -> bytes:
-    """The content of a Status."""
+    """Encode the content of a Status."""
     return v2.Status(code=v2.Code.ValueType(code), message=message).SerializeToString()
 
 
@@ -64,13 +66,13 @@ STATUS_OK = status(v2.OK, "OK")
 
 _RECEIPT_HEAD = field(b"\x0a", STATUS_OK) + b"\x12"
 _RECEIPT_BYTES = len(_RECEIPT_HEAD) + 2
-"""Of a receipt without its two names and its number: the head and two keys."""
+"""The size of a receipt without its two names and its number: the head and two keys."""
 
 
 def receipt(message_id: bytes, queue_offset: int) -> tuple[bytes, ...]:
-    """The field of a SendMessage's answer for a message that was stored, in pieces."""
+    """Encode the receipt of a stored message in a SendMessage response, in pieces."""
     named = varint(len(message_id)) + message_id
     number = varint(queue_offset)
-    # Ordinary receipts carry the message id as transaction id too, as the reference's do.
+    # Ordinary receipts carry the message id as transaction id too, as in the reference.
     size = varint(_RECEIPT_BYTES + 2 * len(named) + len(number))
     return b"\x12", size, _RECEIPT_HEAD, named, b"\x1a", named, b"\x20", number

@@ -1,9 +1,9 @@
-"""Topics and groups as the bodies of log records, and the splitting of a snapshot into parts.
+"""Codec for topics and groups as log record bodies, and splitting of a snapshot into parts. Pure.
 
-Pure. Promises: what is decoded equals what was encoded; a snapshot's parts are each at most
-`part_bytes` and belong to one version; a snapshot counts only when all of its parts stand together
-(design, section 8.3; HA, rule R11). Fields of Apache's JSON files that only Apache interprets do not
-travel in records: they stay in the files of the directory that they came with.
+Decoding returns what was encoded. Each part of a snapshot has at most `part_bytes` and belongs to
+one version; a snapshot is complete only when all its parts follow each other (docs/formats/ha.md,
+rule R11). Fields of Apache's JSON files that only Apache interprets are not in the records: they
+stay in the files of their directory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from ...proto import v1, v2
 from .tables import Group, Topic, type_attribute
 
-# A record body of this size is far below every limit of the log, and a snapshot of ten thousand
-# topics needs about six of them.
+# Far below every size limit of the log; a snapshot of 10,000 topics needs about six parts.
 PART_BYTES = 256 * 1024
 
 
 def topic_message(topic: Topic) -> v1.TopicConfig:
-    """The record form of a topic."""
+    """Encode a topic."""
     return v1.TopicConfig(
         name=topic.name,
         read_queues=topic.read_queues,
@@ -33,7 +32,7 @@ def topic_message(topic: Topic) -> v1.TopicConfig:
 
 
 def topic_of(message: v1.TopicConfig) -> Topic:
-    """The topic of a record."""
+    """Decode a topic."""
     return Topic(
         message.name,
         message.read_queues,
@@ -46,12 +45,12 @@ def topic_of(message: v1.TopicConfig) -> Topic:
 
 
 def _attributes(message_type: int) -> dict[str, str]:
-    # A topic of Apache's without attributes is a NORMAL one, and stays without.
+    # A topic of Apache's without attributes is a NORMAL topic and keeps no attributes.
     return {} if message_type == v2.NORMAL else type_attribute(message_type)
 
 
 def group_message(group: Group) -> v1.GroupConfig:
-    """The record form of a group."""
+    """Encode a group."""
     return v1.GroupConfig(
         name=group.name,
         orderly=group.orderly,
@@ -65,7 +64,7 @@ def group_message(group: Group) -> v1.GroupConfig:
 
 
 def group_of(message: v1.GroupConfig) -> Group:
-    """The group of a record."""
+    """Decode a group."""
     extra: dict[str, object] = {}
     if not message.consume_from_min:
         extra["consumeFromMinEnable"] = False
@@ -97,7 +96,9 @@ def _retry_message(group: Group) -> v1.GroupRetry:
 
 
 def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
-    """The field `groupRetryPolicy` of Apache's bean; empty: the broker's own table."""
+    """Return the field `groupRetryPolicy` of Apache's bean; empty for the broker's default
+    delays.
+    """
     if retry.delays_ms:
         return {"customizedRetryPolicy": {"next": list(retry.delays_ms)}, "type": "CUSTOMIZED"}
     if retry.initial_ms:
@@ -113,7 +114,7 @@ def retry_policy(retry: v1.GroupRetry) -> dict[str, object]:
 def snapshot_parts(
     version: int, topics: Iterable[Topic], groups: Iterable[Group], part_bytes: int = PART_BYTES
 ) -> list[v1.MetaSnapshot]:
-    """Everything at a version, in as many parts as it needs; at least one."""
+    """Return all topics and groups of a version in one or more parts."""
     parts = [v1.MetaSnapshot(version=version)]
     size = 0
     for item in _messages(topics, groups):
@@ -141,12 +142,12 @@ def _messages(
 
 @dataclass(slots=True)
 class Assembly:
-    """Collects the parts of a snapshot; a part out of turn drops what was there."""
+    """Collects the parts of a snapshot; a part out of order discards the parts before it."""
 
     parts: list[v1.MetaSnapshot] = field(default_factory=list)
 
     def add(self, part: v1.MetaSnapshot) -> list[v1.MetaSnapshot] | None:
-        """All parts, once the last one has come."""
+        """Add a part; return all parts after the last one."""
         if part.part_index == 0:
             self.parts = []
         elif not self._continues(part):

@@ -1,10 +1,12 @@
-"""`config/topics.json` and `config/subscriptionGroup.json`: what Apache and its tools read.
+"""`config/topics.json` and `config/subscriptionGroup.json`: the metadata files of Apache and its
+tools.
 
-Promises: written soon after every change and at the stop, in Apache's own form; what only Apache
-interprets survives: fields of a topic or group, and of the files themselves (store format, sections 12.1-12.3). Derived from the log: losing the files
-costs nothing but those extra fields. What they alone know (a directory that Apache wrote) is imported.
-A file that this broker wrote says up to which change of the log; what stands in it and not in a log that
-goes further was deleted since, and stays away.
+Both are written shortly after every change and at the stop, in Apache's format. Fields that only
+Apache interprets are kept, in topics, groups and the files themselves
+(docs/formats/store-format.md, sections 12.1-12.3). Derived from the log: losing the files loses
+only those extra fields. Entries of a directory that Apache wrote are imported. A file written by
+this broker holds the number of its newest change in the log; an entry that is in such a file but
+not in a log with later changes was deleted and is not imported.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ GROUPS_FILE = "subscriptionGroup.json"
 TOPICS_TABLE = "topicConfigTable"
 GROUPS_TABLE = "subscriptionGroupTable"
 _WRITTEN_AT = "cometmqVersion"
-"""Number of the newest change in the file. Apache passes over it, and drops it when it writes the file."""
-# A file of 10,000 topics takes about 50 ms to make, on the loop: not more often than this.
+"""Key for the number of the newest change in the file. Apache ignores it and drops it on
+writing.
+"""
+# Rendering a file of 10,000 topics takes about 50 ms on the event loop: rendered at most this
+# often.
 _SAVE_DELAY_S = 1.0
 
 
 class DataVersion:
-    """The version that Apache's files carry: it grows with every write of the file."""
+    """The version in Apache's files; it increases with every write of the file."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms
@@ -44,12 +49,12 @@ class DataVersion:
         self.state_version = 0
 
     def load(self, bean: dict[str, Any]) -> None:
-        """Go on from what a file says."""
+        """Continue from the version in a file."""
         self.counter = int(bean.get("counter", 0))
         self.state_version = int(bean.get("stateVersion", 0))
 
     def next(self) -> dict[str, int]:
-        """The version of the file that is written now."""
+        """Return the version for the file being written."""
         self.counter += 1
         return {
             "counter": self.counter,
@@ -69,17 +74,18 @@ class MetaFiles:
         self._groups_version = DataVersion(wall_ms)
         self._meta_version: Callable[[], int] = int
         self._unknown: tuple[list[Topic], list[Group]] = ([], [])
-        """What Apache's files say, until somebody leads."""
+        """Entries of Apache's files that are not in the log yet; kept until this replica leads."""
         self._topics_rest: dict[Any, Any] = {}
         self._groups_rest: dict[Any, Any] = {}
         self._topics = json_file.Saver(self._topics_path, self._render_topics, _SAVE_DELAY_S)
         self._groups = json_file.Saver(self._groups_path, self._render_groups, _SAVE_DELAY_S)
 
     def import_into(self, meta_log: MetaLog, write: bool, *, elected: bool = False) -> None:
-        """Give `meta_log` what the files hold. Raises ConfigFileError.
+        """Import the entries of the files into `meta_log`. Raises ConfigFileError.
 
-        Where leaders are `elected`, only files that Apache wrote are news: what our own file has beyond
-        the log is of a tail that was cut, or of another epoch. It is written by `write_unknown`.
+        With `elected` leaders only files that Apache wrote are imported: entries that this broker's
+        own file has beyond the log belong to a truncated tail or to another epoch. `write_unknown`
+        writes the imported entries to the log.
         """
         topics = json_file.load(self._topics_path, _topics_of) or {}
         groups = json_file.load(self._groups_path, _groups_of) or {}
@@ -108,27 +114,27 @@ class MetaFiles:
         )
 
     def write_unknown(self, meta_log: MetaLog) -> None:
-        """This replica leads: what Apache's files say and the log does not is in the log from now on."""
+        """Write the entries of Apache's files that the log does not have. Call it on the leader."""
         topics, groups = self._unknown
         if topics or groups:
             self._unknown = ([], [])
             meta_log.merge(topics, groups, write=True)
 
     def changed(self) -> None:
-        """The tables changed: both files are written soon, but never over what nobody has read yet."""
+        """Schedule a write of both files; files that were not imported yet are not overwritten."""
         if any(self._unknown):
             return
         self._topics.changed()
         self._groups.changed()
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending changes."""
         await self._topics.close()
         await self._groups.close()
 
     def _render_topics(self) -> str:
         table = {name: topic_to_json(topic) for name, topic in self._metadata.topics.items()}
-        # Apache then sees the records of our own topic as those of an ordinary system topic.
+        # Apache treats the records of CometMQ's metadata topic as those of a system topic.
         table[META_TOPIC] = topic_to_json(Topic(META_TOPIC, 1, 1))
         content = {
             **self._topics_rest,
@@ -162,13 +168,16 @@ def _groups_of(content: dict[Any, Any]) -> list[Group]:
 
 
 def _is_news(content: dict[Any, Any], version: int) -> bool:
-    """Whether a file may know what a log at `version` does not: Apache wrote it, or the log lost its
-    end."""
+    """Return whether a file may have entries that a log at `version` lacks: Apache wrote it, or the
+    log lost its end.
+    """
     written_at = content.get(_WRITTEN_AT)
     return not isinstance(written_at, int) or written_at > version
 
 
 def _rest_of(content: dict[Any, Any], table: str) -> dict[Any, Any]:
-    """Fields of the file that are not ours: written back as they were."""
+    """Return the fields of the file that CometMQ does not interpret; they are written back
+    unchanged.
+    """
     ours = (table, "dataVersion", _WRITTEN_AT)
     return {name: value for name, value in content.items() if name not in ours}

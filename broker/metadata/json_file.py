@@ -1,8 +1,8 @@
-"""Saving a configuration file off the loop: changes are gathered, the text is made on the loop.
+"""Saver: writes a configuration file in a thread; the text is rendered on the event loop.
 
-Promises: after the last change the file is written soon, and at `close`; never two writes at once. A
-write that fails (no room) is tried again until it works. The dialect and the `.bak` protocol stand in `store/format/json_file.py`; what is needed of them
-here comes from there.
+The file is written shortly after the last change and at `close`, never by two writers at once. A
+failed write (full disk) is retried until it succeeds. `store/format/json_file.py` defines the
+dialect and the `.bak` protocol.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ __all__ = ["ConfigFileError", "Saver", "dumps", "load", "loads", "ordered", "per
 
 log = logging.getLogger(__name__)
 
-# Changes within this time are written once: a burst of new groups is one file, not a thousand.
+# Changes within this time are written together: a burst of new groups is one write.
 _SAVE_DELAY_S = 0.1
-# After a failure (a full disk, most of the time) it is tried again, with or without a change.
+# After a failure (usually a full disk) the write is retried, with or without a new change.
 _RETRY_DELAY_S = 5.0
 
 
 class Saver:
-    """Writes one file off the loop after changes, never two writes at once.
+    """Writes one file in a thread after changes, one write at a time.
 
-    The text is made on the loop, so that it is of one moment; only the disk is waited for elsewhere.
+    The text is rendered on the event loop, which makes it consistent; only the disk write is in a
+    thread.
     """
 
     def __init__(
         self, path: Path, render: Callable[[], str], delay_s: float = _SAVE_DELAY_S
     ) -> None:
         self.ready: Callable[[], Awaitable[bool]] | None = None
-        """Awaited between making the text and writing it: whether what the text relies on is on the
-        disk. If it is not, the text is dropped, and made again later."""
+        """Awaited between rendering and writing; returns whether the data on which the text relies
+        is on disk. If not, the text is discarded and rendered again later.
+        """
         self.written: Callable[[], None] | None = None
-        """Told that the text which was made last is on the disk."""
+        """Called when the text rendered last is on disk."""
         self._path = path
         self._render = render
         self._delay_s = delay_s
         self._dirty = False
-        self._trouble = ""  # why the last write failed
+        self._trouble = ""  # the error of the last failed write
         self._task: asyncio.Task[None] | None = None
 
     def changed(self) -> None:
-        """Something that the file holds has changed; it is written soon."""
+        """Schedule a write after a change."""
         self._dirty = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Wait for a write that is under way, then write what is left."""
+        """Wait for a write in progress, then write pending changes."""
         task = self._task
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
-            # A task that was cancelled before its first step has cleaned up nothing.
+            # A task cancelled before its first step has not run its cleanup.
             self._task = None
         if self._dirty:
             self._dirty = False
@@ -68,7 +70,7 @@ class Saver:
             try:
                 persist(self._path, text)
             except OSError as error:
-                # What stands in the file of before is older, not wrong; stopping goes on.
+                # The previous file is older, not wrong: stopping continues.
                 log.warning("config_file.not_written path=%s error=%s", self._path, error)
                 return
             if self.written is not None:
@@ -86,7 +88,7 @@ class Saver:
             self._task = None
 
     async def _write(self, text: str) -> bool:
-        """Returns whether it was written; else it is still to be done."""
+        """Write the text; return whether it was written."""
         if self.ready is not None:
             try:
                 ready = await self.ready()
@@ -100,14 +102,14 @@ class Saver:
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            # The thread cannot be stopped half way: two writers must not meet on the file.
+            # The thread cannot be interrupted: two writers must not write the file at once.
             await asyncio.wait((writing,))
             if writing.exception() is not None:
-                self._dirty = True  # `close` tries once more
+                self._dirty = True  # `close` retries once
             raise
         except OSError as error:
             self._dirty = True
-            if str(error) != self._trouble:  # it comes back with every try
+            if str(error) != self._trouble:  # every retry repeats the error
                 log.warning("config_file.write_failed path=%s error=%s", self._path, error)
             self._trouble = str(error)
             return False

@@ -1,10 +1,10 @@
 """Topics and consumer groups: the tables that every service reads, and their JSON form.
 
-Promises: a look-up is one dictionary access; fields of Apache's files that we do not interpret are
-kept and written back. The truth is the log (`log.py`); `config/topics.json` and
-`config/subscriptionGroup.json` are written after it for tools and for Apache itself (broker
-semantics, sections 8.1, 8.3 and 8.5; store format, section 12.3). Losing the tables costs a read of
-the log at the next start.
+A look-up is one dictionary access. Fields of Apache's files that CometMQ does not interpret are
+kept and written back. The log is primary (`log.py`); `config/topics.json` and
+`config/subscriptionGroup.json` are written after it, for tools and for Apache
+(docs/formats/broker-semantics.md, sections 8.1, 8.3 and 8.5; docs/formats/store-format.md, section
+12.3). Losing the tables costs a read of the log at the next start.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _TYPE_ATTRIBUTE = "message.type"
 
 _RETRY_TOPIC_PREFIX = "%RETRY%"
 _MAX_ATTEMPTS = 17
-# Fields of a group's `extra` that the records of the log carry: there absent means default.
+# Fields of a group's `extra` that log records carry; absent means default.
 _RECORDED_EXTRA = frozenset({"consumeFromMinEnable", "groupRetryPolicy"})
-# Delays between the attempts of a group that does not say otherwise: 1 s 5 s 10 s 30 s 1-10 m 20 m
-# 30 m 1 h 2 h (gRPC API, section 7.6).
+# Default delays between the attempts of a group: 1 s 5 s 10 s 30 s 1-10 m 20 m 30 m 1 h 2 h
+# (docs/formats/grpc-api.md, section 7.6).
 DEFAULT_BACKOFF_MS: tuple[int, ...] = (
     *(1_000, 5_000, 10_000, 30_000),
     *(minute * 60_000 for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
@@ -53,31 +53,32 @@ DEFAULT_BACKOFF_MS: tuple[int, ...] = (
 
 
 def is_system_topic(name: str) -> bool:
-    """Topics that belong to the broker."""
+    """Return whether a topic belongs to the broker."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_internal_topic(name: str) -> bool:
-    """Topics that the broker makes when it needs them: never counted, listed only when asked for.
+    """Return whether the broker creates the topic on demand. Such topics are not counted against
+    the limit and are listed only on request.
 
-    Dead-letter topics are not among them, because people read those.
+    Dead-letter topics are not among them, because operators read them.
     """
     return is_system_topic(name) or name.startswith(_RETRY_TOPIC_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """Groups that belong to the broker."""
+    """Return whether a group belongs to the broker."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def type_name(message_type: int) -> str:
-    """The name of a topic's message type, as in the attribute `message.type`."""
+    """Return the name of a message type, as in the attribute `message.type`."""
     return _NAME_OF_TYPE.get(message_type, "NORMAL")
 
 
 @dataclass(slots=True)
 class Topic:
-    """One topic; `extra` holds fields of topics.json that are only kept."""
+    """A topic; `extra` holds fields of topics.json that are kept but not interpreted."""
 
     name: str
     read_queues: int
@@ -87,7 +88,9 @@ class Topic:
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     first_offsets: dict[int, int] = field(default_factory=dict)
-    """By queue: what lies below belongs to a topic of the same name that was deleted."""
+    """By queue: the first offset of this topic; lower offsets belong to a deleted topic of the same
+    name.
+    """
 
     @property
     def readable(self) -> bool:
@@ -100,13 +103,13 @@ class Topic:
         return bool(self.perm & PERM_WRITE) and self.write_queues > 0
 
     def inherit(self, known: Topic) -> None:
-        """Keep what the records of the log do not carry of the topic as it was before."""
+        """Keep the fields of the former version that log records do not carry."""
         self.extra = {**known.extra, **self.extra}
 
 
 @dataclass(slots=True)
 class Group:
-    """One consumer group; `max_attempts` is RocketMQ's `retryMaxTimes` and the first delivery."""
+    """A consumer group; `max_attempts` is RocketMQ's `retryMaxTimes` plus the first delivery."""
 
     name: str
     orderly: bool = False
@@ -117,7 +120,7 @@ class Group:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def backoff_ms(self) -> tuple[int, ...]:
-        """Delay before each further attempt; the last one repeats."""
+        """The delay before each further attempt; the last value repeats."""
         policy = self.extra.get("groupRetryPolicy", {})
         if policy.get("type") == "EXPONENTIAL":
             return _exponential(policy.get("exponentialRetryPolicy") or {})
@@ -125,7 +128,7 @@ class Group:
         return tuple(int(ms) for ms in custom) if custom else DEFAULT_BACKOFF_MS
 
     def inherit(self, known: Group) -> None:
-        """Keep what the records of the log do not carry of the group as it was before."""
+        """Keep the fields of the former version that log records do not carry."""
         kept = {name: known.extra[name] for name in known.extra if name not in _RECORDED_EXTRA}
         self.extra = {**kept, **self.extra}
 
@@ -138,33 +141,36 @@ def _exponential(policy: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 class Metadata:
-    """The tables as of the end of the log on the leader, of the dispatched log on a follower."""
+    """The tables as of the log end (leader) or the dispatched log (follower)."""
 
     def __init__(self, auto_create_group: bool, max_topics: int, max_groups: int) -> None:
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
         self.version = 0
-        """Moves with every change of a topic: registrations and caches of routes compare it."""
+        """Increases with every change of a topic; registrations and route caches compare it."""
         self.record_group: Callable[[Group], bool] | None = None
-        """Set on the leader: writes a new group to the log; False when the log takes no writes now.
-        A follower never writes."""
+        """Set on the leader: writes a new group to the log and returns False if the log is not
+        writable. A follower never writes.
+        """
         self.on_change: Callable[[], None] | None = None
         self._auto_create_group = auto_create_group
         self._max_topics = max_topics
         self._counted = 0
-        """Topics that people made, and dead-letter topics."""
+        """Topics created by users, and dead-letter topics."""
         self._max_groups = max_groups
 
     def topic(self, name: str) -> Topic | None:
-        """The topic, if it exists."""
+        """Return the topic or None."""
         return self.topics.get(name)
 
     def group(self, name: str) -> Group | None:
-        """The consumer group, if it exists."""
+        """Return the consumer group or None."""
         return self.groups.get(name)
 
     def ensure_group(self, name: str) -> Group:
-        """The group, created with the defaults when it is new and groups may be. Raises WireError."""
+        """Return the group; create it with defaults if it does not exist and auto-creation is on.
+        Raises WireError.
+        """
         group = self.groups.get(name)
         if group is not None:
             return group
@@ -179,16 +185,16 @@ class Metadata:
         return group
 
     def check_room_for_topic(self, name: str) -> None:
-        """Refuse a new topic beyond the limit."""
+        """Raise WireError if the number of topics has reached the limit."""
         if name in self.topics or is_internal_topic(name):
             return
         if self._counted >= self._max_topics:
-            raise WireError(v2.FORBIDDEN, f"there are {self._max_topics} topics: maxTopics")
+            raise WireError(v2.FORBIDDEN, f"maxTopics={self._max_topics} reached")
 
     def check_room_for_group(self, name: str) -> None:
-        """Refuse a new group beyond the limit."""
+        """Raise WireError if the number of groups has reached the limit."""
         if name not in self.groups and len(self.groups) >= self._max_groups:
-            raise WireError(v2.FORBIDDEN, f"there are {self._max_groups} groups: maxGroups")
+            raise WireError(v2.FORBIDDEN, f"maxGroups={self._max_groups} reached")
 
     def put_topic(self, topic: Topic) -> None:
         """Create or replace a topic."""
@@ -209,18 +215,18 @@ class Metadata:
         self._changed(routes=False)
 
     def remove_topic(self, name: str) -> None:
-        """Forget a topic, if it is known."""
+        """Remove a topic if it exists."""
         if self.topics.pop(name, None) is not None:
             self._counted -= not is_internal_topic(name)
             self._changed(routes=True)
 
     def remove_group(self, name: str) -> None:
-        """Forget a group, if it is known."""
+        """Remove a group if it exists."""
         if self.groups.pop(name, None) is not None:
             self._changed(routes=False)
 
     def replace(self, topics: Mapping[str, Topic], groups: Mapping[str, Group]) -> None:
-        """Take over a whole state, for example of a snapshot."""
+        """Replace all topics and groups, for example by those of a snapshot."""
         for name in topics.keys() & self.topics.keys():
             topics[name].inherit(self.topics[name])
         for name in groups.keys() & self.groups.keys():
@@ -238,7 +244,7 @@ class Metadata:
 
 
 def topic_from_json(name: str, bean: Mapping[str, Any]) -> Topic:
-    """A topic out of `topicConfigTable`; absent fields get Apache's defaults."""
+    """Decode a topic of `topicConfigTable`; absent fields get Apache's defaults."""
     fields = dict(bean)
     fields.pop("topicName", None)
     attributes = _attributes(fields.pop("attributes", None))
@@ -254,7 +260,7 @@ def topic_from_json(name: str, bean: Mapping[str, Any]) -> Topic:
 
 
 def topic_to_json(topic: Topic) -> dict[str, Any]:
-    """The bean of a topic, its fields in alphabetical order."""
+    """Encode a topic, its fields in alphabetical order."""
     bean: dict[str, Any] = {
         "order": False,
         "topicFilterType": "SINGLE_TAG",
@@ -270,7 +276,7 @@ def topic_to_json(topic: Topic) -> dict[str, Any]:
 
 
 def group_from_json(name: str, bean: Mapping[str, Any]) -> Group:
-    """A group out of `subscriptionGroupTable`; absent fields get Apache's defaults."""
+    """Decode a group of `subscriptionGroupTable`; absent fields get Apache's defaults."""
     fields = dict(bean)
     fields.pop("groupName", None)
     return Group(
@@ -285,7 +291,7 @@ def group_from_json(name: str, bean: Mapping[str, Any]) -> Group:
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
-    """The bean of a group, its fields in alphabetical order."""
+    """Encode a group, its fields in alphabetical order."""
     bean: dict[str, Any] = {
         "brokerId": 0,
         "consumeBroadcastEnable": True,
@@ -307,10 +313,10 @@ def group_to_json(group: Group) -> dict[str, Any]:
 
 
 def _attributes(bean: Mapping[str, Any] | None) -> dict[str, str]:
-    # Commands write `+key`; files should not, some do.
+    # Commands write `+key`. Files should not, but some do.
     return {key.removeprefix("+"): str(value) for key, value in (bean or {}).items()}
 
 
 def type_attribute(message_type: int) -> dict[str, str]:
-    """The attributes of a new topic of this type."""
+    """Return the attributes of a new topic of this type."""
     return {_TYPE_ATTRIBUTE: type_name(message_type)}

@@ -1,8 +1,8 @@
-"""SQL92 filter expressions: text in, a function over a message's properties out.
+"""SQL92 filter expressions: compile an expression into a function of a message's properties. Pure.
 
-`compile_sql` is the face: `grammar.lark` says what can be written, `parser.py` makes a tree of it and
-refuses what has no meaning, with the position, `evaluator.py` makes the tree callable. Source: broker
-semantics, section 4.3. Pure.
+`compile_sql` is the entry point. `grammar.lark` defines the syntax, `parser.py` builds a syntax
+tree and rejects meaningless expressions with their position, `evaluator.py` compiles the tree.
+Source: docs/formats/broker-semantics.md, section 4.3.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .parser import SqlError, parse
 __all__ = ["Evaluate", "SqlError", "compile_sql"]
 
 _CACHE = 1_024
-"""Expressions kept, refused ones too: a consumer sends its own with every poll."""
+"""Cached expressions, including rejected ones: a consumer sends its expression with every poll."""
 
 
 def compile_sql(text: str) -> Evaluate:
-    """The expression as a function of a message's properties; cached. Raises SqlError."""
+    """Return the expression as a function of a message's properties (cached). Raises SqlError."""
     found = _compiled(text)
     if isinstance(found, SqlError):
         raise found.again()

@@ -1,10 +1,11 @@
-"""The tree of a filter expression as one function over a message's properties.
+"""Evaluator: compiles the syntax tree of a filter expression into one function. Pure.
 
-Three-valued logic: TRUE, FALSE and NULL (None). A missing property is NULL; so is a comparison with it,
-and one between a number and a text that is none. Only TRUE lets a message through. Properties are texts:
-compared with a number they count as the number they say (`9.5` is below 10), compared with TRUE or FALSE
-as whether they say `true` in any case, compared with a text as texts. A property alone is FALSE, or NULL.
-Source: broker semantics, section 4.3; where this differs, docs/compatibility.md says so. Pure.
+Three-valued logic: TRUE, FALSE and NULL (None). A missing property is NULL; so is a comparison with
+it, and a comparison between a number and a text that is not a number. A message matches only if the
+result is TRUE. Properties are texts: compared with a number they are parsed as a number (`9.5` is
+below 10), compared with TRUE or FALSE they are TRUE if they equal `true` in any case, compared with
+a text they are compared as texts. A property alone is FALSE, or NULL if it is missing. Source:
+docs/formats/broker-semantics.md, section 4.3; docs/compatibility.md lists the differences.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from .syntax import (
-    Both,
+    And,
     Compare,
     Comparison,
-    Either,
     In,
     IsNull,
     Literal,
     Node,
     Not,
+    Or,
     Property,
     Text,
     TextOperator,
@@ -32,14 +33,14 @@ from .syntax import (
 Truth = bool | None
 Value = bytes | int | float | bool | None
 Properties = Mapping[bytes, bytes]
-"""As they are stored: UTF-8; an empty value counts as missing, as everywhere in the store."""
+"""Stored properties, UTF-8. An empty value counts as missing, as everywhere in the store."""
 Evaluate = Callable[[Properties], Truth]
 _Operand = Callable[[Properties], Value]
 
 _NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|[+-]?Infinity|NaN")
 _SPACE = b" \t\n\r\f\x0b"
 _DIGITS_MAX = 400
-"""Longer texts are no numbers: reading a long integer takes the square of its length."""
+"""Longer texts are not parsed as numbers: parsing a long integer takes quadratic time."""
 _ORDER: dict[Comparison, Callable[[float, float], bool]] = {
     Comparison.EQUAL: operator.eq,
     Comparison.UNEQUAL: operator.ne,
@@ -64,7 +65,7 @@ _SWAPPED = {
 
 
 def compiled(node: Node) -> Evaluate:
-    """The condition as a function."""
+    """Return the condition as a function."""
     match node:
         case Literal(value):
             truth = value if isinstance(value, bool) else None
@@ -73,10 +74,10 @@ def compiled(node: Node) -> Evaluate:
             return lambda properties: False if properties.get(name) else None
         case Not(operand):
             return _not(compiled(operand))
-        case Both(operands):
-            return _both(tuple(compiled(each) for each in operands))
-        case Either(operands):
-            return _either(tuple(compiled(each) for each in operands))
+        case And(operands):
+            return _and(tuple(compiled(each) for each in operands))
+        case Or(operands):
+            return _or(tuple(compiled(each) for each in operands))
         case Compare():
             return _compare(node)
         case IsNull(operand, negated):
@@ -92,7 +93,7 @@ def compiled(node: Node) -> Evaluate:
 
 @lru_cache(maxsize=8_192)
 def number(text: bytes) -> int | float | None:
-    """The number that a property says, or None; written as Java reads numbers."""
+    """Return the number in a property's text, in Java's notation, or None."""
     text = text.strip(_SPACE)
     if len(text) > _DIGITS_MAX or not _NUMBER.fullmatch(text):
         return None
@@ -103,7 +104,7 @@ def number(text: bytes) -> int | float | None:
 
 
 def _operand(node: Node) -> _Operand:
-    """A value: of a literal, a property, or a condition."""
+    """Return a function for the value of a literal, a property or a condition."""
     if isinstance(node, Property):
         name = node.name
         return lambda properties: properties.get(name) or None
@@ -121,7 +122,7 @@ def _not(evaluate: Evaluate) -> Evaluate:
     return found
 
 
-def _both(parts: tuple[Evaluate, ...]) -> Evaluate:
+def _and(parts: tuple[Evaluate, ...]) -> Evaluate:
     def found(properties: Properties) -> Truth:
         truth: Truth = True
         for part in parts:
@@ -135,7 +136,7 @@ def _both(parts: tuple[Evaluate, ...]) -> Evaluate:
     return found
 
 
-def _either(parts: tuple[Evaluate, ...]) -> Evaluate:
+def _or(parts: tuple[Evaluate, ...]) -> Evaluate:
     def found(properties: Properties) -> Truth:
         truth: Truth = False
         for part in parts:
@@ -160,7 +161,7 @@ def _in(name: bytes, texts: frozenset[bytes], negated: bool) -> Evaluate:
 def _text(node: Text) -> Evaluate:
     name, text, negated = node.name, node.text, node.negated
     if not text:
-        # An empty text is in none, the reference says, and neither is it not.
+        # With an empty text the reference returns FALSE for the operator and for its negation.
         return lambda properties: False if properties.get(name) else None
     matches = _TEXT[node.operator]
 
@@ -183,7 +184,7 @@ def _compare(node: Compare) -> Evaluate:
 
 
 def _property_with(kind: Comparison, name: bytes, value: Value) -> Evaluate:
-    """The common comparison, by the type of the literal."""
+    """Compare a property with a literal: the common case, specialized by the literal's type."""
     if isinstance(value, bool):
         wanted = value is (kind is Comparison.EQUAL)
 
@@ -214,7 +215,9 @@ def _property_with(kind: Comparison, name: bytes, value: Value) -> Evaluate:
 
 
 def _equal(left_of: _Operand, right_of: _Operand, equal: bool) -> Evaluate:
-    """Values of any types: of different ones they differ, but for a text that says the other one."""
+    """Compare values of any type: different types are unequal unless a text parses to the other
+    value.
+    """
 
     def found(properties: Properties) -> Truth:
         left, right = left_of(properties), right_of(properties)
@@ -226,7 +229,7 @@ def _equal(left_of: _Operand, right_of: _Operand, equal: bool) -> Evaluate:
             assert isinstance(right, bytes)
             said = right.lower() == b"true" if isinstance(left, bool) else number(right)
             return None if said is None else (left == said) is equal
-        # Python's TRUE is 1; here it is not.
+        # In Python True == 1; in SQL they differ.
         same = isinstance(left, bool) is isinstance(right, bool) and left == right
         return same is equal
 
@@ -236,7 +239,7 @@ def _equal(left_of: _Operand, right_of: _Operand, equal: bool) -> Evaluate:
 def _ordered(
     left_of: _Operand, right_of: _Operand, holds: Callable[[float, float], bool]
 ) -> Evaluate:
-    """Numbers, or properties that say numbers."""
+    """Compare numbers, or properties that parse as numbers."""
 
     def found(properties: Properties) -> Truth:
         left, right = left_of(properties), right_of(properties)

@@ -1,10 +1,10 @@
-"""Text of a filter expression to its tree, by the grammar in `grammar.lark`.
+"""Parser: turns the text of a filter expression into a syntax tree, by `grammar.lark`. Pure.
 
-Promises: what cannot be parsed, or has no meaning whatever the message (a comparison with NULL, an order
-of texts, a number alone), is refused with the position of the fault; length and depth are bounded, so
-that parsing and evaluating are. Where the reference ignores what follows a complete expression, this
-says so: a filter that is half read lets the wrong messages through. Source: broker semantics, section
-4.3. Pure.
+Syntax errors, and expressions that have no meaning for any message (a comparison with NULL, an
+order of texts, a number alone), are rejected with their position. Length and depth are limited,
+which bounds the cost of parsing and evaluation. The reference ignores what follows a complete
+expression; this parser rejects it, because a half-read filter delivers the wrong messages. Source:
+docs/formats/broker-semantics.md, section 4.3.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from lark.tree import Meta
 from lark.visitors import Transformer_NonRecursive, v_args
 
 from .syntax import (
-    Both,
+    And,
     Compare,
     Comparison,
-    Either,
     In,
     IsNull,
     Literal,
     Node,
     Not,
+    Or,
     Property,
     Text,
     TextOperator,
 )
 
 LENGTH_MAX = 8_192
-"""Characters: parsing happens on the broker's loop, and takes about 10 us a word."""
+"""Characters. Parsing runs on the broker's event loop and takes about 10 us per word."""
 DEPTH_MAX = 100
-"""Nested operators: evaluating nests as deep, and Python's stack has a limit."""
+"""Nested operators. Evaluation recurses as deep, and Python's stack is limited."""
 _INTEGER_MAX = (1 << 63) - 1
-_CONDITIONS = (Property, Not, Both, Either, Compare, IsNull, In, Text)
+_CONDITIONS = (Property, Not, And, Or, Compare, IsNull, In, Text)
 _ORDERS = (Comparison.BELOW, Comparison.AT_MOST, Comparison.ABOVE, Comparison.AT_LEAST)
 
 
 class SqlError(Exception):
-    """An expression that cannot be used; `position` counts characters from 1."""
+    """An invalid expression; `position` counts characters from 1."""
 
     def __init__(self, position: int, sentence: str) -> None:
         super().__init__(f"{sentence} (at position {position})")
@@ -50,12 +50,12 @@ class SqlError(Exception):
         self.sentence = sentence
 
     def again(self) -> SqlError:
-        """The same without a traceback: a cached error must not hold frames."""
+        """Return a copy without a traceback: a cached error must not hold frames."""
         return SqlError(self.position, self.sentence)
 
 
 def parse(text: str) -> Node:
-    """The tree of an expression. Raises SqlError."""
+    """Return the syntax tree of an expression. Raises SqlError."""
     if len(text) > LENGTH_MAX:
         raise SqlError(LENGTH_MAX + 1, f"the expression is longer than {LENGTH_MAX} characters")
     if not text.strip():
@@ -75,19 +75,19 @@ def _syntax_error(text: str, error: UnexpectedInput) -> SqlError:
     if isinstance(error, UnexpectedCharacters):
         at = error.pos_in_stream or 0
         if text[at] == "'":
-            return SqlError(at + 1, "the text that begins here has no end")
-        return SqlError(at + 1, f"{text[at]!r} means nothing")
+            return SqlError(at + 1, "the text literal is not terminated")
+        return SqlError(at + 1, f"unexpected character {text[at]!r}")
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         at = error.token.start_pos or 0
-        return SqlError(at + 1, f"{str(error.token)!r} cannot stand here")
-    return SqlError(len(text) + 1, "the expression is not complete")
+        return SqlError(at + 1, f"unexpected {str(error.token)!r}")
+    return SqlError(len(text) + 1, "the expression is incomplete")
 
 
 def _condition(node: Node, at: int) -> Node:
-    """`node`, if it can be true or false: a boolean expression, or a property (never true)."""
+    """Return `node` if it is a condition: a boolean expression, or a property (never TRUE)."""
     if isinstance(node, _CONDITIONS) or _is_truth(node):
         return node
-    raise SqlError(at + 1, "a condition is expected here, not a value")
+    raise SqlError(at + 1, "a condition is expected, not a value")
 
 
 def _is_truth(node: Node) -> bool:
@@ -108,7 +108,7 @@ def _deeper(at: int, *nodes: Node) -> int:
 def _compare(at: int, operator: Comparison, left: Node, right: Node) -> Compare:
     for node in (left, right):
         if isinstance(node, Literal) and node.value is None:
-            raise SqlError(at + 1, "nothing compares with NULL: use IS NULL or IS NOT NULL")
+            raise SqlError(at + 1, "comparison with NULL: use IS NULL or IS NOT NULL")
         if operator in _ORDERS and not (isinstance(node, Property) or _is_number(node)):
             raise SqlError(at + 1, f"{operator.value} compares numbers and properties only")
     if _is_truth(left) and isinstance(right, Literal) and not _is_truth(right):
@@ -117,23 +117,23 @@ def _compare(at: int, operator: Comparison, left: Node, right: Node) -> Compare:
 
 
 def _between(at: int, value: Node, low: Node, high: Node, inside: bool) -> Node:
-    """`value >= low AND value <= high`, or `value < low OR value > high`."""
+    """Build `value >= low AND value <= high`, or `value < low OR value > high`."""
     if inside:
         above = _compare(at, Comparison.AT_LEAST, value, low)
         below = _compare(at, Comparison.AT_MOST, value, high)
         if isinstance(low, Literal) and isinstance(high, Literal):
             assert isinstance(low.value, int | float) and isinstance(high.value, int | float)
             if low.value > high.value:
-                raise SqlError(at + 1, "the first bound of BETWEEN is above the second")
-        return Both((above, below), _deeper(at, above, below))
+                raise SqlError(at + 1, "the lower bound of BETWEEN is above the upper bound")
+        return And((above, below), _deeper(at, above, below))
     below = _compare(at, Comparison.BELOW, value, low)
     above = _compare(at, Comparison.ABOVE, value, high)
-    return Either((below, above), _deeper(at, below, above))
+    return Or((below, above), _deeper(at, below, above))
 
 
 def _name(node: Node, at: int, operator: str) -> bytes:
     if not isinstance(node, Property):
-        raise SqlError(at + 1, f"{operator} asks about a property, not about a value")
+        raise SqlError(at + 1, f"{operator} needs a property, not a value")
     return node.name
 
 
@@ -143,15 +143,15 @@ def _unquoted(token: Token) -> bytes:
 
 @v_args(meta=True)
 class _Builder(Transformer_NonRecursive[Token, Node]):
-    """One method a rule of the grammar."""
+    """Tree builder with one method per grammar rule."""
 
     def either(self, meta: Meta, parts: list[Node]) -> Node:
         operands = tuple([_condition(part, meta.start_pos) for part in parts])
-        return Either(operands, _deeper(meta.start_pos, *operands))
+        return Or(operands, _deeper(meta.start_pos, *operands))
 
     def both(self, meta: Meta, parts: list[Node]) -> Node:
         operands = tuple([_condition(part, meta.start_pos) for part in parts])
-        return Both(operands, _deeper(meta.start_pos, *operands))
+        return And(operands, _deeper(meta.start_pos, *operands))
 
     def negation(self, meta: Meta, parts: list[Node]) -> Node:
         operand = _condition(parts[0], meta.start_pos)
@@ -216,10 +216,11 @@ class _Builder(Transformer_NonRecursive[Token, Node]):
 
     def _signed(self, meta: Meta, operand: Node, sign: int) -> Node:
         if isinstance(operand, Property):
-            # Properties are texts: the reference's negative of one is NULL, like a nameless one.
+            # The reference evaluates the negative of a property to NULL: a property without a name
+            # does too.
             return operand if sign > 0 else Property(b"")
         if not _is_number(operand):
-            raise SqlError(meta.start_pos + 1, "a sign stands before a number")
+            raise SqlError(meta.start_pos + 1, "a sign is allowed only before a number")
         assert isinstance(operand, Literal) and isinstance(operand.value, int | float)
         return Literal(sign * operand.value)
 

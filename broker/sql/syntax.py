@@ -1,6 +1,6 @@
-"""The tree of a filter expression: what can be asked of a message, without how it is written.
+"""Syntax tree of a filter expression. Pure.
 
-Every node is frozen and knows how deep it is, so that the parser can bound what it builds. Pure.
+Every node is frozen and stores its depth, by which the parser limits nesting.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Comparison(enum.Enum):
-    """Operators between two values."""
+    """Comparison operators between two values."""
 
     EQUAL = "="
     UNEQUAL = "<>"
@@ -21,7 +21,7 @@ class Comparison(enum.Enum):
 
 
 class TextOperator(enum.Enum):
-    """Operators between a property and a text."""
+    """Operators between a property and a text literal."""
 
     CONTAINS = "CONTAINS"
     STARTSWITH = "STARTSWITH"
@@ -30,7 +30,7 @@ class TextOperator(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A number, a text (UTF-8, as properties are stored), a truth value, or NULL."""
+    """A number, a text (UTF-8, as properties are stored), a boolean, or NULL."""
 
     value: int | float | bytes | bool | None
     depth: int = 1
@@ -38,7 +38,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """The text of a property; NULL when the message has none of this name."""
+    """The text of a property; NULL if the message does not have it."""
 
     name: bytes
     depth: int = 1
@@ -46,23 +46,23 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """TRUE for FALSE and the other way round; NULL stays."""
+    """Negation: swaps TRUE and FALSE, keeps NULL."""
 
     operand: Node
     depth: int
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
-    """AND of two or more."""
+class And:
+    """Conjunction of two or more conditions."""
 
     operands: tuple[Node, ...]
     depth: int
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
-    """OR of two or more."""
+class Or:
+    """Disjunction of two or more conditions."""
 
     operands: tuple[Node, ...]
     depth: int
@@ -70,7 +70,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Two values."""
+    """A comparison of two values."""
 
     operator: Comparison
     left: Node
@@ -80,7 +80,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Whether a value is NULL; never NULL itself."""
+    """A test for NULL; its result is never NULL."""
 
     operand: Node
     negated: bool
@@ -89,7 +89,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Whether a property is one of these texts."""
+    """A test whether a property equals one of several texts."""
 
     name: bytes
     texts: frozenset[bytes]
@@ -99,7 +99,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Whether a property contains, begins or ends with a text."""
+    """A test whether a property contains, begins with or ends with a text."""
 
     operator: TextOperator
     name: bytes
@@ -108,4 +108,4 @@ class Text:
     depth: int = 1
 
 
-Node = Literal | Property | Not | Both | Either | Compare | IsNull | In | Text
+Node = Literal | Property | Not | And | Or | Compare | IsNull | In | Text
