@@ -41,7 +41,7 @@ MAY_IMPORT = {
 }
 NOBODY_IMPORTS = {"console", "cli"}
 PACKAGE_FOLDERS = {name.split("/")[0] for name in MAY_IMPORT} - {""}
-OTHER_FOLDERS = {"native", "scripts", "tests", "docs", ".ci"}
+OTHER_FOLDERS = {"native", "scripts", "tests", "docs", ".ci", ".github"}
 
 # What a pure core may not touch: clocks, chance, threads, loops, the network, the disk.
 IMPURE = {
