@@ -15,8 +15,8 @@ from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
 from ..store.message_store import MessageStore
-from .admin import removal
 from .admin.auto_topics import AutoTopics
+from .admin.removal import Removal
 from .clients.registry import ClientRegistry
 from .dispatch_pump import DispatchPump
 from .leadership import DurabilityPolicy, Leadership
@@ -88,7 +88,6 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
         pump=pump,
         offsets=offsets,
     )
-    removal.watch(node)
     node.durability = DurabilityGate(runtime, store, replication, policy)
     stack.callback(node.durability.close)
     node.changes = MetadataChanges(runtime, store, leadership, pump, node.durability)
@@ -105,6 +104,10 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     node.sender = Sender(node)
     node.pop = PopService(node)
     pump.add_listener(node.pop)
+    runtime.clock_listeners.add(node.pop.clock_moved)
+    node.removal = Removal(metadata, offsets, node.pop)
+    meta_log.on_topic_removed = node.removal.topic_removed
+    meta_log.on_group_removed = node.removal.group_removed
     node.lite = LiteService(node)
     node.keeper = StoreMaintenance(node)
     name_host(node, config.grpc_server_port)

@@ -28,9 +28,14 @@ from ..ha.upkeep import Upkeep
 from ..store.config.store_config import StoreConfig
 from . import services
 from .admin.fault_service import FaultService
+from .admin.groups import GroupAdmin
 from .admin.message_queries import MessageQueries
+from .admin.offsets import OffsetAdmin
+from .admin.progress import ConsumerProgress
 from .admin.read_log import LogReads
 from .admin.service import Admin
+from .admin.status import BrokerStatus
+from .admin.topics import TopicAdmin
 from .assembly import name_host, open_node
 from .clients.relay import Relay
 from .clients.sessions import Sessions
@@ -44,6 +49,7 @@ from .metrics.http import MetricsServer
 from .metrics.scrape import Metrics
 from .node import Node
 from .pop.ack import AckService
+from .pull.cold_reads import ColdReads
 from .pull.service import PullService
 from .role import RoleSwitch
 from .routing.membership import Membership
@@ -258,23 +264,38 @@ class BrokerLifecycle:
     async def _open_door(self, node: Node, faults: FaultTable | None) -> int:
         relay = Relay(node.leadership.leader_client)
         self._stack.push_async_callback(relay.close)
-        admin = Admin(node, lambda: self._door.name if self._door else "", self._settings)
+        status, progress = _status(node), _progress(node)
+        routes = Routes(node.config, node.metadata, node.cluster, node.auto_topics)
         methods = [
             *services.messaging(
-                node, Routes(node), Sessions(node, relay.send), AckService(node), PullService(node)
+                node, routes, Sessions(node, relay.send), AckService(node), PullService(node)
             ),
-            *services.administration(admin, node.keeper, MessageQueries(node)),
-            *services.reading(LogReads(node)),
+            *services.administration(
+                self._admin(node, status, progress),
+                node.keeper,
+                MessageQueries(node.store, node.pump),
+            ),
+            *services.reading(
+                LogReads(node.config.broker_name, node.store, node.cluster, node.pump)
+            ),
         ]
         if faults is not None:
-            methods += services.testing(FaultService(node, faults))
-        locator = RequestRouter(node)
+            tests = FaultService(node.runtime, node.store.disk, faults, routes.name_stale)
+            methods += services.testing(tests)
+        router = RequestRouter(
+            leadership=node.leadership,
+            replication=node.replication,
+            metadata=node.metadata,
+            cluster=node.cluster,
+            cold_reads=ColdReads(node),
+            lite_fanout=node.lite.spreading,
+        )
         access = self._access = AccessPoint(
             services.table(methods),
             self._door_config,
             self._clock,
-            locator.locate,
-            locator.unreachable,
+            router.locate,
+            router.unreachable,
         )
         self._stack.push_async_callback(access.close)
         node.sender.hold = access.hold
@@ -284,10 +305,60 @@ class BrokerLifecycle:
         node.sender.gathers = not self._door.batches
         return await self._door.start(self._config.bind_address, self._config.grpc_server_port)
 
+    def _admin(self, node: Node, status: BrokerStatus, progress: ConsumerProgress) -> Admin:
+        return Admin(
+            topics=TopicAdmin(
+                runtime=node.runtime,
+                store=node.store,
+                metadata=node.metadata,
+                meta_log=node.meta_log,
+                changes=node.changes,
+                offsets=node.offsets,
+                pump=node.pump,
+                progress=progress,
+                status=status,
+            ),
+            groups=GroupAdmin(
+                runtime=node.runtime,
+                metadata=node.metadata,
+                meta_log=node.meta_log,
+                changes=node.changes,
+                progress=progress,
+                removal=node.removal,
+            ),
+            offsets=OffsetAdmin(
+                metadata=node.metadata,
+                store=node.store,
+                offsets=node.offsets,
+                leadership=node.leadership,
+                pump=node.pump,
+                pop=node.pop,
+                progress=progress,
+            ),
+            status=status,
+            door=lambda: self._door.name if self._door else "",
+            settings=self._settings,
+        )
+
     async def _open_metrics(self, node: Node) -> int:
         assert self._access is not None
         metrics = Metrics(
-            node, lambda: self._door.statistics() if self._door else None, self._access.statistics
+            runtime=node.runtime,
+            store=node.store,
+            replication=node.replication,
+            leadership=node.leadership,
+            metadata=node.metadata,
+            clients=node.clients,
+            sender=node.sender,
+            durability=node.durability,
+            pop=node.pop,
+            journal=node.journal,
+            timers=node.timers,
+            transactions=node.transactions,
+            status=_status(node),
+            progress=_progress(node),
+            door=lambda: self._door.statistics() if self._door else None,
+            forwards=self._access.statistics,
         )
         server = MetricsServer(metrics.scrape, self.unready)
         self._stack.push_async_callback(server.stop)
@@ -296,7 +367,15 @@ class BrokerLifecycle:
         )
 
     async def _join(self, node: Node, bound: Bound, files: MetaFiles) -> None:
-        membership = Membership(node, bound.client, bound.ha, bound.metrics)
+        membership = Membership(
+            runtime=node.runtime,
+            store=node.store,
+            replication=node.replication,
+            leadership=node.leadership,
+            metadata=node.metadata,
+            cluster=node.cluster,
+            addresses=(bound.client, bound.ha, bound.metrics),
+        )
 
         def role_changed() -> None:
             membership.changed()
@@ -376,3 +455,26 @@ def _store_refused(node: Node, reason: str) -> None:
 def _leader_changed(node: Node, alive: bool) -> None:
     log.info("leader.%s group=%s", "heard" if alive else "lost", node.config.broker_name)
     node.pop.roles.leader_changed(alive)
+
+
+def _status(node: Node) -> BrokerStatus:
+    return BrokerStatus(
+        runtime=node.runtime,
+        store=node.store,
+        replication=node.replication,
+        leadership=node.leadership,
+        cluster=node.cluster,
+        pump=node.pump,
+    )
+
+
+def _progress(node: Node) -> ConsumerProgress:
+    return ConsumerProgress(
+        runtime=node.runtime,
+        store=node.store,
+        metadata=node.metadata,
+        offsets=node.offsets,
+        clients=node.clients,
+        pump=node.pump,
+        queue_progress=node.pop.progress,
+    )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..ha.engine import Replication
     from ..store.message_store import MessageStore
     from .admin.auto_topics import AutoTopics
+    from .admin.removal import Removal
     from .clients.registry import ClientRegistry
     from .clients.telemetry_forward import TelemetryForward
     from .config import BrokerConfig
@@ -67,10 +68,10 @@ class Node:
     changes: MetadataChanges = field(init=False)
     system_topics: SystemTopics = field(init=False)
     auto_topics: AutoTopics = field(init=False)
+    removal: Removal = field(init=False)
     trace: TraceService | None = None
     tracer: TraceService | None = None
     closers: list[Callable[[], None]] = field(default_factory=list)
-    stale_route: tuple[str, int] | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -1,11 +1,12 @@
-"""`cometmq.v1.Test`: the wall clock, the table of faults and the counters, for tests.
+"""`cometmq.v1.Test`: the wall clock, injected faults and counters, for tests.
 
-Promises: served only with `testHooks=true`; moves the wall clock, never the steady one, so that leases
-and deadlines are untouched; a fault that makes no sense is BAD_REQUEST and changes nothing.
+Promises: served only with `testHooks=true`; moves the wall clock, never the steady clock, so that leases
+and deadlines stay untouched; an invalid fault is BAD_REQUEST and changes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...front.faults import Fault, FaultAction, FaultKind, FaultTable
@@ -15,7 +16,8 @@ from ..config import split_addresses
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.format.disk import Disk
+    from ..runtime import Runtime
 
 _KINDS: dict[int, FaultKind] = {v1.RPC: FaultKind.RPC, v1.DISK: FaultKind.DISK}
 _ACTIONS: dict[int, FaultAction] = {
@@ -25,36 +27,43 @@ _ACTIONS: dict[int, FaultAction] = {
 }
 _KIND_NUMBERS = {kind: number for number, kind in _KINDS.items()}
 _ACTION_NUMBERS = {action: number for number, action in _ACTIONS.items()}
-# Year 9999: beyond it timestamps of the wire cannot be written.
+# Year 9999, the last one that a protobuf timestamp can hold.
 _WALL_MS_MAX = 253_402_300_799_000
+
+StaleRoute = Callable[[tuple[str, int] | None], None]
 
 
 class FaultService:
     """Handlers of the service."""
 
-    __test__ = False  # not a test case, whatever its name suggests to a collector
-
-    def __init__(self, node: Node, faults: FaultTable) -> None:
-        self._node = node
+    def __init__(
+        self, runtime: Runtime, disk: Disk, faults: FaultTable, name_stale_route: StaleRoute
+    ) -> None:
+        """`name_stale_route` makes routes name one address; None restores the true routes."""
+        self._clock = runtime.clock
+        self._counters = runtime.counters
+        self._clock_listeners = runtime.clock_listeners
+        self._disk = disk
         self._faults = faults
+        self._name_stale_route = name_stale_route
 
     def get_clock(self, request: v1.GetClockRequest, ctx: RequestContext) -> v1.ClockResponse:
-        """Both faces of the clock."""
-        clock = self._node.clock
+        """Return both readings of the clock."""
+        clock = self._clock
         return v1.ClockResponse(
             code=v2.OK, message="OK", wall_ms=clock.wall_ms(), steady_ns=clock.steady_ns()
         )
 
     def set_clock(self, request: v1.SetClockRequest, ctx: RequestContext) -> v1.ClockResponse:
-        """Move the wall to a time."""
+        """Set the wall clock."""
         self._move_to(request.wall_ms)
         return self.get_clock(v1.GetClockRequest(), ctx)
 
     def advance_clock(
         self, request: v1.AdvanceClockRequest, ctx: RequestContext
     ) -> v1.ClockResponse:
-        """Move the wall by a duration."""
-        self._move_to(self._node.clock.wall_ms() + request.ms)
+        """Advance the wall clock by a duration."""
+        self._move_to(self._clock.wall_ms() + request.ms)
         return self.get_clock(v1.GetClockRequest(), ctx)
 
     def put_fault(self, request: v1.PutFaultRequest, ctx: RequestContext) -> v1.PutFaultResponse:
@@ -82,7 +91,7 @@ class FaultService:
     def list_faults(
         self, request: v1.ListFaultsRequest, ctx: RequestContext
     ) -> v1.ListFaultsResponse:
-        """The table, with the hits so far."""
+        """Return the faults with their hits."""
         answer = v1.ListFaultsResponse(code=v2.OK, message="OK")
         for fault in self._faults.list():
             answer.faults.add(
@@ -108,12 +117,12 @@ class FaultService:
     def get_counters(
         self, request: v1.GetCountersRequest, ctx: RequestContext
     ) -> v1.GetCountersResponse:
-        """Disk calls by name, and a few totals."""
-        counters = self._node.counters
+        """Return disk calls by name and some totals."""
+        counters = self._counters
         return v1.GetCountersResponse(
             code=v2.OK,
             message="OK",
-            disk_calls=dict(self._node.store.disk.counts),
+            disk_calls=dict(self._disk.counts),
             counters={
                 "messages_sent": sum(total.messages for total in counters.sent.values()),
                 "messages_received": sum(total.messages for total in counters.received.values()),
@@ -123,21 +132,18 @@ class FaultService:
         )
 
     def set_routes(self, request: v1.SetRoutesRequest, ctx: RequestContext) -> v1.SetRoutesResponse:
-        """Let routes name one address, or the truth again."""
+        """Make routes name one address, or the true addresses again."""
         stale = None
         if request.address:
             try:
                 (stale,) = split_addresses(request.address)
             except ValueError as error:
                 raise WireError(v2.BAD_REQUEST, str(error)) from error
-        self._node.stale_route = stale
+        self._name_stale_route(stale)
         return v1.SetRoutesResponse(code=v2.OK, message="OK")
 
     def _move_to(self, wall_ms: int) -> None:
         if not 0 <= wall_ms <= _WALL_MS_MAX:
-            raise WireError(v2.BAD_REQUEST, f"{wall_ms} ms is no time between 1970 and 9999")
-        clock = self._node.clock
-        clock.set_wall_ms(wall_ms)
-        # Retries and invisible times are due by the wall: who waits for them looks again.
-        self._node.pop.clock_moved()
-        self._node.clock_listeners.notify()
+            raise WireError(v2.BAD_REQUEST, f"{wall_ms} ms is not a time between 1970 and 9999")
+        self._clock.set_wall_ms(wall_ms)
+        self._clock_listeners.notify()

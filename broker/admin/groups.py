@@ -1,8 +1,8 @@
 """`cometmq.v1.Admin`, consumer groups: create, alter, delete, list, describe.
 
-Promises: what is not said stays as it is; creating again with the same settings changes nothing;
-system groups are refused (broker semantics, sections 8.2 and 8.5). A deletion takes the group's
-retry and dead-letter topics along and, unless they shall stay, its offsets.
+Promises: settings that a request does not name keep their value; creating a group again with the same
+settings changes nothing; system groups are refused (docs/formats/broker-semantics.md, sections 8.2 and
+8.5). A deletion removes the group's retry and dead-letter topics and, unless they are kept, its offsets.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from ..messages.validation import MAX_INVISIBLE_MS, check_group
 from ..metadata.codec import group_message, retry_policy
 from ..metadata.tables import Group, is_system_group
 from .attributes import GROUP_RULES, changed
-from .progress import all_progress, clients_of, group_progress, group_queues
-from .removal import offer_again, topics_of_group
+from .removal import topics_of_group
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.log import MetaLog
+    from ..metadata.tables import Metadata
+    from ..runtime import Runtime
+    from .progress import ConsumerProgress
+    from .removal import Removal
 
 ATTEMPTS_MAX = 1_000
 _RETRY_QUEUES_MAX = 1_024
@@ -31,17 +35,31 @@ _NS_PER_MS = 1_000_000
 
 
 class GroupAdmin:
-    """Handlers of the service that are about consumer groups."""
+    """Handlers for consumer groups."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        metadata: Metadata,
+        meta_log: MetaLog,
+        changes: MetadataChanges,
+        progress: ConsumerProgress,
+        removal: Removal,
+    ) -> None:
+        self._clock = runtime.clock
+        self._metadata = metadata
+        self._meta_log = meta_log
+        self._changes = changes
+        self._progress = progress
+        self._removal = removal
 
     def create(
         self, request: v1.CreateGroupRequest, ctx: RequestContext
     ) -> asyncio.Future[v1.CreateGroupResponse] | v1.CreateGroupResponse:
-        """Create a group, or alter it to what the request says."""
+        """Create a group, or change it to the requested settings."""
         check_group(request.name)
-        metadata = self._node.metadata
+        metadata = self._metadata
         known = metadata.group(request.name)
         if known is None and request.must_exist:
             raise _unknown(request.name)
@@ -57,28 +75,31 @@ class GroupAdmin:
         if not differs:
             return answer
         metadata.check_room_for_group(group.name)
-        self._node.changes.check_writable()
+        self._changes.check_writable()
         if request.dry_run:
             return answer
-        node, begin_ns = self._node, self._node.clock.steady_ns()
-        future = node.changes.when_durable(node.meta_log.write_group(group), answer)
+        begin_ns = self._clock.steady_ns()
+        future = self._changes.when_durable(self._meta_log.write_group(group), answer)
         if is_new:
-            node.changes.count_creation("consumer_group", False, begin_ns, future)
+            self._changes.count_creation("consumer_group", False, begin_ns, future)
         return future
 
     def delete(
         self, request: v1.DeleteGroupRequest, ctx: RequestContext
     ) -> asyncio.Future[v1.DeleteGroupResponse] | v1.DeleteGroupResponse:
-        """Delete a group with what hangs on it; its own record is the last, so that a deletion that
-        is cut off can be asked for again."""
+        """Delete a group, its retry and dead-letter topics and its offsets.
+
+        The group's own record is written last, so that an interrupted deletion can be repeated.
+        """
         check_group(request.name)
-        node = self._node
-        group = node.metadata.group(request.name)
+        group = self._metadata.group(request.name)
         if group is None:
             raise _unknown(request.name)
-        rows = group_queues(node, request.name, "")
-        topics = topics_of_group(node.metadata, request.name)
-        progress = group_progress(node, request.name, rows, len(clients_of(node, request.name)))
+        rows = self._progress.group_queues(request.name, "")
+        topics = topics_of_group(self._metadata, request.name)
+        progress = self._progress.group_progress(
+            request.name, rows, len(self._progress.clients_of(request.name))
+        )
         answer = v1.DeleteGroupResponse(
             code=v2.OK,
             message="OK",
@@ -96,20 +117,20 @@ class GroupAdmin:
                 f"{answer.messages} messages of group {request.name} wait for a retry or are dead "
                 "letters: accept the loss",
             )
-        node.changes.check_writable()
+        self._changes.check_writable()
         if request.keep_offsets:
-            offer_again(node, group)
+            self._removal.rewind_to_unacknowledged(group)
         for name in topics:
-            node.meta_log.delete_topic(name)
-        end = node.meta_log.delete_group(request.name, request.keep_offsets)
-        return node.changes.when_durable(end, answer)
+            self._meta_log.delete_topic(name)
+        end = self._meta_log.delete_group(request.name, request.keep_offsets)
+        return self._changes.when_durable(end, answer)
 
     def list_all(self, request: v1.ListGroupsRequest, ctx: RequestContext) -> v1.ListGroupsResponse:
-        """All consumer groups of this broker by name, and how far they are."""
-        progress = all_progress(self._node)
+        """All consumer groups of this broker by name, with their progress."""
+        progress = self._progress.all_progress()
         groups = [
             group
-            for group in sorted(self._node.metadata.groups.values(), key=lambda group: group.name)
+            for group in sorted(self._metadata.groups.values(), key=lambda group: group.name)
             if request.include_system or not is_system_group(group.name)
         ]
         return v1.ListGroupsResponse(
@@ -122,12 +143,12 @@ class GroupAdmin:
     def describe(
         self, request: v1.DescribeGroupRequest, ctx: RequestContext
     ) -> v1.DescribeGroupResponse:
-        """One group: its lag, what is in flight, and its clients."""
-        group = self._node.metadata.group(request.name)
+        """One group: lag, messages in flight, clients."""
+        group = self._metadata.group(request.name)
         if group is None:
             raise _unknown(request.name)
-        queues = group_queues(self._node, group.name, request.topic)
-        now_ns = self._node.clock.steady_ns()
+        queues = self._progress.group_queues(group.name, request.topic)
+        now_ns = self._clock.steady_ns()
         clients = [
             v1.GroupClient(
                 client_id=client.client_id,
@@ -136,9 +157,9 @@ class GroupAdmin:
                 peer=client.peer,
                 last_seen_ms_ago=(now_ns - client.last_seen_ns) // _NS_PER_MS,
             )
-            for client in clients_of(self._node, group.name)
+            for client in self._progress.clients_of(group.name)
         ]
-        progress = group_progress(self._node, group.name, queues, len(clients))
+        progress = self._progress.group_progress(group.name, queues, len(clients))
         return v1.DescribeGroupResponse(
             code=v2.OK,
             message="OK",
@@ -152,7 +173,7 @@ class GroupAdmin:
 
 
 def _wanted(request: v1.CreateGroupRequest, known: Group | None) -> Group:
-    """What the group shall be."""
+    """Return the group that the request asks for."""
     if not 0 <= request.max_attempts <= ATTEMPTS_MAX:
         raise _bad(f"max_attempts must be 1 to {ATTEMPTS_MAX}")
     if not 0 <= request.retry_queues <= _RETRY_QUEUES_MAX:

@@ -1,8 +1,8 @@
-"""Messages by key, unique key, tag or id, for tools: `cometmq.v1.Admin/QueryMessages`.
+"""`cometmq.v1.Admin/QueryMessages`: messages by key, unique key, tag or id.
 
-Promises: answers come from this broker's store and hold what is dispatched; older messages are left out
-when one answer would become too large, and the answer says so. Reads nothing that a consumer could not
-read (store format, sections 4 and 13).
+Promises: answers come from this broker's store and contain dispatched messages only; when an answer would
+become too large it leaves out the oldest messages and sets `left_out`
+(docs/formats/store-format.md, sections 4 and 13).
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from ..messages.convert import delivery_of, message_item, topic_field
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
 
 #: By field of a request.
 _INDEX_TYPES: Final = {"key": "K", "unique_key": "U", "tag": "T"}
-#: Bytes of records in one answer (but one message always goes): clients take 4 MiB by default.
+#: Bytes of records in one answer; one message of any size always fits. Clients accept 4 MiB.
 _ANSWER_BYTES_MAX: Final = 3 << 20
 
 
 class MessageQueries:
     """The handler."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, store: MessageStore, pump: DispatchPump) -> None:
+        self._store = store
+        self._pump = pump
 
     def query_messages(
         self, request: v1.QueryMessagesRequest, ctx: RequestContext
     ) -> v1.QueryMessagesResponse:
         """The newest messages that match, oldest first."""
-        self._node.pump.catch_up()
+        self._pump.catch_up()
         try:
             records = self._find(request)
         except StoreError as error:
@@ -46,7 +48,7 @@ class MessageQueries:
             text = f"the index cannot be read: {error}"
             raise WireError(v2.INTERNAL_SERVER_ERROR, text) from error
         answer = v1.QueryMessagesResponse(
-            code=v2.OK, message="OK", index_behind=self._node.store.index_behind
+            code=v2.OK, message="OK", index_behind=self._store.index_behind
         )
         room = _ANSWER_BYTES_MAX
         for record in reversed(records):
@@ -58,7 +60,7 @@ class MessageQueries:
         return answer
 
     def _find(self, request: v1.QueryMessagesRequest) -> list[Record]:
-        store = self._node.store
+        store = self._store
         if sum(bool(getattr(request, name)) for name in (*_INDEX_TYPES, "message_id")) != 1:
             raise WireError(
                 v2.BAD_REQUEST, "name exactly one of key, unique_key, tag and message_id"
@@ -73,7 +75,7 @@ class MessageQueries:
 
 
 def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:
-    """What a request asks the index for; None: nothing. `most` messages where it does not say how many."""
+    """Return the index query of a request, or None; `most` is the default number of messages."""
     for name, index_type in _INDEX_TYPES.items():
         key = getattr(request, name)
         if key:
@@ -96,7 +98,7 @@ def _found(record: Record) -> v1.FoundMessage:
 
 
 def _content(item: bytes) -> bytes:
-    """The message of a stream's item: what follows the tag and the length."""
+    """Return the message of a stream item: the bytes behind tag and length."""
     position = 1
     while item[position] & 0x80:
         position += 1

@@ -1,9 +1,9 @@
 """`cometmq.v1.Admin`, consumer offsets: set a group to a time, an offset or an end of a topic.
 
-Promises: the answer says for each queue where the group was and where it is now, and with `dry_run`
-where it would be; the next receive starts there; what was in flight counts no more, a locked FIFO queue
-is free, and the journal knows (broker semantics, section 2.5). Retry topics are left alone unless what
-waits in them shall be skipped, too: a reset loses no message that nobody named.
+Promises: the answer gives each queue's offset before and after, and with `dry_run` the offset it would
+get. The next receive starts there; messages in flight are dropped from the pop state, a locked FIFO queue
+is unlocked, and the journal records it (docs/formats/broker-semantics.md, section 2.5). Retry topics keep
+their offsets unless `skip_retries` is set: a reset loses no message that the request does not name.
 """
 
 from __future__ import annotations
@@ -16,21 +16,43 @@ from ...proto.errors import WireError
 from ..messages.validation import check_group, check_topic
 from ..metadata.tables import Topic
 from ..pop.retry import queue_topics
-from .progress import NOT_CONSUMED, queue_row
+from .progress import NOT_CONSUMED
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..pop.receive import PopService
+    from .progress import ConsumerProgress
 
 _LATEST_TIME = -1
-"""As a time: the end, as in Apache's tools."""
+"""As a timestamp: the end of the queue, as in Apache's tools."""
 
 
 class OffsetAdmin:
-    """Handler of the service that is about offsets."""
+    """Handler of ResetOffsets."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        metadata: Metadata,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        leadership: Leadership,
+        pump: DispatchPump,
+        pop: PopService,
+        progress: ConsumerProgress,
+    ) -> None:
+        self._metadata = metadata
+        self._store = store
+        self._offsets = offsets
+        self._leadership = leadership
+        self._pump = pump
+        self._pop = pop
+        self._progress = progress
 
     def reset(
         self, request: v1.ResetOffsetsRequest, ctx: RequestContext
@@ -38,22 +60,21 @@ class OffsetAdmin:
         """Set the offsets of a group on a topic."""
         check_topic(request.topic)
         check_group(request.group)
-        node = self._node
-        topic, group = node.metadata.topic(request.topic), node.metadata.group(request.group)
+        topic, group = self._metadata.topic(request.topic), self._metadata.group(request.group)
         if topic is None:
             raise WireError(v2.TOPIC_NOT_FOUND, f"topic {request.topic} does not exist")
         if group is None:
             raise WireError(
                 v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {request.group} does not exist"
             )
-        node.pump.catch_up()
+        self._pump.catch_up()
         changes = [*self._changes(request, topic), *self._skipped_retries(request)]
         if not request.dry_run:
-            if not node.leadership.is_leader:
+            if not self._leadership.is_leader:
                 raise WireError(v2.HA_NOT_AVAILABLE, "the leader is not reachable: try again")
             for change in changes:
-                node.offsets.commit(change.topic, group.name, change.queue_id, change.after)
-                node.pop.rewind(change.topic, group.name, change.queue_id, change.after)
+                self._offsets.commit(change.topic, group.name, change.queue_id, change.after)
+                self._pop.rewind(change.topic, group.name, change.queue_id, change.after)
         return v1.ResetOffsetsResponse(code=v2.OK, message="OK", changes=changes)
 
     def _changes(self, request: v1.ResetOffsetsRequest, topic: Topic) -> Iterator[v1.OffsetChange]:
@@ -66,7 +87,7 @@ class OffsetAdmin:
             yield self._change(request.group, topic.name, queue_id, self._target(request, queue_id))
 
     def _target(self, request: v1.ResetOffsetsRequest, queue_id: int) -> int:
-        store, topic = self._node.store, request.topic
+        store, topic = self._store, request.topic
         first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
         position = request.WhichOneof("position")
         if position == "offset":
@@ -79,7 +100,7 @@ class OffsetAdmin:
             return request.offset
         if position == "timestamp_ms":
             if request.timestamp_ms < _LATEST_TIME:
-                raise _bad(f"{request.timestamp_ms} is not a time")
+                raise _bad(f"{request.timestamp_ms} is not a timestamp")
             if request.timestamp_ms != _LATEST_TIME:
                 return store.offset_by_time(topic, queue_id, request.timestamp_ms)
             return end
@@ -87,21 +108,21 @@ class OffsetAdmin:
             return first
         if request.edge == v1.ResetOffsetsRequest.LATEST:
             return end
-        raise _bad("say where to: a time, an offset, earliest or latest")
+        raise _bad("name a target: a timestamp, an offset, earliest or latest")
 
     def _skipped_retries(self, request: v1.ResetOffsetsRequest) -> Iterator[v1.OffsetChange]:
         if not request.skip_retries:
             return
         for name in queue_topics(request.topic, request.group)[1:]:
-            known = self._node.metadata.topic(name)
+            known = self._metadata.topic(name)
             for queue_id in range(known.read_queues if known is not None else 0):
-                end = self._node.store.max_offset(name, queue_id)
+                end = self._store.max_offset(name, queue_id)
                 yield self._change(request.group, name, queue_id, end)
 
     def _change(self, group: str, topic: str, queue_id: int, after: int) -> v1.OffsetChange:
-        before = self._node.offsets.get(topic, group, queue_id)
+        before = self._offsets.get(topic, group, queue_id)
         before = NOT_CONSUMED if before is None else before
-        row = queue_row(self._node, topic, group, queue_id, before)
+        row = self._progress.queue_row(topic, group, queue_id, before)
         return v1.OffsetChange(
             topic=topic,
             queue_id=queue_id,

@@ -1,9 +1,9 @@
-"""The log as it lies there, for readers that decode it themselves: `cometmq.v1.Admin`, ReadLog and LocateLog.
+"""`cometmq.v1.Admin`, ReadLog and LocateLog: raw ranges of the commit log, for readers that decode them.
 
-Promises: frames are whole records in log order, each range with a CRC-32, never beyond what consumers may
-see (`Node.readable_limit`; HA, rule R10); an offset that retention has taken is ILLEGAL_OFFSET unless
-`at_least` says otherwise, never a silent jump; at most one answer of `max_bytes` is made ahead of
-the client, and other calls run between two (pipeline note, sections 0 and 3).
+Promises: frames are whole records in log order, each range with a CRC-32, never beyond the readable limit
+(`DispatchPump.readable_limit`; docs/formats/ha.md, rule R10). An offset that retention has deleted is
+ILLEGAL_OFFSET unless `at_least` is set; nothing is skipped silently. At most one answer of `max_bytes`
+is prepared ahead of the client, and other calls run between two answers.
 """
 
 from __future__ import annotations
@@ -20,35 +20,42 @@ from ...store.format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MA
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..routing.cluster_view import ClusterView
 
 _FRAME_BYTES: Final = 1 << 20
-#: Of one answer, whatever the client asks for; a single larger record still goes as one.
+#: Limit of one answer; a single larger record is sent whole.
 _FRAME_BYTES_MAX: Final = 4 << 20
-#: Questions about messages in one call; a planner asks for two a queue.
+#: Messages per LocateLog call; a planner asks for two a queue.
 _PLACES_MAX: Final = 100_000
 _MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 
 
 class LogReads:
-    """The two handlers."""
+    """Handlers of ReadLog and LocateLog."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self, broker_name: str, store: MessageStore, cluster: ClusterView, pump: DispatchPump
+    ) -> None:
+        self._broker_name = broker_name
+        self._store = store
+        self._cluster = cluster
+        self._pump = pump
 
     async def read_log(
         self, request: v1.ReadLogRequest, ctx: RequestContext
     ) -> AsyncIterator[v1.LogFrames]:
-        """Answers from `offset` up to `end`, or up to what may be read now."""
+        """Stream the log from `offset` to `end`, or to the readable limit."""
         self._check_broker(request.broker)
-        limit = self._node.pump.readable_limit()
+        limit = self._pump.readable_limit()
         end = min(request.end or limit, limit)
         offset = self._first(request, limit)
-        # At least a record's head, to see how long it is.
+        # At least a record header, which holds its length.
         size = max(min(request.max_bytes or _FRAME_BYTES, _FRAME_BYTES_MAX), BLANK_BYTES)
         while True:
             frames, following = b"", offset
-            # Blanks are passed over here, so that an answer without frames is the last one.
+            # Blanks are skipped here, so that only the last answer has no frames.
             while not frames and following < end:
                 offset = following
                 frames, following = self._frames(offset, (end, limit), size)
@@ -58,31 +65,30 @@ class LogReads:
             if following >= end or following == offset:
                 return
             offset = following
-            # The loop serves others, and a client that left ends this stream.
+            # Yield to other calls; a cancelled call ends here.
             await asyncio.sleep(0)
 
     def locate_log(self, request: v1.LocateLogRequest, ctx: RequestContext) -> v1.LocateLogResponse:
-        """Bounds of queues, and where messages lie."""
-        node = self._node
+        """Return the bounds of queues and the physical offsets of messages."""
         self._check_broker(request.broker)
-        node.pump.catch_up()
+        self._pump.catch_up()
         if len(request.messages) > _PLACES_MAX:
-            text = f"at most {_PLACES_MAX} messages can be asked for at once"
+            text = f"a request may name at most {_PLACES_MAX} messages"
             raise WireError(v2.BAD_REQUEST, text)
         answer = v1.LocateLogResponse(
             code=v2.OK,
             message="OK",
-            broker=node.config.broker_name,
-            log_start=node.store.log_start,
-            confirm=node.pump.readable_limit(),
-            brokers=sorted(node.cluster.groups),
+            broker=self._broker_name,
+            log_start=self._store.log_start,
+            confirm=self._pump.readable_limit(),
+            brokers=sorted(self._cluster.groups),
         )
         wanted = frozenset(request.topics)
-        for topic, queue_id in sorted(node.store.queues()):
+        for topic, queue_id in sorted(self._store.queues()):
             if not wanted or topic in wanted:
                 answer.queues.append(self._bounds(request, topic, queue_id))
         for one in request.messages:
-            found = node.store.place(one.topic, one.queue_id, one.offset)
+            found = self._store.place(one.topic, one.queue_id, one.offset)
             place, size = found if found is not None else (-1, 0)
             answer.places.add(place=place, size=size)
         return answer
@@ -90,12 +96,12 @@ class LogReads:
     # Inside.
 
     def _check_broker(self, name: str) -> None:
-        own = self._node.config.broker_name
+        own = self._broker_name
         if name and name != own:
-            raise WireError(v2.NOT_FOUND, f"there is no broker {name}; this one is {own}")
+            raise WireError(v2.NOT_FOUND, f"unknown broker {name}; this is {own}")
 
     def _first(self, request: v1.ReadLogRequest, limit: int) -> int:
-        start = self._node.store.log_start
+        start = self._store.log_start
         offset = request.offset
         if offset < start:
             if not request.at_least:
@@ -105,13 +111,15 @@ class LogReads:
             text = f"offset {offset} is beyond the confirmed end of the log, {limit}"
             raise WireError(v2.ILLEGAL_OFFSET, text)
         if request.inside and start < offset < limit:
-            return min(self._node.store.border_at(offset), limit)
+            return min(self._store.border_at(offset), limit)
         return offset
 
     def _frames(self, offset: int, ends: tuple[int, int], size: int) -> tuple[bytes, int]:
-        """Whole records from `offset` on that begin below the first end and lie below the second, and the
-        offset behind them; the same offset: there is none."""
-        store = self._node.store
+        """Return whole records from `offset` on, and the offset behind them.
+
+        They begin below `ends[0]` and end at or below `ends[1]`; the same offset means none.
+        """
+        store = self._store
         end, limit = ends
         try:
             data = store.read_log(offset, min(size, limit - offset))
@@ -137,13 +145,13 @@ class LogReads:
             frames=frames,
             crc32=crc32(frames),
             next_offset=following,
-            log_start=self._node.store.log_start,
-            confirm=self._node.pump.readable_limit(),
-            broker=self._node.config.broker_name,
+            log_start=self._store.log_start,
+            confirm=self._pump.readable_limit(),
+            broker=self._broker_name,
         )
 
     def _bounds(self, request: v1.LocateLogRequest, topic: str, queue_id: int) -> v1.QueueBounds:
-        store = self._node.store
+        store = self._store
         offset = 0
         if request.HasField("place"):
             offset = store.offset_by_place(topic, queue_id, request.place)
@@ -159,7 +167,7 @@ class LogReads:
 
 
 def _whole_end(data: bytes, stop: int) -> int:
-    """Behind the last whole record that begins in front of `stop`."""
+    """Return the end of the last whole record that begins before `stop`."""
     unpack, size = BLANK.unpack_from, len(data)
     position = 0
     while position < stop and position + BLANK_BYTES <= size:
@@ -172,5 +180,5 @@ def _whole_end(data: bytes, stop: int) -> int:
 
 def _taken(offset: int, start: int) -> WireError:
     return WireError(
-        v2.ILLEGAL_OFFSET, f"the log begins at offset {start}: {offset} was taken by retention"
+        v2.ILLEGAL_OFFSET, f"the log begins at offset {start}: {offset} was deleted by retention"
     )

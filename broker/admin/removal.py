@@ -1,15 +1,14 @@
-"""What goes when a topic or a group goes: retry topics, dead letters, offsets, messages in flight.
+"""Removal of a topic or a group: its retry topics, dead letters, offsets and messages in flight.
 
-Source: broker semantics, section 8.7. A retry topic belongs to a group and a topic; under the first
-form of its name the two cannot always be told apart, and then it goes only when no other pair that
-exists could mean it. Promises: the names are computed from the metadata alone (pure); the offsets and
-the state of pops go on every replica, where the record of the removal comes in the log.
+Source: docs/formats/broker-semantics.md, section 8.7. A retry topic belongs to a group and a topic. Its
+name in the first form is ambiguous; such a topic is removed only if no other existing pair can own it.
+Promises: names are computed from the metadata alone (pure functions); offsets and pop state are removed
+on every replica when the record of the removal is dispatched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ..pop.dead_letter import dead_letter_topic
@@ -18,13 +17,14 @@ from ..pop.retry import queue_topics
 
 if TYPE_CHECKING:
     from ..metadata.tables import Group, Metadata
-    from ..node import Node
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..pop.receive import PopService
 
 _PREFIX = "%RETRY%"
 
 
 def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Iterable[str]) -> list[str]:
-    """The retry topics that there are for a topic and any of the groups, and for no other pair."""
+    """Return the existing retry topics of a topic and any of `groups` that no other pair can own."""
     names = {name for group in groups for name in queue_topics(topic, group)[1:]}
     return sorted(
         name
@@ -34,7 +34,7 @@ def retry_topics_of_topic(metadata: Metadata, topic: str, groups: Iterable[str])
 
 
 def topics_of_group(metadata: Metadata, group: str) -> list[str]:
-    """The group's retry topics, for no other group, and its dead-letter topic, as far as they exist."""
+    """Return the group's existing retry topics that no other group can own, and its dead-letter topic."""
     first, second = f"{_PREFIX}{group}_", f"{_PREFIX}{group}+"
     names = {
         name
@@ -49,10 +49,10 @@ def topics_of_group(metadata: Metadata, group: str) -> list[str]:
 
 
 def _pairs(metadata: Metadata, name: str) -> list[tuple[str, str]]:
-    """Every topic and group, both known, that the name of a retry topic can mean."""
+    """Return every existing (topic, group) that the name of a retry topic can stand for."""
     rest = name.removeprefix(_PREFIX)
     if "+" in rest or rest == name:
-        return []  # it can mean one thing only
+        return []  # unambiguous
     return [
         (rest[at + 1 :], rest[:at])
         for at, character in enumerate(rest)
@@ -60,34 +60,36 @@ def _pairs(metadata: Metadata, name: str) -> list[tuple[str, str]]:
     ]
 
 
-def offer_again(node: Node, group: Group) -> None:
-    """Set a group's offsets back to the first message in flight.
+class Removal:
+    """Removes the state that depends on a deleted topic or group; runs on every replica."""
 
-    They may have passed it while the journal had it, and with the group the journal forgets it.
-    """
-    own = {topic for topic, name, _, _ in node.offsets if name == group.name}
-    for topic in own & node.metadata.topics.keys():
-        core = node.pop.core(topic, group)
-        if not isinstance(core, PopGroup):
-            continue
-        for queue in core.queues.values():
-            first = min(queue.unacked, default=queue.committed)
-            if first < queue.committed:
-                node.offsets.commit(queue.topic, group.name, queue.queue_id, first)
+    def __init__(self, metadata: Metadata, offsets: ConsumerOffsets, pop: PopService) -> None:
+        self._metadata = metadata
+        self._offsets = offsets
+        self._pop = pop
 
+    def rewind_to_unacknowledged(self, group: Group) -> None:
+        """Set a group's offsets back to its first message in flight.
 
-def watch(node: Node) -> None:
-    """From now on what hangs on a topic or a group goes with it."""
-    node.meta_log.on_topic_removed = partial(_topic_removed, node)
-    node.meta_log.on_group_removed = partial(_group_removed, node)
+        Offsets may pass messages that the journal holds, and the journal forgets a deleted group.
+        """
+        own = {topic for topic, name, _, _ in self._offsets if name == group.name}
+        for topic in own & self._metadata.topics.keys():
+            core = self._pop.core(topic, group)
+            if not isinstance(core, PopGroup):
+                continue
+            for queue in core.queues.values():
+                first = min(queue.unacked, default=queue.committed)
+                if first < queue.committed:
+                    self._offsets.commit(queue.topic, group.name, queue.queue_id, first)
 
+    def topic_removed(self, topic: str) -> None:
+        """A topic was deleted: drop its pop state and its offsets."""
+        self._pop.forget(topic=topic)
+        self._offsets.forget_topic(topic)
 
-def _topic_removed(node: Node, topic: str) -> None:
-    node.pop.forget(topic=topic)
-    node.offsets.forget_topic(topic)
-
-
-def _group_removed(node: Node, group: str, keep_offsets: bool) -> None:
-    node.pop.forget(group=group)
-    if not keep_offsets:
-        node.offsets.forget_group(group)
+    def group_removed(self, group: str, keep_offsets: bool) -> None:
+        """A group was deleted: drop its pop state and, unless they are kept, its offsets."""
+        self._pop.forget(group=group)
+        if not keep_offsets:
+            self._offsets.forget_group(group)

@@ -1,8 +1,7 @@
-"""`cometmq.v1.Admin`: topics, groups, offsets, members and settings, on the clients' port.
+"""`cometmq.v1.Admin` on the client port: topics, groups, offsets, members and settings.
 
-Reads are of this node; the access point sends them to the leader where there is one (`locate.py`).
-The service needs no client id: its callers are tools. Topics, groups and offsets have modules of their
-own; members and settings are here.
+The access point forwards calls to the leader if there is one (`routing/request_router.py`). The service
+needs no client id, because its callers are tools.
 """
 
 from __future__ import annotations
@@ -12,41 +11,48 @@ from typing import TYPE_CHECKING
 
 from ...proto import v1, v2
 from ...proto.errors import WireError
-from .groups import GroupAdmin
-from .offsets import OffsetAdmin
-from .status import describe_cluster
-from .topics import TopicAdmin
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from .groups import GroupAdmin
+    from .offsets import OffsetAdmin
+    from .status import BrokerStatus
+    from .topics import TopicAdmin
 
 
 class Admin:
-    """Handlers of the service. `settings` is every key with its value and origin."""
+    """Handlers of the service."""
 
     def __init__(
-        self, node: Node, door: Callable[[], str], settings: Mapping[str, tuple[str, str]]
+        self,
+        *,
+        topics: TopicAdmin,
+        groups: GroupAdmin,
+        offsets: OffsetAdmin,
+        status: BrokerStatus,
+        door: Callable[[], str],
+        settings: Mapping[str, tuple[str, str]],
     ) -> None:
-        self._node = node
+        """`door` returns the name of the open front door; `settings` maps keys to value and origin."""
+        self.topics = topics
+        self.groups = groups
+        self.offsets = offsets
+        self._status = status
         self._door = door
         self._settings = settings
-        self.topics = TopicAdmin(node)
-        self.groups = GroupAdmin(node)
-        self.offsets = OffsetAdmin(node)
 
     def describe_cluster(
         self, request: v1.DescribeClusterRequest, ctx: RequestContext
     ) -> v1.DescribeClusterResponse:
         """The members of this group as this node sees them."""
-        return describe_cluster(self._node, self._door())
+        return self._status.describe(self._door())
 
     def get_config(self, request: v1.GetConfigRequest, ctx: RequestContext) -> v1.GetConfigResponse:
-        """Settings of this process; secrets are not shown."""
+        """Settings of this process; secrets are masked."""
         keys = list(request.keys) or sorted(self._settings)
         unknown = [key for key in keys if key not in self._settings]
         if unknown:
-            raise WireError(v2.NOT_FOUND, f"there is no setting {unknown[0]}")
+            raise WireError(v2.NOT_FOUND, f"unknown setting {unknown[0]}")
         return v1.GetConfigResponse(
             code=v2.OK,
             message="OK",

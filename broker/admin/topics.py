@@ -1,10 +1,10 @@
 """`cometmq.v1.Admin`, topics: create, alter, delete, list, describe.
 
-Promises: what is not said stays as it is; creating again with the same settings changes nothing; read
-queues go only when nobody misses a message of theirs (or says that he accepts it); system topics are
-refused (broker semantics, sections 8.1-8.3 and 8.7). A deletion takes the groups' offsets on the topic
-and their retry topics along. The messages stay in the log until retention takes them, so a topic that
-is made again begins behind them.
+Promises: settings that a request does not name keep their value; creating a topic again with the same
+settings changes nothing; read queues are removed only when all their messages are consumed (or the
+request accepts the loss); system topics are refused (docs/formats/broker-semantics.md, sections 8.1-8.3
+and 8.7). A deletion removes the groups' offsets on the topic and their retry topics. The messages stay in
+the log until retention deletes them, so a topic that is created again starts behind them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,51 @@ from ..messages.validation import MIXED, check_topic
 from ..metadata.codec import topic_message
 from ..metadata.tables import PERM_DEFAULT, TYPE_NAMES, Topic, is_internal_topic, type_name
 from .attributes import MESSAGE_TYPE, TOPIC_RULES, changed
-from .progress import all_group_queues, held_messages
 from .removal import retry_topics_of_topic
-from .status import queue_status
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.log import MetaLog
+    from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
+    from .progress import ConsumerProgress
+    from .status import BrokerStatus
 
 QUEUES_MAX = 1_024
 _KNOWN_TYPES = frozenset(TYPE_NAMES.values())
 
 
 class TopicAdmin:
-    """Handlers of the service that are about topics."""
+    """Handlers for topics."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        config = node.config
-        # Apache's broker makes topics of these names for itself.
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        meta_log: MetaLog,
+        changes: MetadataChanges,
+        offsets: ConsumerOffsets,
+        pump: DispatchPump,
+        progress: ConsumerProgress,
+        status: BrokerStatus,
+    ) -> None:
+        config = self._config = runtime.config
+        self._clock = runtime.clock
+        self._store = store
+        self._metadata = metadata
+        self._meta_log = meta_log
+        self._changes = changes
+        self._offsets = offsets
+        self._pump = pump
+        self._progress = progress
+        self._status = status
+        # Apache's broker creates system topics with these names.
         self._own_names = frozenset(
             (
                 config.broker_cluster_name,
@@ -48,9 +74,9 @@ class TopicAdmin:
     def create(
         self, request: v1.CreateTopicRequest, ctx: RequestContext
     ) -> asyncio.Future[v1.CreateTopicResponse] | v1.CreateTopicResponse:
-        """Create a topic, or alter it to what the request says."""
+        """Create a topic, or change it to the requested settings."""
         self._check_name(request.name)
-        metadata = self._node.metadata
+        metadata = self._metadata
         known = metadata.topic(request.name)
         if known is None and request.must_exist:
             raise _unknown(request.name)
@@ -66,37 +92,42 @@ class TopicAdmin:
         if not differs:
             return answer
         metadata.check_room_for_topic(topic.name)
-        self._node.changes.check_writable()
+        self._changes.check_writable()
         if request.dry_run:
             return answer
-        node, begin_ns = self._node, self._node.clock.steady_ns()
-        future = node.changes.when_durable(node.meta_log.write_topic(topic), answer)
+        begin_ns = self._clock.steady_ns()
+        future = self._changes.when_durable(self._meta_log.write_topic(topic), answer)
         if is_new:
-            answer.topic.CopyFrom(topic_message(topic))  # it may begin behind an old one
-            node.changes.count_creation("topic", is_internal_topic(topic.name), begin_ns, future)
+            answer.topic.CopyFrom(
+                topic_message(topic)
+            )  # it may start behind a deleted topic of the same name
+            self._changes.count_creation("topic", is_internal_topic(topic.name), begin_ns, future)
         return future
 
     def delete(
         self, request: v1.DeleteTopicRequest, ctx: RequestContext
     ) -> asyncio.Future[v1.DeleteTopicResponse] | v1.DeleteTopicResponse:
-        """Delete a topic with what hangs on it; its own record is the last, so that a deletion that
-        is cut off can be asked for again."""
+        """Delete a topic, its retry topics and its offsets.
+
+        The topic's own record is written last, so that an interrupted deletion can be repeated.
+        """
         self._check_name(request.name)
-        node = self._node
-        if node.metadata.topic(request.name) is None:
+        if self._metadata.topic(request.name) is None:
             raise _unknown(request.name)
-        node.pump.catch_up()
-        groups = {group for topic, group, _, _ in node.offsets if topic == request.name}
-        known = groups | node.metadata.groups.keys()
-        retries = retry_topics_of_topic(node.metadata, request.name, known)
+        self._pump.catch_up()
+        groups = {group for topic, group, _, _ in self._offsets if topic == request.name}
+        known = groups | self._metadata.groups.keys()
+        retries = retry_topics_of_topic(self._metadata, request.name, known)
         answer = v1.DeleteTopicResponse(
             code=v2.OK,
             message="OK",
             topics=[request.name, *retries],
-            messages=sum(held_messages(node, name) for name in (request.name, *retries)),
+            messages=sum(self._progress.held_messages(name) for name in (request.name, *retries)),
             groups=sorted(groups),
             in_flight=sum(
-                row.in_flight for _, row in all_group_queues(node) if row.topic == request.name
+                row.in_flight
+                for _, row in self._progress.all_group_queues()
+                if row.topic == request.name
             ),
         )
         if request.dry_run:
@@ -106,14 +137,14 @@ class TopicAdmin:
                 v2.FORBIDDEN,
                 f"topic {request.name} holds {answer.messages} messages: accept the loss",
             )
-        node.changes.check_writable()
+        self._changes.check_writable()
         for name in retries:
-            node.meta_log.delete_topic(name)
-        return node.changes.when_durable(node.meta_log.delete_topic(request.name), answer)
+            self._meta_log.delete_topic(name)
+        return self._changes.when_durable(self._meta_log.delete_topic(request.name), answer)
 
     def list_all(self, request: v1.ListTopicsRequest, ctx: RequestContext) -> v1.ListTopicsResponse:
         """All topics of this broker by name."""
-        topics = sorted(self._node.metadata.topics.values(), key=lambda topic: topic.name)
+        topics = sorted(self._metadata.topics.values(), key=lambda topic: topic.name)
         return v1.ListTopicsResponse(
             code=v2.OK,
             message="OK",
@@ -128,14 +159,14 @@ class TopicAdmin:
         self, request: v1.DescribeTopicRequest, ctx: RequestContext
     ) -> v1.DescribeTopicResponse:
         """One topic and its queues."""
-        topic = self._node.metadata.topic(request.name)
+        topic = self._metadata.topic(request.name)
         if topic is None:
             raise _unknown(request.name)
         return v1.DescribeTopicResponse(
             code=v2.OK,
             message="OK",
             topic=topic_message(topic),
-            queues=queue_status(self._node, topic),
+            queues=self._status.queue_status(topic),
         )
 
     def _check_name(self, name: str) -> None:
@@ -147,10 +178,10 @@ class TopicAdmin:
         return name in self._own_names or is_internal_topic(name)
 
     def _wanted(self, request: v1.CreateTopicRequest, known: Topic | None) -> Topic:
-        """What the topic shall be."""
+        """Return the topic that the request asks for."""
         read, write = self._queue_counts(request, known)
         if request.perm & ~PERM_DEFAULT:
-            raise _bad("perm is 0 (nothing), 2 (write), 4 (read) or 6 (both)")
+            raise _bad("perm must be 0 (none), 2 (write), 4 (read) or 6 (both)")
         perm = known.perm if known else PERM_DEFAULT
         if request.HasField("perm"):
             perm = request.perm
@@ -164,18 +195,18 @@ class TopicAdmin:
         )
 
     def _queue_counts(self, request: v1.CreateTopicRequest, known: Topic | None) -> tuple[int, int]:
-        default = self._node.config.default_topic_queue_nums
+        default = self._config.default_topic_queue_nums
         read, write = (known.read_queues, known.write_queues) if known else (default, default)
         for count in (request.queues, request.read_queues, request.write_queues):
             if not 0 <= count <= QUEUES_MAX:
                 raise _bad(f"a topic has 1 to {QUEUES_MAX} queues")
         if request.queues:
             if request.read_queues or request.write_queues:
-                raise _bad("queues means both counts: leave out read_queues and write_queues")
+                raise _bad("queues sets both counts: leave out read_queues and write_queues")
             if known is not None and request.queues < max(read, write):
                 raise _bad(
                     f"topic {known.name} has {max(read, write)} queues: a topic cannot lose queues "
-                    "in one step. Lower its write queues, and its read queues when they are read"
+                    "in one step. Lower its write queues first, and its read queues once they are consumed"
                 )
             return request.queues, request.queues
         return request.read_queues or read, request.write_queues or write
@@ -189,33 +220,32 @@ class TopicAdmin:
         if attributes.get(MESSAGE_TYPE) != before.get(MESSAGE_TYPE):
             kind = TYPE_NAMES.get(attributes.get(MESSAGE_TYPE, ""), v2.NORMAL)
             if request.message_type not in (0, kind):
-                raise _bad(f"two message types are named: +{MESSAGE_TYPE} and message_type")
+                raise _bad(f"conflicting message types: +{MESSAGE_TYPE} and message_type")
         elif request.message_type:
             kind = request.message_type
             if kind not in _KNOWN_TYPES:
-                raise _bad(f"there is no message type {kind}")
-        if kind == MIXED and not self._node.config.enable_mixed_message_type:
-            raise _bad("topics of type MIXED are switched off: enableMixedMessageType")
+                raise _bad(f"unknown message type {kind}")
+        if kind == MIXED and not self._config.enable_mixed_message_type:
+            raise _bad("topics of type MIXED are disabled: enableMixedMessageType")
         if known is None or kind != known.message_type:
             attributes[MESSAGE_TYPE] = type_name(kind)
         return kind, attributes
 
     def _check_unread(self, topic: Topic, read_queues: int) -> None:
-        """Refuse to hide messages that somebody has not consumed, or nobody has looked at."""
-        node = self._node
-        node.pump.catch_up()
+        """Refuse to remove read queues with messages that a group has not consumed."""
+        self._pump.catch_up()
         consumed: dict[int, int] = {}
-        for name, _, queue_id, offset in node.offsets:
+        for name, _, queue_id, offset in self._offsets:
             if name == topic.name:
                 consumed[queue_id] = min(offset, consumed.get(queue_id, offset))
         for queue_id in range(read_queues, topic.read_queues):
-            end = node.store.max_offset(topic.name, queue_id)
-            first = max(node.store.min_offset(topic.name, queue_id), consumed.get(queue_id, 0))
+            end = self._store.max_offset(topic.name, queue_id)
+            first = max(self._store.min_offset(topic.name, queue_id), consumed.get(queue_id, 0))
             if first < end:
                 raise WireError(
                     v2.FORBIDDEN,
                     f"queue {queue_id} of {topic.name} holds {end - first} messages that are not "
-                    "consumed: wait for it, or accept the loss",
+                    "consumed: wait until they are, or accept the loss",
                 )
 
 

@@ -1,9 +1,12 @@
-"""Pop's part of a scrape, under RocketMQ 5's names (broker semantics, section 11.3): what the journal of
-pop state writes, what comes back, and how far the revive topic is. Read from the parts' own counts."""
+"""Metrics of pops, under RocketMQ 5's names (docs/formats/broker-semantics.md, section 11.3).
+
+Journal records written and surfaced, retry copies, and the lag of the revive topic.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..journal.revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG
@@ -12,21 +15,22 @@ from ..journal.service import JournalService
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..node import Node
+    from ..journal.api import Journal
     from .families import Families, Samples
 
 _TYPES = {CK_TAG: "CK", ACK_TAG: "ACK", BATCH_ACK_TAG: "BATCH_ACK"}
 
 
-def pop_families(node: Node, families: Families) -> list[Metric]:
-    """Everything about pop state; nothing before the journal is there."""
-    journal = node.journal
+def pop_families(
+    journal: Journal, revived: Mapping[tuple[str, str], int], now_ms: int, families: Families
+) -> list[Metric]:
+    """Metrics of the pop state; `revived` counts retry copies by topic and group."""
     if not isinstance(journal, JournalService):
         return []
     return [
         *_records(journal, families),
-        *_revived(node, families),
-        *_places(node, journal, families),
+        *_revived(revived, families),
+        *_revive_queues(journal, now_ms, families),
         *_buffers(journal, families),
     ]
 
@@ -39,7 +43,7 @@ def _records(journal: JournalService, families: Families) -> list[Metric]:
     return [
         families.counter(
             "rocketmq_pop_revive_in_message",
-            "Checkpoints and acks written for the revive topic, and those refused for now.",
+            "Checkpoints and acks written to the revive topic, and those refused.",
             written.items(),
             ("revive_message_type", "put_status", "queue_id"),
         ),
@@ -52,34 +56,32 @@ def _records(journal: JournalService, families: Families) -> list[Metric]:
     ]
 
 
-def _revived(node: Node, families: Families) -> list[Metric]:
+def _revived(revived: Mapping[tuple[str, str], int], families: Families) -> list[Metric]:
     samples: Samples = [
-        ((topic, group, "PUT_OK"), number)
-        for (topic, group), number in node.pop.reviver.revived.items()
+        ((topic, group, "PUT_OK"), number) for (topic, group), number in revived.items()
     ]
     return [
         families.counter(
             "rocketmq_pop_revive_retry_messages",
-            "Messages whose invisible time was over, copied to their retry topic.",
+            "Messages copied to their retry topic after their invisible time.",
             samples,
             ("topic", "consumer_group", "put_status"),
         )
     ]
 
 
-def _places(node: Node, journal: JournalService, families: Families) -> list[Metric]:
-    now_ms = node.clock.wall_ms()
+def _revive_queues(journal: JournalService, now_ms: int, families: Families) -> list[Metric]:
     rows = journal.revive_rows()
     return [
         families.gauge(
             "rocketmq_pop_revive_lag",
-            "Records of a queue of the revive topic behind the first that is not settled.",
+            "Records of a revive queue from the first unsettled one on.",
             [((str(queue_id),), lag) for queue_id, lag, _ in rows],
             ("queue_id",),
         ),
         families.gauge(
             "rocketmq_pop_revive_latency",
-            "For how long that one's messages have been due, ms.",
+            "How long the messages of that record have been due, ms.",
             [
                 ((str(queue_id),), max(0, now_ms - due_ms) if due_ms is not None else 0)
                 for queue_id, _, due_ms in rows
@@ -94,17 +96,17 @@ def _buffers(journal: JournalService, families: Families) -> list[Metric]:
     return [
         families.one(
             "rocketmq_pop_checkpoint_buffer_size",
-            "Batches in flight that are not written yet.",
+            "Batches in flight that are not in the log yet.",
             sizes["buffered"],
         ),
         families.one(
             "rocketmq_pop_offset_buffer_size",
-            "Checkpoints in the log that are not finished with.",
+            "Checkpoints in the log that are not settled.",
             sizes["written"],
         ),
         families.histogram(
             "rocketmq_pop_buffer_scan_time_consume",
-            "Time of one look at what is to be written, ms.",
+            "Duration of one scan of the buffer, ms.",
             [((), journal.writer.took)],
         ),
     ]

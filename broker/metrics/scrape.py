@@ -1,9 +1,8 @@
-"""What the broker tells Prometheus, under RocketMQ 5's names where it has them.
+"""The `/metrics` page of a broker, under RocketMQ 5's names where they exist.
 
-Promises: everything is read on the event loop at the scrape, and rendered elsewhere; nothing is
-counted here that the parts do not count anyway (broker semantics, sections 11.1-11.3; names that
-begin with `cometmq_` are ours). prometheus-client is imported with the first scrape: a broker that
-nobody scrapes does not pay for it.
+Promises: a scrape reads everything on the event loop and renders it elsewhere; it counts nothing that the
+parts do not count anyway (docs/formats/broker-semantics.md, sections 11.1-11.3; names with `cometmq_` are
+ours). prometheus-client is imported by the first scrape, so that a broker without scrapes does not load it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,20 @@ if TYPE_CHECKING:
 
     from ...front.access_point import ForwardStatistics
     from ...front.door import DoorStatistics
-    from ..node import Node
+    from ...ha.engine import Replication
+    from ...store.message_store import MessageStore
+    from ..admin.progress import ConsumerProgress
+    from ..admin.status import BrokerStatus
+    from ..clients.registry import ClientRegistry
+    from ..delay.timer_service import TimerService
+    from ..journal.api import Journal
+    from ..leadership import Leadership
+    from ..metadata.tables import Metadata
+    from ..pop.receive import PopService
+    from ..runtime import Runtime
+    from ..sending.durability import DurabilityGate
+    from ..sending.sender import Sender
+    from ..transactions.service import Transactions
 
 _NS_PER_S = 1_000_000_000
 _READ_WRITE = 6
@@ -40,22 +52,53 @@ _PROCESSORS = (
 
 
 class Metrics:
-    """Collects one scrape; remembers the last one for the rates."""
+    """Collects scrapes; keeps the totals of the last one for the rates."""
 
     def __init__(
-        self, node: Node, door: Callable[[], DoorStatistics | None], forwards: ForwardStatistics
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        replication: Replication,
+        leadership: Leadership,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        sender: Sender,
+        durability: DurabilityGate,
+        pop: PopService,
+        journal: Journal,
+        timers: TimerService,
+        transactions: Transactions,
+        status: BrokerStatus,
+        progress: ConsumerProgress,
+        door: Callable[[], DoorStatistics | None],
+        forwards: ForwardStatistics,
     ) -> None:
-        self._node = node
+        self._clock = runtime.clock
+        self._counters = runtime.counters
+        self._store = store
+        self._replication = replication
+        self._leadership = leadership
+        self._metadata = metadata
+        self._client_registry = clients
+        self._sender = sender
+        self._durability = durability
+        self._pop = pop
+        self._journal = journal
+        self._timers = timers
+        self._transaction_service = transactions
+        self._status = status
+        self._progress = progress
         self._door = door
         self._forwards = forwards
-        families = self._families = Families(node.config)
-        self._store_times = StoreTimes(node)
+        families = self._families = Families(runtime.config)
+        self._store_times = StoreTimes(store)
         self._gauge, self._counter, self._one = families.gauge, families.counter, families.one
-        self._last = (node.clock.steady_ns(), 0, 0)
+        self._last = (self._clock.steady_ns(), 0, 0)
         self._rates = (0.0, 0.0)
 
     def scrape(self) -> Callable[[], bytes]:
-        """Read everything now; the returned call makes the text and may run in any thread."""
+        """Read all values now; the returned callable renders them and may run in any thread."""
         from prometheus_client.exposition import generate_latest
 
         families = [
@@ -66,14 +109,14 @@ class Metrics:
             *self._groups(),
             *self._storage(),
             *self._transactions(),
-            *replica_families(self._node, self._families),
+            *self._replicas(),
             *self._door_calls(),
             *self._process(),
         ]
         return lambda: generate_latest(_Families(families))
 
     def _traffic(self) -> list[Metric]:
-        counters = self._node.counters
+        counters = self._counters
         sent = [
             ((topic, type_name(kind), flag(is_system_topic(topic))), total)
             for (topic, kind), total in counters.sent.items()
@@ -87,39 +130,39 @@ class Metrics:
         return [
             self._counter(
                 "rocketmq_messages_in",
-                "Messages that were appended.",
+                "Messages appended.",
                 [(labels, total.messages) for labels, total in sent],
                 labels_in,
             ),
             self._counter(
                 "rocketmq_throughput_in",
-                "Bytes of the bodies that were appended.",
+                "Body bytes appended.",
                 [(labels, total.bytes) for labels, total in sent],
                 labels_in,
             ),
             self._families.histogram(
                 "rocketmq_message_size",
-                "Sizes of the bodies that were appended, in bytes.",
+                "Sizes of appended bodies, bytes.",
                 [(labels[:2], Buckets(SIZE_BOUNDS, list(t.sizes), t.bytes)) for labels, t in sent],
                 labels_in[:2],
             ),
             self._counter(
                 "rocketmq_messages_out",
-                "Messages that were handed to consumers.",
+                "Messages delivered to consumers.",
                 [(labels, total.messages) for labels, total in received],
                 labels_out,
             ),
             self._counter(
                 "rocketmq_throughput_out",
-                "Bytes that were handed to consumers, as they travel.",
+                "Bytes delivered to consumers, as sent on the wire.",
                 [(labels, total.bytes) for labels, total in received],
                 labels_out,
             ),
         ]
 
     def _rates_of_traffic(self) -> list[Metric]:
-        counters = self._node.counters
-        now_ns = self._node.clock.steady_ns()
+        counters = self._counters
+        now_ns = self._clock.steady_ns()
         sent = sum(total.messages for total in counters.sent.values())
         received = sum(total.messages for total in counters.received.values())
         then_ns, sent_then, received_then = self._last
@@ -143,46 +186,45 @@ class Metrics:
             ),
             self._counter(
                 "cometmq_redelivered_without_handover",
-                "Messages delivered again because another replica served pops meanwhile.",
+                "Messages delivered again because another replica served pops in between.",
                 [((), counters.redelivered_without_handover)],
             ),
             self._counter(
                 "cometmq_messages_not_repeated",
-                "Messages not stored again, because their ids were sent inside the window.",
+                "Messages dropped as duplicates within the deduplication window.",
                 [((), counters.repeated)],
             ),
             self._counter(
                 "cometmq_cold_reads",
-                "What a follower read because it is old: reads passed on, records fetched, fetches refused.",
+                "Reads of old records served by a follower: reads forwarded, records fetched, fetches refused.",
                 [((how,), number) for how, number in sorted(counters.cold.items())],
                 ("how",),
             ),
         ]
 
     def _tables(self) -> list[Metric]:
-        node = self._node
         permission = (
-            _READ_WRITE if node.leadership.is_leader and node.store.writable else _READ_ONLY
+            _READ_WRITE if self._leadership.is_leader and self._store.writable else _READ_ONLY
         )
         return [
             self._one("rocketmq_broker_permission", "2 write, 4 read, 6 both.", permission),
-            self._one("rocketmq_topic_number", "Topics.", len(node.metadata.topics)),
-            self._one("rocketmq_consumer_group_number", "Groups.", len(node.metadata.groups)),
+            self._one("rocketmq_topic_number", "Topics.", len(self._metadata.topics)),
+            self._one("rocketmq_consumer_group_number", "Groups.", len(self._metadata.groups)),
             self._created("topic"),
             self._created("consumer_group"),
             self._gauge(
                 "rocketmq_processor_watermark",
-                "Requests that wait for their turn; those without a queue are served at once.",
+                "Requests that wait in a queue; 0 where requests are served at once.",
                 [((name,), number) for name, number in self._waiting().items()],
                 ("processor",),
             ),
         ]
 
     def _created(self, what: str) -> Metric:
-        made = self._node.counters.created.items()
+        made = self._counters.created.items()
         return self._families.histogram(
             f"rocketmq_{what}_create_execution_time",
-            "Milliseconds until it was made, as safe as the broker's mode promises.",
+            "Milliseconds until the creation was durable under the broker's policy.",
             [
                 ((outcome, flag(system)), took)
                 for (kind, outcome, system), took in made
@@ -192,19 +234,18 @@ class Metrics:
         )
 
     def _waiting(self) -> dict[str, int]:
-        """Of RocketMQ's thread pools, which are no pools here: only sends are ever queued."""
+        """Return queue lengths under the names of RocketMQ's thread pools; only sends are queued."""
         waiting = dict.fromkeys(_PROCESSORS, 0)
-        waiting["send"] = self._node.sender.waiting
-        waiting["async_put"] = len(self._node.durability)
+        waiting["send"] = self._sender.waiting
+        waiting["async_put"] = len(self._durability)
         return waiting
 
     def _clients(self) -> list[Metric]:
-        node = self._node
-        now_ns = node.clock.steady_ns()
+        now_ns = self._clock.steady_ns()
         producers: Counter[tuple[str, ...]] = Counter()
         consumers: Counter[tuple[str, ...]] = Counter()
-        for client in node.clients:
-            if not node.clients.alive(client.client_id, now_ns):
+        for client in self._client_registry:
+            if not self._client_registry.alive(client.client_id, now_ns):
                 continue
             who = (client.language, client.version, "grpc")
             if client.client_type in CONSUMER_TYPES:
@@ -224,17 +265,29 @@ class Metrics:
         ]
 
     def _groups(self) -> list[Metric]:
-        return group_families(self._node, self._families, self._store_times)
+        return group_families(
+            self._progress.all_group_queues(),
+            self._store_times,
+            self._counters.dead + self._pop.reviver.dead,
+            self._clock.wall_ms(),
+            self._families,
+        )
+
+    def _replicas(self) -> list[Metric]:
+        return replica_families(
+            self._status.members(), self._leadership, self._replication, self._families
+        )
 
     def _storage(self) -> list[Metric]:
+        now_ms = self._clock.wall_ms()
         return [
-            *store_families(self._node, self._gauge, self._counter, self._families.common),
-            *timer_families(self._node.timers, self._families),
-            *pop_families(self._node, self._families),
+            *store_families(self._store, self._replication.confirm, now_ms, self._families),
+            *timer_families(self._timers, self._families),
+            *pop_families(self._journal, self._pop.reviver.revived, now_ms, self._families),
         ]
 
     def _transactions(self) -> list[Metric]:
-        return transaction_families(self._node.transactions, self._families)
+        return transaction_families(self._transaction_service, self._families)
 
     def _process(self) -> list[Metric]:
         import psutil
@@ -244,15 +297,21 @@ class Metrics:
             times = process.cpu_times()
             resident = process.memory_info().rss
             descriptors = process.num_fds()
-        disk = psutil.disk_usage(str(self._node.store.config.root))
+        disk = psutil.disk_usage(str(self._store.config.root))
         return [
-            self._one("process_resident_memory_bytes", "Memory of the process.", resident),
+            self._one("process_resident_memory_bytes", "Resident memory.", resident),
             self._one("process_open_fds", "Open descriptors.", descriptors),
             self._counter(
                 "process_cpu_seconds", "Processor time.", [((), times.user + times.system)]
             ),
-            self._one("cometmq_disk_free_bytes", "Free where the store lies.", disk.free),
-            self._one("cometmq_disk_used_ratio", "Used where the store lies.", disk.percent / 100),
+            self._one(
+                "cometmq_disk_free_bytes", "Free bytes on the store's file system.", disk.free
+            ),
+            self._one(
+                "cometmq_disk_used_ratio",
+                "Used share of the store's file system.",
+                disk.percent / 100,
+            ),
         ]
 
     def _door_calls(self) -> list[Metric]:
@@ -273,15 +332,17 @@ class Metrics:
             ),
             self._gauge(
                 "cometmq_door_events",
-                "What the native door counts since the start (connections: now).",
+                "Events of the native door since the start (connections: current).",
                 [((statistics.door, name), n) for name, n in sorted(statistics.counters.items())],
                 ("door", "event"),
             ),
-            self._counter("cometmq_internal_errors", "Faults of ours.", errors, ("path",)),
-            self._one("cometmq_long_polls", "Polls that are held.", self._node.pop.waiting),
+            self._counter(
+                "cometmq_internal_errors", "Internal errors by method.", errors, ("path",)
+            ),
+            self._one("cometmq_long_polls", "Long polls that wait.", self._pop.waiting),
             self._counter(
                 "cometmq_forwarded_calls",
-                "Calls for another node, by what became of them.",
+                "Calls for another node, by outcome.",
                 [
                     (("forwarded",), self._forwards.forwarded),
                     (("served_instead",), self._forwards.served_instead),
@@ -294,7 +355,7 @@ class Metrics:
 
 
 class _Families:
-    """What prometheus-client renders: anything with `collect`."""
+    """The collector interface of prometheus-client."""
 
     def __init__(self, families: list[Metric]) -> None:
         self._families = families

@@ -1,7 +1,7 @@
-"""The store's part of a scrape: sizes, distance behind, rates, put latency, the disk and retention.
+"""Metrics of the store: sizes, lag, rates, put latency, disk and retention.
 
-Names are RocketMQ 5's where it has them (broker semantics, section 11.3); `cometmq_...` are ours.
-Read from the store's statistics on the event loop; nothing is counted here.
+Names are RocketMQ 5's where they exist (docs/formats/broker-semantics.md, section 11.3); names with
+`cometmq_` are ours. Values come from the store's statistics on the event loop.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ...store.stats import StoreStats, collect
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from .families import Families
 
 _STORAGE = ("storage_type", "storage_medium")
-_PLACE = ("local", "disk")
+_STORAGE_VALUES = ("local", "disk")
 _US_PER_S = 1_000_000
 _PRESSURES = ("none", "any_hour", "forced", "stop")
 
@@ -34,21 +35,22 @@ class Family(Protocol):
 
 
 def store_families(
-    node: Node, gauge: Family, counter: Family, common: dict[str, str]
+    store: MessageStore, confirm: int, now_ms: int, families: Families
 ) -> list[Metric]:
-    """Everything about the store of this replica."""
-    stats = collect(node.store)
+    """Metrics of the store; `confirm` is the confirm offset, `now_ms` the wall time."""
+    gauge, counter = families.gauge, families.counter
+    stats = collect(store)
     return [
-        *_standard(node, stats, gauge),
+        *_standard(store, stats, now_ms, gauge),
         gauge(
             "cometmq_log_offset",
             "Positions in the log.",
             [
                 (("start",), stats.log_start),
                 (("end",), stats.log_end),
-                (("flushed",), node.store.flushed_offset),
-                (("confirm",), node.replication.confirm),
-                (("dispatched",), node.store.dispatched_offset),
+                (("flushed",), store.flushed_offset),
+                (("confirm",), confirm),
+                (("dispatched",), store.dispatched_offset),
                 (("archived",), stats.archive_watermark),
             ],
             ("position",),
@@ -63,52 +65,52 @@ def store_families(
         counter(
             "cometmq_disk_calls",
             "System calls that write or flush files.",
-            [((name,), number) for name, number in sorted(node.store.disk.counts.items())],
+            [((name,), number) for name, number in sorted(store.disk.counts.items())],
             ("call",),
         ),
         *_traffic(stats, gauge, counter),
-        _put_latency(stats, common),
-        *_room(node, stats, gauge),
+        _put_latency(stats, families.common),
+        *_disk_space(store, stats, gauge),
     ]
 
 
-def _standard(node: Node, stats: StoreStats, gauge: Family) -> list[Metric]:
+def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family) -> list[Metric]:
     families = [
         gauge(
             "rocketmq_storage_size",
             "Bytes of the log.",
-            [(_PLACE, stats.log_end - stats.log_start)],
+            [(_STORAGE_VALUES, stats.log_end - stats.log_start)],
             _STORAGE,
         ),
         gauge(
             "rocketmq_storage_flush_behind_bytes",
             "Bytes that are not on the disk yet.",
-            [(_PLACE, stats.flush_behind)],
+            [(_STORAGE_VALUES, stats.flush_behind)],
             _STORAGE,
         ),
         gauge(
             "rocketmq_storage_dispatch_behind_bytes",
             "Bytes that are not in the consume queues yet.",
-            [(_PLACE, stats.dispatch_behind)],
+            [(_STORAGE_VALUES, stats.dispatch_behind)],
             _STORAGE,
         ),
     ]
-    reserved_ms = _reserve_time_ms(node)
+    reserved_ms = _reserve_time_ms(store, now_ms)
     if reserved_ms is not None:
         families.append(
             gauge(
                 "rocketmq_storage_message_reserve_time",
                 "Milliseconds since the oldest message was stored.",
-                [(_PLACE, reserved_ms)],
+                [(_STORAGE_VALUES, reserved_ms)],
                 _STORAGE,
             )
         )
     return families
 
 
-def _reserve_time_ms(node: Node) -> int | None:
-    stored_ms = node.store.oldest_store_ms()
-    return None if stored_ms is None else max(node.clock.wall_ms() - stored_ms, 0)
+def _reserve_time_ms(store: MessageStore, now_ms: int) -> int | None:
+    stored_ms = store.oldest_store_ms()
+    return None if stored_ms is None else max(now_ms - stored_ms, 0)
 
 
 def _traffic(stats: StoreStats, gauge: Family, counter: Family) -> list[Metric]:
@@ -166,7 +168,7 @@ def _put_latency(stats: StoreStats, common: dict[str, str]) -> Metric:
     return family
 
 
-def _room(node: Node, stats: StoreStats, gauge: Family) -> list[Metric]:
+def _disk_space(store: MessageStore, stats: StoreStats, gauge: Family) -> list[Metric]:
     return [
         gauge(
             "cometmq_store_disk_use_percent",
@@ -187,6 +189,6 @@ def _room(node: Node, stats: StoreStats, gauge: Family) -> list[Metric]:
         gauge(
             "cometmq_store_paused",
             "1 while they are not for want of room.",
-            [((), float(node.store.paused))],
+            [((), float(store.paused))],
         ),
     ]

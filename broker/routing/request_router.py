@@ -1,10 +1,10 @@
-"""Who owns a request: this node, the leader of its group, or another group; and what if they are gone.
+"""Request routing: which replica serves a request, and what happens when it cannot be reached.
 
-The access point asks `locate` for every call that came from a client (forwarded calls are never
-forwarded again) and `unreachable` when the owner does not answer the phone. Rules (design, section 2;
-HA, rule R10): the group is the one that the request names (a queue's broker, a receipt handle), else
-one that has the topic, this one first; its leader owns it. Without the leader a follower serves
-reads from what it has, and holds writes until a leader is back or the deadline is near.
+The access point calls `locate` for every call of a client (a forwarded call is never forwarded again)
+and `unreachable` when the owner does not answer. Rules (docs/formats/ha.md, rule R10): the group is the
+one that the request names (a queue's broker, a receipt handle), else a group that has the topic, this
+one first; its leader owns the request. Without a leader a follower serves reads from its own log, and
+writes are held until a leader exists or the deadline is near.
 """
 
 from __future__ import annotations
@@ -16,17 +16,21 @@ from ...proto import paths, v2
 from ...proto.errors import WireError
 from ..delay.recall_handle import decode_recall_handle
 from ..pop.handles import decode_handle
-from ..pull.cold_reads import COLD_READS, ColdReads
+from ..pull.cold_reads import COLD_READS
 from ..transactions.records import parse_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...front.context import RequestContext
-    from ..node import Node
-    from .cluster_view import GroupView, MemberView
+    from ...ha.engine import Replication
+    from ..leadership import Leadership
+    from ..lite.fanout import LiteFanout
+    from ..metadata.tables import Metadata
+    from ..pull.cold_reads import ColdReads
+    from .cluster_view import ClusterView, GroupView, MemberView
 
-# Answered by every node from what it knows itself.
+# Every node answers these from its own state.
 _LOCAL = frozenset(
     (
         paths.QUERY_ROUTE,
@@ -38,7 +42,7 @@ _LOCAL = frozenset(
     )
 )
 _ROUTES = frozenset((paths.QUERY_ROUTE, paths.QUERY_ASSIGNMENT))
-# Without the leader they wait for one: a client rides through a failover without an error.
+# Held while there is no leader, so that clients see no error during a failover.
 HELD = frozenset(
     (
         paths.SEND_MESSAGE,
@@ -57,7 +61,7 @@ def _of_name(request: Any) -> str:
     return str(request.broker)
 
 
-# What a leader looks at before it takes it, seldom enough to call somebody for it.
+# A leader checks these before it serves them; they are rare enough for the extra call.
 _SELDOM = (HELD | COLD_READS) - {paths.SEND_MESSAGE}
 
 
@@ -128,7 +132,7 @@ TOPIC_OF: dict[str, Callable[[Any], str]] = {
 
 
 def _no_copy() -> WireError:
-    """A diverged follower serves nothing of its own: consumers would see what the group never had."""
+    """A diverged follower serves no reads: its log holds records that the group does not have."""
     return WireError(
         v2.HA_NOT_AVAILABLE,
         "the leader cannot be reached, and this replica's log is not a copy of its log",
@@ -136,52 +140,64 @@ def _no_copy() -> WireError:
 
 
 class RequestRouter:
-    """The two questions of the access point, for one node."""
+    """Decides for the access point where a request is served."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        leadership: Leadership,
+        replication: Replication,
+        metadata: Metadata,
+        cluster: ClusterView,
+        cold_reads: ColdReads,
+        lite_fanout: LiteFanout,
+    ) -> None:
+        self._leadership = leadership
+        self._replication = replication
+        self._metadata = metadata
+        self._cluster = cluster
+        self._cold_reads = cold_reads
+        self._lite_fanout = lite_fanout
         self._leader_was_alive = False
-        self._cold_reads = ColdReads(node)
 
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
-        """HOST:PORT of the owner, or None: serve here. Raises WireError when there can be none."""
-        node = self._node
+        """Return HOST:PORT of the owner, or None to serve here. Raises WireError if no replica can."""
         if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
-            node.lite.spreading.spread(request, ctx)
-        if path in _ROUTES and self._is_news(path, request):
-            return node.leadership.leader_client()
+            self._lite_fanout.spread(request, ctx)
+        if path in _ROUTES and self._may_be_new_topic(path, request):
+            return self._leadership.leader_client()
         if path in _LOCAL or path.startswith(paths.TEST):
             return None
-        view = node.cluster
+        view = self._cluster
         if len(view.groups) > 1 and request is not None:
             other = self._other_group(path, request)
             if other is not None:
                 return self._owner_of_other(other, path)
-        if node.leadership.is_leader:
-            # A message that is sent costs two look-ups here and no call.
-            if node.leadership.pausing or path in _SELDOM:
+        if self._leadership.is_leader:
+            # A SendMessage costs two look-ups here and no call.
+            if self._leadership.pausing or path in _SELDOM:
                 return NOBODY if self._waits(path) else self._cold(path, request, ctx)
             return None
         if self._serve_without_leader(path):
             return None
-        leader = node.leadership.leader_client()
+        leader = self._leadership.leader_client()
         if leader is not None:
             return leader
         if path in HELD:
             return NOBODY
-        if node.replication.diverged is not None:
+        if self._replication.diverged is not None:
             raise _no_copy()
         return None
 
     def unreachable(
         self, path: str, request: Any, ctx: RequestContext
     ) -> Literal["serve", "hold"] | WireError:
-        """The owner cannot be reached."""
+        """Decide what happens to a request whose owner cannot be reached."""
         if path in HELD:
             return "hold"
-        if self._node.replication.diverged is not None:
+        if self._replication.diverged is not None:
             return _no_copy()
-        if len(self._node.cluster.groups) > 1 and request is not None:
+        if len(self._cluster.groups) > 1 and request is not None:
             other = self._other_group(path, request)
             if other is not None:
                 return WireError(
@@ -190,49 +206,47 @@ class RequestRouter:
         return "serve"
 
     def _waits(self, path: str) -> bool:
-        """Whether this leader takes no writes for now, and another or it itself soon will.
+        """Whether this leader refuses writes that it or another leader will soon accept.
 
-        A message is looked at only once the sender has seen that (`Leadership.pausing`): it costs nothing before.
+        SendMessage is checked only after the sender met a refusal (`Leadership.pausing`).
         """
-        node = self._node
         if path == paths.SEND_MESSAGE:
-            return node.leadership.still_pausing()
-        return path in HELD and node.leadership.writes_elsewhere()
+            return self._leadership.still_pausing()
+        return path in HELD and self._leadership.writes_elsewhere()
 
     def _cold(self, path: str, request: Any, ctx: RequestContext) -> str | None:
-        """A follower that serves an old part of the log instead of this leader, or None."""
+        """Return a follower that serves an old part of the log for this leader, or None."""
         if path not in COLD_READS or request is None or ctx.forwarded:
             return None
         return self._cold_reads.reader(path, request)
 
-    def _is_news(self, path: str, request: Any) -> bool:
-        """A topic that this follower has not heard of may have been created a moment ago."""
-        node = self._node
-        if node.leadership.is_leader or request is None or self._serve_without_leader(path):
+    def _may_be_new_topic(self, path: str, request: Any) -> bool:
+        """Whether a follower does not have the topic yet, which may just have been created."""
+        if self._leadership.is_leader or request is None or self._serve_without_leader(path):
             return False
         name = request.topic.name
-        known = node.metadata.topic(name) is not None or name in node.cluster.own().topics
-        return not known and not node.cluster.others_with(name)
+        known = self._metadata.topic(name) is not None or name in self._cluster.own().topics
+        return not known and not self._cluster.others_with(name)
 
     def _serve_without_leader(self, path: str) -> bool:
-        """Reads need not wait for a connection to fail when replication says that the leader is gone.
+        """Whether reads are served here because replication has lost the leader.
 
-        A follower that was refused, or was never connected, cannot tell: it tries.
+        A follower that was refused or never connected cannot tell and forwards.
         """
-        replication = self._node.replication
+        replication = self._replication
         if replication.leader_alive:
             self._leader_was_alive = True
             return False
         return path not in HELD and self._leader_was_alive and replication.refused is None
 
     def _other_group(self, path: str, request: Any) -> GroupView | None:
-        """The group that owns the request, if it is not the own one."""
-        view = self._node.cluster
+        """Return the group that owns the request, if it is not this node's group."""
+        view = self._cluster
         name = GROUP_OF[path](request) if path in GROUP_OF else ""
         if name:
             return None if name == view.own_group else view.group(name)
         topic = TOPIC_OF[path](request) if path in TOPIC_OF else ""
-        if not topic or self._node.metadata.topic(topic) is not None:
+        if not topic or self._metadata.topic(topic) is not None:
             return None
         if topic in view.own().topics:
             return None

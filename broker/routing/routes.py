@@ -1,9 +1,9 @@
-"""QueryRoute and QueryAssignment: where a topic's queues are, for every official client.
+"""QueryRoute and QueryAssignment: the queues of a topic and their endpoints, for official clients.
 
-Promises: broker id 0 always, READ_WRITE, ids from 0, one endpoint a group, in a stable order; never
-an empty OK; any node answers for every group (gRPC API, sections 5.1, 5.2, 9 and pitfalls 26-34).
-Answers depend on the metadata and the cluster view alone and are made anew for each call: clients ask
-every 30 s.
+Promises: broker id 0, READ_WRITE, queue ids from 0, one endpoint a group, stable order; never an OK without
+queues; any node answers for every group (docs/formats/grpc-api.md, sections 5.1, 5.2, 9, pitfalls
+26-34). Answers depend on the metadata and the cluster view only and are built for each call: clients
+ask every 30 s.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...front.context import RequestContext
-    from ..node import Node
-    from .cluster_view import GroupView
+    from ..admin.auto_topics import AutoTopics
+    from ..config import BrokerConfig
+    from ..metadata.tables import Metadata
+    from .cluster_view import ClusterView, GroupView
 
 _ALL_TYPES = (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TopicInGroup:
     """A topic in one broker group."""
 
     group: GroupView
@@ -38,18 +40,30 @@ class _Place:
     message_type: int
 
     def queue_count(self) -> int:
-        """Queues that clients see: those of both directions, or of the only one there is."""
+        """Queues that clients see: those that are readable and writable, or the larger number."""
         both = min(self.read_queues, self.write_queues)
         return both if both > 0 else max(self.read_queues, self.write_queues)
 
 
 class Routes:
-    """The two services."""
+    """Handlers of QueryRoute and QueryAssignment."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        config = node.config
-        self._advertiser = Advertiser(config.advertise, config.advertise_list(), node.cluster)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        cluster: ClusterView,
+        auto_topics: AutoTopics,
+    ) -> None:
+        self._metadata = metadata
+        self._cluster = cluster
+        self._auto_topics = auto_topics
+        self._advertiser = Advertiser(config.advertise, config.advertise_list(), cluster)
+        self._stale: tuple[str, int] | None = None
+
+    def name_stale(self, address: tuple[str, int] | None) -> None:
+        """Name `address` for every group instead of the true endpoints (tests only)."""
+        self._stale = address
 
     def query_route(
         self, request: v2.QueryRouteRequest, ctx: RequestContext
@@ -58,11 +72,11 @@ class Routes:
         require_client_id(ctx)
         check_topic(request.topic.name)
         answer = v2.QueryRouteResponse(status=v2.Status(code=v2.OK, message="OK"))
-        for place in self._places(request.topic.name):
-            permission = v2.READ_WRITE if place.perm & PERM_DEFAULT else v2.NONE
-            broker = self._broker(place.group, request.endpoints, ctx)
-            types = _accepted(place.message_type)
-            for queue_id in range(place.queue_count()):
+        for located in self._topic_in_groups(request.topic.name):
+            permission = v2.READ_WRITE if located.perm & PERM_DEFAULT else v2.NONE
+            broker = self._broker(located.group, request.endpoints, ctx)
+            types = _accepted(located.message_type)
+            for queue_id in range(located.queue_count()):
                 answer.message_queues.add(
                     topic=request.topic,
                     id=queue_id,
@@ -77,26 +91,26 @@ class Routes:
     def query_assignment(
         self, request: v2.QueryAssignmentRequest, ctx: RequestContext
     ) -> v2.QueryAssignmentResponse:
-        """What a push consumer should poll: a broker, or each of its queues for FIFO groups."""
+        """Return what a push consumer polls: a broker, or each of its queues for FIFO groups."""
         require_client_id(ctx)
         check_topic(request.topic.name)
         check_group(request.group.name)
-        places = list(self._places(request.topic.name))
-        if not places:
+        found = list(self._topic_in_groups(request.topic.name))
+        if not found:
             raise _unknown(request.topic.name)
-        group = self._node.metadata.group(request.group.name)
+        group = self._metadata.group(request.group.name)
         orderly = group is not None and group.orderly
         answer = v2.QueryAssignmentResponse(status=v2.Status(code=v2.OK, message="OK"))
-        for place in places:
-            if not place.perm & PERM_READ or place.read_queues <= 0:
+        for located in found:
+            if not located.perm & PERM_READ or located.read_queues <= 0:
                 continue
             queue = v2.MessageQueue(
                 topic=request.topic,
                 id=-1,
-                permission=v2.READ_WRITE if place.perm & PERM_WRITE else v2.READ,
-                broker=self._broker(place.group, request.endpoints, ctx),
+                permission=v2.READ_WRITE if located.perm & PERM_WRITE else v2.READ,
+                broker=self._broker(located.group, request.endpoints, ctx),
             )
-            for queue_id in range(place.read_queues) if orderly else (-1,):
+            for queue_id in range(located.read_queues) if orderly else (-1,):
                 queue.id = queue_id
                 answer.assignments.add(message_queue=queue)
         if not answer.assignments:
@@ -104,38 +118,39 @@ class Routes:
         return answer
 
     def _broker(self, group: GroupView, dialled: v2.Endpoints, ctx: RequestContext) -> v2.Broker:
-        stale = self._node.stale_route
-        if stale is not None:
-            return v2.Broker(name=group.name, id=0, endpoints=one_address(stale))
+        if self._stale is not None:
+            return v2.Broker(name=group.name, id=0, endpoints=one_address(self._stale))
         endpoints = self._advertiser.endpoints(
             group, Caller(dialled, ctx.peer, ctx.language, ctx.tls)
         )
         return v2.Broker(name=group.name, id=0, endpoints=endpoints)
 
-    def _places(self, topic_name: str) -> Iterator[_Place]:
-        """Every group with the topic, by name."""
-        view = self._node.cluster
+    def _topic_in_groups(self, topic_name: str) -> Iterator[_TopicInGroup]:
+        """Yield every group that has the topic, by name."""
+        view = self._cluster
         own = view.own()
-        topic = self._node.auto_topics.topic_or_new(topic_name)
+        topic = self._auto_topics.topic_or_new(topic_name)
         groups = view.others_with(topic_name)
         if topic is not None or topic_name in own.topics:
             groups = sorted([*groups, own], key=lambda group: group.name)
         for group in groups:
             if group is own and topic is not None:
-                yield _own_place(own, topic)
+                yield _in_own_group(own, topic)
             else:
                 route = group.topics[topic_name]
-                yield _Place(
+                yield _TopicInGroup(
                     group, route.read_queues, route.write_queues, route.perm, route.message_type
                 )
 
 
-def _own_place(group: GroupView, topic: Topic) -> _Place:
-    return _Place(group, topic.read_queues, topic.write_queues, topic.perm, topic.message_type)
+def _in_own_group(group: GroupView, topic: Topic) -> _TopicInGroup:
+    return _TopicInGroup(
+        group, topic.read_queues, topic.write_queues, topic.perm, topic.message_type
+    )
 
 
 def _accepted(message_type: int) -> tuple[v2.MessageType.ValueType, ...]:
-    # UNSPECIFIED would make Java and C# throw.
+    # UNSPECIFIED makes the Java and C# clients throw.
     if message_type == MIXED:
         return _ALL_TYPES
     return (v2.MessageType.ValueType(message_type or v2.NORMAL),)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
-from cometmq.broker.metrics.scrape import Metrics
 from cometmq.proto import paths, v1, v2
 from cometmq.store.format.disk import Disk, Space
 from cometmq.tests.broker.desk import Desk, desk, message
@@ -315,8 +315,8 @@ async def test_metrics_of_the_store(tmp_path: Path) -> None:
         await fill(one)
         await one.receive("t", "g")
         one.node.keeper.tick()
-        metrics = Metrics(one.node, lambda: None, one.live.server.access.statistics)
-        text = metrics.scrape()().decode()
+        page = f"http://{one.live.bound.metrics}/metrics"
+        text = await asyncio.to_thread(lambda: urlopen(page).read().decode())
         values = {}
         for line in text.splitlines():
             if not line.startswith("#"):
