@@ -1,7 +1,7 @@
-"""CometMQ: a replicated message broker that speaks RocketMQ 5's wire and keeps RocketMQ 5's files.
+"""CometMQ: a replicated message broker with RocketMQ 5's protocol and store format.
 
-The repository root is this package; `docs/architecture.md` maps its folders. What users import is
-loaded lazily, so that `import cometmq` costs nothing and pulls in neither gRPC nor Spark.
+The repository root is this package; `docs/architecture.md` describes its folders. Public names are
+imported lazily, so that `import cometmq` loads neither gRPC nor Spark.
 """
 
 from importlib import import_module as _import_module
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .client.transactions import TransactionProducer as TransactionProducer
     from .client.transport.credentials import Credentials as Credentials
 
-_HOMES = {
+_MODULE_OF = {
     "BEGINNING": "pull_consumer",
     "COMMITTED": "pull_consumer",
     "END": "pull_consumer",
@@ -54,16 +54,16 @@ _HOMES = {
     "sql": "filters",
 }
 _MODULES = ("errors", "sync")
-__all__ = ["__version__", *_HOMES, *_MODULES]  # noqa: PLE0604
+__all__ = ["__version__", *_MODULE_OF, *_MODULES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return _import_module(f".client.{name}", __name__)
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(_import_module(f".client.{home}", __name__), name)
+    found: object = getattr(_import_module(f".client.{module}", __name__), name)
     globals()[name] = found
     return found
 

@@ -1,9 +1,9 @@
-"""What a push consumer tells the broker of its messages, until the broker has understood.
+"""Retries a push consumer's acknowledgements until the broker confirms.
 
-It cannot be left unsaid: the broker hides a message for as long as the client that got it lives, so an
-acknowledgement that was lost in an outage would leave the message in nobody's hands. Promises: what
-fails in a way that may pass is said again every second; what is refused for good is done; a close ends
-all of it. Acknowledgements of a moment share a request.
+The broker hides a message as long as the client that received it is connected. An acknowledgement
+that is lost in an outage would leave the message hidden and unhandled. Therefore retryable
+failures are repeated every second, a permanent refusal ends the attempt, and closing the consumer
+ends all attempts. Acknowledgements made within 2 ms share a request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ..proto.errors import is_retriable
-from .consuming import acknowledge, change_invisible, give_up
+from .consuming import acknowledge, change_invisible, forward_to_dead_letters
 from .errors import BadRequest, Closed, CometError, NotFound
 
 if TYPE_CHECKING:
@@ -29,62 +29,68 @@ _PAUSE_S = 1.0
 
 
 class AckDispatcher:
-    """Of one push consumer."""
+    """Acknowledges, returns and dead-letters the messages of one push consumer."""
 
     def __init__(self, session: Session, settled: Callable[[int], None]) -> None:
-        """`settled` is called with the number of messages whose acknowledgement is over."""
+        """`settled` is called with the number of messages whose acknowledgement has ended."""
         self.closing = asyncio.Event()
+        """Set by the consumer's close: ends every retry."""
         self._session = session
         self._settled = settled
-        self._done: list[Message] = []
+        self._handled: list[Message] = []
         self._acking: asyncio.Task[None] | None = None
 
     def ack_soon(self, message: Message) -> asyncio.Task[None] | None:
-        """Acknowledge with the next request; the task that will, when this began one."""
-        self._done.append(message)
+        """Acknowledge with the next request. Return the sending task if this call started one."""
+        self._handled.append(message)
         if self._acking is not None and not self._acking.done():
             return None
-        self._acking = asyncio.create_task(self._ack_in_a_moment())
+        self._acking = asyncio.create_task(self._ack_after_linger())
         return self._acking
 
-    async def _ack_in_a_moment(self) -> None:
+    async def _ack_after_linger(self) -> None:
         await asyncio.sleep(_ACK_LINGER_S)
-        while self._done:
-            some, self._done = self._done[:_ACKS_MAX], self._done[_ACKS_MAX:]
+        while self._handled:
+            batch, self._handled = self._handled[:_ACKS_MAX], self._handled[_ACKS_MAX:]
             try:
-                await self.acknowledge(some)
+                await self.acknowledge(batch)
             finally:
-                self._settled(len(some))
+                self._settled(len(batch))
 
     async def acknowledge(self, messages: list[Message]) -> bool:
-        """Until every one is acknowledged, or refused for good; False when a close came first."""
+        """Retry until every message is acknowledged or permanently refused.
+
+        Return False when the consumer closes first.
+        """
         left = messages
 
-        async def once() -> None:
+        async def attempt() -> None:
             nonlocal left
-            passing = [
+            retryable = [
                 (message, error)
                 for message, error in await acknowledge(self._session, left)
                 if is_retriable(error.code)
             ]
-            if passing:
-                left = [message for message, _ in passing]
-                raise passing[0][1]
+            if retryable:
+                left = [message for message, _ in retryable]
+                raise retryable[0][1]
 
-        return await self._until_understood(once)
+        return await self._until_confirmed(attempt)
 
-    async def again_later(self, message: Message, pause_s: float) -> None:
-        """Give a message back for a while."""
-        await self._until_understood(
+    async def nack(self, message: Message, pause_s: float) -> None:
+        """Return a message: the broker delivers it again after `pause_s`."""
+        await self._until_confirmed(
             lambda: change_invisible(self._session, message, pause_s, give_back=True)
         )
 
-    async def give_up(self, message: Message, attempts_max: int) -> bool:
-        """Make it a dead letter; False when a close came first."""
-        return await self._until_understood(lambda: give_up(self._session, message, attempts_max))
+    async def dead_letter(self, message: Message, attempts_max: int) -> bool:
+        """Move a message to the dead-letter queue. Return False when the consumer closes first."""
+        return await self._until_confirmed(
+            lambda: forward_to_dead_letters(self._session, message, attempts_max)
+        )
 
     async def closes_within(self, seconds: float) -> bool:
-        """Pause; whether a close ends it."""
+        """Wait `seconds`. Return True at once when the consumer closes."""
         try:
             async with asyncio.timeout(seconds):
                 await self.closing.wait()
@@ -92,17 +98,17 @@ class AckDispatcher:
             return False
         return True
 
-    async def _until_understood(self, say: Callable[[], Awaitable[object]]) -> bool:
+    async def _until_confirmed(self, request: Callable[[], Awaitable[object]]) -> bool:
         while True:
             try:
-                await say()
+                await request()
             except Closed:
                 return False
             except (BadRequest, NotFound) as error:
                 log.info("push.handle_expired error=%s", error)
                 return True
             except CometError as error:
-                log.warning("push.not_told error=%s", error)
+                log.warning("push.ack_failed error=%s", error)
             else:
                 return True
             if await self.closes_within(_PAUSE_S):

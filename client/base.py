@@ -1,6 +1,6 @@
-"""What every producer and consumer is: opened once, closed once, known by an id, counted.
+"""Base class of every producer and consumer: start, close, client id, statistics.
 
-A client class makes its `_session`, and says what opening and closing mean to it; `async with` does both.
+A subclass creates `_session` and implements `start` and `close`; `async with` calls both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Client(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish and say good-bye."""
+        """Finish the work in flight, notify the brokers and disconnect."""
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -33,10 +33,10 @@ class Client(ABC):
 
     @property
     def client_id(self) -> str:
-        """What the broker knows this client by."""
+        """The id that this client sends with every call."""
         return self._session.client_id
 
     @property
     def statistics(self) -> Statistics:
-        """Counts since it was made."""
+        """Counters since the client was created."""
         return self._session.statistics

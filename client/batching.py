@@ -1,9 +1,10 @@
 """Client-side batches: messages that are sent at about the same time share a request.
 
-A batch of a topic goes out when it is full (messages or bytes) or when its first message has waited
-for the linger time. Promises: order within a topic is the order of `add`; a bounded number of requests
-is under way, beyond which `add` waits; `flush` returns when everything that was added is answered.
-Only plain messages are batched: Apache's broker places a batch without looking at message groups.
+The batch of a topic is sent when it is full (messages or bytes) or when its first message has
+waited for the linger time. Messages of a topic keep the order of `add`. The number of requests in
+flight is bounded; `add` waits beyond it. `flush` returns when every added message has a result.
+Only normal messages are batched: Apache's broker chooses the queue of a batch without looking at
+message groups.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .sending import Result
 
 BATCH_BYTES_MAX = 1 << 20
-"""Bodies in one request: brokers take 4 MiB, and a small request is answered sooner."""
+"""Bytes of bodies in one request: brokers accept 4 MiB; smaller requests have lower latency."""
 
 Send = Callable[[list["Outgoing"]], Awaitable[list["Result"]]]
 
@@ -29,27 +30,27 @@ Send = Callable[[list["Outgoing"]], Awaitable[list["Result"]]]
 @dataclass(slots=True)
 class _Batch:
     messages: list[Outgoing] = field(default_factory=list)
-    answers: list[asyncio.Future[Receipt]] = field(default_factory=list)
+    futures: list[asyncio.Future[Receipt]] = field(default_factory=list)
     size: int = 0
     timer: asyncio.TimerHandle | None = None
 
 
 class Batcher:
-    """Of one producer."""
+    """Batches the messages of one producer."""
 
     def __init__(self, send: Send, batch_size: int, linger_s: float, requests_max: int) -> None:
         self._send = send
         self._batch_size = batch_size
         self._linger_s = linger_s
-        self._room = asyncio.Semaphore(requests_max)
+        self._request_slots = asyncio.Semaphore(requests_max)
         self._open: dict[str, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, message: Outgoing) -> asyncio.Future[Receipt]:
-        """Put a message into its topic's batch; the future has its receipt or its error."""
-        if self._room.locked():
-            async with self._room:
-                pass  # a request has ended: there is room for another batch
+        """Put a message into its topic's batch. Return a future with its receipt or error."""
+        if self._request_slots.locked():
+            async with self._request_slots:
+                pass  # a request has ended
         loop = asyncio.get_running_loop()
         size = len(message.proto.body)
         batch = self._open.get(message.topic)
@@ -59,26 +60,26 @@ class Batcher:
         if batch is None:
             batch = self._open[message.topic] = _Batch()
             batch.timer = loop.call_later(self._linger_s, self._dispatch, message.topic)
-        answer: asyncio.Future[Receipt] = loop.create_future()
+        future: asyncio.Future[Receipt] = loop.create_future()
         batch.messages.append(message)
-        batch.answers.append(answer)
+        batch.futures.append(future)
         batch.size += size
         if len(batch.messages) >= self._batch_size:
             self._dispatch(message.topic)
-        return answer
+        return future
 
     async def send_all(self, messages: list[Outgoing]) -> list[Result]:
-        """Send messages of one topic now, in full batches; a result for each, in order."""
+        """Send messages of one topic now, in full batches. Return one result each, in order."""
         chunks = list(_chunks(messages, self._batch_size))
         found = await asyncio.gather(*(self._send_chunk(chunk) for chunk in chunks))
         return [result for results in found for result in results]
 
     async def flush(self) -> None:
-        """Send what waits, and wait for every answer."""
+        """Send every open batch and wait for all results."""
         for topic in list(self._open):
             self._dispatch(topic)
         while self._tasks:
-            await asyncio.wait(self._tasks)  # which leaves them alone when the caller is cancelled
+            await asyncio.wait(self._tasks)  # cancelling the caller does not cancel the tasks
 
     def _dispatch(self, topic: str) -> None:
         batch = self._open.pop(topic, None)
@@ -91,7 +92,7 @@ class Batcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _send_chunk(self, messages: list[Outgoing]) -> list[Result]:
-        async with self._room:
+        async with self._request_slots:
             try:
                 return await self._send(messages)
             except (BadRequest, TooLarge) as error:
@@ -99,7 +100,7 @@ class Batcher:
                     return [error]
             except CometError as error:
                 return [error for _ in messages]
-            # Nothing was stored because of one of them; the others are not to share its fate.
+            # One message made the broker refuse the batch: send each alone.
             return [await self._send_one(message) for message in messages]
 
     async def _send_one(self, message: Outgoing) -> Result:
@@ -111,26 +112,26 @@ class Batcher:
     async def _deliver(self, batch: _Batch) -> None:
         try:
             results = await self._send_chunk(batch.messages)
-        except Exception as error:  # a broken interceptor: its message is for those who sent
-            for answer in batch.answers:
-                if not answer.done():
-                    answer.set_exception(error)
+        except Exception as error:  # raised by an interceptor: fail every send of the batch
+            for future in batch.futures:
+                if not future.done():
+                    future.set_exception(error)
             return
         except BaseException:
-            for answer in batch.answers:
-                answer.cancel()
+            for future in batch.futures:
+                future.cancel()
             raise
-        for answer, result in zip(batch.answers, results, strict=True):
-            if answer.done():
+        for future, result in zip(batch.futures, results, strict=True):
+            if future.done():
                 continue
             if isinstance(result, CometError):
-                answer.set_exception(result)
+                future.set_exception(result)
             else:
-                answer.set_result(result)
+                future.set_result(result)
 
 
 def _chunks(messages: list[Outgoing], count_max: int) -> Iterator[list[Outgoing]]:
-    """Runs of messages, bounded in number and bytes; at least one message each."""
+    """Yield runs of messages, bounded in number and bytes; at least one message each."""
     chunk: list[Outgoing] = []
     size = 0
     for message in messages:

@@ -1,10 +1,10 @@
-"""What every consumer says to a broker about messages: receive, acknowledge, hide, give up.
+"""Requests of every consumer: receive, acknowledge, change invisible time, dead-letter.
 
-Promises: each function makes one request of the protocol, repeated where repeating is harmless; an
-acknowledgement goes where the message came from, and to the access point when that is gone, which
-forwards it (gRPC API, sections 5.6-5.9). What the server says about single messages is said of them. A
-handle that is dead when an acknowledgement is repeated, because the answer to the first was lost, was
-acknowledged by the first.
+Each function makes one request of the protocol and retries it where that has no side effect
+(docs/formats/grpc-api.md, sections 5.6-5.9). An acknowledgement goes to the endpoint that
+delivered the message; if it is unreachable, to the access point, which forwards it. Results of
+single messages are returned per message. An invalid receipt handle in a retry counts as success
+when the response to an earlier attempt was lost: that attempt used the handle.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..proto.errors import is_retriable
 from .errors import CometError, OutcomeUnknown, RequestRefused, refused
 from .message import Message, read_message
 from .retrying import RetryableError
-from .session import Tries
+from .session import Attempts
 
 if TYPE_CHECKING:
     from .filters import Filter
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from .transport.addresses import Target
 
 ANSWER_MARGIN_S = 3.0
-"""Beyond the polling time: what the answer has to come in."""
+"""Added to the polling time: the deadline of the response."""
 POLL_LEAST_S = 5.0
-"""Apache's proxy refuses a poll that would have to end earlier."""
+"""Apache's proxy refuses shorter polls."""
 _EMPTY = frozenset((v2.MESSAGE_NOT_FOUND,))
-_UNTOLD = v2.Status(code=v2.INTERNAL_ERROR, message="the answer says nothing of this message")
+_MISSING = v2.Status(code=v2.INTERNAL_ERROR, message="the response has no result for this message")
 Refusals = list[tuple[Message, RequestRefused]]
 
 
@@ -45,9 +45,10 @@ async def receive(
     invisible_s: float | None,
     attempt_id: str = "",
 ) -> list[Message]:
-    """One long poll; without `invisible_s` the broker keeps the messages hidden while we live.
+    """Make one long poll and return its messages.
 
-    Raises Again (try elsewhere, or later) or RequestRefused.
+    Without `invisible_s` the broker hides the messages while this client is connected. Raises
+    RetryableError or RequestRefused.
     """
     request = v2.ReceiveMessageRequest(
         group=session.resource(session.group),
@@ -96,24 +97,24 @@ async def _poll(
 
 
 async def acknowledge(session: Session, messages: Iterable[Message]) -> Refusals:
-    """Be done with messages, one request for each topic and endpoint; those that were refused.
+    """Acknowledge messages, one request per topic and endpoint. Return the refused ones.
 
-    An endpoint that cannot be reached is raised when all the others have been told.
+    The failure of an endpoint is raised after the requests to all other endpoints.
     """
-    together: dict[tuple[Target | None, str], list[Message]] = defaultdict(list)
+    batches: dict[tuple[Target | None, str], list[Message]] = defaultdict(list)
     for message in messages:
-        together[message.source, message.topic].append(message)
+        batches[message.source, message.topic].append(message)
     refusals: Refusals = []
     failure: CometError | None = None
-    for (target, topic), some in together.items():
+    for (target, topic), batch in batches.items():
         try:
-            those = await _acknowledge(session, target, topic, some)
+            refused_here = await _acknowledge(session, target, topic, batch)
         except CometError as error:
             failure = error
             continue
-        session.statistics.acknowledged += len(some) - len(those)
-        session.statistics.refused_acks += len(those)
-        refusals += those
+        session.statistics.acknowledged += len(batch) - len(refused_here)
+        session.statistics.refused_acks += len(refused_here)
+        refusals += refused_here
     if failure is not None:
         raise failure
     return refusals
@@ -127,25 +128,25 @@ async def _acknowledge(
     )
     for message in messages:
         request.entries.add(message_id=message.message_id, receipt_handle=message.receipt_handle)
-    tries = Tries()
+    attempts = Attempts()
     try:
-        answer = await session.ask_until_done(
+        answer = await session.call_until_done(
             *(target, paths.ACK_MESSAGE, request, v2.AckMessageResponse),
             (v2.MULTIPLE_RESULTS, v2.INVALID_RECEIPT_HANDLE),
-            tries=tries,
+            attempts=attempts,
         )
     except RequestRefused as error:
         return [(message, error) for message in messages]
     if answer.status.code == v2.OK:
         return []
-    told = {entry.receipt_handle: entry.status for entry in answer.entries}
+    statuses = {entry.receipt_handle: entry.status for entry in answer.entries}
     if answer.status.code == v2.INVALID_RECEIPT_HANDLE:
-        told = {message.receipt_handle: answer.status for message in messages} | told
+        statuses = {message.receipt_handle: answer.status for message in messages} | statuses
     refusals: Refusals = []
     for message in messages:
-        status = told.get(message.receipt_handle, _UNTOLD)
-        dead = status.code == v2.INVALID_RECEIPT_HANDLE
-        if status.code != v2.OK and not (dead and tries.maybe_done):
+        status = statuses.get(message.receipt_handle, _MISSING)
+        expired = status.code == v2.INVALID_RECEIPT_HANDLE
+        if status.code != v2.OK and not (expired and attempts.maybe_done):
             refusals.append((message, refused(status.code, status.message)))
     return refusals
 
@@ -153,9 +154,10 @@ async def _acknowledge(
 async def change_invisible(
     session: Session, message: Message, invisible_s: float, *, give_back: bool = False
 ) -> None:
-    """Hide a message for so long from now; its handle is renewed.
+    """Hide a message for `invisible_s` from now and store its new receipt handle.
 
-    `give_back`: the caller is through with it, so a handle that died by a try is as good as an answer.
+    `give_back`: the caller does not need the new handle, so a handle that an earlier attempt used
+    up counts as success.
     """
     request = v2.ChangeInvisibleDurationRequest(
         group=session.resource(session.group),
@@ -165,21 +167,21 @@ async def change_invisible(
     )
     request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
     try:
-        answer = await session.ask_until_done(
+        answer = await session.call_until_done(
             message.source,
             paths.CHANGE_INVISIBLE_DURATION,
             request,
             v2.ChangeInvisibleDurationResponse,
         )
     except OutcomeUnknown as error:
-        if give_back and _is_dead_handle(error):
+        if give_back and _handle_used(error):
             return
         raise
     message.receipt_handle = answer.receipt_handle or message.receipt_handle
 
 
-async def give_up(session: Session, message: Message, attempts_max: int) -> None:
-    """Move a message to the group's dead letters."""
+async def forward_to_dead_letters(session: Session, message: Message, attempts_max: int) -> None:
+    """Move a message to the group's dead-letter queue."""
     request = v2.ForwardMessageToDeadLetterQueueRequest(
         group=session.resource(session.group),
         topic=session.resource(message.topic),
@@ -189,27 +191,27 @@ async def give_up(session: Session, message: Message, attempts_max: int) -> None
         max_delivery_attempts=attempts_max,
     )
     try:
-        await session.ask_until_done(
+        await session.call_until_done(
             message.source,
             paths.FORWARD_MESSAGE_TO_DEAD_LETTER_QUEUE,
             request,
             v2.ForwardMessageToDeadLetterQueueResponse,
         )
     except OutcomeUnknown as error:
-        if not _is_dead_handle(error):
+        if not _handle_used(error):
             raise
 
 
-def _is_dead_handle(error: OutcomeUnknown) -> bool:
-    """Refused in the end, because a try before it has used the handle up."""
+def _handle_used(error: OutcomeUnknown) -> bool:
+    """Whether the last attempt was refused because an earlier one used the handle up."""
     cause = error.__cause__
     return isinstance(cause, RequestRefused) and cause.code == v2.INVALID_RECEIPT_HANDLE
 
 
-def describe(
+def fill_subscription(
     session: Session, settings: v2.Settings, subscriptions: dict[str, Filter], wait_s: float | None
 ) -> None:
-    """What a consumer says about itself."""
+    """Fill in the subscription of a consumer's settings."""
     mine = settings.subscription
     mine.group.CopyFrom(session.resource(session.group))
     for topic, wanted in subscriptions.items():

@@ -1,12 +1,12 @@
-"""`@consumer(...)`: a function becomes a push consumer.
+"""`@consumer(...)`: decorator that makes a function a push consumer.
 
     @cometmq.consumer("127.0.0.1:8081", group="billing", topics="orders")
     async def handle(message): ...
 
     handle.run()                          # until SIGINT or SIGTERM
-    async with handle.open(): ...         # or within a program of one's own
+    async with handle.open(): ...         # within another program
 
-The function stays callable, which is what its unit tests need.
+The decorated function stays callable, for unit tests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Handler)
 
 
 class HandlerConsumer(Generic[F]):
-    """A handler and where its messages come from."""
+    """A handler together with the arguments of its push consumer."""
 
     def __init__(self, handler: F, make: Callable[[], PushConsumer]) -> None:
         self.handler = handler
@@ -33,15 +33,15 @@ class HandlerConsumer(Generic[F]):
         update_wrapper(self, handler)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """The function itself."""
+        """Call the handler."""
         return self.handler(*arguments, **named)
 
     def open(self) -> PushConsumer:
-        """A consumer that calls the function: use it with `async with`."""
+        """Return a consumer that calls the handler: use it with `async with`."""
         return self._make()
 
     def run(self) -> None:
-        """Consume until SIGINT or SIGTERM; running handlers are finished."""
+        """Consume until SIGINT or SIGTERM, then wait for running handlers."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -61,7 +61,7 @@ def consumer(
     concurrency: int = CONCURRENCY,
     **options: Unpack[Options],
 ) -> Callable[[F], HandlerConsumer[F]]:
-    """Decorate the handler of a push consumer: returning acknowledges, raising tries again."""
+    """Decorate the handler of a push consumer: returning acknowledges, raising retries."""
 
     def decorate(handler: F) -> HandlerConsumer[F]:
         def make() -> PushConsumer:

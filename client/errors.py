@@ -1,13 +1,14 @@
-"""What can go wrong, as exceptions that say what the caller may do about it.
+"""Exceptions of the SDK, one class for each reaction that a caller may choose.
 
     CometError
-      ConnectionFailed       nobody could be reached in time; nothing was done
-      OutcomeUnknown         it may have been done: the answer was lost, or durability was not confirmed
+      ConnectionFailed       no endpoint was reachable in time; the request had no effect
+      OutcomeUnknown         the request may have taken effect: the response was lost, or
+                             durability was not confirmed
       Closed, Forked         the client cannot be used (any more)
-      RequestRefused         the server's answer; `code` and `code_name` are the protocol's
+      RequestRefused         the server refused; `code` and `code_name` are the protocol's
         BadRequest, Unauthorized, Forbidden, NotFound, TooLarge, TooManyRequests, ServerFailed
 
-Codes: gRPC API, section 3.2.
+Codes: docs/formats/grpc-api.md, section 3.2.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from ..proto.errors import code_name
 
 
 class CometError(Exception):
-    """Everything that this client raises."""
+    """Base class of the SDK's exceptions."""
 
 
 class Closed(CometError):
-    """The client was closed, or never started: use it within `async with`."""
+    """The client is closed or was not started. Use it within `async with`."""
 
 
 class Forked(CometError):
-    """The process forked after a client was used: its gRPC does not live on in the child."""
+    """The process forked after a client was used. gRPC does not work in the child."""
 
 
 class ConnectionFailed(CometError):
-    """Nobody could be reached before the deadline, and nothing was done."""
+    """No endpoint was reachable before the deadline. The request had no effect."""
 
 
 class OutcomeUnknown(CometError):
     """The request may or may not have taken effect.
 
-    A send that is repeated with the same message id (`message_id=`) may store the message twice,
-    unless the broker removes duplicates (`messageDeduplicationEnable`).
+    Repeating a send with the same message id (`message_id=`) may store the message twice unless
+    the broker removes duplicates (`messageDeduplicationEnable`).
     """
 
     def __init__(self, message: str, message_id: str = "") -> None:
@@ -44,7 +45,7 @@ class OutcomeUnknown(CometError):
 
 
 class RequestRefused(CometError):
-    """The server answered with a code that is not OK; nothing was done."""
+    """The server refused the request with a code other than OK. The request had no effect."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code_name(code)} ({code}): {message}")
@@ -54,15 +55,15 @@ class RequestRefused(CometError):
 
 
 class BadRequest(RequestRefused):
-    """Something about the request is wrong; sent again, it fails again."""
+    """The request is invalid. Repeating it fails again."""
 
 
 class Unauthorized(RequestRefused):
-    """The access key or the signature is not accepted."""
+    """The server does not accept the access key or the signature."""
 
 
 class Forbidden(RequestRefused):
-    """Known, and not allowed."""
+    """The caller is authenticated but lacks the permission."""
 
 
 class NotFound(RequestRefused):
@@ -70,15 +71,15 @@ class NotFound(RequestRefused):
 
 
 class TooLarge(RequestRefused):
-    """Body or properties beyond the limit, or an empty body."""
+    """The body or the properties exceed the limit, or the body is empty."""
 
 
 class TooManyRequests(RequestRefused):
-    """The server is busy: slower."""
+    """The server is overloaded. Send more slowly."""
 
 
 class ServerFailed(RequestRefused):
-    """The server could not do it now."""
+    """The server failed to execute the request."""
 
 
 _BY_HUNDRED: dict[int, type[RequestRefused]] = {
@@ -94,5 +95,5 @@ _BY_HUNDRED: dict[int, type[RequestRefused]] = {
 
 
 def refused(code: int, message: str) -> RequestRefused:
-    """The exception of an answer's status."""
+    """Return the exception for a status code of the protocol."""
     return _BY_HUNDRED.get(code // 100, ServerFailed)(code, message)

@@ -1,8 +1,8 @@
-"""Which messages of a topic a consumer wants: tags, or an SQL92 expression over the properties. Pure.
+"""Subscription filters: tags, or an SQL92 expression over the properties. Pure.
 
-"*"                      everything
-"new || paid"            one of these tags
-sql("price > 10")        SQL92 over the message's properties (broker semantics, section 4.3)
+"*"                      every message
+"new || paid"            messages with one of these tags
+sql("price > 10")        SQL92 over the properties (docs/formats/broker-semantics.md, section 4.3)
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from ..proto import v2
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """An expression and its language."""
+    """A filter expression and its language."""
 
     expression: str = "*"
     is_sql: bool = False
 
     def proto(self) -> v2.FilterExpression:
-        """As it is sent."""
+        """Return the filter as a protobuf message."""
         kind = v2.SQL if self.is_sql else v2.TAG
         return v2.FilterExpression(type=kind, expression=self.expression)
 
 
 def sql(expression: str) -> Filter:
-    """Messages for which the expression is true."""
+    """Return a filter for messages for which the SQL92 expression is true."""
     return Filter(expression, is_sql=True)
 
 
 Topics = Mapping[str, "str | Filter"] | list[str] | tuple[str, ...] | str
-"""What consumers take: one topic, several, or each with its filter."""
+"""Topics of a consumer: one name, several names, or names with their filters."""
 
 
 def subscriptions(topics: Topics) -> dict[str, Filter]:
-    """By topic. Raises ValueError when there is none."""
+    """Return the filter of each topic. Raises ValueError for no topic."""
     if isinstance(topics, str):
         topics = [topics]
     if not isinstance(topics, Mapping):

@@ -1,8 +1,8 @@
-"""Names that a client makes for itself: its own id, and one for every message. Pure but for the process.
+"""Client ids and message ids.
 
-A message id has 34 upper-case hex digits: 01, the machine's address (6 bytes), the process id (2),
-seconds since 2021 (4), a counter (4) (gRPC API, section 6.2). A client id is unique for every object:
-`host@pid@number@time`.
+A message id has 34 upper-case hex digits: 01, the machine's MAC address (6 bytes), the process id
+(2), seconds since 2021 (4), a counter (4) (docs/formats/grpc-api.md, section 6.2). A client id is
+unique for every client object: `host@pid@number@time`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _clients = itertools.count()
 
 
 class MessageIds:
-    """Makes ids; one for each process that sends."""
+    """Generator of message ids."""
 
     def __init__(self) -> None:
         seconds = (wall_ms() // 1000 - _EPOCH_2021_S) & 0xFFFFFFFF
         node = uuid.getnode() & 0xFFFFFFFFFFFF
-        # Two objects of one process may start in the same second: the counter begins anywhere.
+        # The counter starts at random: two generators of one process may start in the same second.
         self._prefix = f"01{node:012X}{os.getpid() & 0xFFFF:04X}{seconds:08X}"
         self._next = itertools.count(int.from_bytes(os.urandom(4), "big")).__next__
 
     def make(self) -> str:
-        """The next one."""
+        """Return the next id."""
         return f"{self._prefix}{self._next() & ((1 << _COUNTER_BITS) - 1):08X}"
 
 
 def client_id() -> str:
-    """Unique for every producer and consumer object of every process."""
+    """Return an id that is unique for every producer and consumer object of every process."""
     return f"{socket.gethostname()}@{os.getpid()}@{next(_clients)}@{_base36(wall_ms())}"
 
 

@@ -1,13 +1,13 @@
 """Hooks around sends and deliveries: for metrics, tracing, auditing.
 
-An interceptor has any of these methods; they are called in order, must not wait, and what they raise
-is raised to the caller, because a broken hook should be seen:
+An interceptor has any of these methods. They are called in order and must not block. Their
+exceptions propagate to the caller.
 
-    sending(message)                 the protocol's message, before it is sent; may add properties
-    sent(message, result)            with its receipt or its error
-    received(message)                a `Message`, before the application sees it
+    sending(message)                 before a send, with the protobuf message; may add properties
+    sent(message, result)            after a send, with the receipt or the exception
+    received(message)                before the application gets a `Message`
     handling(message)                before a push consumer's handler
-    handled(message, error)          after a push consumer's handler, with what it raised or None
+    handled(message, error)          after a push consumer's handler, with its exception or None
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Protocol
 
 
 class Interceptor(Protocol):
-    """Everything is optional; this class exists for its name."""
+    """Type of an interceptor. Every hook is optional, so the protocol has no members."""
 
 
 def is_coroutine(function: Callable[..., Any]) -> bool:
-    """Whether a user's function is to be awaited; also an object whose call is a coroutine function."""
+    """Whether a user's function, or the `__call__` of a user's object, must be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     )
 
 
 def call_all(interceptors: Iterable[Interceptor], hook: str, *arguments: Any) -> None:
-    """Call the hook of everyone who has it."""
+    """Call `hook` of every interceptor that has it."""
     for interceptor in interceptors:
         method = getattr(interceptor, hook, None)
         if method is not None:

@@ -1,8 +1,8 @@
-"""A message as a consumer gets it, and a receipt as a producer gets it.
+"""`Message`, which consumers receive, and `Receipt`, which producers receive.
 
-Promises: a body is whole (its digest is compared) and plain (what the producer compressed is
-inflated, with a bound); one that is neither is marked `corrupted` and keeps its bytes as they came.
-Mapping: gRPC API, section 10.1.
+The body's digest is verified and a compressed body is decompressed, up to a limit. If either
+fails, the message is marked `corrupted` and keeps the received bytes. Mapping of the protobuf
+fields: docs/formats/grpc-api.md, section 10.1.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..proto import v2
 if TYPE_CHECKING:
     from .transport.addresses import Target
 
-INFLATED_MAX = 64 << 20
-"""Bytes of an inflated body; a small message must not be able to fill the memory."""
+DECOMPRESSED_MAX = 64 << 20
+"""Bytes of a decompressed body: a small message must not fill the memory."""
 _ANY_WRAPPING = zlib.MAX_WBITS | 32
 _TYPE_NAMES = {
     v2.NORMAL: "normal",
@@ -40,10 +40,10 @@ class Receipt:
     topic: str
     broker: str
     offset: int
-    """In its queue; which one, the server chooses and does not say."""
+    """Queue offset. The server chooses the queue; the response does not name it."""
     transaction_id: str = ""
     recall_handle: str = ""
-    """Of a delayed message: `Producer.recall` takes it back."""
+    """Handle of a delayed message, for `Producer.recall`."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Message:
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
-    """The message group whose order is kept; empty for none."""
+    """Message group (FIFO order); empty for none."""
     type: str = "normal"
     attempt: int = 1
     """1 for the first delivery."""
@@ -70,32 +70,32 @@ class Message:
     priority: int | None = None
     trace_context: str = ""
     dead_letter_of: str = ""
-    """Of a dead letter: the topic that it was sent to."""
+    """Original topic of a dead letter."""
     corrupted: bool = False
     receipt_handle: str = field(default="", repr=False)
     source: Target | None = field(default=None, repr=False)
-    """Where it came from, and where it is acknowledged."""
+    """Endpoint that delivered the message and takes its acknowledgement."""
 
     @property
     def born_at(self) -> datetime | None:
-        """When the producer made it, as its clock said."""
-        return _when(self.born_ms)
+        """Creation time by the producer's clock."""
+        return _datetime(self.born_ms)
 
     @property
     def stored_at(self) -> datetime | None:
-        """When the broker stored it."""
-        return _when(self.stored_ms)
+        """Time at which the broker stored the message."""
+        return _datetime(self.stored_ms)
 
     @property
     def deliver_at(self) -> datetime | None:
-        """When a delayed message was to be delivered."""
-        return _when(self.deliver_ms)
+        """Scheduled delivery time of a delayed message."""
+        return _datetime(self.deliver_ms)
 
 
 def read_message(sent: v2.Message, broker: str = "", source: Target | None = None) -> Message:
-    """The message of an answer."""
+    """Return the message of a response."""
     system = sent.system_properties
-    body, corrupted = _plain(sent.body, system)
+    body, corrupted = _decoded_body(sent.body, system)
     message = Message(
         sent.topic.name,
         body,
@@ -129,30 +129,30 @@ def _ms(stamp: v2.Timestamp) -> int:
     return stamp.seconds * 1000 + stamp.nanos // 1_000_000
 
 
-def _when(ms: int) -> datetime | None:
+def _datetime(ms: int) -> datetime | None:
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 
-def _plain(body: bytes, system: v2.SystemProperties) -> tuple[bytes, bool]:
-    """The inflated body, and whether it is damaged."""
-    if not _intact(body, system.body_digest):
+def _decoded_body(body: bytes, system: v2.SystemProperties) -> tuple[bytes, bool]:
+    """Return the decompressed body, and whether it is corrupted."""
+    if not _digest_matches(body, system.body_digest):
         return body, True
     if system.body_encoding != v2.GZIP:
         return body, False
-    inflater = zlib.decompressobj(_ANY_WRAPPING)
+    decompressor = zlib.decompressobj(_ANY_WRAPPING)
     try:
-        plain = inflater.decompress(body, INFLATED_MAX)
+        plain = decompressor.decompress(body, DECOMPRESSED_MAX)
     except zlib.error:
         return body, True
-    return (plain, False) if inflater.eof else (body, True)
+    return (plain, False) if decompressor.eof else (body, True)
 
 
-def _intact(body: bytes, digest: v2.Digest) -> bool:
+def _digest_matches(body: bytes, digest: v2.Digest) -> bool:
     if digest.type == v2.MD5:
         found = hashlib.md5(body, usedforsecurity=False).hexdigest()
     elif digest.type == v2.SHA1:
         found = hashlib.sha1(body, usedforsecurity=False).hexdigest()
     else:
-        # CRC32 is written differently by every client; the transport has its own checksum.
+        # Clients format CRC32 differently; it is not verified.
         return True
     return found == digest.checksum.lower()

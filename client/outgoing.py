@@ -1,7 +1,8 @@
-"""What a producer sends: checked, and turned into the protocol's message. Pure.
+"""Validation of outgoing messages and conversion to protobuf. Pure.
 
-Promises: a message that could never be accepted is refused here, with a sentence, before anything is
-sent; at most one of message group, delivery time and priority is set (gRPC API, sections 4.3 and 10).
+A message that no broker would accept raises ValueError or TypeError before anything is sent. At
+most one of message group, delivery time, priority and transaction is set
+(docs/formats/grpc-api.md, sections 4.3 and 10).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ GROUP_BYTES_MAX = 63
 
 @dataclass(slots=True)
 class Outgoing:
-    """A message on its way, and what decides about its way."""
+    """A validated message and the fields that routing needs."""
 
     proto: v2.Message
     topic: str
@@ -44,7 +45,10 @@ def outgoing(
     transactional: bool = False,
     trace_context: str = "",
 ) -> Outgoing:
-    """Check and build. Raises ValueError or TypeError; `deliver_in` takes seconds, too."""
+    """Validate and build a message. Raises ValueError or TypeError.
+
+    `deliver_in` is a timedelta or seconds.
+    """
     body = _checked(body)
     delivery_ms = _delivery_ms(deliver_at, deliver_in, now_ms)
     kind = _kind(group, delivery_ms, priority, transactional)
@@ -57,11 +61,13 @@ def outgoing(
     system.born_timestamp.FromMilliseconds(now_ms)
     if tag:
         if "|" in tag or not tag.strip():
-            raise ValueError(f"a tag is one word without '|', not {tag!r}")
+            raise ValueError(f"invalid tag {tag!r}: a tag is not blank and has no '|'")
         system.tag = tag
     if group:
         if len(group.encode()) > GROUP_BYTES_MAX:
-            raise ValueError(f"a message group has at most {GROUP_BYTES_MAX} bytes")
+            raise ValueError(
+                f"message group of {len(group.encode())} bytes: the limit is {GROUP_BYTES_MAX}"
+            )
         system.message_group = group
     if delivery_ms is not None:
         system.delivery_timestamp.FromMilliseconds(delivery_ms)
@@ -78,7 +84,7 @@ def outgoing(
 def outgoing_like(
     first: Outgoing, bodies: Iterable[bytes], ids: Callable[[], str]
 ) -> list[Outgoing]:
-    """More messages that differ from `first` in body and id only."""
+    """Return messages that differ from `first` only in body and id."""
     template = v2.Message()
     template.CopyFrom(first.proto)
     template.ClearField("body")
@@ -94,26 +100,26 @@ def outgoing_like(
 
 def _checked(body: bytes) -> bytes:
     if not isinstance(body, (bytes, bytearray, memoryview)):
-        raise TypeError(f"a body is bytes, not {type(body).__name__}: encode it first")
+        raise TypeError(f"the body must be bytes, not {type(body).__name__}: encode it first")
     if not body:
-        raise ValueError("the body is empty: brokers take no empty messages")
+        raise ValueError("the body is empty: brokers refuse empty messages")
     return bytes(body)
 
 
 def _kind(
     group: str, delivery_ms: int | None, priority: int | None, transactional: bool
 ) -> v2.MessageType.ValueType:
-    asked = {
+    features = {
         "group": bool(group),
         "deliver_at/deliver_in": delivery_ms is not None,
         "priority": priority is not None,
         "a transaction": transactional,
     }
-    wanted = [name for name, is_asked in asked.items() if is_asked]
-    if len(wanted) > 1:
-        raise ValueError(f"{' and '.join(wanted)} cannot be had in one message")
+    used = [name for name, is_used in features.items() if is_used]
+    if len(used) > 1:
+        raise ValueError(f"{' and '.join(used)} cannot be combined in one message")
     if priority is not None and priority < 0:
-        raise ValueError("a priority is 0 or more")
+        raise ValueError(f"priority {priority} is negative: use 0 or more")
     if transactional:
         return v2.TRANSACTION
     if group:
@@ -125,35 +131,35 @@ def _kind(
 
 def _delivery_ms(at: datetime | None, after: timedelta | float | None, now_ms: int) -> int | None:
     if at is not None and after is not None:
-        raise ValueError("deliver_at and deliver_in exclude each other")
+        raise ValueError("deliver_at and deliver_in are mutually exclusive")
     if at is not None:
         if not isinstance(at, datetime):
-            raise TypeError(f"deliver_at is a datetime, not {type(at).__name__}")
+            raise TypeError(f"deliver_at must be a datetime, not {type(at).__name__}")
         if at.tzinfo is None:
-            raise ValueError("deliver_at needs a time zone: datetime.now(timezone.utc) + ...")
+            raise ValueError("deliver_at has no time zone: use datetime.now(timezone.utc) + ...")
         return int(at.timestamp() * 1000)
     if after is None:
         return None
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     if seconds < 0:
-        raise ValueError("deliver_in is not negative")
+        raise ValueError(f"deliver_in of {seconds} s is negative: use 0 or more")
     return now_ms + round(seconds * 1000)
 
 
 def _keys(keys: Iterable[str] | str) -> list[str]:
     found = [keys] if isinstance(keys, str) else list(keys)
     if len(found) > KEYS_MAX:
-        raise ValueError(f"over {KEYS_MAX} keys")
+        raise ValueError(f"{len(found)} keys: a message has at most {KEYS_MAX}")
     for key in found:
         if not key or any(character.isspace() for character in key):
-            raise ValueError(f"a key has no blanks: {key!r}")
+            raise ValueError(f"invalid key {key!r}: a key is not empty and has no white space")
     return found
 
 
 def _properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     if len(properties) > PROPERTIES_MAX:
-        raise ValueError(f"over {PROPERTIES_MAX} properties")
+        raise ValueError(f"{len(properties)} properties: a message has at most {PROPERTIES_MAX}")
     for key, value in properties.items():
         if not isinstance(value, str) or not isinstance(key, str):
-            raise TypeError(f"properties are text: {key!r}={value!r}")
+            raise TypeError(f"property {key!r}={value!r}: names and values must be str")
         yield key, value

@@ -1,11 +1,11 @@
-"""Sends messages: one at a time, many together, in order, later, by priority.
+"""Producer: single sends, batches, FIFO, delayed and priority messages.
 
     async with Producer("127.0.0.1:8081") as producer:
         await producer.send("orders", b"...", tag="new", keys=["o-1"])
 
-Promises: a returned receipt means what the broker's durability settings say; sends of one message group
-reach the broker in the order in which they were called; leaving the context sends what still waits. A
-failure that may have stored the message is `OutcomeUnknown`, with the message id to look for.
+A receipt means what the broker's durability settings guarantee. Sends of one message group reach
+the broker in the order of the calls. Leaving the context sends lingering messages. A failure that
+may have stored the message raises `OutcomeUnknown` with its message id.
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 REQUESTS_MAX = 64
-"""Requests of batches under way: enough for any latency, few enough to be fair to a broker."""
-
-
-_CLOSE_MORE_S = 5.0
-"""Beyond the time of one request: how long a close waits for sends."""
+"""Batch requests in flight."""
+_CLOSE_MARGIN_S = 5.0
+"""Added to the request timeout: how long a close waits for sends."""
 
 
 class Extras(TypedDict, total=False):
-    """What a message may carry besides topic and body."""
+    """Optional fields of a message."""
 
     tag: str
     keys: Iterable[str] | str
@@ -66,37 +64,37 @@ class Producer(Client):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """With `linger` seconds above 0, `send` shares requests as `send_many` does."""
-        self._session = Session(endpoints, v2.PRODUCER, self._describe, options)
-        self._session.on_settings = self._settled
+        """With `linger` seconds above 0, calls of `send` share requests as `send_many` does."""
+        self._session = Session(endpoints, v2.PRODUCER, self._fill_settings, options)
+        self._session.on_settings = self._apply_settings
         self._topics = list(topics)
         self._interceptors = tuple(interceptors)
         self._ids = MessageIds()
         self._linger_s = linger
         self._batcher = Batcher(self._send_batch, batch_size, linger, REQUESTS_MAX)
-        self._turns: dict[tuple[str, str], asyncio.Future[None]] = {}
+        self._last_sends: dict[tuple[str, str], asyncio.Future[None]] = {}
         self._body_max = 4 << 20
         self._closing = False
-        self._under_way = 0
+        self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def start(self) -> Self:
-        """Connect. Raises ConnectionFailed, or NotFound for a topic that was named and is not there."""
+        """Connect. Raises ConnectionFailed, or NotFound for a missing topic of `topics`."""
         await self._session.start(self._topics, settle=True)
         self._closing = False
         return self
 
     async def close(self) -> None:
-        """Take no more, finish what was called before, then say good-bye."""
+        """Refuse new sends, wait for those in flight, then disconnect."""
         self._closing = True
         try:
-            async with asyncio.timeout(self._session.timeout_s + _CLOSE_MORE_S):
+            async with asyncio.timeout(self._session.timeout_s + _CLOSE_MARGIN_S):
                 await self._batcher.flush()
                 await self._idle.wait()
         except TimeoutError:
-            # Sends of one group behind each other, and nobody there: they raise Closed now.
-            log.warning("producer.closed_under_sends count=%d", self._under_way)
+            # Sends of a message group queue up while the broker is unreachable: they raise Closed.
+            log.warning("producer.closed_under_sends count=%d", self._in_flight)
         finally:
             await self._session.close()
 
@@ -109,66 +107,67 @@ class Producer(Client):
         within: float | None = None,
         **extras: Unpack[Extras],
     ) -> Receipt:
-        """Send one message; done when the broker has it.
+        """Send one message and return its receipt.
 
-        `within`: seconds for all tries. `message_id` repeats a send whose outcome was unknown. Raises
-        ValueError, RequestRefused, ConnectionFailed, OutcomeUnknown.
+        `within`: seconds for all attempts. `message_id` repeats a send whose outcome was unknown.
+        Raises ValueError, TypeError, RequestRefused, ConnectionFailed, OutcomeUnknown.
         """
         message = self._message(topic, body, message_id, extras)
-        with self._work():
+        with self._tracked():
             if message.group:
-                return await self._in_turn(message, within)
+                return await self._send_ordered(message, within)
             if self._linger_s and message.kind == v2.NORMAL:
                 return await (await self._batcher.add(message))
-            return _one(await self._send([message], within))
+            return _unwrap(await self._send([message], within))
 
     async def send_many(
         self, topic: str, bodies: Iterable[bytes], **extras: Unpack[Extras]
     ) -> list[Receipt | CometError]:
-        """Send many messages together; for each, in order, its receipt or its error."""
+        """Send messages in shared requests. Return each message's receipt or error, in order."""
         rest = iter(bodies)
         body = next(rest, None)
         if body is None:
             return []
-        first = self._message(topic, body, "", extras, ready=False)
+        first = self._message(topic, body, "", extras, check_size=False)
         messages = [first, *outgoing_like(first, rest, self._ids.make)]
         for message in messages:
-            self._fits(message)
-        with self._work():
+            self._check_size(message)
+        with self._tracked():
             if first.kind != v2.NORMAL:
                 return await self._one_by_one(messages)
             return await self._batcher.send_all(messages)
 
     async def recall(self, receipt: Receipt) -> str:
-        """Take a delayed message back before its time; its message id. Raises RequestRefused."""
+        """Cancel a delayed message before its delivery. Return its message id.
+
+        Raises ValueError for a receipt of another type, RequestRefused.
+        """
         if not receipt.recall_handle:
-            raise ValueError("only a delayed message can be recalled: the receipt has no handle")
+            raise ValueError("the receipt has no recall handle: only delayed messages have one")
         request = v2.RecallMessageRequest(
             topic=self._session.resource(receipt.topic), recall_handle=receipt.recall_handle
         )
-        answer = await self._session.ask_until_done(
+        answer = await self._session.call_until_done(
             None, paths.RECALL_MESSAGE, request, v2.RecallMessageResponse
         )
         return answer.message_id
 
     async def flush(self) -> None:
-        """Wait until nothing lingers and every batch is answered."""
+        """Send lingering messages and wait for the results of all batches."""
         await self._batcher.flush()
 
-    # Inside.
-
     @contextmanager
-    def _work(self) -> Iterator[None]:
-        """A close waits for what is done within."""
+    def _tracked(self) -> Iterator[None]:
+        """Count a send in flight; `close` waits for it."""
         if self._closing:
-            raise Closed("the producer is being closed")
-        self._under_way += 1
+            raise Closed("the producer is closing")
+        self._in_flight += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._in_flight -= 1
+            if not self._in_flight:
                 self._idle.set()
 
     def _message(
@@ -179,7 +178,7 @@ class Producer(Client):
         extras: Extras,
         *,
         transactional: bool = False,
-        ready: bool = True,
+        check_size: bool = True,
     ) -> Outgoing:
         self._session.check()
         message = outgoing(
@@ -192,13 +191,15 @@ class Producer(Client):
         )
         if self._session.namespace:
             message.proto.topic.resource_namespace = self._session.namespace
-        if ready:
-            self._fits(message)
+        if check_size:
+            self._check_size(message)
         return message
 
-    def _fits(self, message: Outgoing) -> None:
+    def _check_size(self, message: Outgoing) -> None:
         if len(message.proto.body) > self._body_max:
-            raise ValueError(f"the body is larger than the server's {self._body_max} bytes")
+            raise ValueError(
+                f"body of {len(message.proto.body)} bytes: the server accepts {self._body_max}"
+            )
 
     async def _send(self, messages: Sequence[Outgoing], within: float | None) -> list[Result]:
         budget_s = self._session.timeout_s if within is None else within
@@ -219,41 +220,41 @@ class Producer(Client):
     async def _send_batch(self, messages: list[Outgoing]) -> list[Result]:
         return await self._send(messages, None)
 
-    async def _in_turn(self, message: Outgoing, within: float | None) -> Receipt:
-        """Sends of a group wait for each other: two requests under way could change places."""
+    async def _send_ordered(self, message: Outgoing, within: float | None) -> Receipt:
+        """Send after the previous send of the group: concurrent requests could be reordered."""
         key = (message.topic, message.group)
-        before = self._turns.get(key)
-        mine = self._turns[key] = asyncio.get_running_loop().create_future()
+        previous = self._last_sends.get(key)
+        mine = self._last_sends[key] = asyncio.get_running_loop().create_future()
 
         def done(_: object = None) -> None:
             mine.set_result(None)
-            if self._turns.get(key) is mine:
-                del self._turns[key]
+            if self._last_sends.get(key) is mine:
+                del self._last_sends[key]
 
         try:
-            if before is not None:
-                await asyncio.wait([before])
-            return _one(await self._send([message], within))
+            if previous is not None:
+                await asyncio.wait([previous])
+            return _unwrap(await self._send([message], within))
         finally:
-            if before is None or before.done():
+            if previous is None or previous.done():
                 done()
-            else:  # cancelled while it waited: whoever is behind it waits on for the one before
-                before.add_done_callback(done)
+            else:  # cancelled while it waited: the next send waits for the previous one
+                previous.add_done_callback(done)
 
     async def _one_by_one(self, messages: list[Outgoing]) -> list[Receipt | CometError]:
         found: list[Receipt | CometError] = []
         for message in messages:
             try:
                 found.append(
-                    await self._in_turn(message, None)
+                    await self._send_ordered(message, None)
                     if message.group
-                    else _one(await self._send([message], None))
+                    else _unwrap(await self._send([message], None))
                 )
             except CometError as error:
                 found.append(error)
         return found
 
-    def _describe(self, settings: v2.Settings) -> None:
+    def _fill_settings(self, settings: v2.Settings) -> None:
         for topic in {*self._topics, *self._session.topics}:
             settings.publishing.topics.append(self._session.resource(topic))
         settings.publishing.SetInParent()
@@ -263,19 +264,19 @@ class Producer(Client):
         backoff.max.FromMilliseconds(1_000)
         backoff.multiplier = 2.0
 
-    def _settled(self, settings: v2.Settings) -> None:
+    def _apply_settings(self, settings: v2.Settings) -> None:
         if settings.publishing.max_body_size > 0:
             self._body_max = settings.publishing.max_body_size
 
 
 def _failure(error: BaseException, message: Outgoing) -> Exception:
-    """What an interceptor is told; a cancelled send may have been executed."""
+    """Return the error for the `sent` hook. A cancelled send may have been executed."""
     if isinstance(error, Exception):
         return error
     return OutcomeUnknown("the send was cancelled", message.message_id)
 
 
-def _one(results: list[Result]) -> Receipt:
+def _unwrap(results: list[Result]) -> Receipt:
     (result,) = results
     if isinstance(result, CometError):
         raise result

@@ -1,4 +1,4 @@
-"""Reads queues from any offset, as often as wanted: replay, audits, readers with their own positions.
+"""Pull consumer: reads queues from any offset, repeatedly, for replays and audits.
 
     async with PullConsumer("127.0.0.1:8081", group="audit", topics="orders") as consumer:
         await consumer.seek("orders", BEGINNING)
@@ -6,9 +6,9 @@
             ...
             await consumer.commit()
 
-Promises: every message of every assigned queue, in the order of its queue, from the position on; the
-position is in this object, and `commit` saves it for the group (gRPC API, section 5.12). Against
-Apache's proxy of 5.3 and before PullMessage is not served: the error says so.
+Delivers every message of every assigned queue in queue order, starting at the position. The
+position is held in memory; `commit` saves it for the group (docs/formats/grpc-api.md,
+section 5.12). Apache's proxy before 5.4 does not implement PullMessage and refuses the request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..proto import paths, v2
 from ..proto.errors import is_retriable
 from .base import Client
 from .clock import steady_s
-from .consuming import ANSWER_MARGIN_S, describe
+from .consuming import ANSWER_MARGIN_S, fill_subscription
 from .errors import ConnectionFailed, NotFound, refused
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all
@@ -38,18 +38,18 @@ WAIT_S = 5.0
 BATCH = 32
 _PAUSE_S = 0.2
 _ROUTE_AGE_S = 2.0
-"""When a queue cannot be reached, a route older than that is asked for again."""
-_AT_ONCE_S = 0.05
-"""A long poll that brings nothing so soon did not wait: the next one is not sent at once."""
+"""When a queue is unreachable, a route older than this is refreshed."""
+_IMMEDIATE_S = 0.05
+"""An empty long poll that returns sooner did not wait: pause before the next one."""
 
 
 class Position(Enum):
-    """Where a queue begins or ends now."""
+    """A position that the broker resolves to a queue offset."""
 
     BEGINNING = "beginning"
     END = "end"
     COMMITTED = "committed"
-    """Where the group has committed; the beginning when it has not."""
+    """The group's committed offset; the beginning if there is none."""
 
 
 BEGINNING: Final = Position.BEGINNING
@@ -64,9 +64,9 @@ class _Cursor:
     queue: Queue
     topic: str
     offset: int | None = None
-    """None: not asked for yet."""
+    """Offset of the next message for the application; None until it is resolved."""
     fetched: deque[tuple[Message, int]] = field(default_factory=deque)
-    """With the offset that follows each."""
+    """Messages with the offset that follows each."""
     next_fetch: int = 0
     fetching: asyncio.Task[None] | None = None
 
@@ -84,17 +84,17 @@ class PullConsumer(Client):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """All queues of the topics; `assign` narrows it."""
+        """Read all queues of the topics; `assign` restricts them."""
         self._subscriptions = subscriptions(topics)
         self._start_at = start_at
         self._interceptors = tuple(interceptors)
-        self._session = Session(endpoints, v2.PULL_CONSUMER, self._describe, options, group)
+        self._session = Session(endpoints, v2.PULL_CONSUMER, self._fill_settings, options, group)
         self._cursors: dict[Key, _Cursor] = {}
-        self._news = asyncio.Event()
-        self._turn = 0
+        self._fetch_ended = asyncio.Event()
+        self._next_cursor = 0
 
     async def start(self) -> Self:
-        """Connect and take every queue of the topics."""
+        """Connect and assign every queue of the topics."""
         await self._session.start(list(self._subscriptions), settle=True)
         for topic in self._subscriptions:
             route = await self._session.route(topic)
@@ -103,7 +103,7 @@ class PullConsumer(Client):
         return self
 
     async def close(self) -> None:
-        """End what is under way; positions that were not committed are forgotten."""
+        """Cancel pulls in flight and disconnect. Uncommitted positions are lost."""
         tasks = [each.fetching for each in self._cursors.values() if each.fetching is not None]
         for task in tasks:
             task.cancel()
@@ -112,11 +112,11 @@ class PullConsumer(Client):
 
     @property
     def queues(self) -> list[Key]:
-        """What is assigned: topic, broker, queue id."""
+        """The assigned queues: topic, broker, queue id."""
         return list(self._cursors)
 
     def assign(self, queues: Iterable[Key]) -> None:
-        """Read only these. Raises KeyError for one that is not there."""
+        """Read only these queues. Raises KeyError for a queue that is not assigned."""
         wanted = list(queues)
         chosen = {key: self._cursors[key] for key in wanted}
         for key, cursor in self._cursors.items():
@@ -127,11 +127,11 @@ class PullConsumer(Client):
     async def seek(
         self, topic: str, to: Position | int | datetime, *, queue: Key | None = None
     ) -> None:
-        """Go on at an offset, a time, or an end, in one queue or all of the topic."""
-        for key in [queue] if queue is not None else self._of(topic):
+        """Continue at an offset, a time or a `Position`, in one queue or in all of the topic."""
+        for key in [queue] if queue is not None else self._keys_of(topic):
             cursor = self._cursors[key]
             offset = await self._offset(cursor, to)
-            # From here on without a pause: no poll of another task can come in between.
+            # No await from here on: no poll of another task runs in between.
             if cursor.fetching is not None:
                 cursor.fetching.cancel()
                 cursor.fetching = None
@@ -139,15 +139,15 @@ class PullConsumer(Client):
             cursor.offset = cursor.next_fetch = offset
 
     async def position(self, queue: Key) -> int:
-        """The offset of the next message of a queue."""
-        return await self._placed(self._cursors[queue])
+        """Return the offset of the next message of a queue."""
+        return await self._resolve_offset(self._cursors[queue])
 
     async def end(self, queue: Key) -> int:
-        """The offset that the queue's next new message will have."""
+        """Return the offset after the last message of a queue."""
         return await self._offset(self._cursors[queue], END)
 
     async def commit(self) -> None:
-        """Save the positions of all queues that were read for the group."""
+        """Save the positions of all queues read so far as the group's offsets."""
         for cursor in self._cursors.values():
             if cursor.offset is None:
                 continue
@@ -156,24 +156,24 @@ class PullConsumer(Client):
                 message_queue=cursor.queue.proto,
                 offset=cursor.offset,
             )
-            await self._session.ask_until_done(
+            await self._session.call_until_done(
                 *(cursor.queue.target, paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse),
-                question=True,  # the same answer however often it is said
+                read_only=True,  # idempotent
             )
 
     async def poll(self, *, wait: float = WAIT_S) -> Message | None:
-        """The next message of any queue, or None when `wait` seconds bring none."""
+        """Return the next message of any queue, or None after `wait` seconds."""
         self._session.check()
         if (message := self._take()) is not None:
             return message
         try:
             async with asyncio.timeout(wait):
                 while True:
-                    self._news.clear()
+                    self._fetch_ended.clear()
                     await self._fetch_all()
                     if (message := self._take()) is not None:
                         return message
-                    await self._news.wait()
+                    await self._fetch_ended.wait()
                     if (message := self._take()) is not None:
                         return message
         except TimeoutError:
@@ -185,9 +185,7 @@ class PullConsumer(Client):
             if message is not None:
                 yield message
 
-    # Inside.
-
-    def _of(self, topic: str) -> list[Key]:
+    def _keys_of(self, topic: str) -> list[Key]:
         keys = [key for key in self._cursors if key[0] == topic]
         if not keys:
             raise NotFound(v2.TOPIC_NOT_FOUND, f"no queue of topic {topic} is assigned")
@@ -196,9 +194,9 @@ class PullConsumer(Client):
     def _take(self) -> Message | None:
         cursors = list(self._cursors.values())
         for step in range(len(cursors)):
-            cursor = cursors[(self._turn + step) % len(cursors)]
+            cursor = cursors[(self._next_cursor + step) % len(cursors)]
             if cursor.fetched:
-                self._turn += 1
+                self._next_cursor += 1
                 message, cursor.offset = cursor.fetched.popleft()
                 call_all(self._interceptors, "received", message)
                 return message
@@ -212,16 +210,16 @@ class PullConsumer(Client):
     async def _fetch_all(self) -> None:
         for cursor in self._cursors.values():
             if cursor.fetching is None or cursor.fetching.done():
-                await self._placed(cursor)
+                await self._resolve_offset(cursor)
                 cursor.fetching = asyncio.create_task(self._fetch(cursor))
 
-    async def _placed(self, cursor: _Cursor) -> int:
+    async def _resolve_offset(self, cursor: _Cursor) -> int:
         if cursor.offset is None:
             cursor.offset = cursor.next_fetch = await self._offset(cursor, self._start_at)
         return cursor.offset
 
     async def _fetch(self, cursor: _Cursor) -> None:
-        """One pull; repeated while the broker cannot be reached, wherever the queue is by then."""
+        """Pull once; retry while the broker is unreachable, following the queue's route."""
         try:
             while True:
                 began_s = steady_s()
@@ -229,21 +227,21 @@ class PullConsumer(Client):
                     await self._pull(cursor)
                 except RetryableError:
                     await asyncio.sleep(_PAUSE_S)
-                    await self._look_where_it_is(cursor)
+                    await self._refresh_queue(cursor)
                     continue
-                if not cursor.fetched and steady_s() - began_s < _AT_ONCE_S:
+                if not cursor.fetched and steady_s() - began_s < _IMMEDIATE_S:
                     await asyncio.sleep(_PAUSE_S)
                 return
         finally:
-            self._news.set()
+            self._fetch_ended.set()
 
-    async def _look_where_it_is(self, cursor: _Cursor) -> None:
+    async def _refresh_queue(self, cursor: _Cursor) -> None:
         route = await self._session.route(cursor.topic)
-        if steady_s() - route.asked_s > _ROUTE_AGE_S:
+        if steady_s() - route.requested_s > _ROUTE_AGE_S:
             try:
                 route = await self._session.refresh(cursor.topic)
             except ConnectionFailed:
-                return  # nobody knows; it may still be where it was
+                return  # the queue may still be at its old endpoint
         for queue in route.readable:
             if (queue.broker, queue.queue_id) == (cursor.queue.broker, cursor.queue.queue_id):
                 cursor.queue = queue
@@ -300,9 +298,9 @@ class PullConsumer(Client):
                 group=session.resource(session.group), message_queue=queue.proto
             )
             try:
-                known = await session.ask_until_done(
+                known = await session.call_until_done(
                     *(queue.target, paths.GET_OFFSET, request, v2.GetOffsetResponse),
-                    question=True,
+                    read_only=True,
                 )
             except NotFound:
                 to = BEGINNING
@@ -314,10 +312,10 @@ class PullConsumer(Client):
             wanted.timestamp.FromMilliseconds(int(to.timestamp() * 1000))
         else:
             wanted.query_offset_policy = v2.END if to is END else v2.BEGINNING
-        answer = await session.ask_until_done(
-            *(queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse), question=True
+        answer = await session.call_until_done(
+            *(queue.target, paths.QUERY_OFFSET, wanted, v2.QueryOffsetResponse), read_only=True
         )
         return answer.offset
 
-    def _describe(self, settings: v2.Settings) -> None:
-        describe(self._session, settings, self._subscriptions, WAIT_S)
+    def _fill_settings(self, settings: v2.Settings) -> None:
+        fill_subscription(self._session, settings, self._subscriptions, WAIT_S)

@@ -1,17 +1,18 @@
-"""Calls a handler with every message: returning acknowledges, raising tries again later.
+"""Push consumer: calls a handler with every message. Returning acknowledges, raising retries.
 
     async def handle(message: Message) -> None: ...
 
-    async with PushConsumer("127.0.0.1:8081", handle, group="billing", topics="orders", concurrency=16):
+    async with PushConsumer("127.0.0.1:8081", handle, group="billing", topics="orders"):
         await stopped.wait()
 
-Promises: at most `concurrency` handlers run at once; at most `cached` messages wait for one, beyond
-which nothing more is received; the broker keeps messages hidden for as long as this client lives. In a
-group that keeps order, messages of one message group are handled one after the other, a failing one is
-tried again here after its pause and given up (dead letter) after the last attempt. Because the broker
-hides what we hold, it is told of every message until it has understood; a message counts as held until
-then. What an interceptor raises is a failure of that message. `close` takes no new messages, waits for
-running handlers and begins no retries (client wire, section 2; gRPC API, sections 7.4-7.6).
+At most `concurrency` handlers run at once. At most `cached` messages are held; beyond that nothing
+is received. The broker hides held messages while this client is connected, so acknowledgements are
+retried until the broker confirms them, and a message counts as held until then. In a FIFO group
+the messages of one message group are handled one after the other; a failed one is retried here
+after its pause and moved to the dead-letter queue after the last attempt. An exception of an
+interceptor is a failure of the message. `close` receives nothing more, waits for running handlers
+and starts no retries (docs/formats/client-wire.md, section 2; docs/formats/grpc-api.md, sections
+7.4-7.6).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..proto import paths, v2
 from .ack_dispatcher import AckDispatcher
 from .base import Client
 from .clock import steady_s
-from .consuming import describe, receive
+from .consuming import fill_subscription, receive
 from .errors import CometError, NotFound
 from .filters import Topics, subscriptions
 from .interceptors import Interceptor, call_all, is_coroutine
@@ -48,8 +49,8 @@ _POLL_S = 20.0
 _BATCH = 32
 _PAUSE_S = 1.0
 _BUSY_PAUSE_S = 0.02
-_AT_ONCE_S = 0.05
-"""A long poll that brings nothing so soon did not wait: the next one is not sent at once."""
+_IMMEDIATE_S = 0.05
+"""An empty long poll that returns sooner did not wait: pause before the next one."""
 _CLOSE_S = 30.0
 """How long a close waits for running handlers."""
 
@@ -69,43 +70,45 @@ class PushConsumer(Client):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """A handler that is no coroutine function runs in a thread."""
+        """A handler that is not a coroutine function runs in a thread."""
         if concurrency < 1 or cached < 1:
-            raise ValueError("concurrency and cached are at least 1")
+            raise ValueError(
+                f"concurrency is {concurrency}, cached is {cached}: both must be at least 1"
+            )
         self._handler = handler
         self._in_thread = not is_coroutine(handler)
         self._threads: ThreadPoolExecutor | None = None
         self._concurrency = concurrency
         self._subscriptions = subscriptions(topics)
         self._interceptors = tuple(interceptors)
-        self._session = Session(endpoints, v2.PUSH_CONSUMER, self._describe, options, group)
-        self._session.on_settings = self._settled
+        self._session = Session(endpoints, v2.PUSH_CONSUMER, self._fill_settings, options, group)
+        self._session.on_settings = self._apply_settings
         self._policy = RetryPolicy()
         self._fifo: bool | None = None
         self._poll_s = _POLL_S
         self._batch = _BATCH
         self._cached_max = cached
         self._cached = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._below_limit = asyncio.Event()
+        self._below_limit.set()
         self._slots = asyncio.Semaphore(concurrency)
         self._loops: dict[tuple[str, Queue], asyncio.Task[None]] = {}
         self._running: set[asyncio.Future[None]] = set()
         self._assigning: asyncio.Task[None] | None = None
-        self._teller = AckDispatcher(self._session, self._settle)
+        self._acks = AckDispatcher(self._session, self._release)
 
     async def start(self) -> Self:
-        """Connect and begin. Raises ConnectionFailed or NotFound."""
+        """Connect and start receiving. Raises ConnectionFailed or NotFound."""
         await self._session.start(list(self._subscriptions), settle=True)
-        self._teller.closing.clear()
-        if self._in_thread:  # the loop's own pool has fewer threads than `concurrency` promises
+        self._acks.closing.clear()
+        if self._in_thread:  # the event loop's default pool may have fewer than `concurrency`
             self._threads = ThreadPoolExecutor(self._concurrency, "cometmq-handler")
         self._assigning = asyncio.create_task(self._keep_assigned())
         return self
 
     async def close(self) -> None:
-        """Receive no more, wait for running handlers, say good-bye."""
-        self._teller.closing.set()
+        """Stop receiving, wait for running handlers and disconnect."""
+        self._acks.closing.set()
         loops = [*self._loops.values()]
         if self._assigning is not None:
             loops.append(self._assigning)
@@ -121,8 +124,8 @@ class PushConsumer(Client):
             await self._session.close()
 
     async def _finish_running(self) -> None:
-        """Until nothing runs, acknowledgements that handlers leave behind included, or time is over."""
-        me = asyncio.current_task()  # a handler may close its own consumer
+        """Wait for handlers and acknowledgements; cancel them after `_CLOSE_S`."""
+        me = asyncio.current_task()  # a handler may close its consumer
         try:
             async with asyncio.timeout(_CLOSE_S):
                 while running := self._running - {me}:
@@ -134,7 +137,7 @@ class PushConsumer(Client):
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    # Which queues.
+    # Assignment.
 
     async def _keep_assigned(self) -> None:
         while True:
@@ -142,10 +145,10 @@ class PushConsumer(Client):
                 try:
                     self._adopt(topic, await self._assigned(topic))
                 except (CometError, RetryableError) as error:
-                    # What was assigned before goes on.
-                    log.info("push.not_assigned topic=%s error=%s", topic, error)
-                except Exception:  # a defect: assignments are not to end with it
-                    log.exception("push.not_assigned topic=%s", topic)
+                    # The previous assignment stays.
+                    log.info("push.assignment_failed topic=%s error=%s", topic, error)
+                except Exception:  # a defect: keep the loop running
+                    log.exception("push.assignment_failed topic=%s", topic)
             await asyncio.sleep(ASSIGNMENT_S if self._loops else _PAUSE_S)
 
     async def _assigned(self, topic: str) -> set[Queue]:
@@ -159,7 +162,7 @@ class PushConsumer(Client):
             group=session.resource(session.group),
             endpoints=session.access_point.proto(),
         )
-        answer = await session.ask_until_done(
+        answer = await session.call_until_done(
             queue.target, paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse
         )
         queues = [assignment.message_queue for assignment in answer.assignments]
@@ -176,7 +179,7 @@ class PushConsumer(Client):
     async def _keep_receiving(self, topic: str, queue: Queue) -> None:
         attempt_id = uuid.uuid4().hex
         while True:
-            await self._room.wait()
+            await self._below_limit.wait()
             began_s = steady_s()
             try:
                 found = await receive(
@@ -199,7 +202,7 @@ class PushConsumer(Client):
             if found:
                 attempt_id = uuid.uuid4().hex
                 self._take(found)
-            elif steady_s() - began_s < _AT_ONCE_S:
+            elif steady_s() - began_s < _IMMEDIATE_S:
                 await asyncio.sleep(_PAUSE_S)
 
     # Handling.
@@ -207,7 +210,7 @@ class PushConsumer(Client):
     def _take(self, messages: list[Message]) -> None:
         self._cached += len(messages)
         if self._cached >= self._cached_max:
-            self._room.clear()
+            self._below_limit.clear()
         if not self._fifo:
             for message in messages:
                 self._run(self._handle_one(message))
@@ -225,10 +228,10 @@ class PushConsumer(Client):
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def _settle(self, count: int = 1) -> None:
+    def _release(self, count: int = 1) -> None:
         self._cached -= count
         if self._cached < self._cached_max:
-            self._room.set()
+            self._below_limit.set()
 
     async def _handle_one(self, message: Message) -> None:
         held = True
@@ -237,45 +240,45 @@ class PushConsumer(Client):
                 failure = await self._call(message, is_new=True)
             if failure is None:
                 held = False
-                if (acking := self._teller.ack_soon(message)) is not None:
+                if (acking := self._acks.ack_soon(message)) is not None:
                     self._keep(acking)
             else:
                 pause_s = self._policy.pause_s(message.attempt)
-                await self._teller.again_later(message, pause_s)
+                await self._acks.nack(message, pause_s)
         finally:
             if held:
-                self._settle()
+                self._release()
 
     async def _handle_in_order(self, chain: list[Message]) -> None:
-        """Messages of one group: the next only when the one before is done for good."""
+        """Handle messages of one message group, each after the previous one has ended."""
         left = len(chain)
         try:
             for message in chain:
-                if not await self._handle_to_the_end(message):
+                if not await self._handle_with_retries(message):
                     return
                 left -= 1
-                self._settle()
+                self._release()
         finally:
-            self._settle(left)
+            self._release(left)
 
-    async def _handle_to_the_end(self, message: Message) -> bool:
-        """Whether it is done; not when a close came first, which leaves it to the next consumer."""
+    async def _handle_with_retries(self, message: Message) -> bool:
+        """Return False when the consumer closes first: the broker delivers the message again."""
         is_new = True
         while True:
             async with self._slots:
                 failure = await self._call(message, is_new=is_new)
             if failure is None:
-                return await self._teller.acknowledge([message])
-            most = self._policy.attempts_max
-            if message.attempt >= most:
-                return await self._teller.give_up(message, most)
-            if await self._teller.closes_within(self._policy.pause_s(message.attempt)):
+                return await self._acks.acknowledge([message])
+            attempts_max = self._policy.attempts_max
+            if message.attempt >= attempts_max:
+                return await self._acks.dead_letter(message, attempts_max)
+            if await self._acks.closes_within(self._policy.pause_s(message.attempt)):
                 return False
             message.attempt += 1
             is_new = False
 
     async def _call(self, message: Message, *, is_new: bool) -> Exception | None:
-        """Run the handler: what it or an interceptor raised, or None."""
+        """Run the handler. Return the exception of the handler or an interceptor, or None."""
         failure: Exception | None = None
         try:
             if is_new:
@@ -288,7 +291,7 @@ class PushConsumer(Client):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            failure = RuntimeError("the handler was cancelled from within")
+            failure = RuntimeError("the handler raised CancelledError")
         try:
             call_all(self._interceptors, "handled", message, failure)
         except Exception as error:
@@ -311,16 +314,17 @@ class PushConsumer(Client):
 
     # Settings.
 
-    def _describe(self, settings: v2.Settings) -> None:
-        describe(self._session, settings, self._subscriptions, None)
+    def _fill_settings(self, settings: v2.Settings) -> None:
+        fill_subscription(self._session, settings, self._subscriptions, None)
 
-    def _settled(self, settings: v2.Settings) -> None:
+    def _apply_settings(self, settings: v2.Settings) -> None:
         if not settings.HasField("subscription"):
-            return  # says nothing about consuming: what was said before stays
-        mine = settings.subscription
+            return  # keep the previous values
+        subscription = settings.subscription
         self._policy = read_policy(settings.backoff_policy)
         if self._fifo is None:
-            self._fifo = mine.fifo  # clients decide once, at the start
-        self._batch = mine.receive_batch_size if mine.receive_batch_size > 0 else _BATCH
-        poll_s = mine.long_polling_timeout.ToMilliseconds() / 1000
+            self._fifo = subscription.fifo  # fixed by the first settings, as in official clients
+        batch = subscription.receive_batch_size
+        self._batch = batch if batch > 0 else _BATCH
+        poll_s = subscription.long_polling_timeout.ToMilliseconds() / 1000
         self._poll_s = poll_s if poll_s >= 1.0 else _POLL_S

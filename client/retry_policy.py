@@ -1,7 +1,7 @@
-"""How long a push consumer waits before a message is tried again. Pure.
+"""Backoff of a push consumer's retries. Pure.
 
-The server's settings say it: a list of pauses, or an exponential policy; by default the reference's
-list, 1 s 5 s 10 s 30 s, then minutes (gRPC API, section 7.6).
+The server's settings define it as a list of pauses or an exponential policy. The default is the
+reference's list: 1 s, 5 s, 10 s, 30 s, then minutes (docs/formats/grpc-api.md, section 7.6).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _STEPS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Pauses by attempt, and how many attempts there are."""
+    """Pause after each attempt, and the number of attempts."""
 
     pauses_s: tuple[float, ...] = _DEFAULT_S
     attempts_max: int = _DEFAULT_ATTEMPTS
 
     def pause_s(self, attempt: int) -> float:
-        """After delivery `attempt` (1 is the first) has failed."""
+        """Return the pause after the failure of delivery `attempt` (1 is the first)."""
         return self.pauses_s[min(max(attempt, 1), len(self.pauses_s)) - 1]
 
 
 def read_policy(sent: v2.RetryPolicy) -> RetryPolicy:
-    """The policy of the server's settings."""
+    """Return the policy of the server's settings."""
     attempts = sent.max_attempts or _DEFAULT_ATTEMPTS
     kind = sent.WhichOneof("strategy")
     if kind == "customized_backoff" and sent.customized_backoff.next:
@@ -40,9 +40,10 @@ def read_policy(sent: v2.RetryPolicy) -> RetryPolicy:
         return RetryPolicy(pauses, attempts)
     if kind == "exponential_backoff":
         policy = sent.exponential_backoff
-        first, most = policy.initial.ToMilliseconds() / 1000, policy.max.ToMilliseconds() / 1000
+        initial_s = policy.initial.ToMilliseconds() / 1000
+        longest_s = policy.max.ToMilliseconds() / 1000
         factor = max(policy.multiplier, 1.0)
         return RetryPolicy(
-            tuple(min(most, first * factor**step) for step in range(_STEPS_MAX)), attempts
+            tuple(min(longest_s, initial_s * factor**step) for step in range(_STEPS_MAX)), attempts
         )
     return RetryPolicy(attempts_max=attempts)

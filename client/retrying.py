@@ -1,9 +1,8 @@
-"""How often and how long a request is tried, by one rule.
+"""Retries of requests until a total deadline.
 
-A first attempt costs nothing extra. What fails in a way that may pass (`RetryableError`) is repeated with
-tenacity's jittered exponential pauses until the total deadline. Promises: when any attempt may have
-taken effect and none was confirmed, the end is `OutcomeUnknown`, never a plain failure, whatever the
-last try's answer was; only questions, which change nothing, end with their plain failure.
+A `RetryableError` is followed by another attempt after a jittered exponential pause (tenacity).
+If any attempt may have taken effect and none was confirmed, the final error is `OutcomeUnknown`,
+whatever the last attempt returned. Read-only requests end with the last attempt's error.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from .errors import CometError, ConnectionFailed, OutcomeUnknown, refused
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
-# Pauses alone would allow more; a request that fails at once in a loop must end some time.
 ATTEMPTS_MAX = 1_000
+"""Limit for requests that fail immediately; the pauses alone would allow more attempts."""
 SHORTEST_TRY_S = 0.1
-"""What a last try gets when the deadline is nearer than that."""
+"""Least timeout of an attempt, even if the deadline is nearer."""
 _REFUSALS = {
     "UNIMPLEMENTED": v2.NOT_IMPLEMENTED,
     "UNAUTHENTICATED": v2.UNAUTHORIZED,
     "PERMISSION_DENIED": v2.FORBIDDEN,
     "INVALID_ARGUMENT": v2.BAD_REQUEST,
 }
-"""gRPC's own codes that no repetition changes."""
+"""gRPC status codes that are permanent."""
 _NEVER_SENT = ("failed to connect", "dns resolution failed", "channel is closed")
-_STRANGER = "certificate_verify_failed"
+_UNKNOWN_AUTHORITY = "certificate_verify_failed"
 
 T = TypeVar("T")
 
 
 class RetryableError(Exception):
-    """The attempt failed, another one may not. `cause` is what to raise when there is none."""
+    """An attempt failed and may be repeated. `cause` is the error to raise after the last one."""
 
     def __init__(self, cause: CometError, *, maybe_done: bool) -> None:
         super().__init__(str(cause))
@@ -50,12 +49,12 @@ async def until_done(
     budget_s: float,
     message_id: str = "",
     *,
-    harmless: bool = False,
+    read_only: bool = False,
 ) -> T:
-    """Call `once` with the seconds that are left, until it returns, raises anything but `RetryableError`, or
-    the budget is used up.
+    """Call `once` with the seconds left until it returns or raises something else than
+    RetryableError, or until the budget is used up.
 
-    Raises OutcomeUnknown when an attempt may have been executed (unless it was `harmless`), else the
+    Raises OutcomeUnknown when an attempt may have been executed (unless `read_only`), else the
     last attempt's cause.
     """
     end_s = steady_s() + budget_s
@@ -66,13 +65,13 @@ async def until_done(
         try:
             return await once(max(end_s - steady_s(), SHORTEST_TRY_S))
         except RetryableError as error:
-            maybe_done = maybe_done or (error.maybe_done and not harmless)
+            maybe_done = maybe_done or (error.maybe_done and not read_only)
             raise
         except OutcomeUnknown:
             raise
         except CometError as error:
-            if maybe_done:  # this try was refused, and one before it may have been executed
-                raise OutcomeUnknown(f"it may have been done: {error}", message_id) from error
+            if maybe_done:  # this attempt was refused, an earlier one may have been executed
+                raise _outcome_unknown(error, message_id) from error
             raise
 
     try:
@@ -91,19 +90,24 @@ async def until_done(
         except RetryableError as error:
             last = error
     if maybe_done:
-        raise OutcomeUnknown(f"it may have been done: {last.cause}", message_id) from last.cause
+        raise _outcome_unknown(last.cause, message_id) from last.cause
     raise last.cause
 
 
-def lost(target: object, code: str, details: str) -> RetryableError | CometError:
-    """What to raise for a call that ended without an answer.
+def _outcome_unknown(cause: CometError, message_id: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the request may have taken effect: {cause}", message_id)
 
-    Only a failed dial is sure not to have been executed; what no repetition changes is said at once.
+
+def call_error(target: object, code: str, details: str) -> RetryableError | CometError:
+    """Return the exception for a call that ended without a response.
+
+    Permanent gRPC codes and TLS failures are not retryable. Only a call that never connected is
+    certain not to have been executed.
     """
     text, lower = f"{target}: {code}: {details}", details.lower()
     if code in _REFUSALS:
         return refused(_REFUSALS[code], text)
-    if _STRANGER in lower:
-        return ConnectionFailed(f"{text} (give its authority as tls_roots)")
+    if _UNKNOWN_AUTHORITY in lower:
+        return ConnectionFailed(f"{text} (pass the server's certificate authority as tls_roots)")
     sent = not any(sign in lower for sign in _NEVER_SENT)
     return RetryableError(ConnectionFailed(text), maybe_done=sent)

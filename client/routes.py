@@ -1,9 +1,9 @@
-"""Where the queues of a topic are, and which one is next. Pure; the time is passed in.
+"""Route of a topic and selection of the next queue. Pure; the time is an argument.
 
-Promises: only leaders' queues are used (broker id 0); sends go round robin, begin anywhere, and avoid
-endpoints that just failed while there are others; messages of one group always go to one queue, chosen
-as the official Python client chooses it (gRPC API, sections 9.3 and 9.4). A failed endpoint is taken
-up again after a few seconds, or at once when it answers a heartbeat.
+Only queues of leaders (broker id 0) are used. Sends go round robin from a random start and avoid
+endpoints that failed recently while others exist. Messages of one message group always go to the
+same queue, chosen as in the official Python client (docs/formats/grpc-api.md, sections 9.3 and
+9.4). A failed endpoint is used again after a few seconds, or when it answers a heartbeat.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..proto import v2
 from .transport.addresses import Target, target_of
 
 ISOLATION_S = 5.0
-"""How long a failed endpoint is avoided: about a failover's length."""
+"""How long a failed endpoint is avoided: about the duration of a failover."""
 _READABLE = frozenset((v2.READ, v2.READ_WRITE))
 _WRITABLE = frozenset((v2.WRITE, v2.READ_WRITE))
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue of a topic, and where it is reached."""
+    """One queue of a topic and its endpoint."""
 
     broker: str
     queue_id: int
@@ -39,16 +39,16 @@ class Route:
     readable: tuple[Queue, ...] = ()
     writable: tuple[Queue, ...] = ()
     turn: int = 0
-    asked_s: float = 0.0
-    """When its question was asked."""
+    requested_s: float = 0.0
+    """Steady time at which the route was requested."""
 
     def targets(self) -> set[Target]:
-        """Everything that this topic needs a connection to."""
+        """Return the endpoints of all queues."""
         return {queue.target for queue in (*self.readable, *self.writable)}
 
 
 def read_route(topic: str, queues: Sequence[v2.MessageQueue], turn: int = 0) -> Route:
-    """The route of an answer."""
+    """Return the route of a response; `turn` is the round-robin counter."""
     readable, writable = [], []
     for sent in queues:
         target = target_of(sent.broker.endpoints)
@@ -63,21 +63,21 @@ def read_route(topic: str, queues: Sequence[v2.MessageQueue], turn: int = 0) -> 
 
 
 class Isolation:
-    """Endpoints that failed a moment ago."""
+    """Endpoints that failed recently."""
 
     def __init__(self) -> None:
         self._until_s: dict[Target, float] = {}
 
     def fail(self, target: Target, now_s: float) -> None:
-        """Avoid it for a while."""
+        """Avoid an endpoint for `ISOLATION_S`."""
         self._until_s[target] = now_s + ISOLATION_S
 
     def recover(self, target: Target) -> None:
-        """It answered."""
+        """Use an endpoint again: it answered."""
         self._until_s.pop(target, None)
 
     def allows(self, target: Target, now_s: float) -> bool:
-        """Whether it may be used."""
+        """Whether an endpoint may be used."""
         until_s = self._until_s.get(target)
         return until_s is None or until_s <= now_s
 
@@ -85,7 +85,7 @@ class Isolation:
 def next_queue(
     queues: tuple[Queue, ...], route: Route, isolation: Isolation, now_s: float
 ) -> Queue | None:
-    """The next queue in turn, one that works if there is any; None for an empty route."""
+    """Return the next queue, preferably of a healthy endpoint; None for an empty route."""
     if not queues:
         return None
     first = route.turn
@@ -98,7 +98,7 @@ def next_queue(
 
 
 def queue_of_group(queues: tuple[Queue, ...], group: str) -> Queue | None:
-    """The one queue of a message group, whatever failed: order comes first."""
+    """Return the queue of a message group, even on a failed endpoint: order has priority."""
     if not queues:
         return None
     digest = hashlib.sha256(group.encode()).digest()

@@ -1,8 +1,8 @@
-"""One SendMessage and all its tries: the queue, the request, what the answer means.
+"""SendMessage with its retries: queue selection, request, results.
 
-Promises: one receipt for each message, in order, or the error of that message; every try carries the
-same message ids; a try goes to another endpoint when one failed, and asks for the route again when
-the server says that it does not lead (gRPC API, section 5.5; client wire, section 2).
+Returns one receipt or error per message, in order. Every attempt carries the same message ids. A
+retry goes to another endpoint; the route is refreshed when the server refuses because it is not
+the leader (docs/formats/grpc-api.md, section 5.5; docs/formats/client-wire.md, section 2).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Result = Receipt | CometError
-_ROUTE_AGAIN = frozenset((v2.HA_NOT_AVAILABLE, v2.FORBIDDEN, v2.TOPIC_NOT_FOUND))
+_STALE_ROUTE = frozenset((v2.HA_NOT_AVAILABLE, v2.FORBIDDEN, v2.TOPIC_NOT_FOUND))
 
 
 async def send_together(
     session: Session, messages: Sequence[Outgoing], timeout_s: float
 ) -> list[Result]:
-    """Send messages of one topic in one request. Raises when the request failed as a whole."""
+    """Send messages of one topic in one request. Raises CometError if the request fails."""
     first = messages[0]
     began_s = steady_s()
-    await _known(session, first.topic, timeout_s)
+    await _ensure_route(session, first.topic, timeout_s)
     request = v2.SendMessageRequest(messages=[message.proto for message in messages])
-    tries, unsure = 0, False
+    tries, maybe_stored = 0, False
 
     async def once(left_s: float) -> list[Result]:
-        nonlocal tries, unsure
+        nonlocal tries, maybe_stored
         tries += 1
         if tries > 1:
             session.statistics.send_retries += 1
@@ -51,25 +51,25 @@ async def send_together(
             message.system_properties.queue_id = queue.queue_id
         session.statistics.send_requests += 1
         try:
-            answer = await session.ask(
+            answer = await session.call(
                 queue.target, paths.SEND_MESSAGE, request, v2.SendMessageResponse, left_s
             )
         except RetryableError as error:
-            unsure = unsure or error.maybe_done
-            if tries > 1:  # it may be gone for good, and its successor somewhere else
-                await _ask_route_again(session, first.topic, try_s, left_s)
+            maybe_stored = maybe_stored or error.maybe_done
+            if tries > 1:  # another broker may be the leader now
+                await _refresh_route(session, first.topic, try_s, left_s)
             raise
         code = answer.status.code
         if code in (v2.OK, v2.MULTIPLE_RESULTS):
-            return _results(messages, answer, queue, unsure)
+            return _results(messages, answer, queue, maybe_stored)
         if code == v2.CODE_UNSPECIFIED:
-            said = f"{queue.target} answered a send without saying what became of it"
-            raise OutcomeUnknown(said, first.message_id)
+            text = f"the response of {queue.target} to a send has no status"
+            raise OutcomeUnknown(text, first.message_id)
         refusal = refused(code, answer.status.message)
-        if code in _ROUTE_AGAIN:
-            await _ask_route_again(session, first.topic, try_s, left_s)
+        if code in _STALE_ROUTE:
+            await _refresh_route(session, first.topic, try_s, left_s)
         if is_retriable(code):
-            unsure = unsure or CODES[code].outcome_unknown
+            maybe_stored = maybe_stored or CODES[code].outcome_unknown
             raise RetryableError(refusal, maybe_done=CODES[code].outcome_unknown)
         raise refusal
 
@@ -94,56 +94,58 @@ async def _queue(session: Session, message: Outgoing) -> Queue:
     return queue
 
 
-async def _known(session: Session, topic: str, timeout_s: float) -> None:
-    """Have a route; without one nothing was sent."""
+async def _ensure_route(session: Session, topic: str, timeout_s: float) -> None:
+    """Wait for the topic's route. Raises ConnectionFailed: without a route nothing was sent."""
     try:
         async with asyncio.timeout(timeout_s):
             await session.route(topic)
     except TimeoutError:
-        raise ConnectionFailed(f"no route of topic {topic} came in time") from None
+        raise ConnectionFailed(f"no route of topic {topic} within {timeout_s:g} s") from None
 
 
-async def _ask_route_again(session: Session, topic: str, since_s: float, left_s: float) -> None:
-    """Once for all the sends that failed together: not when it was asked for since this try began."""
-    if (await session.route(topic)).asked_s > since_s:
+async def _refresh_route(session: Session, topic: str, since_s: float, left_s: float) -> None:
+    """Refresh the route, unless a concurrent send has requested it after `since_s`."""
+    if (await session.route(topic)).requested_s > since_s:
         return
     try:
-        patience_s = min(session.request_timeout_s, left_s)
-        await asyncio.wait_for(session.refresh(topic), patience_s)
+        timeout_s = min(session.request_timeout_s, left_s)
+        await asyncio.wait_for(session.refresh(topic), timeout_s)
     except NotFound:
         raise
     except (CometError, TimeoutError) as error:
-        # The known route stays; the next try may find its endpoints well again.
+        # Keep the known route; its endpoints may recover before the next attempt.
         log.info("client.route_not_refreshed topic=%s error=%s", topic, error)
 
 
 def _results(
-    messages: Sequence[Outgoing], answer: v2.SendMessageResponse, queue: Queue, unsure: bool
+    messages: Sequence[Outgoing], answer: v2.SendMessageResponse, queue: Queue, maybe_stored: bool
 ) -> list[Result]:
-    """`unsure`: a try before this one may have stored the messages."""
+    """`maybe_stored`: an earlier attempt may have stored the messages."""
     entries = answer.entries
     if len(entries) == len(messages):
         return [
-            _result(message, entry, queue, unsure)
+            _result(message, entry, queue, maybe_stored)
             for message, entry in zip(messages, entries, strict=True)
         ]
     if len(entries) == 1 and entries[0].status.code in (v2.OK, v2.CODE_UNSPECIFIED):
-        # Apache's proxy answers once for all messages of a request.
+        # Apache's proxy returns one result for all messages of a request.
         first = entries[0].offset
         return [
             Receipt(message.message_id, message.topic, queue.broker, first + step)
             for step, message in enumerate(messages)
         ]
-    said = f"{len(entries)} results came for {len(messages)} messages"
-    return [OutcomeUnknown(said, message.message_id) for message in messages]
+    text = f"the response has {len(entries)} results for {len(messages)} messages"
+    return [OutcomeUnknown(text, message.message_id) for message in messages]
 
 
-def _result(message: Outgoing, entry: v2.SendResultEntry, queue: Queue, unsure: bool) -> Result:
+def _result(
+    message: Outgoing, entry: v2.SendResultEntry, queue: Queue, maybe_stored: bool
+) -> Result:
     code = entry.status.code
     if code not in (v2.OK, v2.CODE_UNSPECIFIED):
         error = refused(code, entry.status.message)
-        if unsure or (code in CODES and CODES[code].outcome_unknown):
-            return OutcomeUnknown(f"it may have been stored: {error}", message.message_id)
+        if maybe_stored or (code in CODES and CODES[code].outcome_unknown):
+            return OutcomeUnknown(f"the message may be stored: {error}", message.message_id)
         return error
     return Receipt(
         entry.message_id or message.message_id,

@@ -1,9 +1,10 @@
-"""What every producer and consumer shares: connections, routes, settings, and being alive.
+"""Session of a client: connections, routes, settings, heartbeats.
 
-Promises: a topic's route is asked once and then every 30 s, or at once when a server says that it is
-not the one; every endpoint of a route gets a connection with telemetry, and a heartbeat every 10 s;
-an endpoint that fails is avoided for a moment; `close` says good-bye and leaves no task behind. A
-session belongs to one event loop and one process: after a fork it refuses (gRPC API, sections 8, 9).
+A topic's route is requested on first use and refreshed every 30 s, or immediately when a server
+refuses because it is not the leader. Every endpoint of a route gets a connection with a telemetry
+stream, and a heartbeat every 10 s. A failed endpoint is avoided for a few seconds. `close` notifies
+the brokers and leaves no task behind. A session belongs to one event loop and one process: after a
+fork it raises Forked (docs/formats/grpc-api.md, sections 8 and 9).
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import grpc
 
 from ..proto import paths, v2
 from ..proto.errors import is_retriable
-from .clock import steady_s
+from .clock import local_date_time, steady_s
 from .errors import Closed, CometError, ConnectionFailed, Forked, NotFound, refused
 from .identity import client_id
-from .retrying import RetryableError, until_done
+from .retrying import RetryableError, call_error, until_done
 from .routes import Isolation, Route, read_route
 from .transport.addresses import Target, parse_endpoints
+from .transport.calls import CallFailed
 from .transport.connection import Connection
 from .transport.credentials import Caller, Credentials
 
@@ -36,30 +38,44 @@ log = logging.getLogger(__name__)
 REFRESH_S = 30.0
 HEARTBEAT_S = 10.0
 RESYNC_S = 300.0
-GOOD_BYE_S = 2.0
-SETTLE_MORE_S = 3.0
-"""Beyond the request timeout: how long a consumer's start waits for the server's settings."""
+TERMINATION_S = 2.0
+SETTLE_MARGIN_S = 3.0
+"""Added to the request timeout: how long a start waits for the server's settings."""
 A = TypeVar("A", bound=Any)
+
+_grpc_pids: list[int] = []
+"""The process that uses gRPC, at most one: gRPC's threads do not exist in a forked child."""
+
+
+def check_process() -> None:
+    """Raise Forked in a child of a process that has used gRPC: calls would hang there."""
+    if not _grpc_pids:
+        _grpc_pids.append(os.getpid())
+    if _grpc_pids[0] != os.getpid():
+        raise Forked(
+            "the parent process used clients before the fork, and gRPC does not work in a forked "
+            "child: fork before the first client is created, or start processes with 'spawn'"
+        )
 
 
 class Options(TypedDict, total=False):
-    """What every client takes besides its own arguments."""
+    """Keyword arguments of every client."""
 
     credentials: Credentials
     tls: bool
-    """Dial with TLS, verified against `tls_roots` or the system's authorities."""
+    """Use TLS, verified against `tls_roots` or the system's certificate authorities."""
     tls_roots: bytes
-    """Authorities in PEM form."""
+    """Certificate authorities in PEM form."""
     request_timeout: float
-    """Seconds for one try of one request."""
+    """Seconds for one attempt of a request."""
     timeout: float
-    """Seconds for a request with all its retries."""
+    """Seconds for a request with all its attempts."""
     namespace: str
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counted since the client was made."""
+    """Counters since the client was created."""
 
     sent: int = 0
     send_requests: int = 0
@@ -73,25 +89,25 @@ class Statistics:
 
 
 @dataclass(slots=True)
-class Tries:
-    """What a caller may want to know of a repeated call."""
+class Attempts:
+    """Outcome of the earlier attempts of a call."""
 
     maybe_done: bool = False
-    """A try before the last one ended without an answer: it may have been executed."""
+    """An attempt before the last one ended without a response: it may have been executed."""
 
 
 class Session:
-    """One client's life on the wire."""
+    """Connections, routes and settings of one client."""
 
     def __init__(
         self,
         endpoints: str,
         client_type: v2.ClientType.ValueType,
-        describe: Callable[[v2.Settings], None],
+        fill_settings: Callable[[v2.Settings], None],
         options: Options,
         group: str = "",
     ) -> None:
-        """`describe` fills in the settings of this kind of client. Raises ValueError."""
+        """`fill_settings` fills in the settings of the client's type. Raises ValueError."""
         self.access_point = parse_endpoints(endpoints)
         self.client_id = client_id()
         self.client_type = client_type
@@ -106,26 +122,28 @@ class Session:
         self.on_orphan: Callable[[Connection, v2.RecoverOrphanedTransactionCommand], Any] | None = (
             None
         )
-        self._describe = describe
-        self._caller = Caller(self.client_id, options.get("credentials"), self.namespace)
+        self._fill_settings = fill_settings
+        self._caller = Caller(
+            self.client_id, options.get("credentials"), self.namespace, local_date_time
+        )
         self._tls = _tls(options)
         self._connections: dict[Target, Connection] = {}
         self._routes: dict[str, Route] = {}
-        self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._route_requests: dict[str, asyncio.Task[Route]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._pid = os.getpid()
         self._open = False
         self._refusal: CometError | None = None
 
-    # Life.
+    # Start and close.
 
     async def start(self, topics: list[str], *, settle: bool) -> None:
-        """Ask for the topics' routes; with `settle`, wait for the server's settings.
+        """Request the topics' routes; with `settle`, wait for the server's settings.
 
-        Raises ConnectionFailed, RequestRefused (an unknown topic), RuntimeError (a second start).
+        Raises ConnectionFailed, RequestRefused (unknown topic), RuntimeError (second start).
         """
         if self._open:
-            raise RuntimeError("the client was started already")
+            raise RuntimeError("the client is already started")
         self._open = True
         self._refusal = None
         try:
@@ -133,37 +151,37 @@ class Session:
             for topic in topics:
                 await self.route(topic)
             if settle:
-                async with asyncio.timeout(self.request_timeout_s + SETTLE_MORE_S):
+                async with asyncio.timeout(self.request_timeout_s + SETTLE_MARGIN_S):
                     await connection.settled.wait()
         except TimeoutError:
             await self.close()
-            said_nothing = f"{self.access_point} did not answer our settings in time"
-            raise self._refusal or ConnectionFailed(said_nothing) from None
+            text = f"{self.access_point} did not confirm the client's settings in time"
+            raise self._refusal or ConnectionFailed(text) from None
         except BaseException:
             await self.close()
             raise
         self._tasks = [
-            asyncio.create_task(self._every(HEARTBEAT_S, self._beat)),
+            asyncio.create_task(self._every(HEARTBEAT_S, self._heartbeat)),
             asyncio.create_task(self._every(REFRESH_S, self._refresh_all)),
             asyncio.create_task(self._every(RESYNC_S, self._resync)),
         ]
 
     async def close(self) -> None:
-        """Say good-bye and let go of everything; a second call does nothing."""
+        """Notify the brokers and close every connection. A second call does nothing."""
         if not self._open or self._pid != os.getpid():
             return
         self._open = False
-        tasks = [*self._tasks, *self._asking.values()]
+        tasks = [*self._tasks, *self._route_requests.values()]
         for task in tasks:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._say_good_bye()
+            await self._notify_termination()
         finally:
             connections, self._connections = list(self._connections.values()), {}
             await asyncio.gather(*(each.close() for each in connections))
 
-    async def _say_good_bye(self) -> None:
+    async def _notify_termination(self) -> None:
         request = v2.NotifyClientTerminationRequest(group=self.resource(self.group))
         await asyncio.gather(
             *(
@@ -171,120 +189,129 @@ class Session:
                     paths.NOTIFY_CLIENT_TERMINATION,
                     request,
                     v2.NotifyClientTerminationResponse,
-                    GOOD_BYE_S,
+                    TERMINATION_S,
                 )
                 for connection in list(self._connections.values())
                 if connection.settled.is_set()
             ),
-            return_exceptions=True,  # whoever is not there need not be told
+            return_exceptions=True,  # best effort
         )
 
     def check(self) -> None:
-        """Raises Closed or Forked when this client cannot be used."""
+        """Raise Closed or Forked when this client cannot be used."""
         if self._pid != os.getpid():
-            raise Forked("this client belongs to the process that made it, before a fork")
+            raise Forked("the client was created before the fork: create one in this process")
         if not self._open:
             raise Closed("the client is not open: use it within `async with`")
 
     # Calls.
 
     def resource(self, name: str) -> v2.Resource:
-        """A topic or group as it is sent."""
+        """Return a topic or group as a protobuf message."""
         return v2.Resource(resource_namespace=self.namespace, name=name)
 
-    async def ask(
+    async def call(
         self, target: Target, path: str, request: Any, answer: type[A], left_s: float = math.inf
     ) -> A:
-        """One try of one unary call; a failed endpoint is avoided from then on. Raises Again."""
-        try_s = min(self.request_timeout_s, left_s)
+        """Make one attempt of a unary call; a failed endpoint is avoided afterwards.
+
+        Raises RetryableError, RequestRefused, ConnectionFailed.
+        """
+        timeout_s = min(self.request_timeout_s, left_s)
         try:
-            return await self._connect(target).unary(path, request, answer, try_s)
-        except RetryableError:
-            self.isolation.fail(target, steady_s())
-            raise
+            return await self._connect(target).unary(path, request, answer, timeout_s)
+        except CallFailed as failure:
+            raise self._call_failed(target, failure) from None
 
     async def stream(
         self, target: Target, path: str, request: Any, answer: type[A], timeout_s: float
     ) -> list[A]:
-        """One try of one call with many answers. Raises Again."""
+        """Make one attempt of a call with many responses. Raises as `call` does."""
         try:
             return await self._connect(target).stream(path, request, answer, timeout_s)
-        except RetryableError:
-            self.isolation.fail(target, steady_s())
-            raise
+        except CallFailed as failure:
+            raise self._call_failed(target, failure) from None
 
-    async def ask_until_done(
+    def _call_failed(self, target: Target, failure: CallFailed) -> RetryableError | CometError:
+        error = call_error(target, failure.code, str(failure))
+        if isinstance(error, RetryableError):
+            self.isolation.fail(target, steady_s())
+        return error
+
+    async def call_until_done(
         self,
         target: Target | None,
         path: str,
         request: Any,
         answer: type[A],
-        fine: tuple[int, ...] = (),
+        accepted: tuple[int, ...] = (),
         *,
-        tries: Tries | None = None,
-        question: bool = False,
+        attempts: Attempts | None = None,
+        read_only: bool = False,
     ) -> A:
-        """A call that may be repeated without harm, anywhere: first at `target`, then at the access
-        point. Codes of `fine` are the caller's business, as OK is. A `question` changes nothing, so
-        its outcome is never unknown. Raises ConnectionFailed, OutcomeUnknown, RequestRefused."""
+        """Make an idempotent call with retries, first to `target`, then to the access point.
+
+        The response is returned for OK and the `accepted` codes. The outcome of a `read_only` call
+        is never unknown. Raises ConnectionFailed, OutcomeUnknown, RequestRefused.
+        """
         self.check()
-        where = target or self.access_point
+        endpoint = target or self.access_point
 
         async def once(left_s: float) -> A:
-            nonlocal where
+            nonlocal endpoint
             try:
-                found = await self.ask(where, path, request, answer, left_s)
+                found = await self.call(endpoint, path, request, answer, left_s)
             except RetryableError as error:
-                where = self.access_point
-                if tries is not None and error.maybe_done:
-                    tries.maybe_done = True
+                endpoint = self.access_point
+                if attempts is not None and error.maybe_done:
+                    attempts.maybe_done = True
                 raise
             status = found.status
-            if status.code != v2.OK and status.code not in fine:
+            if status.code != v2.OK and status.code not in accepted:
                 refusal = refused(status.code, status.message)
                 if is_retriable(status.code):
                     raise RetryableError(refusal, maybe_done=False)
                 raise refusal
             return found
 
-        return await until_done(once, self.timeout_s, harmless=question)
+        return await until_done(once, self.timeout_s, read_only=read_only)
 
     # Routes.
 
     async def route(self, topic: str) -> Route:
-        """The topic's route, asked for when it is new. Raises ConnectionFailed, RequestRefused."""
+        """Return the topic's route; request a new one. Raises ConnectionFailed, RequestRefused."""
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh(topic)
 
     async def refresh(self, topic: str) -> Route:
-        """Ask for the route now; those who ask at once share the answer."""
+        """Request the route now. Concurrent callers share one request."""
         self.check()
-        task = self._asking.get(topic)
+        task = self._route_requests.get(topic)
         if task is None:
-            task = self._asking[topic] = asyncio.create_task(self._ask_route(topic))
-            task.add_done_callback(lambda done: self._asked(topic, done))
+            task = self._route_requests[topic] = asyncio.create_task(self._query_route(topic))
+            task.add_done_callback(lambda done: self._route_done(topic, done))
         return await asyncio.shield(task)
 
-    def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
-        if self._asking.get(topic) is task:
-            del self._asking[topic]
+    def _route_done(self, topic: str, task: asyncio.Task[Route]) -> None:
+        if self._route_requests.get(topic) is task:
+            del self._route_requests[topic]
         if not task.cancelled():
-            task.exception()  # those who asked may all have been cancelled
+            task.exception()  # retrieve it: every caller may have been cancelled
 
-    async def _ask_route(self, topic: str) -> Route:
+    async def _query_route(self, topic: str) -> Route:
         request = v2.QueryRouteRequest(
             topic=self.resource(topic), endpoints=self.access_point.proto()
         )
-        asked_s = steady_s()
-        answer = await self.ask_until_done(
-            None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse, question=True
+        requested_s = steady_s()
+        answer = await self.call_until_done(
+            None, paths.QUERY_ROUTE, request, v2.QueryRouteResponse, read_only=True
         )
         known = self._routes.get(topic)
         turn = known.turn if known is not None else int.from_bytes(os.urandom(2), "big")
         route = read_route(topic, answer.message_queues, turn)
         if not route.readable and not route.writable:
             raise refused(v2.TOPIC_NOT_FOUND, f"topic {topic} has no queues")
-        route.asked_s = asked_s
+        route.requested_s = requested_s
         self._routes[topic] = route
         self.statistics.route_refreshes += 1
         for target in route.targets():
@@ -293,32 +320,33 @@ class Session:
 
     @property
     def topics(self) -> list[str]:
-        """Those whose routes are known."""
+        """The topics with a known route."""
         return list(self._routes)
 
-    # Behind the scenes.
+    # Settings, heartbeats, connections.
 
     def settings(self) -> v2.Settings:
-        """What this client says about itself."""
+        """Return the client's settings."""
         found = v2.Settings(client_type=self.client_type, access_point=self.access_point.proto())
         found.request_timeout.FromMilliseconds(int(self.request_timeout_s * 1000))
         found.user_agent.language = v2.PYTHON
         found.user_agent.version = "cometmq"
         found.user_agent.platform = platform.platform()
         found.user_agent.hostname = socket.gethostname()
-        self._describe(found)
+        self._fill_settings(found)
         return found
 
     async def resync(self) -> None:
-        """Tell our settings everywhere, because they changed."""
+        """Send the client's settings on every connection."""
         command = v2.TelemetryCommand(settings=self.settings())
         for connection in list(self._connections.values()):
-            await connection.tell(command)
+            await connection.write(command)
 
     def _connect(self, target: Target) -> Connection:
         self.check()
         found = self._connections.get(target)
         if found is None:
+            check_process()
             found = self._connections[target] = Connection(
                 target, self._caller, self.settings, self._on_command, self._tls
             )
@@ -336,8 +364,8 @@ class Session:
         elif kind == "reconnect_endpoints_command":
             connection.reopen()
         elif kind in ("print_thread_stack_trace_command", "verify_message_command"):
-            refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not offered by this client")
-            await connection.tell(v2.TelemetryCommand(status=refusal))
+            refusal = v2.Status(code=v2.NOT_IMPLEMENTED, message="not supported by this client")
+            await connection.write(v2.TelemetryCommand(status=refusal))
         elif command.status.code not in (v2.OK, v2.CODE_UNSPECIFIED):
             self._refusal = refused(command.status.code, command.status.message)
             log.warning("client.refused_by_server %s %s", connection.target, command.status)
@@ -349,10 +377,10 @@ class Session:
                 await job()
             except CometError as error:
                 log.warning("client.%s_failed error=%s", job.__name__.strip("_"), error)
-            except Exception:  # a defect: the next round is not to be lost with this one
+            except Exception:  # a defect: keep the loop running
                 log.exception("client.%s_failed", job.__name__.strip("_"))
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         request = v2.HeartbeatRequest(client_type=self.client_type)
         if self.group:
             request.group.CopyFrom(self.resource(self.group))
@@ -362,8 +390,11 @@ class Session:
                 await connection.unary(
                     paths.HEARTBEAT, request, v2.HeartbeatResponse, self.request_timeout_s
                 )
-            except (RetryableError, CometError) as error:
-                log.info("client.heartbeat_failed target=%s error=%s", connection.target, error)
+            except CallFailed as failure:
+                log.info(
+                    "client.heartbeat_failed target=%s error=%s: %s",
+                    *(connection.target, failure.code, failure),
+                )
             else:
                 self.isolation.recover(connection.target)
 
@@ -374,16 +405,16 @@ class Session:
             try:
                 await self.refresh(topic)
             except NotFound:
-                self._routes.pop(topic, None)  # deleted; who still wants it asks, and is told
+                self._routes.pop(topic, None)  # deleted: the next use raises NotFound
             except CometError as error:
-                # The known route stays in use; the next round asks again.
+                # Keep the known route until the next refresh.
                 log.info("client.route_not_refreshed topic=%s error=%s", topic, error)
         await self._drop_unused()
 
     async def _drop_unused(self) -> None:
         used = {self.access_point}.union(*(route.targets() for route in self._routes.values()))
         for target in [target for target in self._connections if target not in used]:
-            await self._connections[target].close()  # while it is here, our own close finds it
+            await self._connections[target].close()  # removed afterwards, so that `close` finds it
             self._connections.pop(target, None)
             self.isolation.recover(target)
 

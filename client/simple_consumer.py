@@ -1,12 +1,13 @@
-"""Receives when asked to, and acknowledges when told to.
+"""Simple consumer: explicit receive and acknowledge.
 
-    async with SimpleConsumer("127.0.0.1:8081", group="billing", topics={"orders": "new"}) as consumer:
+    async with SimpleConsumer("127.0.0.1:8081", group="billing", topics="orders") as consumer:
         for message in await consumer.receive():
             await consumer.ack(message)
 
-Promises: `receive` returns as soon as there is a message (of several topics each is asked in turn), and
-an empty list only when the waiting time is over; brokers hold a poll for 5 s at least; a broker that cannot be reached is waited out within it. What is not acknowledged within its
-invisible time is delivered again, its `attempt` counted (gRPC API, section 7).
+`receive` returns as soon as a message is available (several topics are polled in turn), and an
+empty list when the waiting time is over. Brokers hold a poll for at least 5 s. An unreachable
+broker is retried within the waiting time. A message that is not acknowledged within its invisible
+time is delivered again with a higher `attempt` (docs/formats/grpc-api.md, section 7).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Self, Unpack
 from ..proto import v2
 from .base import Client
 from .clock import steady_s
-from .consuming import Refusals, acknowledge, change_invisible, describe, receive
+from .consuming import Refusals, acknowledge, change_invisible, fill_subscription, receive
 from .errors import NotFound
 from .filters import Filter, Topics, subscriptions
 from .interceptors import Interceptor, call_all
@@ -32,7 +33,7 @@ INVISIBLE_S = 30.0
 _PAUSE_S = 0.1
 _BATCH_MAX = 32
 _SLICE_S = 1.0
-"""How long one of several topics is waited for while the others may have messages."""
+"""Longest poll of one topic when several are subscribed."""
 
 
 class SimpleConsumer(Client):
@@ -48,12 +49,12 @@ class SimpleConsumer(Client):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """`wait`: seconds that a receive waits for a message."""
+        """`wait`: seconds that `receive` waits for a message."""
         self._subscriptions = subscriptions(topics)
         self._wait_s = wait
         self._interceptors = tuple(interceptors)
         self._turn = 0
-        self._session = Session(endpoints, v2.SIMPLE_CONSUMER, self._describe, options, group)
+        self._session = Session(endpoints, v2.SIMPLE_CONSUMER, self._fill_settings, options, group)
 
     async def start(self) -> Self:
         """Connect. Raises ConnectionFailed or NotFound."""
@@ -61,7 +62,7 @@ class SimpleConsumer(Client):
         return self
 
     async def close(self) -> None:
-        """End what waits and say good-bye."""
+        """Cancel polls in flight and disconnect."""
         await self._session.close()
 
     async def receive(
@@ -71,20 +72,23 @@ class SimpleConsumer(Client):
         invisible_for: float = INVISIBLE_S,
         wait: float | None = None,
     ) -> list[Message]:
-        """Up to `max_messages` (at most 32 come at once), hidden from others for `invisible_for`
-        seconds. Raises RequestRefused, or ConnectionFailed when nobody could be reached."""
+        """Return up to `max_messages` (at most 32 per call).
+
+        They are invisible to other consumers for `invisible_for` seconds. Raises RequestRefused,
+        or ConnectionFailed when no endpoint was reachable.
+        """
         self._session.check()
         wait_s = self._wait_s if wait is None else wait
         end_s = steady_s() + wait_s
         while True:
             topic, queue = await self._next()
             wanted = self._subscriptions.get(topic)
-            if wanted is None:  # unsubscribed while its route was asked for
+            if wanted is None:  # unsubscribed while the route was requested
                 continue
             left_s = end_s - steady_s()
             if len(self._subscriptions) > 1:
                 left_s = min(left_s, _SLICE_S)
-            asked_s = steady_s()
+            began_s = steady_s()
             try:
                 found = await receive(
                     self._session,
@@ -104,36 +108,39 @@ class SimpleConsumer(Client):
             now_s = steady_s()
             if found or now_s + _PAUSE_S >= end_s:
                 return found
-            if now_s - asked_s < _PAUSE_S:  # it did not wait: do not ask it in a busy loop
+            if now_s - began_s < _PAUSE_S:  # the broker did not hold the poll: avoid a busy loop
                 await asyncio.sleep(_PAUSE_S)
 
     async def ack(self, message: Message) -> None:
-        """Be done with a message. Raises BadRequest when its time was over."""
+        """Acknowledge a message. Raises BadRequest when its invisible time has expired."""
         for _, error in await acknowledge(self._session, [message]):
             raise error
 
     async def ack_all(self, messages: Iterable[Message]) -> Refusals:
-        """Be done with many, in one request an endpoint; those that were refused, and why."""
+        """Acknowledge messages, one request per topic and endpoint.
+
+        Return the refused messages with their errors.
+        """
         return await acknowledge(self._session, messages)
 
     async def nack(self, message: Message, delay: float = 0.0) -> None:
-        """Give a message back: it is delivered again after `delay` seconds."""
+        """Return a message: the broker delivers it again after `delay` seconds."""
         await change_invisible(self._session, message, delay, give_back=True)
 
     async def change_invisible(self, message: Message, seconds: float) -> None:
-        """Keep a message hidden for so long from now."""
+        """Set a message's invisible time to `seconds` from now."""
         await change_invisible(self._session, message, seconds)
 
     async def subscribe(self, topic: str, wanted: str | Filter = "*") -> None:
-        """Receive from another topic, too, or with another filter."""
+        """Add a topic, or change its filter."""
         await self._session.route(topic)
         self._subscriptions[topic] = wanted if isinstance(wanted, Filter) else Filter(wanted)
         await self._session.resync()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Receive no more from a topic. Raises ValueError for the last one."""
+        """Remove a topic. Raises ValueError for the last one."""
         if list(self._subscriptions) == [topic]:
-            raise ValueError("a consumer needs at least one topic")
+            raise ValueError(f"{topic} is the last topic: a consumer needs at least one topic")
         self._subscriptions.pop(topic, None)
         await self._session.resync()
 
@@ -147,5 +154,5 @@ class SimpleConsumer(Client):
             raise NotFound(v2.TOPIC_NOT_FOUND, f"topic {topic} has no readable queue")
         return topic, queue
 
-    def _describe(self, settings: v2.Settings) -> None:
-        describe(self._session, settings, self._subscriptions, self._wait_s)
+    def _fill_settings(self, settings: v2.Settings) -> None:
+        fill_subscription(self._session, settings, self._subscriptions, self._wait_s)

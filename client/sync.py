@@ -1,12 +1,12 @@
-"""The same clients, blocking: for scripts, threads and frameworks without an event loop.
+"""Blocking clients, for scripts, threads and frameworks without an event loop.
 
     with cometmq.sync.Producer("127.0.0.1:8081") as producer:
         producer.send("orders", b"...")
 
-Every blocking method waits for the asynchronous one on an event loop in one thread of the process, which
-all blocking clients share; nothing is implemented twice. Safe to use from several threads. A handler
-of a blocking PushConsumer runs in a thread of its own pool, so it may block, too; only a coroutine on
-that loop may not wait for a blocking client, and is told so.
+Every blocking method runs the asynchronous one on an event loop in a thread, which all blocking
+clients of the process share, and waits for it. The clients are thread-safe. The handler of a
+blocking PushConsumer runs in a thread pool and may block. A coroutine on the shared loop cannot
+call a blocking client: it raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from .session import Statistics
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
 C = TypeVar("C", bound=Client)
 
 
 class _Loop:
-    """One event loop in a daemon thread, for as long as some client is open.
+    """An event loop in a daemon thread, while any blocking client is open.
 
-    Not longer: gRPC serves all loops of a process from one place, and one that idles would take wake-ups
-    away from the others.
+    It ends with the last client: grpcio shares its wake-ups among all loops of a process, and an
+    idle loop would take them from the others.
     """
 
     def __init__(self) -> None:
@@ -55,19 +53,19 @@ class _Loop:
             runner.run(self._ended.wait())
 
     def end(self) -> None:
-        """Cancel what is left, and wait for the thread."""
+        """Cancel the remaining tasks and wait for the thread."""
         self.loop.call_soon_threadsafe(self._ended.set)
         self.thread.join()
 
     def wait(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run it there, and wait for it here."""
+        """Run a coroutine on the loop and wait for its result."""
         if os.getpid() != self.pid:
             work.close()
-            raise Forked("this client belongs to the process that made it, before a fork")
+            raise Forked("the client was created before the fork: create one in this process")
         if threading.current_thread() is self.thread:
             work.close()
             raise RuntimeError(
-                "a blocking client would wait here for the very loop that it runs on: "
+                "a blocking client was called on its own event loop and would deadlock: "
                 "make the handler a plain function, or use the asynchronous client"
             )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -82,17 +80,17 @@ _lock = threading.Lock()
 _loops: dict[int, _Loop] = {}
 
 
-def _forget() -> None:
-    """A thread of the parent may have held the lock at the fork: nobody would ever release it."""
+def _reset_lock() -> None:
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_lock)
 
 
-def _enter() -> _Loop:
-    """The process's loop, with one more user; a child after a fork gets its own."""
+def _acquire_loop() -> _Loop:
+    """Return the process's loop and count its users; a forked child gets its own loop."""
     with _lock:
         found = _loops.get(os.getpid())
         if found is None:
@@ -101,8 +99,8 @@ def _enter() -> _Loop:
         return found
 
 
-def _leave(loop: _Loop) -> None:
-    """One user less; the last one ends it. Nothing happens in a fork's child."""
+def _release_loop(loop: _Loop) -> None:
+    """Release the loop; the last user ends it. Does nothing in a forked child."""
     with _lock:
         loop.users -= 1
         last = loop.users == 0 and loop.pid == os.getpid()
@@ -113,67 +111,67 @@ def _leave(loop: _Loop) -> None:
 
 
 class Blocking(Generic[C]):
-    """A blocking face of one asynchronous client, made with the same arguments."""
+    """Blocking wrapper of an asynchronous client, created with the same arguments."""
 
     _class: Callable[..., Any]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._arguments = (arguments, named)
-        self._entered: _Loop | None = None
-        self._made: C | None = None
+        self._acquired: _Loop | None = None
+        self._opened: C | None = None
 
     @property
-    def _core(self) -> C:
-        if self._made is None:
+    def _client(self) -> C:
+        if self._opened is None:
             raise Closed("the client is not open: use it within `with`")
-        return self._made
+        return self._opened
 
     @property
     def _loop(self) -> _Loop:
-        if self._entered is None:
+        if self._acquired is None:
             raise Closed("the client is not open: use it within `with`")
-        return self._entered
+        return self._acquired
 
     @property
     def client_id(self) -> str:
-        """What the broker knows this client by."""
-        return self._core.client_id
+        """The id that this client sends with every call."""
+        return self._client.client_id
 
     @property
     def statistics(self) -> Statistics:
-        """Counts since it was opened."""
-        return self._core.statistics
+        """Counters since the client was opened."""
+        return self._client.statistics
 
     def start(self) -> Self:
         """Connect."""
-        if self._made is not None:
-            raise RuntimeError("the client was started already")
+        if self._opened is not None:
+            raise RuntimeError("the client is already started")
 
         async def begin() -> C:
             arguments, named = self._arguments
             core = type(self)._class(*arguments, **named)
             return cast(C, await core.start())
 
-        loop = self._entered = _enter()
+        loop = self._acquired = _acquire_loop()
         try:
-            self._made = loop.wait(begin())
+            self._opened = loop.wait(begin())
         except BaseException:
-            self._entered = None
-            _leave(loop)
+            self._acquired = None
+            _release_loop(loop)
             raise
         return self
 
     def close(self) -> None:
-        """Finish and say good-bye; a second call does nothing."""
-        core, self._made = self._made, None
-        loop, self._entered = self._entered, None
+        """Finish the work in flight and disconnect. A second call does nothing."""
+        core, self._opened = self._opened, None
+        loop, self._acquired = self._acquired, None
         if core is None or loop is None:
             return
         try:
-            if loop.pid == os.getpid():  # a fork's child closes nothing
+            if loop.pid == os.getpid():  # a forked child closes nothing
                 loop.wait(core.close())
         finally:
-            _leave(loop)
+            _release_loop(loop)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -185,12 +183,12 @@ class Blocking(Generic[C]):
 def _blocking(
     method: Callable[Concatenate[C, P], Awaitable[R]],
 ) -> Callable[Concatenate[Blocking[C], P], R]:
-    """The method of the asynchronous class, waited for."""
+    """Return a blocking version of a coroutine method."""
 
     @wraps(method)
     def wait(self: Blocking[C], *arguments: P.args, **named: P.kwargs) -> R:
         async def work() -> R:
-            return await method(self._core, *arguments, **named)
+            return await method(self._client, *arguments, **named)
 
         return self._loop.wait(work())
 
@@ -208,38 +206,38 @@ class Producer(Blocking[_producer.Producer]):
 
 
 class Transaction:
-    """A half message: leaving the `with` block commits, an exception rolls back."""
+    """A half message. Leaving the `with` block commits, an exception rolls back."""
 
     def __init__(self, loop: _Loop, core: _transactions.Transaction) -> None:
         self._loop = loop
-        self._core = core
+        self._client = core
         self.receipt = core.receipt
 
     def commit(self) -> None:
         """Make the message visible."""
-        self._loop.wait(self._core.commit())
+        self._loop.wait(self._client.commit())
 
     def rollback(self) -> None:
-        """Drop the message."""
-        self._loop.wait(self._core.rollback())
+        """Discard the message."""
+        self._loop.wait(self._client.rollback())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._loop.wait(self._core.__aexit__(kind, error, trace))
+        self._loop.wait(self._client.__aexit__(kind, error, trace))
 
 
 class TransactionProducer(Producer):
-    """`cometmq.TransactionProducer`, blocking; a checker that is a plain function may block, too."""
+    """`cometmq.TransactionProducer`, blocking. A checker that is a plain function may block."""
 
     _class = _transactions.TransactionProducer
 
     def transaction(self, topic: str, body: bytes, **extras: Any) -> Transaction:
-        """Begin with a half message."""
+        """Send a half message."""
 
         async def begin() -> _transactions.Transaction:
-            core = cast(_transactions.TransactionProducer, self._core)
+            core = cast(_transactions.TransactionProducer, self._client)
             return await core.transaction(topic, body, **extras)
 
         return Transaction(self._loop, self._loop.wait(begin()))
@@ -271,14 +269,14 @@ class PullConsumer(Blocking[_pull.PullConsumer]):
 
     @property
     def queues(self) -> list[_pull.Key]:
-        """What is assigned: topic, broker, queue id."""
-        return self._core.queues
+        """The assigned queues: topic, broker, queue id."""
+        return self._client.queues
 
     def assign(self, queues: Iterable[_pull.Key]) -> None:
-        """Read only these. Raises KeyError for one that is not there."""
+        """Read only these queues. Raises KeyError for a queue that is not assigned."""
 
         async def work() -> None:
-            self._core.assign(queues)
+            self._client.assign(queues)
 
         self._loop.wait(work())
 

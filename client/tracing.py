@@ -1,10 +1,11 @@
-"""OpenTelemetry context in and out, as an interceptor (`pip install opentelemetry-api`).
+"""Interceptor for OpenTelemetry spans and context (`pip install opentelemetry-api`).
 
     Producer(..., interceptors=[Tracing()])
     PushConsumer(..., interceptors=[Tracing()])
 
-The producer's span context travels in the user property `traceparent` (and `tracestate`), as W3C defines
-them; a push consumer's handler span is a child of it. Every language's RocketMQ client can read them.
+The producer's span context is sent in the user properties `traceparent` and `tracestate` (W3C Trace
+Context). The span of a push consumer's handler is its child. RocketMQ clients of every language
+can read the properties.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NAME = "cometmq"
 
 
 class Tracing:
-    """An interceptor. Raises ImportError when OpenTelemetry's API is not installed."""
+    """Tracing interceptor. Raises ImportError when OpenTelemetry's API is not installed."""
 
     def __init__(self, tracer: Any = None) -> None:
         from opentelemetry import propagate, trace
@@ -45,12 +46,12 @@ class Tracing:
         self._sending[message.system_properties.message_id] = span
 
     def sent(self, message: v2.Message, result: Receipt | Exception) -> None:
-        """End it."""
+        """End the producer span."""
         span = self._sending.pop(message.system_properties.message_id, None)
         self._end(span, result if isinstance(result, Exception) else None)
 
     def handling(self, message: Message) -> None:
-        """Start a consumer span under the producer's."""
+        """Start a consumer span as child of the producer's."""
         parent = self._propagate.extract(dict(message.properties))
         self._handling[message.receipt_handle] = self._tracer.start_span(
             f"{message.topic} process",
@@ -64,7 +65,7 @@ class Tracing:
         )
 
     def handled(self, message: Message, error: Exception | None) -> None:
-        """End it."""
+        """End the consumer span."""
         self._end(self._handling.pop(message.receipt_handle, None), error)
 
     def _end(self, span: Any, error: Exception | None) -> None:

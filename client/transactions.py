@@ -1,12 +1,13 @@
-"""Sends messages that become visible only when the sender says so.
+"""Transaction producer: half messages that become visible when they are committed.
 
-    async with TransactionProducer("127.0.0.1:8081", topics=["orders"], checker=is_paid) as producer:
+    async with TransactionProducer(endpoints, topics=["orders"], checker=is_paid) as producer:
         async with producer.transaction("orders", b"...") as transaction:
             await database.commit()          # leaving normally commits, an exception rolls back
 
-Promises: a half message is invisible until its commit; a process that dies leaves it to the broker,
-which asks any producer of the topic (`checker`) and acts on the answer; a commit whose answer was lost
-is repeated, which the broker takes once (gRPC API, sections 5.10 and 10.4).
+A half message is invisible until its commit. If the process dies first, the broker calls the
+`checker` of any producer of the topic and applies the returned resolution. A commit whose response
+was lost is repeated; the broker executes it once (docs/formats/grpc-api.md, sections 5.10 and
+10.4).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..proto import paths, v2
 from .errors import CometError
 from .interceptors import is_coroutine
 from .message import Message, Receipt, read_message
-from .producer import Extras, Producer, _one
+from .producer import Extras, Producer, _unwrap
 from .routes import queue_of_group
 
 if TYPE_CHECKING:
@@ -36,16 +37,16 @@ log = logging.getLogger(__name__)
 
 
 class Resolution(Enum):
-    """What becomes of a half message."""
+    """The resolution of a half message."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """Ask again later."""
+    """Not decided yet: the broker calls the checker again later."""
 
 
 Checker = Callable[[Message], "Resolution | Awaitable[Resolution]"]
-_ON_THE_WIRE = {
+_WIRE_RESOLUTIONS = {
     Resolution.COMMIT: v2.COMMIT,
     Resolution.ROLLBACK: v2.ROLLBACK,
     Resolution.UNKNOWN: v2.TRANSACTION_RESOLUTION_UNSPECIFIED,
@@ -65,17 +66,17 @@ class Transaction:
     async def commit(self) -> None:
         """Make the message visible. Raises OutcomeUnknown, ConnectionFailed, RequestRefused.
 
-        After a failure it may be called again; a rollback is no longer possible.
+        It may be repeated after a failure; a rollback is no longer possible.
         """
         await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> None:
-        """Drop the message."""
+        """Discard the message."""
         await self._end(Resolution.ROLLBACK)
 
     async def _end(self, resolution: Resolution) -> None:
         if self._ended or self._decided not in (None, resolution):
-            raise ValueError("the transaction has ended already")
+            raise ValueError(f"cannot {resolution.value}: the transaction has already ended")
         self._decided = resolution
         receipt = self.receipt
         await self._producer.end(
@@ -90,21 +91,21 @@ class Transaction:
         self, kind: type[BaseException] | None, _: object, __: TracebackType | None
     ) -> None:
         if self._decided is not None:
-            return  # within the block, which knows how it went
+            return  # decided inside the block
         if kind is None:
             await self._end(Resolution.COMMIT)
             return
         try:
             await self._end(Resolution.ROLLBACK)
         except CometError as error:
-            # What left the block is what the caller must see; the broker will ask the checker.
+            # The caller gets the exception of the block; the broker will call the checker.
             log.warning(
-                "transaction.not_rolled_back message=%s error=%s", self.receipt.message_id, error
+                "transaction.rollback_failed message=%s error=%s", self.receipt.message_id, error
             )
 
 
-class _Beginning:
-    """What `transaction` returns: awaited, or used as a context, it begins the transaction."""
+class _PendingTransaction:
+    """Result of `transaction`: awaiting or entering it sends the half message."""
 
     def __init__(self, begin: Callable[[], Coroutine[Any, Any, Transaction]]) -> None:
         self._begin = begin
@@ -128,7 +129,7 @@ class _Beginning:
 
 
 class TransactionProducer(Producer):
-    """A producer that declares its topics, so that it can be asked about them."""
+    """A producer of transactions. Its topics are declared, for the broker's checks."""
 
     def __init__(
         self,
@@ -139,22 +140,22 @@ class TransactionProducer(Producer):
         interceptors: Sequence[Interceptor] = (),
         **options: Unpack[Options],
     ) -> None:
-        """A checker that is no coroutine function runs in a thread."""
+        """A checker that is not a coroutine function runs in a thread."""
         super().__init__(endpoints, topics=topics, interceptors=interceptors, **options)
         self._checker = checker
         self._in_thread = not is_coroutine(checker)
         self._session.on_orphan = self._check
 
-    def transaction(self, topic: str, body: bytes, **extras: Unpack[Extras]) -> _Beginning:
-        """Begin with a half message."""
+    def transaction(self, topic: str, body: bytes, **extras: Unpack[Extras]) -> _PendingTransaction:
+        """Send a half message: await the result or use it with `async with`."""
 
         async def begin() -> Transaction:
             message = self._message(topic, body, "", extras, transactional=True)
-            with self._work():
-                receipt = _one(await self._send([message], None))
+            with self._tracked():
+                receipt = _unwrap(await self._send([message], None))
                 return Transaction(self, receipt, await self._target(topic, receipt))
 
-        return _Beginning(begin)
+        return _PendingTransaction(begin)
 
     async def end(
         self,
@@ -164,22 +165,22 @@ class TransactionProducer(Producer):
         transaction_id: str,
         resolution: Resolution,
         *,
-        asked: bool = False,
+        for_check: bool = False,
     ) -> None:
-        """Tell the broker; repeated until it is answered."""
+        """Send the resolution, with retries. `for_check`: it answers the broker's check."""
         request = v2.EndTransactionRequest(
             topic=self._session.resource(topic),
             message_id=message_id,
             transaction_id=transaction_id,
-            resolution=_ON_THE_WIRE[resolution],
-            source=v2.SOURCE_SERVER_CHECK if asked else v2.SOURCE_CLIENT,
+            resolution=_WIRE_RESOLUTIONS[resolution],
+            source=v2.SOURCE_SERVER_CHECK if for_check else v2.SOURCE_CLIENT,
         )
-        await self._session.ask_until_done(
+        await self._session.call_until_done(
             target, paths.END_TRANSACTION, request, v2.EndTransactionResponse
         )
 
     async def _target(self, topic: str, receipt: Receipt) -> Target:
-        """The endpoints that took the half message: only they can end it with Apache's proxy."""
+        """Return the endpoint that stored the half message: Apache's proxy needs the same one."""
         route = await self._session.route(topic)
         for queue in route.writable:
             if queue.broker == receipt.broker:
@@ -204,5 +205,5 @@ class TransactionProducer(Producer):
             message.message_id,
             command.transaction_id,
             resolution,
-            asked=True,
+            for_check=True,
         )

@@ -71,7 +71,7 @@ class BulkProducer(Producer):
         groups: dict[tuple[str, str], list[Outgoing]] = {}
         single: list[Outgoing] = []
         for message in messages:
-            self._fits(message)
+            self._check_size(message)
             if message.kind == v2.NORMAL:
                 plain.setdefault(message.topic, []).append(message)
             elif message.group:

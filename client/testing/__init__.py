@@ -1,4 +1,4 @@
-"""The test kit of the SDK: a real broker process, a virtual clock, injected faults, a pytest plugin."""
+"""Test kit: a real broker, a virtual clock, fault injection, a pytest plugin."""
 
 from .broker import TestBroker, VirtualClock
 

@@ -1,4 +1,4 @@
-"""A real broker for tests: its own process, any port, a clock that the test moves, faults on purpose.
+"""Test broker: a real broker in a subprocess, with a virtual clock and fault injection.
 
     with TestBroker() as broker:
         broker.create_topic("orders")
@@ -6,9 +6,9 @@
         broker.clock.advance("2h")
         with broker.inject(code="TOO_MANY_REQUESTS", rate=0.1, rpc="SendMessage"): ...
 
-Promises: the broker is `cometmq up --single` as users run it, with the service `cometmq.v1.Test`; it binds
-the loopback only; leaving the context ends it and removes what it wrote. Works for applications that
-use any official client, too. `pytest_plugin.py` makes fixtures of it.
+The broker is `cometmq up --single` with the service `cometmq.v1.Test`. It binds the loopback
+address only. Leaving the context stops it and removes its files. It works with every official
+client. `pytest_plugin.py` provides it as fixtures.
 """
 
 from __future__ import annotations
@@ -37,49 +37,49 @@ from ..errors import CometError, refused
 START_S = 60.0
 STOP_S = 30.0
 _CALL_S = 15.0
-_LOOK_S = 0.02
+_READY_POLL_S = 0.02
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _ANY_RPC = "*"
-NOBODY = "127.0.0.1:1"
-"""An address where nobody listens: a port that only root's services may take, and none does."""
-# Small files: a broker allocates three segments of its log at once, and a test needs little of one.
+UNREACHABLE = "127.0.0.1:1"
+"""An address on which nothing listens: a privileged port without a service."""
+# Small segments: the broker preallocates three of them, and a test writes little.
 _SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
 
 
 class BrokerFailed(CometError):
-    """The broker did not start, or ended; the message has the end of its log."""
+    """The broker did not start, or is not running. The message includes the end of its log."""
 
 
 def duration_ms(text: str | float | timedelta) -> int:
-    """`"2h"`, `"1h30m"`, seconds, or a timedelta, in milliseconds. Raises ValueError."""
+    """Convert `"2h"`, `"1h30m"`, seconds or a timedelta to milliseconds. Raises ValueError."""
     if isinstance(text, timedelta):
         return int(text.total_seconds() * 1000)
     if isinstance(text, (int, float)):
         return int(text * 1000)
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
-        raise ValueError(f"{text!r} is no duration: write 500ms, 10s, 5m, 2h, 1d or 1h30m")
+        raise ValueError(f"invalid duration {text!r}: write 500ms, 10s, 5m, 2h, 1d or 1h30m")
     return int(sum(float(number) * _UNITS_MS[unit] for number, unit in parts))
 
 
 class VirtualClock:
-    """The broker's wall clock: delays, retries, invisible times and transaction checks follow it."""
+    """The broker's wall clock. Delays, retries, invisible times and transaction checks use it."""
 
     def __init__(self, broker: TestBroker) -> None:
         self._broker = broker
 
     def now(self) -> datetime:
-        """What the broker thinks the time is."""
+        """Return the broker's time."""
         return self._moment(self._broker.call(paths.GET_CLOCK, v1.GetClockRequest()))
 
     def advance(self, by: str | float | timedelta) -> datetime:
-        """Move it on; what becomes due happens at once. Returns the new time."""
+        """Advance the clock; due events happen immediately. Return the new time."""
         request = v1.AdvanceClockRequest(ms=duration_ms(by))
         return self._moment(self._broker.call(paths.ADVANCE_CLOCK, request))
 
     def set(self, to: datetime) -> datetime:
-        """Move it to a time."""
+        """Set the clock. Return the new time."""
         request = v1.SetClockRequest(wall_ms=int(to.timestamp() * 1000))
         return self._moment(self._broker.call(paths.SET_CLOCK, request))
 
@@ -90,14 +90,14 @@ class VirtualClock:
 
 
 class TestBroker:
-    """One broker; use it with `with`."""
+    """One broker. Use it with `with`."""
 
-    __test__ = False  # not a test case, whatever its name suggests to a collector
+    __test__ = False  # not a test case: keep pytest from collecting it
 
     def __init__(
         self, *, settings: Mapping[str, str] | None = None, directory: Path | None = None
     ) -> None:
-        """`settings`: keys of broker.conf. Without `directory` a temporary one is made."""
+        """`settings`: keys of broker.conf. Without `directory` a temporary one is created."""
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="cometmq-test-"))
         self.clock = VirtualClock(self)
@@ -106,10 +106,10 @@ class TestBroker:
         self._channel: grpc.Channel | None = None
         self._endpoints = ""
 
-    # Life.
+    # Start and stop.
 
     def start(self) -> Self:
-        """Start it, or start it again on the same files and port. Raises BrokerFailed."""
+        """Start the broker; a restart keeps the files and the port. Raises BrokerFailed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
@@ -135,7 +135,7 @@ class TestBroker:
             if self._process.poll() is not None or steady_s() > end_s:
                 self.kill()
                 raise BrokerFailed(f"the broker did not start:\n{self.log()}")
-            pause.wait(_LOOK_S)
+            pause.wait(_READY_POLL_S)
         self._endpoints = str(json.loads(ready.read_text())["endpoints"])
         self._channel = grpc.insecure_channel(
             self._endpoints, options=(("grpc.enable_retries", 0),)
@@ -143,7 +143,7 @@ class TestBroker:
         return self
 
     def stop(self) -> None:
-        """End it as Ctrl-C does; its files stay until `close`."""
+        """Stop the broker cleanly. Its files stay until `close`."""
         process = self._process
         if process is None:
             return
@@ -153,23 +153,23 @@ class TestBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        self._let_go()
+        self._disconnect()
 
     def kill(self) -> None:
-        """End it as a crash would (its supervisor and every process below it)."""
+        """Kill the broker like a crash: its supervisor and all child processes."""
         if self._process is not None:
             for pid in _children(self._process.pid):
                 _kill(pid)
             self._process.kill()
             self._process.wait()
-        self._let_go()
+        self._disconnect()
 
     def restart(self) -> None:
-        """Start it again after `stop` or `kill`; clients reconnect by themselves."""
+        """Start the broker again after `stop` or `kill`. Clients reconnect."""
         self.start()
 
     def close(self) -> None:
-        """Stop it and remove its files."""
+        """Stop the broker and remove its files."""
         self.stop()
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -188,11 +188,11 @@ class TestBroker:
     def endpoints(self) -> str:
         """HOST:PORT for any RocketMQ 5 client."""
         if not self._endpoints:
-            raise BrokerFailed("the broker was not started")
+            raise BrokerFailed("the broker is not started: use it within `with`")
         return self._endpoints
 
     def log(self, lines: int = 40) -> str:
-        """The end of what it printed."""
+        """Return the last lines of the broker's output."""
         path = self.directory / "broker.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
@@ -225,10 +225,11 @@ class TestBroker:
         delay: str | float | timedelta = 0.0,
         lose_answer: bool = False,
     ) -> Iterator[str]:
-        """Disturb calls of an RPC (`SendMessage`, ...) while the context is open.
+        """Inject a fault into calls of an RPC (`SendMessage`, ...) while the context is open.
 
-        `code`: they fail with it. `delay`: they are served later. `lose_answer`: they are served, and
-        the answer never comes. `rate`: the share that is hit; `times`: how many at most.
+        `code`: calls fail with it. `delay`: calls are executed later. `lose_answer`: calls are
+        executed and never answered. `rate`: the fraction of calls; `times`: the maximum number.
+        Raises ValueError without `code`, `delay` and `lose_answer`.
         """
         fault = v1.Fault(
             id=uuid.uuid4().hex,
@@ -246,7 +247,7 @@ class TestBroker:
         elif fault.delay_ms:
             fault.action = v1.DELAY
         else:
-            raise ValueError("say what to do: code, delay or lose_answer")
+            raise ValueError("no fault is given: pass code, delay or lose_answer")
         self.call(paths.PUT_FAULT, v1.PutFaultRequest(fault=fault))
         try:
             yield fault.id
@@ -254,9 +255,12 @@ class TestBroker:
             self.call(paths.CLEAR_FAULTS, v1.ClearFaultsRequest(ids=[fault.id]))
 
     @contextmanager
-    def stale_routes(self, address: str = NOBODY) -> Iterator[None]:
-        """Let routes name another address while the context is open, as an old route does; by default
-        one where nobody listens. Who asked before keeps the true route until it asks again."""
+    def stale_routes(self, address: str = UNREACHABLE) -> Iterator[None]:
+        """Return routes with another address while the context is open, like an outdated route.
+
+        By default nothing listens on the address. Clients keep a route that they have until their
+        next refresh.
+        """
         self.call(paths.SET_ROUTES, v1.SetRoutesRequest(address=address))
         try:
             yield
@@ -264,22 +268,25 @@ class TestBroker:
             self.call(paths.SET_ROUTES, v1.SetRoutesRequest())
 
     def call(self, path: str, request: Any) -> bytes:
-        """One call of the broker's own services; the answer's bytes. Raises RequestRefused."""
+        """Call an RPC of the broker's `cometmq.v1` services. Return the response's bytes.
+
+        Raises RequestRefused, BrokerFailed.
+        """
         if self._channel is None:
-            raise BrokerFailed("the broker is not running")
+            raise BrokerFailed("the broker is not running: call start() or restart()")
         raw: bytes = self._channel.unary_unary(path)(
             request.SerializeToString(),
             timeout=_CALL_S,
             wait_for_ready=True,
             metadata=(("x-mq-client-id", "cometmq-testing"),),
         )
-        # Every answer of these services begins with a code and a message.
+        # Every response of these services begins with a code and a message.
         status = v1.PutFaultResponse.FromString(raw)
         if status.code != v2.OK:
             raise refused(status.code, status.message)
         return raw
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         self._process = None
         if self._channel is not None:
             self._channel.close()
@@ -291,7 +298,7 @@ def _snake(key: str) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes below one, deepest first."""
+    """Return the descendants of a process, deepest first."""
     import psutil
 
     try:

@@ -1,13 +1,13 @@
-"""A broker in a container, for tests that use testcontainers (extra `containers`).
+"""Test broker in a container, for testcontainers (extra `containers`).
 
     with CometMQContainer() as broker:
         broker.create_topic("orders")
         producer = cometmq.sync.Producer(broker.endpoints)
 
-The image is the one that the project's Dockerfile makes (`docker build -t cometmq .`); no registry has it.
-Promises: one broker without replicas, reached through the port that Docker maps (it advertises the address
-that a client dialled, so that a route works from where the client is); started means that a send would
-succeed; leaving the context removes the container and what it wrote.
+The image is built from the project's Dockerfile (`docker build -t cometmq .`); no registry has it.
+The container runs one broker without replicas, reached through the port that Docker maps. The
+broker advertises the address that the client dialled, so that its routes are reachable. A started
+container accepts sends. Leaving the context removes the container and its files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ IMAGE = "cometmq"
 PORT = 8081
 _HEALTH_PORT = 5557
 START_S = 60
-# Files of 1 GiB, of which a broker allocates three at once, would fill a laptop's disk; a test needs little.
+# Small segments: the broker preallocates three of them, 1 GiB each by default.
 _SETTINGS = {"mappedFileSizeCommitLog": str(16 << 20)}
 _SNAKE = re.compile(r"([a-z0-9])(?=[A-Z])")
 
 
 class ContainerCommandFailed(RuntimeError):
-    """A command inside the container failed; the message is what it printed."""
+    """A command inside the container failed. The message is its output."""
 
 
 class CometMQContainer(DockerContainer):
-    """One broker; use it with `with`."""
+    """One broker. Use it with `with`."""
 
     def __init__(
         self, image: str = IMAGE, *, settings: Mapping[str, str] | None = None, **more: Any
@@ -59,12 +59,12 @@ class CometMQContainer(DockerContainer):
         return name
 
     def create_group(self, name: str, *options: str) -> str:
-        """Create a consumer group; `options` as `cometmq group create` has them. Returns its name."""
+        """Create a consumer group with options of `cometmq group create`. Returns its name."""
         self.command("group", "create", name, *options)
         return name
 
     def command(self, *arguments: str) -> str:
-        """Run `cometmq ...` inside; what it printed. Raises ContainerCommandFailed."""
+        """Run `cometmq ...` in the container. Return its output. Raises ContainerCommandFailed."""
         done = self.exec(["cometmq", *arguments])
         text = done.output.decode(errors="replace")
         if done.exit_code != 0:

@@ -1,13 +1,12 @@
-"""The pytest plugin `cometmq`: a real broker for the tests of any application.
+"""pytest plugin `cometmq`: a real broker for an application's tests.
 
     def test_orders(cometmq_broker, cometmq_topic):
         application = start(cometmq_broker.endpoints, cometmq_topic)
         cometmq_broker.clock.advance("2h")
 
-`cometmq_broker` lives as long as the session, `cometmq_topic` is new for every test. Options: `--cometmq-log`
-on the command line; `cometmq_settings` (lines of broker.conf) and `cometmq_topic_type` in the ini file.
-
-Nothing is imported until a fixture is asked for: tests that need no broker pay nothing.
+`cometmq_broker` has session scope; `cometmq_topic` is new for every test. Options: `--cometmq-log`
+on the command line; `cometmq_settings` (lines of broker.conf) and `cometmq_topic_type` in the ini
+file. The SDK is imported by the fixtures only, so other tests do not pay for it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _QUEUES = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The plugin's options."""
+    """Add the plugin's options."""
     group = parser.getgroup("cometmq", "a CometMQ broker for tests")
     group.addoption(
         "--cometmq-log",
@@ -38,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def cometmq_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
-    """A real broker in its own process, on a port of its own."""
+    """A real broker in a separate process, on a free port."""
     from .broker import TestBroker
 
     settings = {}
@@ -53,7 +52,7 @@ def cometmq_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
 
 @pytest.fixture
 def cometmq_topic(cometmq_broker: TestBroker, request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test has."""
+    """The name of a new topic."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     kind = str(request.config.getini("cometmq_topic_type"))
     return cometmq_broker.create_topic(name, type=kind, queues=_QUEUES)

@@ -1,8 +1,9 @@
-"""Where to dial: the user's endpoints, a route's endpoints, and gRPC's names for them. Pure.
+"""Endpoints of users and of routes, and their gRPC target names. Pure.
 
-Several addresses are alternatives of one access point: gRPC takes the next when one fails (gRPC API,
-section 9.1). `a:1;b:2` and `a:1,b:2` mean the same; a scheme `http://` or `https://` is ignored; IPv6
-stands in brackets. Several host names cannot be one target: the first is dialled.
+Several addresses are alternatives of one access point: gRPC tries the next when one fails
+(docs/formats/grpc-api.md, section 9.1). `a:1;b:2` and `a:1,b:2` are equivalent. A scheme `http://`
+or `https://` is ignored. IPv6 addresses are written in brackets. gRPC cannot combine several host
+names in one target: the first is dialled.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _DEFAULT_PORT = 8081
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Addresses that reach the same node or group; equal ones share a connection."""
+    """Addresses of one node or group. Equal targets share a connection."""
 
     addresses: tuple[tuple[str, int], ...]
 
     def name(self) -> str:
-        """What a gRPC channel is made with."""
+        """Return the target name for a gRPC channel."""
         kind = _kind(self.addresses[0][0])
         if kind is v2.IPv4:
             return "ipv4:" + ",".join(f"{host}:{port}" for host, port in self.addresses)
@@ -33,7 +34,7 @@ class Target:
         return f"dns:///{host}:{port}"
 
     def proto(self) -> v2.Endpoints:
-        """As it is sent."""
+        """Return the addresses as a protobuf message."""
         found = v2.Endpoints(scheme=_kind(self.addresses[0][0]))
         for host, port in self.addresses:
             found.addresses.add(host=host, port=port)
@@ -44,7 +45,7 @@ class Target:
 
 
 def parse_endpoints(text: str) -> Target:
-    """What a user typed. Raises ValueError with a sentence."""
+    """Parse a user's endpoints. Raises ValueError with a sentence."""
     found = []
     for part in re.split(r"[;,]", text):
         item = re.sub(r"^https?://", "", part.strip()).rstrip("/")
@@ -54,15 +55,15 @@ def parse_endpoints(text: str) -> Target:
         if not colon or (host.count(":") and not host.endswith("]")):
             host, port = item, str(_DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"'{item}' is not an endpoint: write HOST:PORT")
+            raise ValueError(f"invalid endpoint '{item}': write HOST:PORT")
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not found:
-        raise ValueError("no endpoint is given: write HOST:PORT, several separated by semicolons")
+        raise ValueError("no endpoint: write HOST:PORT, several separated by semicolons")
     return Target(tuple(found))
 
 
 def target_of(endpoints: v2.Endpoints) -> Target | None:
-    """A route's endpoints; None for empty ones."""
+    """Return the target of a route's endpoints; None if they are empty."""
     addresses = tuple((one.host, one.port) for one in endpoints.addresses)
     return Target(addresses) if addresses else None
 

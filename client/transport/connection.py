@@ -1,17 +1,15 @@
-"""One connection: a gRPC channel to a target, its telemetry stream, and the settings it brought.
+"""Connection: a gRPC channel to a target and its telemetry stream.
 
-Promises: the telemetry stream is opened at once, again a second after it ended, and tells our settings
-first each time, as the servers want it (gRPC API, section 8); commands are handed on, at most one
-handler a command, and a slow handler does not stop the stream. Bytes in, bytes out; no retries here.
-A call that ends because its channel was closed fails as one without an answer does: only a caller that
-is cancelled itself sees CancelledError.
+The telemetry stream is opened immediately, and again about a second after it ended. Each time the
+client's settings are sent first, as servers require (docs/formats/grpc-api.md, section 8). Every
+command is handled in a task, so a slow handler does not stop the stream. Calls are not retried. A
+call whose channel is closed raises CallFailed; CancelledError means that the caller was cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,8 +20,6 @@ from google.protobuf.message import DecodeError
 
 from ...proto import paths, v2
 from ...proto.peers import cancel_requests
-from ..errors import Forked
-from ..retrying import lost
 from .addresses import Target
 from .calls import CallFailed, calls_to
 from .credentials import Caller
@@ -31,47 +27,32 @@ from .credentials import Caller
 log = logging.getLogger(__name__)
 
 REOPEN_S = 1.0
-"""On average: clients that lost their broker together must not all come back in one moment."""
+"""Average pause, jittered: clients of a failed broker must not reconnect at the same time."""
 _COMMANDS_MAX = 1_000
-"""Commands under way; a server that sends more gets no answer to them, and repeats itself."""
+"""Commands in progress; further ones are dropped, and the server repeats them."""
 _OPTIONS = (
-    # One connection for each client object, as the official clients have it.
+    # One connection per client object, as in the official clients.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # The library goes by this one (one minute), whatever the line above says.
+    # grpcio uses this timeout (default one minute) instead of keepalive_timeout_ms.
     ("grpc.http2.ping_timeout_ms", 10_000),
-    # A container that came back may have another address; the library would use the old one for half a minute.
+    # A restarted container may have another address; the default keeps the old one for 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # Hidden retries would send a message twice.
+    # Transparent retries could send a message twice.
     ("grpc.enable_retries", 0),
 )
 A = TypeVar("A", bound=Any)
 OnCommand = Callable[["Connection", v2.TelemetryCommand], Awaitable[None]]
 
 
-_of_grpc: list[int] = []
-"""The process that uses gRPC: its threads do not come along into a child."""
-
-
-def check_process() -> None:
-    """Raises Forked in a child of a process that has used gRPC: calls would wait there for ever."""
-    if not _of_grpc:
-        _of_grpc.append(os.getpid())
-    if _of_grpc[0] != os.getpid():
-        raise Forked(
-            "clients were used before the fork, and gRPC does not survive one: fork before the first "
-            "client is made, or start processes with 'spawn'"
-        )
-
-
 class Connection:
-    """Made by the session; closed once."""
+    """A gRPC channel to one target, with calls and a telemetry stream."""
 
     def __init__(
         self,
@@ -81,10 +62,9 @@ class Connection:
         on_command: OnCommand,
         credentials: grpc.ChannelCredentials | None,
     ) -> None:
-        check_process()
         self.target = target
         self.settled = asyncio.Event()
-        """The server has answered our settings on this connection."""
+        """Set when the server has answered the client's settings."""
         self._caller = caller
         self._settings = settings
         self._on_command = on_command
@@ -100,37 +80,36 @@ class Connection:
         self._telemetry = asyncio.create_task(self._keep_telemetry())
 
     async def unary(self, path: str, request: Any, answer: type[A], timeout_s: float) -> A:
-        """One call. Raises Again when there is no answer, RequestRefused for gRPC's own refusals."""
-        try:
-            raw = await self._calls.unary(
-                path, request.SerializeToString(), timeout_s, self._caller.metadata()
-            )
-        except CallFailed as failure:
-            raise lost(self.target, failure.code, str(failure)) from None
-        return self._read(raw, answer)
+        """Make one call. Raises CallFailed."""
+        raw = await self._calls.unary(
+            path, request.SerializeToString(), timeout_s, self._caller.metadata()
+        )
+        return self._parse(raw, answer)
 
     async def stream(self, path: str, request: Any, answer: type[A], timeout_s: float) -> list[A]:
-        """One call with many answers. Raises Again or RequestRefused when it ends before its first."""
+        """Make one call with many responses. Raises CallFailed if it fails before the first."""
         found, failure = await self._calls.stream(
             path, request.SerializeToString(), timeout_s, self._caller.metadata()
         )
         if failure is not None:
-            error = lost(self.target, failure.code, str(failure))
             if not found:
-                raise error
-            # What came before the break was delivered to us: it is handed on.
-            log.info("client.stream_broken target=%s error=%s", self.target, error)
-        return [self._read(raw, answer) for raw in found]
+                raise failure
+            # The messages before the failure were delivered to this client: return them.
+            log.info(
+                "client.stream_broken target=%s error=%s: %s", self.target, failure.code, failure
+            )
+        return [self._parse(raw, answer) for raw in found]
 
-    def _read(self, raw: bytes, answer: type[A]) -> A:
+    @staticmethod
+    def _parse(raw: bytes, answer: type[A]) -> A:
         try:
             return answer.FromString(raw)  # type: ignore[no-any-return]
         except DecodeError:
-            sentence = "the answer is not of this protocol"
-            raise lost(self.target, "NONSENSE", sentence) from None
+            sentence = "the response is not a valid protobuf message of this protocol"
+            raise CallFailed("INVALID_RESPONSE", sentence) from None
 
-    async def tell(self, command: v2.TelemetryCommand) -> None:
-        """Write a command, if the stream is open; the next opening tells our settings anyway."""
+    async def write(self, command: v2.TelemetryCommand) -> None:
+        """Write a command if the stream is open. Opening it sends the settings again."""
         stream = self._stream
         if stream is None:
             return
@@ -144,12 +123,12 @@ class Connection:
             log.debug("client.telemetry_write_failed target=%s", self.target)
 
     def reopen(self) -> None:
-        """End the stream: it is opened again."""
+        """End the telemetry stream; it is opened again."""
         if self._stream is not None:
             self._stream.cancel()
 
     async def close(self) -> None:
-        """Cancel what is under way and close the channel."""
+        """Cancel the tasks and close the channel."""
         tasks = [self._telemetry, *self._commands]
         for task in tasks:
             task.cancel()
@@ -164,13 +143,13 @@ class Connection:
         while True:
             stream = self._stream = open_stream(metadata=self._caller.metadata())
             try:
-                await self._talk(stream)
+                await self._run_stream(stream)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, DecodeError) as error:
                 log.debug("client.telemetry_ended target=%s error=%s", self.target, error)
-            except asyncio.InvalidStateError:  # it ended before our settings were written
+            except asyncio.InvalidStateError:  # it ended before the settings were written
                 log.debug("client.telemetry_ended target=%s", self.target)
             except asyncio.CancelledError:
-                pass  # our own task's end, or the call's (`reopen`, a closed connection)
+                pass  # of this task, or of the call (`reopen`, a closed connection)
             finally:
                 self._stream = None
                 stream.cancel()
@@ -178,9 +157,9 @@ class Connection:
                 raise asyncio.CancelledError
             await asyncio.sleep(REOPEN_S * random.uniform(0.5, 1.5))
 
-    async def _talk(self, stream: Any) -> None:
-        mine = v2.TelemetryCommand(settings=self._settings())
-        await stream.write(mine.SerializeToString())
+    async def _run_stream(self, stream: Any) -> None:
+        settings = v2.TelemetryCommand(settings=self._settings())
+        await stream.write(settings.SerializeToString())
         while (raw := await stream.read()) is not grpc.aio.EOF:
             command = v2.TelemetryCommand.FromString(raw)
             if len(self._commands) >= _COMMANDS_MAX:

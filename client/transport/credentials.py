@@ -1,26 +1,25 @@
-"""Who is calling: metadata of every call, signed when there is an access key.
+"""Metadata of every call, signed if there is an access key.
 
-Headers and signature of the gRPC API, sections 2.1 and 2.3: HMAC-SHA1 over the exact date-time text.
-The pairs of one second are made once: only the request id differs from call to call.
+Headers and signature: docs/formats/grpc-api.md, sections 2.1 and 2.3 (HMAC-SHA1 over the exact
+date-time text). The headers are built once per second; only the request id differs between calls.
 """
 
 from __future__ import annotations
 
 import hmac
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..clock import local_date_time
-
 _VERSION = "5.1.2"
-"""The protocol's generation that we speak; servers compare it as text."""
+"""Protocol version of this client; servers compare it as text."""
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key and its secret; `session_token` for temporary ones."""
+    """An access key and its secret key; `session_token` for temporary credentials."""
 
     access_key: str
     secret_key: str
@@ -31,11 +30,19 @@ class Credentials:
 
 
 class Caller:
-    """Makes the metadata of one client's calls."""
+    """Builds the metadata of one client's calls."""
 
-    def __init__(self, client_id: str, credentials: Credentials | None, namespace: str) -> None:
+    def __init__(
+        self,
+        client_id: str,
+        credentials: Credentials | None,
+        namespace: str,
+        date_time: Callable[[], str],
+    ) -> None:
+        """`date_time` returns the text to sign (`client.clock.local_date_time`)."""
         self.client_id = client_id
         self._credentials = credentials
+        self._date_time = date_time
         self._fixed: Metadata = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "PYTHON"),
@@ -50,8 +57,8 @@ class Caller:
         self._requests = itertools.count(1)
 
     def metadata(self) -> Metadata:
-        """Of the next call."""
-        now = local_date_time()
+        """Return the metadata of the next call."""
+        now = self._date_time()
         if now != self._second:
             self._second = now
             self._of_second = (*self._fixed, ("x-mq-date-time", now), *self._signature(now))
@@ -59,14 +66,14 @@ class Caller:
         return (*self._of_second, ("x-mq-request-id", request_id))
 
     def _signature(self, text: str) -> Metadata:
-        known = self._credentials
-        if known is None:
+        keys = self._credentials
+        if keys is None:
             return ()
-        signature = hmac.digest(known.secret_key.encode(), text.encode(), "sha1").hex().upper()
+        signature = hmac.digest(keys.secret_key.encode(), text.encode(), "sha1").hex().upper()
         return (
             (
                 "authorization",
-                f"MQv2-HMAC-SHA1 Credential={known.access_key}, SignedHeaders=x-mq-date-time, "
+                f"MQv2-HMAC-SHA1 Credential={keys.access_key}, SignedHeaders=x-mq-date-time, "
                 f"Signature={signature}",
             ),
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from ...client.clock import local_date_time
 from ...client.identity import client_id
 from ...client.transport.credentials import Caller
 from ...proto import paths, v1, v2
@@ -54,7 +55,7 @@ def _ask(endpoint: str, path: str, request: Any, answer: Any) -> Any:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
-        caller = Caller(client_id(), None, "")
+        caller = Caller(client_id(), None, "", local_date_time)
         try:
             found = method(request, timeout=_TIMEOUT_S, metadata=caller.metadata())
         except grpc.RpcError as error:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from ...client.clock import steady_s
+from ...client.clock import local_date_time, steady_s
 from ...client.transport.addresses import Target, parse_endpoints
 from ...client.transport.credentials import Caller, Credentials
 from ...proto import v2
@@ -58,7 +58,7 @@ class Wire:
         keys = None
         if access.access_key:
             keys = Credentials(access.access_key, access.secret_key, access.security_token)
-        self._caller = Caller(f"spark@{os.getpid()}", keys, "")
+        self._caller = Caller(f"spark@{os.getpid()}", keys, "", local_date_time)
         name = self.target.name()
         self._channel = (
             grpc.secure_channel(name, grpc.ssl_channel_credentials(), _OPTIONS)

@@ -1,9 +1,7 @@
-"""A topic and a group of one test's own, on the shared cluster; coroutine tests on a user's loop."""
+"""Fixtures that create topics and groups on the shared cluster."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +13,9 @@ from cometmq.tests.harness.cluster import Cluster
 Make = Callable[..., str]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run coroutine tests as users do: with `asyncio.run`."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
-    return True
-
-
 @pytest.fixture
 def new_topic(shared_cluster: Cluster) -> Make:
-    """Makes a topic: `new_topic(kind="fifo", queues=2)`."""
+    """Create a topic: `new_topic(kind="fifo", queues=2)`."""
 
     def make(**options: Any) -> str:
         return shared_cluster.create_topic(f"sdk-{uuid.uuid4().hex[:10]}", **options)
@@ -37,7 +25,7 @@ def new_topic(shared_cluster: Cluster) -> Make:
 
 @pytest.fixture
 def new_group(shared_cluster: Cluster) -> Make:
-    """The same for groups: `new_group(order=True, attempts=3)`."""
+    """Create a group: `new_group(order=True, attempts=3)`."""
 
     def make(**options: Any) -> str:
         return shared_cluster.create_group(f"sdk-{uuid.uuid4().hex[:10]}", **options)

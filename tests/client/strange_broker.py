@@ -1,7 +1,7 @@
-"""A server that answers what a test says, sense or nonsense: faults that no real broker can be asked for.
+"""Fake broker with scripted responses, for faults that a real broker cannot produce.
 
-It serves gRPC on any port of the loopback, in the test's own loop. Promises: a method that the test gave
-no answer for behaves as a healthy broker with one topic of one queue and no messages.
+It serves gRPC on a free loopback port, in the test's event loop. A method without a scripted
+response behaves like a healthy broker with one topic of one queue and no messages.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cometmq.proto import paths, v2
 OK = v2.Status(code=v2.OK)
 WAIT_S = 30.0
 Answer = Callable[[bytes], Any]
-"""Takes the request; a message, bytes, an exception's gRPC code, a list for a stream; or awaitable."""
+"""Takes the request. Returns a message, bytes, a status code, a list (stream) or an awaitable."""
 
 
 class StrangeBroker:
-    """`answers[path] = function` decides what a method answers."""
+    """`answers[path] = function` scripts the responses of a method."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
@@ -41,7 +41,7 @@ class StrangeBroker:
     @classmethod
     @asynccontextmanager
     async def running(cls) -> AsyncIterator[Self]:
-        """One that listens."""
+        """A listening broker."""
         broker = cls()
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((_Handlers(broker),))
@@ -61,7 +61,7 @@ class StrangeBroker:
         return queue
 
     def deliver(self, *bodies: str) -> None:
-        """The first ReceiveMessage gets these messages, the later ones none."""
+        """Return these messages to the first ReceiveMessage, none to later ones."""
         rest = [[self.message(body) for body in bodies]]
 
         async def receive(_: bytes) -> list[v2.ReceiveMessageResponse]:
@@ -73,7 +73,7 @@ class StrangeBroker:
         self.answers[paths.RECEIVE_MESSAGE] = receive
 
     def message(self, body: str) -> v2.ReceiveMessageResponse:
-        """An answer with a message."""
+        """Return a response with a message."""
         message = v2.Message(topic=v2.Resource(name="t"), body=body.encode())
         message.system_properties.message_id = body
         message.system_properties.receipt_handle = f"handle-{body}"
@@ -81,7 +81,7 @@ class StrangeBroker:
         return v2.ReceiveMessageResponse(message=message)
 
     def healthy(self, path: str, raw: bytes) -> Any:
-        """What a broker says."""
+        """Return the response of a healthy broker."""
         if path == paths.QUERY_ROUTE:
             topic = v2.QueryRouteRequest.FromString(raw).topic.name
             return v2.QueryRouteResponse(status=OK, message_queues=[self.queue(topic)])
@@ -97,18 +97,18 @@ class StrangeBroker:
             return v2.SendMessageResponse(status=OK, entries=entries)
         if path == paths.RECEIVE_MESSAGE:
             return [v2.ReceiveMessageResponse(status=v2.Status(code=v2.MESSAGE_NOT_FOUND))]
-        return v2.AckMessageResponse(status=OK)  # every answer begins with a status
+        return v2.AckMessageResponse(status=OK)  # every response begins with a status
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait until `true()`."""
     async with asyncio.timeout(WAIT_S):
-        while not true():  # noqa: ASYNC110 - told by nobody
+        while not true():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 
 def in_turn(*answers: Any) -> Callable[[bytes], Any]:
-    """One after the other; the last for ever."""
+    """Return the answers one after the other, then the last one repeatedly."""
     rest = list(answers)
     return lambda _: rest.pop(0) if len(rest) > 1 else rest[0]
 
@@ -143,7 +143,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
         if isinstance(answer, Awaitable):
             answer = await answer
         if isinstance(answer, grpc.StatusCode):
-            await context.abort(answer, "as the test wants it")
+            await context.abort(answer, "scripted by the test")
         return answer
 
     async def _telemetry(self, requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:

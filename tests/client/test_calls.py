@@ -1,4 +1,4 @@
-"""Both ways of a connection's calls, against a small server that does what a test wants."""
+"""Both implementations of `Calls`, against a small gRPC server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cometmq.client.transport.addresses import Target
 from cometmq.client.transport.calls import CallFailed, Calls, GrpcioCalls, NativeCalls
 
 native = pytest.mark.skipif(
-    calls.NativeClient is None, reason="the native half is not installed (scripts/native_door)"
+    calls.NativeClient is None, reason="cometmq-native is not installed (scripts/native_door)"
 )
-WAYS = ["grpcio", pytest.param("native", marks=native)]
+IMPLEMENTATIONS = ["grpcio", pytest.param("native", marks=native)]
 META = (("x-mq-client-id", "me"),)
 
 
@@ -64,28 +64,28 @@ def dead_port() -> int:
 
 
 @asynccontextmanager
-async def dialled(way: str, *dead: int) -> AsyncIterator[tuple[Calls, Any]]:
-    """Calls to a server, behind dead alternatives."""
+async def dialled(implementation: str, *dead: int) -> AsyncIterator[tuple[Calls, Any]]:
+    """Yield calls to a server whose target also lists unreachable addresses."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Strange(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     target = Target(tuple(("127.0.0.1", one) for one in (*dead, port)))
     channel = grpc.aio.insecure_channel(target.name())
-    made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
+    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target)
     try:
         yield made, server
     finally:
         await made.close()
         await channel.close()
         await server.stop(0)
-    assert not calls._hubs or way == "grpcio"
+    assert not calls._loop_clients or implementation == "grpcio"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_answers_metadata_and_streams(way: str) -> None:
-    async with dialled(way) as (made, _server):
-        big = b"x" * (5 << 20) if way == "native" else b"x"
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+async def test_calls_return_responses_and_send_metadata(implementation: str) -> None:
+    async with dialled(implementation) as (made, _server):
+        big = b"x" * (5 << 20) if implementation == "native" else b"x"
         assert await made.unary("/s/echo", b"", 10, META) == b""
         some = await asyncio.gather(
             *(made.unary("/s/echo", b"%d" % one, 10, META) for one in range(200))
@@ -98,9 +98,9 @@ async def test_answers_metadata_and_streams(way: str) -> None:
         assert await made.stream("/s/many", b"0", 10, META) == ([], None)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_failures_have_their_names(way: str) -> None:
-    async with dialled(way) as (made, server):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+async def test_failures_carry_the_grpc_code_name(implementation: str) -> None:
+    async with dialled(implementation) as (made, server):
         with pytest.raises(CallFailed, match="50% too müch") as refused:
             await made.unary("/s/refuse", b"", 10, META)
         assert refused.value.code == "RESOURCE_EXHAUSTED"
@@ -117,27 +117,29 @@ async def test_failures_have_their_names(way: str) -> None:
         assert gone.value.code == "UNAVAILABLE"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_an_alternative_is_taken_when_the_first_is_dead(way: str) -> None:
-    async with dialled(way, dead_port()) as (made, _server):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+async def test_the_next_address_is_dialled_when_the_first_is_unreachable(
+    implementation: str,
+) -> None:
+    async with dialled(implementation, dead_port()) as (made, _server):
         assert await made.unary("/s/echo", b"x", 10, META) == b"x"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_nobody_there_was_never_sent(way: str) -> None:
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+async def test_an_unreachable_address_fails_with_failed_to_connect(implementation: str) -> None:
     target = Target((("127.0.0.1", dead_port()),))
     channel = grpc.aio.insecure_channel(target.name())
-    made = GrpcioCalls(channel) if way == "grpcio" else NativeCalls(target)
+    made = GrpcioCalls(channel) if implementation == "grpcio" else NativeCalls(target)
     for _ in range(2):
-        with pytest.raises(CallFailed, match=r"(?i)failed to connect") as nobody:
+        with pytest.raises(CallFailed, match=r"(?i)failed to connect") as unreachable:
             await made.unary("/s/echo", b"", 5, META)
-        assert nobody.value.code == "UNAVAILABLE"
+        assert unreachable.value.code == "UNAVAILABLE"
     await made.close()
     await channel.close()
 
 
 @native
-async def test_closing_fails_what_is_under_way_and_ends_the_thread() -> None:
+async def test_closing_fails_calls_in_flight_and_ends_the_thread() -> None:
     async with dialled("native") as (made, _server):
         sleeping = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))
         cancelled = asyncio.create_task(made.unary("/s/sleep", b"", 30, META))

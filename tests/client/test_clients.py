@@ -52,7 +52,7 @@ async def test_a_message_comes_back_as_it_was_sent(
         assert await consumer.receive(wait=1) == []
 
 
-async def test_many_are_sent_together_and_each_has_its_receipt(
+async def test_send_many_returns_a_receipt_for_each_message(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -81,18 +81,18 @@ async def test_lingering_sends_share_requests(
     assert len({receipt.message_id for receipt in receipts}) == 64
 
 
-async def test_an_unknown_topic_is_named(shared_cluster: Cluster) -> None:
+async def test_an_unknown_topic_raises_not_found(shared_cluster: Cluster) -> None:
     async with cometmq.Producer(shared_cluster.endpoints) as producer:
         with pytest.raises(NotFound, match="TOPIC_NOT_FOUND"):
-            await producer.send("sdk-nobody-made-it", b"x")
+            await producer.send("sdk-unknown", b"x")
     with pytest.raises(NotFound):
         async with cometmq.SimpleConsumer(
-            shared_cluster.endpoints, group="g", topics="sdk-nobody-made-it"
+            shared_cluster.endpoints, group="g", topics="sdk-unknown"
         ):
             pass
 
 
-async def test_a_closed_client_says_so(shared_cluster: Cluster, new_topic: Make) -> None:
+async def test_a_closed_client_raises_closed(shared_cluster: Cluster, new_topic: Make) -> None:
     producer = cometmq.Producer(shared_cluster.endpoints)
     with pytest.raises(Closed):
         await producer.send("t", b"x")
@@ -102,7 +102,7 @@ async def test_a_closed_client_says_so(shared_cluster: Cluster, new_topic: Make)
         await producer.send("t", b"x")
 
 
-async def test_nobody_there_is_said_before_the_deadline() -> None:
+async def test_an_unreachable_endpoint_raises_connection_failed() -> None:
     with pytest.raises(cometmq.ConnectionFailed, match=r"127\.0\.0\.1:9"):
         async with cometmq.SimpleConsumer(
             "127.0.0.1:9", group="g", topics="t", timeout=1, request_timeout=0.5
@@ -110,7 +110,7 @@ async def test_nobody_there_is_said_before_the_deadline() -> None:
             pass
 
 
-async def test_what_is_given_back_comes_again(
+async def test_a_nacked_message_is_delivered_again(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -127,7 +127,7 @@ async def test_what_is_given_back_comes_again(
         await consumer.ack(second)
 
 
-async def test_a_dead_handle_is_refused_by_name(
+async def test_an_invalid_receipt_handle_raises_bad_request(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -142,7 +142,7 @@ async def test_a_dead_handle_is_refused_by_name(
         assert error.code_name == "INVALID_RECEIPT_HANDLE"
 
 
-async def test_a_handler_that_raises_gets_the_message_again(
+async def test_a_message_whose_handler_raised_is_delivered_again(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -171,7 +171,7 @@ async def test_a_handler_that_raises_gets_the_message_again(
     assert consumer.statistics.acknowledged == 3
 
 
-async def test_groups_in_order_are_handled_in_order(
+async def test_messages_of_a_message_group_are_handled_in_order(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(kind="fifo"), new_group(order=True)
@@ -192,7 +192,7 @@ async def test_groups_in_order_are_handled_in_order(
         cometmq.Producer(shared_cluster.endpoints) as producer,
         cometmq.PushConsumer(shared_cluster.endpoints, handle, group=group, topics=topic),
     ):
-        # Called at once, not one after the other: the order of the calls counts.
+        # Concurrent sends: the order of the calls decides.
         await asyncio.gather(
             *(
                 producer.send(topic, str(number).encode(), group=name)
@@ -205,7 +205,7 @@ async def test_groups_in_order_are_handled_in_order(
     assert seen == {"a": list("012345"), "b": list("012345")}
 
 
-async def test_queues_are_read_from_anywhere(
+async def test_a_pull_consumer_seeks_to_any_position(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(queues=2), new_group()
@@ -241,7 +241,9 @@ def timedelta_ago(**span: float) -> Any:
     return datetime.now(UTC) - timedelta(**span)
 
 
-def test_scripts_block(shared_cluster: Cluster, new_topic: Make, new_group: Make) -> None:
+def test_blocking_clients_send_and_receive(
+    shared_cluster: Cluster, new_topic: Make, new_group: Make
+) -> None:
     topic, group = new_topic(), new_group()
     with (
         cometmq.sync.Producer(shared_cluster.endpoints) as producer,
@@ -269,7 +271,7 @@ def test_blocking_handlers_run_in_threads(
     done = threading.Semaphore(0)
 
     def handle(message: cometmq.Message) -> None:
-        both.wait()  # two handlers at once, or never
+        both.wait()  # blocks unless two handlers run at once
         done.release()
 
     with (
@@ -317,13 +319,13 @@ async def test_no_task_is_left_behind(
         ):
             await producer.send(topic, b"x")
             await pull.poll(wait=1)
-    # gRPC's own tasks of cancelled calls end a moment after their channel.
+    # gRPC's tasks of cancelled calls end shortly after their channel.
     if left := asyncio.all_tasks() - before:
         _, late = await asyncio.wait(left, timeout=WAIT_S)
         assert not late
 
 
-async def test_the_master_dies_and_comes_back_and_nobody_notices(new_cluster: Any) -> None:
+async def test_clients_survive_the_death_and_restart_of_the_master(new_cluster: Any) -> None:
     cluster = new_cluster()
     topic, group = cluster.create_topic("sdk-death"), cluster.create_group("sdk-death")
     async with (
@@ -331,8 +333,9 @@ async def test_the_master_dies_and_comes_back_and_nobody_notices(new_cluster: An
         cometmq.SimpleConsumer(cluster.endpoints, group=group, topics=topic) as consumer,
     ):
         await producer.send(topic, b"before")
-        # A follower serves what it was told is confirmed (HA, section 6.8, R10): some beats from here. The OK alone says
-        # that it holds the message: killed in this moment, the master takes that word with it.
+        # A follower serves records up to the confirm offset that it has received, some heartbeats
+        # after the OK (docs/formats/ha.md, section 6.8, R10). A master killed earlier would not
+        # have sent it.
         await asyncio.sleep(2.0)
         await asyncio.to_thread(cluster.kill9, "master")
         sending = asyncio.create_task(producer.send(topic, b"during"))

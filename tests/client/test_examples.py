@@ -30,7 +30,7 @@ def broker() -> Iterator[TestBroker]:
         yield made
 
 
-def test_the_page_has_programs() -> None:
+def test_docs_sdk_has_at_least_eight_programs() -> None:
     assert len(PROGRAMS) >= 8
 
 

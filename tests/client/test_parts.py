@@ -1,4 +1,4 @@
-"""The pure parts: addresses, messages, routes, policies, identities, signatures."""
+"""Pure parts of the SDK: addresses, messages, routes, policies, identities, signatures."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.client.clock import local_date_time
 from cometmq.client.errors import NotFound, ServerFailed, TooManyRequests, refused
 from cometmq.client.filters import Filter, sql, subscriptions
 from cometmq.client.identity import MessageIds, client_id
@@ -37,19 +38,19 @@ NOW_MS = 1_700_000_000_000
         ("[::1]", "ipv6:[::1]:8081"),
     ],
 )
-def test_endpoints_are_read_as_users_write_them(text: str, name: str) -> None:
+def test_endpoints_are_parsed_in_every_notation(text: str, name: str) -> None:
     target = parse_endpoints(text)
     assert target.name() == name
     assert target_of(target.proto()) == target
 
 
 @pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", "host:99999"])
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
+def test_invalid_endpoints_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         parse_endpoints(text)
 
 
-def test_message_ids_are_unique_and_of_the_known_form() -> None:
+def test_message_ids_are_unique_and_well_formed() -> None:
     ids = MessageIds()
     made = {ids.make() for _ in range(1_000)}
     assert len(made) == 1_000
@@ -57,8 +58,8 @@ def test_message_ids_are_unique_and_of_the_known_form() -> None:
     assert client_id() != client_id()
 
 
-def test_the_signature_is_over_the_date_that_is_sent() -> None:
-    caller = Caller("me", Credentials("ak", "sk", "st"), "ns")
+def test_the_signature_covers_the_date_header() -> None:
+    caller = Caller("me", Credentials("ak", "sk", "st"), "ns", local_date_time)
     pairs = dict(caller.metadata())
     wanted = hmac.digest(b"sk", pairs["x-mq-date-time"].encode(), hashlib.sha1).hex().upper()
     assert pairs["authorization"].endswith(f"Signature={wanted}")
@@ -69,11 +70,11 @@ def test_the_signature_is_over_the_date_that_is_sent() -> None:
 
 
 def test_without_credentials_nothing_is_signed() -> None:
-    assert "authorization" not in dict(Caller("me", None, "").metadata())
+    assert "authorization" not in dict(Caller("me", None, "", local_date_time).metadata())
 
 
 @given(st.binary(min_size=1, max_size=200), st.sampled_from(("plain", "gzip", "zlib")))
-def test_bodies_come_back_as_they_were(body: bytes, how: str) -> None:
+def test_bodies_are_decompressed(body: bytes, how: str) -> None:
     packed = {"plain": body, "gzip": gzip.compress(body), "zlib": zlib.compress(body)}[how]
     sent = v2.Message(body=packed)
     system = sent.system_properties
@@ -85,7 +86,7 @@ def test_bodies_come_back_as_they_were(body: bytes, how: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["digest", "truncated", "no gzip"])
-def test_a_damaged_body_is_marked(fault: str) -> None:
+def test_a_damaged_body_is_marked_corrupted(fault: str) -> None:
     packed = gzip.compress(b"x" * 100)
     body = {"digest": packed, "truncated": packed[:-9], "no gzip": b"plain"}[fault]
     sent = v2.Message(body=body)
@@ -98,7 +99,7 @@ def test_a_damaged_body_is_marked(fault: str) -> None:
     assert got.body == body
 
 
-def test_a_message_is_built_with_all_that_was_asked() -> None:
+def test_a_message_has_all_given_fields() -> None:
     made = outgoing("t", b"b", "id", NOW_MS, tag="red", keys="k", properties={"a": "1"}, group="g")
     system = made.proto.system_properties
     assert (system.tag, list(system.keys), system.message_group) == ("red", ["k"], "g")
@@ -107,7 +108,7 @@ def test_a_message_is_built_with_all_that_was_asked() -> None:
 
 
 @pytest.mark.parametrize("after", [90, 90.0, timedelta(seconds=90)])
-def test_a_delay_becomes_a_time(after: float | timedelta) -> None:
+def test_a_delay_is_converted_to_a_delivery_time(after: float | timedelta) -> None:
     made = outgoing("t", b"b", "id", NOW_MS, deliver_in=after)
     assert made.proto.system_properties.delivery_timestamp.ToMilliseconds() == NOW_MS + 90_000
     assert made.kind == v2.DELAY
@@ -120,29 +121,29 @@ def test_a_delay_becomes_a_time(after: float | timedelta) -> None:
     ("more", "sentence"),
     [
         ({"body": b""}, "empty"),
-        ({"tag": "a|b"}, "one word"),
-        ({"keys": ["a b"]}, "no blanks"),
-        ({"keys": ["k"] * 65}, "64 keys"),
-        ({"group": "g", "deliver_in": 1}, "cannot be had"),
-        ({"group": "g" * 64}, "63 bytes"),
+        ({"tag": "a|b"}, "invalid tag"),
+        ({"keys": ["a b"]}, "no white space"),
+        ({"keys": ["k"] * 65}, "at most 64"),
+        ({"group": "g", "deliver_in": 1}, "cannot be combined"),
+        ({"group": "g" * 64}, "limit is 63"),
         ({"priority": -1}, "0 or more"),
-        ({"deliver_in": -1}, "not negative"),
+        ({"deliver_in": -1}, "is negative"),
         ({"deliver_at": datetime(2030, 1, 1)}, "time zone"),
-        ({"properties": {str(i): "" for i in range(129)}}, "128 properties"),
+        ({"properties": {str(i): "" for i in range(129)}}, "at most 128"),
     ],
 )
-def test_what_no_broker_takes_is_refused_here(more: dict[str, object], sentence: str) -> None:
+def test_invalid_messages_raise_value_error(more: dict[str, object], sentence: str) -> None:
     fields = {"body": b"b", **more}
     with pytest.raises(ValueError, match=sentence):
         outgoing("t", fields.pop("body"), "id", NOW_MS, **fields)  # type: ignore[arg-type]
 
 
-def test_a_number_is_no_time_of_delivery() -> None:
+def test_a_number_as_deliver_at_raises_type_error() -> None:
     with pytest.raises(TypeError, match="datetime"):
         outgoing("t", b"b", "id", NOW_MS, deliver_at=1.0)  # type: ignore[arg-type]
 
 
-def test_text_is_no_body() -> None:
+def test_a_str_body_raises_type_error() -> None:
     with pytest.raises(TypeError, match="encode"):
         outgoing("t", "text", "id", NOW_MS)  # type: ignore[arg-type]
 
@@ -158,7 +159,7 @@ def a_route(brokers: int = 2, queues: int = 2) -> list[v2.MessageQueue]:
     return found
 
 
-def test_sends_go_round_robin_and_avoid_what_failed() -> None:
+def test_sends_go_round_robin_and_avoid_failed_endpoints() -> None:
     route, isolation = read_route("t", a_route()), Isolation()
     seen = [next_queue(route.writable, route, isolation, 0.0) for _ in range(4)]
     assert len(set(seen)) == 4
@@ -180,13 +181,13 @@ def test_replicas_and_closed_queues_are_not_used() -> None:
 
 
 @given(st.text(min_size=1, max_size=20), st.integers(1, 9))
-def test_a_group_always_has_the_same_queue(group: str, queues: int) -> None:
+def test_a_message_group_always_has_the_same_queue(group: str, queues: int) -> None:
     route = read_route("t", a_route(1, queues))
     assert queue_of_group(route.writable, group) == queue_of_group(route.writable, group)
     assert queue_of_group((), group) is None
 
 
-def test_retry_policies_of_the_server_are_followed() -> None:
+def test_retry_policies_of_the_server_are_applied() -> None:
     assert read_policy(v2.RetryPolicy()).pause_s(1) == 1.0
     custom = v2.RetryPolicy(max_attempts=3)
     custom.customized_backoff.next.add(seconds=2)
@@ -201,14 +202,14 @@ def test_retry_policies_of_the_server_are_followed() -> None:
     assert [read_policy(grows).pause_s(attempt) for attempt in (1, 2, 3)] == [5.0, 10.0, 15.0]
 
 
-def test_codes_become_exceptions_by_family() -> None:
+def test_status_codes_map_to_exceptions() -> None:
     assert isinstance(refused(v2.TOPIC_NOT_FOUND, "x"), NotFound)
     assert isinstance(refused(v2.TOO_MANY_REQUESTS, "x"), TooManyRequests)
     assert isinstance(refused(v2.INTERNAL_SERVER_ERROR, "x"), ServerFailed)
     assert "TOPIC_NOT_FOUND (40402): x" in str(refused(v2.TOPIC_NOT_FOUND, "x"))
 
 
-def test_subscriptions_are_taken_in_every_form() -> None:
+def test_subscriptions_are_accepted_in_every_form() -> None:
     assert subscriptions("a") == {"a": Filter("*")}
     assert subscriptions(["a", "b"]) == {"a": Filter("*"), "b": Filter("*")}
     mixed = subscriptions({"a": "x || y", "b": sql("p > 1")})

@@ -1,6 +1,6 @@
-"""Sending and receiving through kills, pauses and route changes: nothing lost, nothing left behind.
+"""Soak test: sends and receives through kills, pauses and route changes lose nothing.
 
-Half a minute in the suite, ten minutes with `pytest -m slow` (docs of the test command say how).
+Half a minute in the suite, ten minutes with `pytest -m slow`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ GROWTH_MAX = 1.05
 
 @dataclass(slots=True)
 class Books:
-    """What was promised, and what came."""
+    """Acknowledged and received messages."""
 
     acknowledged: list[bytearray] = field(default_factory=list)
-    """A byte for each number of each sender: the books must not be what grows."""
+    """One byte per number of each sender, so that this record stays small."""
     received: list[bytearray] = field(default_factory=list)
     unknown: int = 0
     stopping: bool = False
     in_flight: str = ""
 
     def missing(self) -> list[str]:
-        """What was acknowledged and did not come."""
+        """Return the acknowledged messages that were not received."""
         return [
             f"{name}-{number}"
             for name, (sent, got) in enumerate(zip(self.acknowledged, self.received, strict=True))
@@ -48,13 +48,13 @@ class Books:
 
 
 def note(book: bytearray, number: int) -> None:
-    """Tick a number."""
+    """Mark a number."""
     book.extend(bytes(max(0, number + 1 - len(book))))
     book[number] = 1
 
 
 async def send(producer: cometmq.Producer, books: Books, name: int) -> None:
-    """Send until told to stop; note what was acknowledged."""
+    """Send until `books.stopping`; record the acknowledged messages."""
     for number in itertools.count():
         if books.stopping:
             return
@@ -92,12 +92,12 @@ async def trouble(cluster: Cluster, end: Callable[[], bool]) -> None:
 
 
 def anonymous() -> int:
-    """Bytes that are this process's own."""
+    """Return the private dirty bytes of this process."""
     return sum(each.private_dirty for each in psutil.Process().memory_maps())
 
 
 async def soak(cluster: Cluster, seconds: float, measure_from_s: float) -> tuple[Books, float]:
-    """Run it; the books, and how much memory grew after the warm-up."""
+    """Run the soak. Return the books and the growth of memory after the warm-up."""
     loop = asyncio.get_running_loop()
     books = Books([bytearray() for _ in range(SENDERS)], [bytearray() for _ in range(SENDERS)])
     began = loop.time()
@@ -119,7 +119,7 @@ async def soak(cluster: Cluster, seconds: float, measure_from_s: float) -> tuple
         books.stopping = True
         await asyncio.gather(*senders)
         end = loop.time() + PATIENCE_S
-        while books.missing() and loop.time() < end:  # noqa: ASYNC110 - told by nobody
+        while books.missing() and loop.time() < end:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
         described = await asyncio.to_thread(
             cluster.run, "group", "describe", GROUP, "--endpoint", cluster.address("master")
@@ -129,7 +129,7 @@ async def soak(cluster: Cluster, seconds: float, measure_from_s: float) -> tuple
 
 
 def run(cluster: Cluster, seconds: float, measure_from_s: float) -> float:
-    """The soak on a loop of its own; checks everything but the memory, which it returns."""
+    """Run the soak on a new loop and check its results. Return the growth of memory."""
     cluster.create_topic(TOPIC)
     cluster.create_group(GROUP)
 
@@ -141,7 +141,7 @@ def run(cluster: Cluster, seconds: float, measure_from_s: float) -> float:
             assert not late, "tasks were left behind"
         assert all(books.acknowledged), "nothing was sent"
         missing = books.missing()
-        assert not missing, f"{missing} did not come:\n{books.in_flight}"
+        assert not missing, f"{missing} were not received:\n{books.in_flight}"
         return growth
 
     return asyncio.run(work())
@@ -154,7 +154,7 @@ def test_half_a_minute_of_trouble_loses_nothing(new_cluster: Callable[..., Clust
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_ten_minutes_of_trouble_lose_nothing_and_memory_stays(
+def test_ten_minutes_of_trouble_lose_nothing_and_memory_does_not_grow(
     new_cluster: Callable[..., Cluster],
 ) -> None:
     assert run(new_cluster(), 600.0, 120.0) < GROWTH_MAX

@@ -1,4 +1,4 @@
-"""Consumers whose broker loses answers, talks nonsense, or goes away at the wrong moment."""
+"""Consumers against a broker that loses responses, sends invalid ones or disconnects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pushed(broker: StrangeBroker, handler: Handler, **options: Any) -> cometmq.P
     return cometmq.PushConsumer(broker.endpoints, handler, group="g", topics="t", **options)
 
 
-async def test_a_repeated_ack_whose_handle_died_by_the_first_is_done() -> None:
+async def test_a_retried_ack_with_a_used_handle_succeeds() -> None:
     async with receiving() as (broker, consumer):
         broker.deliver("a")
         (message,) = await consumer.receive()
@@ -55,7 +55,7 @@ async def test_a_repeated_ack_whose_handle_died_by_the_first_is_done() -> None:
         await consumer.nack(message)
 
 
-async def test_an_answer_without_entries_acknowledges_nothing() -> None:
+async def test_messages_missing_in_the_ack_response_are_refused() -> None:
     async with receiving() as (broker, consumer):
         broker.deliver("a", "b")
         messages = await consumer.receive()
@@ -67,7 +67,7 @@ async def test_an_answer_without_entries_acknowledges_nothing() -> None:
         assert consumer.statistics.acknowledged == 1
 
 
-async def test_a_receive_that_is_closed_under_says_so() -> None:
+async def test_close_makes_a_pending_receive_raise_closed() -> None:
     async with StrangeBroker.running() as broker:
         broker.deliver()
         consumer = cometmq.SimpleConsumer(broker.endpoints, group="g", topics="t")
@@ -80,7 +80,7 @@ async def test_a_receive_that_is_closed_under_says_so() -> None:
             await receiving
 
 
-async def test_polls_that_do_not_wait_make_no_busy_loop() -> None:
+async def test_immediate_empty_polls_cause_no_busy_loop() -> None:
     async with receiving() as (broker, consumer):
         assert await consumer.receive(wait=0.5) == []
         assert broker.calls[paths.RECEIVE_MESSAGE] < 10
@@ -89,7 +89,7 @@ async def test_polls_that_do_not_wait_make_no_busy_loop() -> None:
         assert broker.calls[paths.RECEIVE_MESSAGE] < 20
 
 
-async def test_a_topic_that_could_not_be_added_is_not_subscribed() -> None:
+async def test_a_topic_without_a_route_is_not_subscribed() -> None:
     async with receiving() as (broker, consumer):
         broker.answers[paths.QUERY_ROUTE] = lambda _: v2.QueryRouteResponse(
             status=v2.Status(code=v2.TOPIC_NOT_FOUND)
@@ -100,7 +100,7 @@ async def test_a_topic_that_could_not_be_added_is_not_subscribed() -> None:
             assert await consumer.receive(wait=0) == []
 
 
-async def test_a_method_that_is_not_served_is_said_at_once() -> None:
+async def test_an_unimplemented_method_is_refused_at_once() -> None:
     async with StrangeBroker.running() as broker:
         broker.answers[paths.PULL_MESSAGE] = lambda _: grpc.StatusCode.UNIMPLEMENTED
         async with cometmq.PullConsumer(broker.endpoints, group="g", topics="t") as consumer:
@@ -108,8 +108,8 @@ async def test_a_method_that_is_not_served_is_said_at_once() -> None:
                 await consumer.poll(wait=WAIT_S)
 
 
-async def test_an_ack_is_repeated_until_the_broker_is_back() -> None:
-    """It hides the message for as long as we live: nobody else would ever get it."""
+async def test_an_ack_is_retried_until_the_broker_is_back() -> None:
+    """The broker hides the message while the consumer is connected."""
     async with StrangeBroker.running() as broker:
         broker.deliver("a")
         broker.answers[paths.ACK_MESSAGE] = lambda _: grpc.StatusCode.UNAVAILABLE
@@ -140,7 +140,7 @@ class Breaks:
 
 
 @pytest.mark.parametrize("what", ["handler", "received", "handling", "handled"])
-async def test_what_breaks_around_a_handler_gives_the_message_back(what: str) -> None:
+async def test_a_failure_around_a_handler_returns_the_message(what: str) -> None:
     async def fine(_: cometmq.Message) -> None:
         pass
 
@@ -156,7 +156,7 @@ async def test_what_breaks_around_a_handler_gives_the_message_back(what: str) ->
     assert not broker.calls[paths.ACK_MESSAGE]
 
 
-async def test_a_close_does_not_wait_for_the_retries_of_an_ordered_group() -> None:
+async def test_close_does_not_wait_for_the_retries_of_a_message_group() -> None:
     seen: list[str] = []
 
     async def handle(message: cometmq.Message) -> None:
@@ -187,9 +187,9 @@ async def test_a_handler_may_close_its_own_consumer() -> None:
             await closed.wait()
 
 
-async def test_settings_that_say_nothing_of_order_do_not_end_it() -> None:
+async def test_settings_without_a_subscription_keep_fifo() -> None:
     async with StrangeBroker.running() as broker:
         broker.fifo = True
         async with pushed(broker, print) as consumer:
-            consumer._settled(v2.Settings())
+            consumer._apply_settings(v2.Settings())
             assert consumer._fifo

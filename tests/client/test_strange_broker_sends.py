@@ -1,4 +1,4 @@
-"""Producers whose broker loses answers, talks nonsense, or goes away at the wrong moment."""
+"""Producers against a broker that loses responses, sends invalid ones or disconnects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sent_bodies(raw: bytes) -> list[bytes]:
     return [each.body for each in v2.SendMessageRequest.FromString(raw).messages]
 
 
-async def test_a_refusal_after_a_lost_answer_is_no_proof_that_nothing_was_stored() -> None:
+async def test_a_refusal_after_a_lost_response_is_an_unknown_outcome() -> None:
     async with producing() as (broker, producer):
         refusal = v2.SendMessageResponse(status=v2.Status(code=v2.ILLEGAL_MESSAGE_KEY))
         broker.answers[paths.SEND_MESSAGE] = in_turn(grpc.StatusCode.UNAVAILABLE, refusal)
@@ -51,7 +51,7 @@ async def test_a_refusal_after_a_lost_answer_is_no_proof_that_nothing_was_stored
     ],
     ids=["no status", "no entries", "no protobuf"],
 )
-async def test_an_answer_that_says_nothing_of_the_message_leaves_it_unknown(answer: Any) -> None:
+async def test_an_invalid_response_is_an_unknown_outcome(answer: Any) -> None:
     async with producing() as (broker, producer):
         broker.answers[paths.SEND_MESSAGE] = lambda _: answer
         with pytest.raises(cometmq.OutcomeUnknown):
@@ -59,7 +59,7 @@ async def test_an_answer_that_says_nothing_of_the_message_leaves_it_unknown(answ
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", grpc.StatusCode.UNAVAILABLE])
-async def test_without_a_route_nothing_was_sent(answer: Any) -> None:
+async def test_a_send_without_a_route_raises_connection_failed(answer: Any) -> None:
     async with producing() as (broker, producer):
         broker.answers[paths.QUERY_ROUTE] = lambda _: answer
         with pytest.raises(cometmq.ConnectionFailed):
@@ -67,7 +67,7 @@ async def test_without_a_route_nothing_was_sent(answer: Any) -> None:
         assert not broker.calls[paths.SEND_MESSAGE]
 
 
-async def test_a_silent_broker_is_given_up_within_the_time_for_all_tries() -> None:
+async def test_a_send_to_a_silent_broker_ends_within_its_total_timeout() -> None:
     async with producing(request_timeout=20.0, timeout=20.0) as (broker, producer):
         broker.answers[paths.SEND_MESSAGE] = lambda _: asyncio.sleep(60)
         async with asyncio.timeout(10.0):
@@ -75,7 +75,7 @@ async def test_a_silent_broker_is_given_up_within_the_time_for_all_tries() -> No
                 await producer.send("t", b"x", within=0.3)
 
 
-async def test_a_cancelled_send_does_not_let_others_of_its_group_overtake() -> None:
+async def test_a_cancelled_send_keeps_the_order_of_its_message_group() -> None:
     async with producing(timeout=WAIT_S) as (broker, producer):
         gate, under_way, most = asyncio.Event(), 0, 0
 
@@ -115,7 +115,7 @@ async def test_one_bad_message_of_a_batch_fails_alone() -> None:
         assert isinstance(second, BadRequest)
 
 
-async def test_a_flush_that_is_given_up_leaves_the_sends_alone() -> None:
+async def test_cancelling_a_flush_does_not_cancel_the_sends() -> None:
     async with producing(linger=0.001, timeout=WAIT_S) as (broker, producer):
         gate = asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_a_flush_that_is_given_up_leaves_the_sends_alone() -> None:
 
 
 @pytest.mark.parametrize("linger", [0.0, 0.01])
-async def test_a_close_waits_for_the_sends_under_way(linger: float) -> None:
+async def test_close_waits_for_sends_in_flight(linger: float) -> None:
     async with StrangeBroker.running() as broker:
         gate = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_a_close_waits_for_the_sends_under_way(linger: float) -> None:
         await closing
 
 
-async def test_a_hook_that_breaks_in_a_batch_is_seen_by_the_sender() -> None:
+async def test_an_exception_of_a_hook_is_raised_by_the_batched_send() -> None:
     class Broken:
         def sent(self, *_: object) -> None:
             raise LookupError("broken hook")
@@ -164,21 +164,21 @@ async def test_a_hook_that_breaks_in_a_batch_is_seen_by_the_sender() -> None:
             await producer.send("t", b"x")
 
 
-async def test_a_cancelled_send_is_told_to_the_hooks() -> None:
-    told: list[object] = []
+async def test_hooks_are_called_for_a_cancelled_send() -> None:
+    called: list[object] = []
 
     class Hooks:
         def sending(self, message: object) -> None:
-            told.append("sending")
+            called.append("sending")
 
         def sent(self, message: object, result: object) -> None:
-            told.append(type(result))
+            called.append(type(result))
 
     async with producing(interceptors=[Hooks()]) as (broker, producer):
         broker.answers[paths.SEND_MESSAGE] = lambda _: asyncio.sleep(60)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.send("t", b"x"), 0.1)
-    assert told == ["sending", cometmq.OutcomeUnknown]
+    assert called == ["sending", cometmq.OutcomeUnknown]
 
 
 # Transactions.
@@ -206,7 +206,7 @@ async def test_a_commit_of_unknown_outcome_is_not_followed_by_a_rollback() -> No
     assert set(ends) == {v2.COMMIT}
 
 
-async def test_a_rollback_that_fails_does_not_hide_why_it_was_one() -> None:
+async def test_a_failed_rollback_does_not_replace_the_exception_of_the_block() -> None:
     async with StrangeBroker.running() as broker:
         broker.answers[paths.END_TRANSACTION] = lambda _: grpc.StatusCode.UNAVAILABLE
         async with transactional(broker, lambda _: cometmq.Resolution.UNKNOWN) as producer:
@@ -215,7 +215,7 @@ async def test_a_rollback_that_fails_does_not_hide_why_it_was_one() -> None:
                     raise ZeroDivisionError
 
 
-async def test_a_check_that_comes_before_start_returned_is_answered() -> None:
+async def test_a_check_received_during_start_is_answered() -> None:
     async with StrangeBroker.running() as broker:
         check = v2.TelemetryCommand()
         orphan = check.recover_orphaned_transaction_command
@@ -228,6 +228,6 @@ async def test_a_check_that_comes_before_start_returned_is_answered() -> None:
 
 async def test_a_second_start_is_refused() -> None:
     async with producing() as (_, producer):
-        with pytest.raises(RuntimeError, match="started already"):
+        with pytest.raises(RuntimeError, match="already started"):
             await producer.start()
         await producer.send("t", b"still works")

@@ -1,4 +1,4 @@
-"""The blocking clients: threads, the shared loop, and what a fork leaves of them."""
+"""Blocking clients: threads, the shared event loop, forks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ producer = cometmq.sync.Producer(endpoints).start()
 producer.send(topic, b"before")
 child = os.fork()
 if child == 0:
-    said = 0
+    raised_forked = 0
     try:
         producer.send(topic, b"child")
     except Forked:
-        said += 1
+        raised_forked += 1
     producer.close()
     try:
         cometmq.sync.Producer(endpoints).start()
     except Forked:
-        said += 1
-    os._exit(said)
+        raised_forked += 1
+    os._exit(raised_forked)
 _, status = os.waitpid(child, 0)
 producer.send(topic, b"after")
 producer.close()
@@ -43,9 +43,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_after_a_fork_everything_says_so_and_nothing_hangs(
-    shared_cluster: Cluster, new_topic: Make
-) -> None:
+def test_clients_raise_forked_in_a_child(shared_cluster: Cluster, new_topic: Make) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORK, shared_cluster.endpoints, new_topic()],
         capture_output=True,
@@ -56,7 +54,7 @@ def test_after_a_fork_everything_says_so_and_nothing_hangs(
     assert done.stdout.strip() == "2", done.stderr
 
 
-def test_as_many_blocking_handlers_run_as_was_asked_for(
+def test_concurrency_many_blocking_handlers_run_at_once(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -78,7 +76,7 @@ def test_as_many_blocking_handlers_run_as_was_asked_for(
             assert done.acquire(timeout=WAIT_S)
 
 
-def test_a_coroutine_on_the_shared_loop_may_not_wait_for_a_blocking_client(
+def test_a_blocking_call_on_the_shared_loop_raises_runtime_error(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(), new_group()
@@ -96,7 +94,7 @@ def test_a_coroutine_on_the_shared_loop_may_not_wait_for_a_blocking_client(
         with cometmq.sync.PushConsumer(shared_cluster.endpoints, handle, group=group, topics=topic):
             producer.send(topic, b"x")
             assert done.wait(WAIT_S)
-    assert "the very loop" in str(raised[0])
+    assert "its own event loop" in str(raised[0])
 
 
 def test_a_blocking_checker_does_not_stop_the_shared_loop(
@@ -123,7 +121,7 @@ def test_a_blocking_checker_does_not_stop_the_shared_loop(
         assert len(transactions.send_many(other, [b"a", b"b"])) == 2, "all that a producer can"
 
 
-def test_queues_are_assigned_without_a_loop(
+def test_a_blocking_pull_consumer_assigns_queues(
     shared_cluster: Cluster, new_topic: Make, new_group: Make
 ) -> None:
     topic, group = new_topic(queues=2), new_group()
@@ -136,12 +134,12 @@ def test_queues_are_assigned_without_a_loop(
 def test_a_second_start_is_refused(shared_cluster: Cluster) -> None:
     with (
         cometmq.sync.Producer(shared_cluster.endpoints) as producer,
-        pytest.raises(RuntimeError, match="started already"),
+        pytest.raises(RuntimeError, match="already started"),
     ):
         producer.start()
 
 
-def test_the_shared_loop_went_on_when_nobody_used_it(
+def test_the_shared_loop_ends_with_its_last_client(
     shared_cluster: Cluster, new_topic: Make
 ) -> None:
     topic = new_topic()

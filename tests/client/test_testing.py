@@ -1,4 +1,4 @@
-"""The test kit: the broker of one's own, its clock and its faults, and the pytest plugin."""
+"""The test kit: test broker, virtual clock, fault injection, pytest plugin."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def broker() -> Iterator[TestBroker]:
         ("1d 2h", 93_600_000),
     ],
 )
-def test_durations_are_read(text: str | float | timedelta, wanted: int) -> None:
+def test_durations_are_parsed(text: str | float | timedelta, wanted: int) -> None:
     assert duration_ms(text) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "h"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_raise_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         duration_ms(text)
 
 
-def test_the_clock_brings_back_what_was_hidden(broker: TestBroker) -> None:
+def test_advancing_the_clock_ends_an_invisible_time(broker: TestBroker) -> None:
     topic, group = broker.create_topic("clock"), broker.create_group("clock")
     with (
         cometmq.sync.Producer(broker.endpoints) as producer,
@@ -60,7 +60,7 @@ def test_the_clock_brings_back_what_was_hidden(broker: TestBroker) -> None:
         consumer.ack(second)
 
 
-def test_all_attempts_and_the_dead_letter_in_a_moment(broker: TestBroker) -> None:
+def test_the_clock_drives_all_attempts_and_the_dead_letter(broker: TestBroker) -> None:
     topic, group = broker.create_topic("poison"), broker.create_group("poison", max_attempts=4)
     with (
         cometmq.sync.Producer(broker.endpoints) as producer,
@@ -82,7 +82,7 @@ def test_all_attempts_and_the_dead_letter_in_a_moment(broker: TestBroker) -> Non
         assert dead.dead_letter_of == topic
 
 
-def test_a_fault_is_met_and_gone(broker: TestBroker) -> None:
+def test_a_fault_lasts_as_long_as_its_context(broker: TestBroker) -> None:
     topic = broker.create_topic("faults")
     with cometmq.sync.Producer(broker.endpoints, timeout=0.3) as producer:
         with (
@@ -94,7 +94,7 @@ def test_a_fault_is_met_and_gone(broker: TestBroker) -> None:
         producer.send(topic, b"x")
 
 
-def test_a_fault_that_passes_is_not_noticed(broker: TestBroker) -> None:
+def test_a_send_survives_a_transient_fault(broker: TestBroker) -> None:
     topic = broker.create_topic("passing")
     with (
         cometmq.sync.Producer(broker.endpoints) as producer,
@@ -102,10 +102,10 @@ def test_a_fault_that_passes_is_not_noticed(broker: TestBroker) -> None:
     ):
         producer.send(topic, b"x")
         assert producer.statistics.send_retries == 2
-        assert producer.statistics.route_refreshes >= 2, "it asked who leads"
+        assert producer.statistics.route_refreshes >= 2, "it requested the route"
 
 
-def test_a_lost_answer_is_an_unknown_outcome(broker: TestBroker) -> None:
+def test_a_lost_response_is_an_unknown_outcome(broker: TestBroker) -> None:
     topic = broker.create_topic("lost")
     with (
         cometmq.sync.Producer(broker.endpoints, timeout=0.5, request_timeout=0.4) as producer,
@@ -116,12 +116,12 @@ def test_a_lost_answer_is_an_unknown_outcome(broker: TestBroker) -> None:
     assert unknown.value.message_id == "mine"
 
 
-def test_an_unfinished_fault_is_a_mistake(broker: TestBroker) -> None:
-    with pytest.raises(ValueError, match="say what to do"), broker.inject(rpc="SendMessage"):
+def test_a_fault_without_an_action_raises_value_error(broker: TestBroker) -> None:
+    with pytest.raises(ValueError, match="no fault is given"), broker.inject(rpc="SendMessage"):
         pass
 
 
-def test_a_kill_is_survived() -> None:
+def test_clients_survive_a_kill_of_the_test_broker() -> None:
     with TestBroker() as broker:
         topic, group = broker.create_topic("kill"), broker.create_group("kill")
         with (
@@ -140,7 +140,7 @@ def test_a_kill_is_survived() -> None:
         assert bodies == {b"before", b"after"}
 
 
-def test_a_broker_that_cannot_start_says_why() -> None:
+def test_broker_failed_names_the_cause() -> None:
     with (
         pytest.raises(BrokerFailed, match="flushDiskType"),
         TestBroker(settings={"flushDiskType": "NEVER"}),
@@ -148,7 +148,7 @@ def test_a_broker_that_cannot_start_says_why() -> None:
         pass
 
 
-def test_the_plugin_gives_a_broker_and_a_topic(pytester: pytest.Pytester) -> None:
+def test_the_plugin_provides_a_broker_and_a_topic(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ncometmq_settings =\n    maxMessageSize=2048\n")
     pytester.makepyfile(
         """
@@ -166,13 +166,13 @@ def test_the_plugin_gives_a_broker_and_a_topic(pytester: pytest.Pytester) -> Non
         """
     )
     installed = {point.name for point in entry_points(group="pytest11")}
-    # Where the package was installed before it had the plugin, say its name.
+    # An installation from before the plugin lacks its entry point: name the plugin.
     named = () if "cometmq" in installed else ("-p", "cometmq.client.testing.pytest_plugin")
     result = pytester.runpytest_subprocess(*named, "-q")
     result.assert_outcomes(passed=2)
 
 
-def test_a_stale_route_is_asked_for_again(broker: TestBroker) -> None:
+def test_a_stale_route_is_refreshed(broker: TestBroker) -> None:
     topic = broker.create_topic("stale")
     with cometmq.sync.Producer(broker.endpoints, timeout=30, request_timeout=2) as knowing:
         knowing.send(topic, b"before")
@@ -182,7 +182,7 @@ def test_a_stale_route_is_asked_for_again(broker: TestBroker) -> None:
                 cometmq.sync.Producer(broker.endpoints, timeout=1) as misled,
                 pytest.raises((cometmq.ConnectionFailed, cometmq.OutcomeUnknown)),
             ):
-                misled.send(topic, b"to nobody")
+                misled.send(topic, b"to the wrong address")
             with (
                 cometmq.sync.Producer(broker.endpoints, timeout=30) as patient,
                 ThreadPoolExecutor(1) as thread,
