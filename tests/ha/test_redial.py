@@ -141,7 +141,7 @@ async def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever
     client: Any = SimpleNamespace(
         _channel=Swallowing(),
         _caller=SimpleNamespace(metadata=tuple),
-        _talk=swallowed,
+        _run_stream=swallowed,
         target="x:1",
     )
     await ends(loop.create_task(Connection._keep_telemetry(client)))
