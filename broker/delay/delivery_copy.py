@@ -1,9 +1,10 @@
-"""The copy of a message whose time has come, its properties as Apache would store them. Pure.
+"""Delivery copy: the record of a due delayed message, with the properties that Apache would store.
+Pure.
 
-Apache decodes the parked record into a Java map of 128 buckets, adds when the message was enqueued and
-dequeued, and writes the map again: REAL_TOPIC, REAL_QID, TIMER_OUT_MS and what was asked for stay (store
-format, section 2.12; broker semantics, section 6.2). Messages that look alike are common, so the order
-is worked out once for each set of names.
+Apache decodes the parked record into a Java map of 128 buckets, adds the enqueue and dequeue times,
+and writes the map again: REAL_TOPIC, REAL_QID, TIMER_OUT_MS and the requested delay stay
+(docs/formats/store-format.md, section 2.12; docs/formats/broker-semantics.md, section 6.2). The
+order is cached for each set of property names, because most messages have the same ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ENQUEUED = b"TIMER_ENQUEUE_MS"
 DEQUEUED = b"TIMER_DEQUEUE_MS"
 ROLLED = b"TIMER_ROLL_TIMES"
 DUE_BEFORE_ENQUEUED = (1 << 63) - 1
-"""TIMER_ENQUEUE_MS of a message that never was in the wheel."""
+"""TIMER_ENQUEUE_MS of a message that was never in the wheel."""
 _PAIR_END, _NAME_END = b"\x02", b"\x01"
 
 
@@ -34,7 +35,7 @@ def copy_of(
     names: Sequence[bytes] = (),
     values: Sequence[bytes] = (),
 ) -> Message:
-    """The message as it is delivered, with these properties added or replaced."""
+    """Return the message to deliver, with these properties added or replaced."""
     return Message(
         topic,
         queue_id,
@@ -50,12 +51,12 @@ def copy_of(
 
 
 def own_queue(properties: bytes, topic: Topic) -> int:
-    """The queue that the message was sent to, or one that the topic still has."""
+    """Return the queue that the message was sent to, or one that the topic still has."""
     return max(number(property_value(properties, b"REAL_QID")), 0) % max(topic.write_queues, 1)
 
 
 def stamped(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) -> bytes:
-    """The properties with these added or replaced."""
+    """Return the properties with these added or replaced."""
     parts = properties.split(_PAIR_END)
     if not parts[-1]:
         parts.pop()
@@ -74,7 +75,7 @@ def stamped(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) 
 
 
 def _slowly(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) -> bytes:
-    """For what a reader does not see: empty names and values."""
+    """Return the properties without what readers ignore: empty names and values."""
     decoded = decode_properties(properties)
     for name, value in zip(names, values, strict=True):
         decoded[name.decode()] = value.decode()
@@ -82,12 +83,12 @@ def _slowly(properties: bytes, names: Sequence[bytes], values: Sequence[bytes]) 
 
 
 def number(text: bytes) -> int:
-    """A number that is not negative; -1 for anything else."""
+    """Parse a non-negative number; -1 for anything else."""
     return int(text) if text.isdigit() else -1
 
 
 @lru_cache(maxsize=1024)
 def _order(names: tuple[bytes, ...]) -> tuple[int, ...]:
-    """Which part stands where; of a name that comes twice the last part counts."""
+    """Return the output order of the parts; of a repeated name the last part counts."""
     last = {name.decode("utf-8", "replace"): str(index) for index, name in enumerate(names)}
     return tuple(int(index) for index in in_bucket_order(last).values())

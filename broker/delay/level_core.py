@@ -1,8 +1,8 @@
-"""The 18 delay levels: whose turn it is, and how far each queue was delivered. Pure.
+"""Delay levels: which of the 18 levels is due, and the delivery progress of each. Pure.
 
-Every level has a queue in which all messages wait equally long, so that the first is always the next that
-is due (store format, sections 11.1 and 11.3). A failed append blocks its level until it succeeds. Progress
-counts only what the disk has of the deliveries, as with timers (`timer_core.py`).
+Every level has a queue whose messages all wait equally long, so the first is always the next due
+one (docs/formats/store-format.md, sections 11.1 and 11.3). A failed append blocks its level until
+it succeeds. Progress counts only deliveries that are on disk, as with timers (`timer_core.py`).
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ class Level:
     """One queue of the schedule topic."""
 
     offset: int
-    """The next to deliver."""
+    """The next offset to deliver."""
     begin: int
-    """Where delivery began."""
+    """Offset at which delivery started."""
     saved: int
-    """Everything below is delivered, and the deliveries are on the disk."""
+    """Everything below is delivered, and the deliveries are on disk."""
     head_due_ms: int | None = None
-    """When the message at `offset` is due; None: nobody has looked, or there is none."""
+    """When the message at `offset` is due; None: not read yet, or no message."""
     exhausted: bool = False
-    """Nothing lies at `offset`: wait for an arrival."""
+    """There is no message at `offset`: wait for an arrival."""
     unsafe: deque[tuple[int, int]] = field(default_factory=deque)
-    """End of a delivery in the log, and the offset behind it; one entry an append, a few an interval."""
+    """End of a delivery in the log, and the offset after it; one entry per append, a few per
+    interval.
+    """
 
 
 class DelayCore:
-    """Driven by events; times in wall milliseconds."""
+    """The state of all levels, driven by events; times in wall milliseconds."""
 
     def __init__(self, offsets: list[int]) -> None:
-        """Where each level begins, level 1 first."""
+        """`offsets`: the start of each level, level 1 first."""
         self.levels = [Level(offset, offset, offset) for offset in offsets]
 
     def arrived(self, index: int) -> None:
-        """A message came into this queue."""
+        """Record that a message arrived in this queue."""
         if 0 <= index < len(self.levels):
             self.levels[index].exhausted = False
 
     def ready(self, now_ms: int) -> list[int]:
-        """The levels to look at now."""
+        """Return the levels to read now."""
         return [
             index
             for index, level in enumerate(self.levels)
@@ -50,7 +52,7 @@ class DelayCore:
         ]
 
     def next_due_ms(self) -> int | None:
-        """When a level has to be looked at again, if none is ready."""
+        """Return when a level must be read again, if none is ready."""
         return min(
             (
                 level.head_due_ms
@@ -61,21 +63,23 @@ class DelayCore:
         )
 
     def empty(self, index: int, offset: int) -> None:
-        """Nothing lies at `offset`, where the level goes on."""
+        """Record that there is no message at `offset`, where the level continues."""
         self._move(index, offset, 0)
         self.levels[index].exhausted = True
 
     def waits(self, index: int, offset: int, due_ms: int) -> None:
-        """The level's next message lies at `offset` and is not due."""
+        """Record that the level's next message is at `offset` and not due."""
         self._move(index, offset, 0)
         self.levels[index].head_due_ms = due_ms
 
     def delivered(self, index: int, offset: int, end: int) -> None:
-        """Everything below `offset` is; the last copy ends at `end` of the log (0: there is none)."""
+        """Record that everything below `offset` is delivered; the last copy ends at `end` of the
+        log (0: no copy).
+        """
         self._move(index, offset, end)
 
     def look_again(self) -> None:
-        """The clock was moved: a message may be due earlier than it seemed."""
+        """Read all levels again after a clock change: a message may be due earlier."""
         for level in self.levels:
             level.head_due_ms = None
 
@@ -87,7 +91,9 @@ class DelayCore:
             level.unsafe.append((end, offset))
 
     def progress(self, flushed: int) -> dict[int, int]:
-        """What may be saved when the log is on the disk up to `flushed`, of levels that moved."""
+        """Return the offsets to save when the log is on disk up to `flushed`, of levels that
+        moved.
+        """
         moved = {}
         for index, level in enumerate(self.levels):
             while level.unsafe and level.unsafe[0][0] <= flushed:
@@ -98,5 +104,5 @@ class DelayCore:
 
     @property
     def unsaved(self) -> bool:
-        """Whether deliveries are not on the disk yet."""
+        """Return whether deliveries are not on disk yet."""
         return any(level.unsafe for level in self.levels)

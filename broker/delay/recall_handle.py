@@ -1,9 +1,9 @@
-"""The recall handle: what a producer keeps to take a delayed message back. Pure codec.
+"""Recall handle: the token with which a producer recalls a delayed message. Pure codec.
 
     urlsafe base64, padded, of   v1 <topic> <broker name> <time, ms> <message id>
 
-with single spaces and the slot's time (TIMER_OUT_MS) + 1 ms (gRPC API, section 6.3; broker semantics,
-section 6.3). Opaque to clients; any broker reads it.
+with single spaces and the slot's time (TIMER_OUT_MS) + 1 ms (docs/formats/grpc-api.md, section 6.3;
+docs/formats/broker-semantics.md, section 6.3). Opaque to clients; every broker can decode it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class RecallHandle:
     topic: str
     broker: str
     recall_ms: int
-    """The slot's time plus one: a record that is due then lies in the same slot."""
+    """The slot's time plus one: a record due then is in the same slot."""
     message_id: str
 
     def encode(self) -> str:
-        """As clients get it."""
+        """Encode a handle."""
         text = f"{_VERSION} {self.topic} {self.broker} {self.recall_ms} {self.message_id}"
         return base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decode_recall_handle(text: str) -> RecallHandle | None:
-    """The handle, or None for anything that is none."""
+    """Decode a handle; None for any other text."""
     try:
         plain = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):

@@ -1,18 +1,19 @@
-"""Which timers are due: the slots that are open, what waits in them, and how far all of it is. Pure.
+"""Timer core: which timers are due, the open slots, the waiting messages, and the progress. Pure.
 
-Apache reads a slot when its second is over and delivers everything in it then. Here a slot is opened
-one second before it begins, and each of its messages is due at its own time within it; whoever takes
-over finds the same files, because the read time moves only when a slot is done (store format, section
-11.4; broker semantics, sections 6.2 and 6.3).
+Apache reads a slot when its second is over and then delivers everything in it. Here a slot is
+opened one second before it begins, and each message is due at its own time within it. A successor
+finds the same files, because the read time moves only when a slot is done
+(docs/formats/store-format.md, section 11.4; docs/formats/broker-semantics.md, sections 6.2 and
+6.3).
 
     future     open, being read     open, read          done                 safe
     wheel      `arriving`           heap, by due time   all settled, its     read time moves on disk
                                                         second is over
 
-Promises: nothing is taken before its time; a cancellation wins over everything in its slot that was not
-taken yet, in whichever order both came; a message that comes late, for a slot that is open or past,
-is delivered too; `progress` never passes a message that is not delivered, nor a delivery that the disk
-does not have. Derived data: it is made again from the timer files, at worst with repetitions.
+Nothing is taken before its time. A cancellation wins over every message of its slot that was not
+taken yet, in whichever order both arrived. A message that arrives late, for an open or past slot,
+is delivered too. `progress` never passes an undelivered message or a delivery that is not on disk.
+Derived data: rebuilt from the timer files, at worst with repetitions.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 WAITING_MAX = 200_000
-"""Messages of open slots in memory (about 400 bytes each) above which no further slot is opened: only
-after a long stop, or under a load that is late anyway. One slot is always taken whole."""
+"""Messages of open slots in memory (about 400 bytes each) above which no further slot is opened:
+only after a long stop, or under a load that is late anyway. One slot is always read completely.
+"""
 DIRECT_MAX = 10_000
-"""Messages without a unit (`Timed.number`) above which no more are enqueued for now."""
+"""Messages without a unit (`Timed.number`) above which enqueueing pauses."""
 
 
 Entry = tuple[int, int, int, int, str, str, bool, int]
-"""A message in memory: the fields of `Timed`, in a plain tuple of plain values, which the garbage
-collector leaves alone; a hundred thousand objects would hold up the loop at every full collection."""
+"""A message in memory: the fields of `Timed` in a plain tuple of plain values, which the garbage
+collector does not traverse; a hundred thousand objects would stall the loop at every full
+collection.
+"""
 
 
 @dataclass(slots=True)
 class Timed:
-    """One message that waits in memory."""
+    """One waiting message."""
 
     due_ms: int
     place: int
@@ -45,15 +49,16 @@ class Timed:
     key: str
     """Its UNIQ_KEY, by which it can be recalled."""
     topic: str
-    """Where it shall go."""
+    """Destination topic."""
     rolled: bool = False
-    """Not due at all: back to the timer topic with it."""
+    """Not due: return it to the timer topic."""
     number: int = -1
-    """Its offset in the timer topic if it has no unit, because it was due before it could be put into the
-    wheel: until it is delivered and safe, enqueueing would begin at it after a crash."""
+    """Its offset in the timer topic if it has no unit, because it was due before it could be put
+    into the wheel: until it is delivered and safe, enqueueing would restart at it after a crash.
+    """
 
     def entry(self) -> Entry:
-        """As it waits; entries order by time, then by place."""
+        """The stored form; entries are ordered by time, then by position."""
         return (
             self.due_ms,
             self.place,
@@ -68,7 +73,7 @@ class Timed:
 
 @dataclass(slots=True)
 class OpenSlot:
-    """One second that is open."""
+    """One open second."""
 
     read: bool = False
     waiting: int = 0
@@ -77,11 +82,11 @@ class OpenSlot:
     arriving: list[Entry] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
     keys: set[str] | None = None
-    """Of what waits; made when the first recall asks."""
+    """Keys of the waiting messages; created at the first recall."""
 
 
 class TimerCore:
-    """Driven by events; times in wall milliseconds."""
+    """The state of all timers, driven by events; times in wall milliseconds."""
 
     def __init__(self, read_ms: int, queue_offset: int, precision_ms: int = 1000) -> None:
         self.precision_ms = precision_ms
@@ -90,49 +95,49 @@ class TimerCore:
         self.open_ms = self.read_ms
         """Every slot before it is open or done."""
         self.queue_offset = queue_offset
-        """Enqueueing the timer topic goes on here."""
+        """Enqueueing the timer topic continues here."""
         self.changes = 0
-        """Moves with everything that a flush should make durable."""
+        """Increases with every change that a flush should make durable."""
         self._slots: dict[int, OpenSlot] = {}
         self._heap: list[Entry] = []
         self._waiting = 0
         self._finished: deque[tuple[int, int]] = deque()  # slot, end of its deliveries in the log
         self._directs: deque[int] = deque()
         self._direct_ends: dict[int, int] = {}
-        """Of messages without a unit: the log must be flushed up to here; -1: not delivered yet."""
+        """Messages without a unit: the log must be flushed up to here; -1: not delivered yet."""
         self._held: list[tuple[int, int]] = []  # slot and number of recalls without a unit
         self._late_cancelled: dict[int, set[str]] = {}
-        """Recalls for slots that are done, while messages without a unit wait: they may be of those."""
+        """Recalls for done slots while messages without a unit wait: they may belong to those."""
 
     # -- opening slots ------------------------------------------------------------------------
 
     def floor(self, now_ms: int) -> int:
-        """The slot that `now_ms` lies in."""
+        """Return the slot of `now_ms`."""
         return now_ms - now_ms % self.precision_ms
 
     def horizon_ms(self, now_ms: int) -> int:
-        """Slots before it should be open: all that begin within a second."""
+        """Return the end of the slots to open: all that begin within a second."""
         return self.floor(now_ms) + 2 * self.precision_ms
 
     def may_open(self, now_ms: int) -> bool:
-        """Whether the slot at `open_ms` should be opened now."""
+        """Return whether the slot at `open_ms` should be opened now."""
         return self.open_ms < self.horizon_ms(now_ms) and self._waiting < WAITING_MAX
 
     def pass_to(self, slot_ms: int) -> None:
-        """The slots from `open_ms` up to this one are empty."""
+        """Skip the slots from `open_ms` up to this one: they are empty."""
         for passed, slot in self._slots.items():
             slot.read = slot.read or passed < slot_ms
         self.open_ms = max(self.open_ms, slot_ms)
 
     def begin(self) -> int:
-        """Open the slot at `open_ms`; returns its time. What comes from now on comes by `add`."""
+        """Open the slot at `open_ms`; return its time. Later arrivals come through `add`."""
         slot_ms = self.open_ms
         self._slots.setdefault(slot_ms, OpenSlot())
         self.open_ms = slot_ms + self.precision_ms
         return slot_ms
 
     def opened(self, slot_ms: int) -> None:
-        """All of it was read, cancellations too: its messages may go out."""
+        """Mark a slot as read, cancellations included: its messages may be delivered."""
         slot = self._slots[slot_ms]
         slot.read = True
         self._heap += slot.arriving
@@ -140,7 +145,7 @@ class TimerCore:
         heapify(self._heap)
 
     def reopen(self, slot_ms: int) -> None:
-        """Reading the slot that was begun last has failed: it is opened once more, from its begin."""
+        """Reopen the slot begun last after a failed read, from its beginning."""
         slot = self._slots[slot_ms]
         self._waiting -= len(slot.arriving)
         slot.waiting -= len(slot.arriving)
@@ -148,13 +153,15 @@ class TimerCore:
         self.open_ms = slot_ms
 
     def is_open(self, slot_ms: int) -> bool:
-        """Whether a message of this slot must be added here, because nobody will read it any more."""
+        """Return whether a message of this slot must be added here, because it will not be read any
+        more.
+        """
         return slot_ms < self.open_ms
 
     # -- messages -----------------------------------------------------------------------------
 
     def add(self, timed: Timed) -> None:
-        """A message of a slot that is open: read out of it, or too late to be read."""
+        """Add a message of an open slot: read from it, or too late to be read."""
         slot = self._slots.get(timed.slot_ms)
         if slot is None:
             slot = self._slots[timed.slot_ms] = OpenSlot(read=True)
@@ -168,7 +175,7 @@ class TimerCore:
             slot.arriving.append(timed.entry())
 
     def add_direct(self, timed: Timed) -> None:
-        """A message without a unit: the queue offset waits for it."""
+        """Add a message without a unit: the queue offset waits for it."""
         self._directs.append(timed.number)
         self._direct_ends[timed.number] = -1
         heappush(self._heap, timed.entry())
@@ -177,13 +184,14 @@ class TimerCore:
 
     @property
     def crowded(self) -> bool:
-        """Too many messages wait that have no unit: enqueue no more for now."""
+        """Return whether too many messages without a unit wait: enqueueing must pause."""
         return len(self._directs) >= DIRECT_MAX
 
     def cancel(self, slot_ms: int, key: str, number: int = -1) -> None:
-        """A cancellation (TIMER_DEL_UNIQKEY) for a slot that is open, or will be soon enough to keep it
-        here; for one that is done, nothing. With `number`, its offset in the timer topic, it has no
-        unit: until its slot is safe, enqueueing would begin at it after a crash."""
+        """Apply a cancellation (TIMER_DEL_UNIQKEY) for a slot that is open or will be open soon; no
+        effect for a done slot. With `number`, its offset in the timer topic, it has no unit: until
+        its slot is safe, enqueueing would restart at it after a crash.
+        """
         if slot_ms < self.read_ms:
             if self._directs:
                 self._late_cancelled.setdefault(slot_ms, set()).add(key)
@@ -197,7 +205,9 @@ class TimerCore:
         self.changes += 1
 
     def waits(self, slot_ms: int, key: str) -> bool | None:
-        """Whether a message with this key waits in the slot; None: the slot is not read yet."""
+        """Return whether a message with this key waits in the slot; None: the slot is not read
+        yet.
+        """
         if slot_ms >= self.open_ms:
             return None
         slot = self._slots.get(slot_ms)
@@ -212,12 +222,13 @@ class TimerCore:
     # -- delivery -----------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """When the next message is due."""
+        """Return when the next message is due."""
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ms: int, limit: int) -> tuple[list[Timed], list[Timed]]:
-        """Up to `limit` messages whose time has come, oldest first; and those among them that were
-        cancelled, which are settled. The others must come back: `settled` or `give_back`."""
+        """Return up to `limit` due messages, oldest first, and those among them that were
+        cancelled, which are settled. The others must be passed to `settled` or `give_back`.
+        """
         due: list[Timed] = []
         dropped: list[Timed] = []
         heap = self._heap
@@ -232,7 +243,9 @@ class TimerCore:
         return due, dropped
 
     def settled(self, timed: Timed, end: int) -> None:
-        """It is done with: delivered, its copy ends at `end` of the log; or dropped, 0."""
+        """Mark a message as delivered, its copy ending at `end` of the log; or as dropped, with
+        0.
+        """
         self._waiting -= 1
         self.changes += 1
         slot = self._slots.get(timed.slot_ms)
@@ -245,16 +258,16 @@ class TimerCore:
             slot.end = max(slot.end, end)
 
     def give_back(self, messages: list[Timed]) -> None:
-        """They could not be delivered now."""
+        """Return messages whose delivery failed."""
         for timed in messages:
             heappush(self._heap, timed.entry())
 
     # -- progress -----------------------------------------------------------------------------
 
     def advance(self, now_ms: int, *, last: bool = False) -> None:
-        """Let go of the slots that are done: read, empty, and over, so that nothing comes for them.
+        """Remove the done slots: read, empty and over, so that nothing more can arrive for them.
 
-        With `last` nothing comes for the present second either: the broker stops.
+        With `last` nothing arrives for the current second either: the broker stops.
         """
         over = self.floor(now_ms) + (self.precision_ms if last else 0)
         while self.read_ms < min(over, self.open_ms):
@@ -272,7 +285,9 @@ class TimerCore:
             self.read_ms = min(following, over, self.open_ms)
 
     def progress(self, flushed: int) -> tuple[int, int]:
-        """The read time and the queue offset that hold when the log is on the disk up to `flushed`."""
+        """Return the read time and the queue offset that hold when the log is on disk up to
+        `flushed`.
+        """
         finished, directs = self._finished, self._directs
         while finished and finished[0][1] <= flushed:
             finished.popleft()
@@ -286,17 +301,17 @@ class TimerCore:
         return read_ms, min([first, *(number for _, number in self._held)])
 
     def overdue(self, now_ms: int) -> int:
-        """Messages whose time has come and that were not taken yet."""
+        """Return the number of due messages that were not taken yet."""
         if not self._heap or self._heap[0][0] > now_ms:
             return 0
         return sum(entry[0] <= now_ms for entry in self._heap)
 
     @property
     def waiting(self) -> int:
-        """Messages in memory."""
+        """Return the number of messages in memory."""
         return self._waiting
 
 
 def _names(keys: set[str], key: str, topic: str) -> bool:
-    """Whether the cancellations name the message; Apache before 5.5 put the topic in front."""
+    """Return whether the cancellations name the message; Apache before 5.5 put the topic first."""
     return key in keys or f"{topic}+{key}" in keys

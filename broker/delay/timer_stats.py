@@ -1,5 +1,7 @@
-"""What the timers count, for metrics and tests: plain numbers, read by `metrics/timers.py`. In memory but
-for the waiting messages by topic, which `config/timermetrics` keeps."""
+"""Timer counters for metrics and tests, read by `metrics/timers.py`.
+
+In memory, except the number of waiting messages by topic, which `config/timermetrics` stores.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +21,24 @@ class TimerStats:
     """Totals since the start."""
 
     enqueued_by_topic: dict[str, int] = field(default_factory=dict)
-    """Bounded by the topics of the broker: a message names one that exists when it is sent."""
+    """Bounded by the topics of the broker: a message's topic exists when it is sent."""
     dequeued_by_topic: dict[str, int] = field(default_factory=dict)
     delays: Buckets = field(default_factory=lambda: Buckets(DELAY_BOUNDS_S))
-    """How far ahead messages were sent, in seconds."""
+    """Delays of sent messages, in seconds."""
     gone: int = 0
-    """Records that retention took before they were due, or that are no timer messages."""
+    """Records that retention deleted before they were due, or that are not timer messages."""
     without_topic: int = 0
     """Messages whose topic was deleted while they waited."""
     undeliverable: int = 0
     broken: bool = False
-    """A flush failed: the progress on the disk stands still, and a restart repeats messages."""
+    """A flush failed: the progress on disk does not move, and a restart repeats messages."""
     timing: TimerMetrics | None = None
 
     def enqueued(self, topic: str, ahead_ms: int) -> None:
-        """A message was put into the wheel, or was due already."""
+        """Count a message that was put into the wheel or was due already."""
         self.enqueued_by_topic[topic] = self.enqueued_by_topic.get(topic, 0) + 1
         self.delays.add(ahead_ms / 1000)
 
     def dequeued(self, topic: str) -> None:
-        """A message is done with."""
+        """Count a message that is delivered or dropped."""
         self.dequeued_by_topic[topic] = self.dequeued_by_topic.get(topic, 0) + 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ..pop.delivery import Delivery, Key, Terms
+    from ..pop.delivery import Delivery, Key, PopOptions
     from ..pop.group import PopGroup, PopQueue
 
 
@@ -34,7 +34,7 @@ class Journal(Protocol):
     """Told of what happens to the deliveries of groups without order, on a leader."""
 
     def delivered(
-        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: Terms
+        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: PopOptions
     ) -> None:
         """These offsets were given out at `terms.now_ms` (their pop time) for `terms.invisible_ms`."""
 
@@ -74,7 +74,7 @@ class NullJournal:
     """Keeps nothing."""
 
     def delivered(
-        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: Terms
+        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: PopOptions
     ) -> None:
         """Nothing."""
 

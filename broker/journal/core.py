@@ -1,13 +1,14 @@
-"""What of the pop state has to be in the log, and what may be forgotten. Pure.
+"""Pop journal: which pop state must be written to the log, and which can be dropped. Pure.
 
-A batch that was given out stays in memory for a moment (`stay_ms`): when all of it is acknowledged by
-then, nothing is written. Else one checkpoint is written, and later one ack record for what was done
-since, however many messages that is (broker semantics, sections 1.7 and 1.8). A change of the
-invisible time makes a checkpoint of the one message, and the old one's bit is done.
+A delivered batch stays in memory for `stay_ms`: if all its messages are acknowledged by then,
+nothing is written. Otherwise one checkpoint is written, and later one ack record for the messages
+done since (docs/formats/broker-semantics.md, sections 1.7 and 1.8). A change of the invisible time
+creates a checkpoint for the one message, and its bit in the old checkpoint is done.
 
-Two promises make what was written safe after any prefix of it. The checkpoint of a change is written
-before everything else that waits, so that a record which calls the old delivery done is never alone in
-the log. And what is done is told from the log alone by joining checkpoints with the acks behind them.
+Two rules make every prefix of the written records safe. The checkpoint of a change is written
+before everything else that waits, so that a record which ends the old delivery is never alone in
+the log. And the set of done messages follows from the log alone, by joining checkpoints with later
+acks.
 
 Time is passed in, in wall milliseconds.
 """
@@ -28,22 +29,22 @@ class PopJournal(JournalState):
     """All groups without order of one broker."""
 
     stay_ms: int
-    """So long a batch may stay unwritten,"""
+    """A batch may stay unwritten for this long,"""
     margin_ms: int
-    """but never until less than this before its messages come back."""
+    """but only until this long before its messages become visible again."""
     buffer_max: int
-    """Batches that may wait unwritten; beyond it the oldest are written early."""
+    """Batches that may wait unwritten; beyond this the oldest are written early."""
     _buffer: deque[Checkpoint] = field(default_factory=deque)
     _buffered_limit: int = SWEEP_SLACK
     _hurried: deque[Checkpoint] = field(default_factory=deque)
-    """The newest first: what a newer one calls done may wait here, too."""
+    """The newest first: an older batch that a newer one ends may be waiting here too."""
 
-    # What happens on a leader.
+    # Events of a leader.
 
     def delivered(
         self, book: Book, offsets: Sequence[int], pop_ms: int, invisible_ms: int, revive_queue: int
     ) -> None:
-        """A batch was given out; what was out already is out anew."""
+        """Record a delivered batch; messages that were in flight already are delivered again."""
         if len(offsets) > BATCH_MAX:
             for first in range(0, len(offsets), BATCH_MAX):
                 part = offsets[first : first + BATCH_MAX]
@@ -67,12 +68,12 @@ class PopJournal(JournalState):
             self._buffer.append(checkpoint)
 
     def settled(self, book: Book, offset: int) -> None:
-        """A message is done for good."""
+        """Record that a message is done."""
         checkpoint = book.open.pop(offset, None)
         if checkpoint is None:
             return
         self.open_count -= 1
-        # Once a message: `_close` and `bit` written out for the common case.
+        # Runs once per message: `_close` and `bit` are inlined for the common case.
         offsets = checkpoint.offsets
         at = offset - offsets[0]
         if checkpoint.place < 0 and at < len(offsets) and offsets[at] == offset:
@@ -83,7 +84,7 @@ class PopJournal(JournalState):
     def changed(
         self, book: Book, offset: int, pop_ms: int, invisible_ms: int, suspended: bool
     ) -> None:
-        """A message is hidden anew: from now on it has a checkpoint of its own."""
+        """Record a new invisible time of a message: it gets a checkpoint of its own."""
         old = book.open.get(offset)
         revive_queue = 0 if old is None else old.revive_queue
         if old is None:
@@ -96,7 +97,7 @@ class PopJournal(JournalState):
         self._hurried.appendleft(checkpoint)
 
     def forget(self, topic: str | None = None, group: str | None = None) -> None:
-        """A topic or a group was deleted: nothing of it comes back."""
+        """Drop the state of a deleted topic or group: none of its messages come back."""
         for key in list(self.books):
             if topic in (None, key[0]) and group in (None, key[1]):
                 for book in self.books.pop(key).values():
@@ -105,7 +106,7 @@ class PopJournal(JournalState):
                         self.settled(book, offset)
 
     def drop_empty(self) -> None:
-        """Forget the books in which nothing stands."""
+        """Drop books without entries."""
         for key, books in list(self.books.items()):
             for queue_id in [
                 one for one, book in books.items() if not (book.open or book.consumed)
@@ -121,20 +122,22 @@ class PopJournal(JournalState):
                 self._to_ack.append(checkpoint)
             checkpoint.acks |= bit
 
-    # What is written.
+    # Writing.
 
     @property
     def waiting(self) -> bool:
-        """Whether something may have to be written now or later."""
+        """Return whether something may have to be written now or later."""
         return bool(self._hurried or self._to_ack or self._buffer)
 
     @property
     def buffered(self) -> int:
-        """Batches that are not written yet."""
+        """Return the number of unwritten batches."""
         return len(self._buffer) + len(self._hurried)
 
     def take(self, now_ms: int, limit: int, everything: bool = False) -> Batch:
-        """What is to be written now, at most `limit` records; `put_back` or `written` follows."""
+        """Return what must be written now, at most `limit` records; `put_back` or `written` must
+        follow.
+        """
         batch = Batch()
         hurried = self._hurried
         while hurried and len(batch.hurried) < limit:
@@ -148,7 +151,7 @@ class PopJournal(JournalState):
             if first.open and not (
                 everything
                 or len(buffer) > self.buffer_max
-                # A clock that was set back must not keep anything out of the log.
+                # A clock that was set back must not delay writes.
                 or not first.pop_ms <= now_ms < first.pop_ms + self.stay_ms
             ):
                 break
@@ -163,20 +166,22 @@ class PopJournal(JournalState):
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """The log took nothing of it."""
-        # Before their own kind, and the ones that may not wait any longer with those that never may.
+        """Return a batch whose append failed."""
+        # Before their own kind, and overdue ones together with those that never wait.
         self._hurried.extendleft(reversed(batch.hurried + batch.checkpoints))
         self._to_ack.extendleft(reversed(batch.acks))
         if self.buffered > self._buffered_limit:
-            # While the log takes nothing, what is acknowledged must not pile up behind what is not.
-            # Sweeping when they have doubled bounds them by what is open (`_note_written`).
+            # While the log is not writable, acknowledged batches must not accumulate behind open
+            # ones. Sweeping whenever their number has doubled bounds them by the open ones
+            # (`_note_written`).
             self._hurried = deque(one for one in self._hurried if one.open)
             self._buffer = deque(one for one in self._buffer if one.open)
             self._buffered_limit = SWEEP_SLACK + 2 * self.buffered
 
     def checkpoint_written(self, checkpoint: Checkpoint, place: int, direct: bool = False) -> None:
-        """It lies in the timer topic at `place`; or, `direct`, in the revive topic, and then what
-        follows lies in the timer topic at or behind `place`."""
+        """Record that a checkpoint is in the timer topic at `place`; or, `direct`, in the revive
+        topic, and its later records in the timer topic at or after `place`.
+        """
         checkpoint.place = place
         self._note_written(checkpoint)
         if direct:
@@ -184,15 +189,15 @@ class PopJournal(JournalState):
             self._keys[checkpoint.key] = checkpoint
 
     def acks_written(self, checkpoint: Checkpoint) -> None:
-        """So do its acks."""
+        """Record that the checkpoint's acks are written."""
         checkpoint.acks = 0
 
-    # What surfaces in the revive topic.
+    # Records that reach the revive topic.
 
     def wants(self, record: CheckpointRecord | AckRecord) -> bool:
-        """Whether a record whose time has come must go to the revive topic.
+        """Return whether a due record must go to the revive topic.
 
-        A checkpoint that is done need not, nor need the acks of one that did not.
+        A finished checkpoint need not, nor the acks of a checkpoint that did not.
         """
         if isinstance(record, AckRecord):
             return record.key in self._keys
@@ -206,14 +211,14 @@ class PopJournal(JournalState):
     # For tests, metrics and simulations.
 
     def sizes(self) -> Iterator[tuple[str, int]]:
-        """Entries of each table."""
+        """Yield the number of entries of each table."""
         yield "open", self.open_count
         yield "buffered", self.buffered
         yield "written", len(self._written)
         yield "surfaced", sum(map(len, self._copies.values()))
 
     def validate(self) -> None:
-        """The invariants."""
+        """Check the invariants."""
         opened = 0
         for book in self.all_books():
             opened += len(book.open)

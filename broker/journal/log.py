@@ -1,13 +1,13 @@
-"""Pop state as the log tells it: what is open, what was acknowledged, and what is finished. Pure.
+"""Pop state from the log: open, acknowledged and finished messages. Pure.
 
-The same tables serve a leader, which fills them with what it writes (`core.py`), a broker after
-its restart, and a follower that reads along (`read_checkpoint`, `read_ack`, in the order of the log). The
-`mark`s say from where on the log would have to be read again: the first checkpoint in the timer topic
-that is not finished, and in each queue of the revive topic the first copy of one. Both are saved as
-consumer offsets at one moment, so the mark of the timers also waits for a copy that is not passed.
+The same tables serve a leader, which fills them with what it writes (`core.py`), a broker after a
+restart, and a follower that reads along (`read_checkpoint`, `read_ack`, in log order). The `mark`s
+are the positions from which the log would have to be read again: the first unfinished checkpoint in
+the timer topic, and the first copy of one in each queue of the revive topic. Both are saved as
+consumer offsets at the same moment, so the timer mark also waits for a copy that is not passed.
 
-Bounds: checkpoints are as many as batches in flight, finished ones that wait behind an open one at most
-as many again, and acknowledged offsets `CONSUMED_MAX` of a queue.
+Bounds: as many checkpoints as batches in flight, at most as many finished ones that wait behind an
+open one, and `CONSUMED_MAX` acknowledged offsets per queue.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from .checkpoint import Book, Checkpoint
 from .revive_codec import AckRecord, BatchKey, CheckpointRecord
 
 CONSUMED_MAX = 100_000
-"""Acknowledged offsets of one queue that are remembered from the log; more are delivered again."""
+"""Acknowledged offsets of one queue remembered from the log; others are delivered again."""
 SWEEP_SLACK = 4_096
 
 
 @dataclass(slots=True)
 class JournalState:
-    """What is in flight of all groups without order, and what of it the log has."""
+    """The messages in flight of all groups without order, and their state in the log."""
 
     books: dict[tuple[str, str], dict[int, Book]] = field(default_factory=dict)
     """By topic and group, then by queue id."""
     open_count: int = 0
     """Messages in flight."""
     consuming: dict[int, Book] = field(default_factory=dict)
-    """The books with acknowledged offsets from the log, by their id in memory."""
+    """The books with acknowledged offsets from the log, by id()."""
     _written: deque[Checkpoint] = field(default_factory=deque)
-    """In the order of their places; some finished."""
+    """In order of their positions; some are finished."""
     _written_limit: int = SWEEP_SLACK
     _to_ack: deque[Checkpoint] = field(default_factory=deque)
     _keys: dict[BatchKey, Checkpoint] = field(default_factory=dict)
-    """What was read from the log, and what has surfaced."""
+    """Checkpoints read from the log, and those that reached the revive topic."""
     _copies: dict[int, deque[tuple[int, Checkpoint]]] = field(default_factory=dict)
-    """By queue of the revive topic: what has surfaced and may not be forgotten."""
+    """By queue of the revive topic: copies that must not be dropped yet."""
 
     def book(self, topic: str, group: str, queue_id: int) -> Book:
-        """The book of a queue, begun when there is none."""
+        """Return the book of a queue; create it if missing."""
         books = self.books.get((topic, group))
         if books is None:
             books = self.books[topic, group] = {}
@@ -54,11 +54,11 @@ class JournalState:
         return book
 
     def books_of(self, topic: str, group: str) -> Iterable[Book]:
-        """Those of a group on a topic."""
+        """Return the books of a group on a topic."""
         return self.books.get((topic, group), {}).values()
 
     def all_books(self) -> Iterator[Book]:
-        """Every one."""
+        """Yield all books."""
         for books in self.books.values():
             yield from books.values()
 
@@ -66,21 +66,22 @@ class JournalState:
         written = self._written
         written.append(checkpoint)
         if len(written) > self._written_limit:
-            # One batch that stays open long keeps the finished ones behind it. Sweeping when they
-            # have doubled bounds them by what is open, at a constant cost for each.
+            # A batch that stays open long keeps the finished ones behind it. Sweeping whenever
+            # their number has doubled bounds them by the open ones, at constant cost per
+            # checkpoint.
             self._written = deque(one for one in written if not one.finished)
             self._written_limit = SWEEP_SLACK + 2 * len(self._written)
 
-    # What the log says: after a restart, and on a follower.
+    # Records of the log: after a restart, and on a follower.
 
     def read_checkpoint(
         self, record: CheckpointRecord, revive_queue: int, place: int, stored_ms: int
     ) -> None:
-        """A checkpoint, in the order of the log; `place` as in `Checkpoint`."""
+        """Process a checkpoint, in log order; `place` as in `Checkpoint`."""
         key = record.key
         known = self._keys.get(key)
         if known is not None:
-            return  # a copy of what is known
+            return  # a copy of a known one
         book = self.book(key.topic, key.group, key.queue_id)
         offsets = [key.start + distance for distance in record.distances]
         for at, offset in enumerate(offsets):
@@ -105,7 +106,7 @@ class JournalState:
             if old is None:
                 self.open_count += 1
             else:
-                # Given out anew: the ack of the old one follows, or the log ends before it.
+                # Delivered again: the ack of the old delivery follows, or the log ends before it.
                 old.open &= ~old.bit(offset)
                 old.acks |= old.bit(offset)
             book.consumed.pop(offset, None)
@@ -114,7 +115,7 @@ class JournalState:
         self._note_written(checkpoint)
 
     def read_ack(self, record: AckRecord, stored_ms: int) -> None:
-        """Acks, in the order of the log; those of an unknown checkpoint are of a finished one."""
+        """Process acks, in log order; acks of an unknown checkpoint belong to a finished one."""
         checkpoint = self._keys.get(record.key)
         if checkpoint is None:
             return
@@ -132,7 +133,9 @@ class JournalState:
         self._drop_if_finished(record.key, checkpoint)
 
     def read_passed(self, key: BatchKey) -> None:
-        """The reader of the revive topic, us or Apache's broker, is done with the checkpoint."""
+        """Process a checkpoint that the reader of the revive topic (CometMQ or Apache's broker) has
+        passed.
+        """
         checkpoint = self._keys.get(key)
         if checkpoint is None:
             return
@@ -144,13 +147,14 @@ class JournalState:
         self._drop_if_finished(key, checkpoint)
 
     def read_everything(self) -> None:
-        """This replica leads: from here on it knows what it writes itself."""
+        """Mark the log as read completely: a leader records its own writes from here on."""
         self._to_ack = deque(one for one in self._keys.values() if one.acks)
         self._keys = {one.key: one for one in self._keys.values() if one.surfaced}
 
     def prune(self, book: Book, committed: int, rewound_ms: int = 0) -> None:
-        """Forget acknowledged offsets that the consumer offset says too, or that were acknowledged
-        before the offset was set back."""
+        """Drop acknowledged offsets that the consumer offset covers, or that were acknowledged
+        before the offset was set back.
+        """
         book.consumed = {
             offset: stored_ms
             for offset, stored_ms in book.consumed.items()
@@ -160,7 +164,7 @@ class JournalState:
             self.consuming.pop(id(book), None)
 
     def handed_over(self, book: Book) -> None:
-        """Whoever has the pop state knows now what was acknowledged."""
+        """Drop the acknowledged offsets that were handed over to the pop state."""
         book.consumed = {}
         self.consuming.pop(id(book), None)
 
@@ -170,15 +174,15 @@ class JournalState:
 
     def _consume(self, book: Book, offset: int, stored_ms: int) -> None:
         if len(book.consumed) >= CONSUMED_MAX:
-            # The oldest: the consumer offset has passed it, or will have soon.
+            # The oldest: the consumer offset has passed it or will pass it soon.
             del book.consumed[next(iter(book.consumed))]
         book.consumed[offset] = stored_ms
         self.consuming[id(book)] = book
 
-    # What surfaced in the revive topic.
+    # Copies in the revive topic.
 
     def read_copy(self, record: CheckpointRecord, offset: int, revive_queue: int) -> None:
-        """A checkpoint lies in the revive topic; called in the order of the queue's offsets."""
+        """Process a checkpoint in the revive topic; call in order of the queue's offsets."""
         checkpoint = self._keys.get(record.key) or self._open_one(record)
         if checkpoint is not None and not checkpoint.finished:
             checkpoint.surfaced = True
@@ -196,24 +200,24 @@ class JournalState:
                 return found
         return None
 
-    # How far the log need not be read again.
+    # Positions before which the log need not be read again.
 
     def timer_mark(self, end: int) -> int:
-        """The first queue offset of the timer topic, before `end`, that is not finished with."""
+        """Return the first queue offset of the timer topic, before `end`, that is unfinished."""
         written = self._written
         while written and written[0].finished:
             written.popleft()
         return min(written[0].place, end) if written else end
 
     def revive_mark(self, revive_queue: int, end: int) -> int:
-        """The same for a queue of the revive topic, which was read up to `end`."""
+        """Return the same for a queue of the revive topic that was read up to `end`."""
         copies = self._copies.get(revive_queue)
         while copies and not (copies[0][1].open or copies[0][1].acks):
             self._pass(copies.popleft()[1])
         return copies[0][0] if copies else end
 
     def first_due_ms(self, revive_queue: int) -> int | None:
-        """When the messages of the first copy that is not passed come back."""
+        """Return when the messages of the first copy that is not passed become visible again."""
         copies = self._copies.get(revive_queue)
         return copies[0][1].visible_ms if copies else None
 

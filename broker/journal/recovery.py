@@ -1,13 +1,13 @@
-"""Reading what the log says of pop state: after a restart, and on a follower that reads along.
+"""Journal recovery: reads pop state from the log, after a restart and on a follower. Derived data.
 
-Checkpoints and acks lie in the timer topic, among the users' timers, and what has surfaced in the
-queues of the revive topic. They are read in the order of the log, from where the consumer offsets of
-`CID_RMQ_SYS_REVIVE_GROUP` say that everything before is settled: those of the revive topic are
-Apache's own bookmarks, the one of the timer topic is ours. Without ours (Apache's broker wrote the
-directory) reading begins so long before the end that nothing older can be open, and what lies in the
-revive topic before Apache's bookmark is settled (broker semantics, sections 1.7 and 1.10).
+Checkpoints and acks are in the timer topic, among user timers, and due ones in the queues of the
+revive topic. They are read in log order, from the consumer offsets of `CID_RMQ_SYS_REVIVE_GROUP`,
+before which everything is settled: the offsets of the revive topic are Apache's, the one of the
+timer topic is CometMQ's. Without the latter (Apache's broker wrote the directory) reading starts
+early enough to include every open message, and the revive topic before Apache's offset is settled
+(docs/formats/broker-semantics.md, sections 1.7 and 1.10).
 
-Derived state: reading it again costs time, never a message. Promise: `step` does a bounded piece.
+Reading it again costs time, never a message. `step` reads a bounded number of records.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .core import PopJournal
 from .revive_codec import TAG_CODES, AckRecord, CheckpointRecord, decode
 
 OPEN_MAX_MS = 13 * 3_600_000
-"""Nothing is hidden for longer than 12 hours, and an hour for what was due and not looked at."""
+"""The longest invisible time is 12 hours; an hour is added for due messages not yet processed."""
 _READ_RECORDS = 32
 _READ_BYTES = 1 << 20
 _LOOK_COST = 16
-"""A read that finds nothing has gone over up to 800 entries; it counts like this many records."""
+"""A read that finds nothing has scanned up to 800 units; it counts as this many records."""
 _OUT_MS = OUT_MS.encode()
 _REAL_QUEUE = REAL_QUEUE.encode()
 
 
 class Log(Protocol):
-    """What is needed of the store."""
+    """The reading methods of the store."""
 
     def get(
         self,
@@ -60,22 +60,22 @@ class Log(Protocol):
 
 @dataclass(slots=True)
 class _Source:
-    """One queue that is read."""
+    """One queue being read."""
 
     topic: str
     queue_id: int
     next_offset: int = 0
     ahead: deque[tuple[int, int, Stored]] = field(default_factory=deque)
-    """Physical offset, queue offset and record of what was read and not looked at yet."""
+    """Physical offset, queue offset and record of what was read but not processed yet."""
 
     @property
     def place(self) -> int:
-        """The first queue offset that was not looked at."""
+        """The first queue offset that was not processed."""
         return self.ahead[0][1] if self.ahead else self.next_offset
 
 
 class ReviveReader:
-    """Feeds a `PopJournal` from a log, a piece at a time."""
+    """Feeds a `PopJournal` from a log, in pieces."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ReviveReader:
         revive_topic: str,
         committed: Callable[[str, int], int | None],
     ) -> None:
-        """`committed` gives the consumer offset of the revive group for a topic and queue."""
+        """`committed` returns the consumer offset of the revive group for a topic and queue."""
         self._log = log
         self._journal = journal
         self._topic = revive_topic
@@ -92,36 +92,36 @@ class ReviveReader:
         self._timer = _Source(TIMER_TOPIC, TIMER_QUEUE)
         self._revive: dict[int, _Source] = {}
         self.newest_ms = 0
-        """When the newest record that was read was stored."""
+        """Store time of the newest record read."""
         self._begin_timer()
 
     @property
     def place(self) -> int:
-        """The first queue offset of the timer topic that was not read."""
+        """The first unread queue offset of the timer topic."""
         return self._timer.place
 
     def revive_places(self) -> dict[int, int]:
-        """The same of the revive topic, by queue."""
+        """The same for the revive topic, by queue."""
         return {queue_id: source.place for queue_id, source in self._revive.items()}
 
     def watch(self, queue_ids: Collection[int]) -> None:
-        """These queues of the revive topic exist."""
+        """Add queues of the revive topic."""
         for queue_id in queue_ids:
             if queue_id not in self._revive:
                 source = self._revive[queue_id] = _Source(self._topic, queue_id)
                 source.next_offset = self._begin_revive(queue_id)
 
     def behind(self) -> bool:
-        """Whether there is something to read."""
+        """Return whether there is something to read."""
         return any(
             source.ahead or source.next_offset < self._log.max_offset(source.topic, source.queue_id)
             for source in (self._timer, *self._revive.values())
         )
 
     def follow_copies(self, limit: int) -> list[int]:
-        """On a leader, which knows what it wrote itself: see what has surfaced of it.
+        """Read the revive topic on a leader, which has recorded its own writes already.
 
-        Returns the queue of each checkpoint that was seen.
+        Returns the queue of each checkpoint found.
         """
         seen = []
         for queue_id, source in self._revive.items():
@@ -137,7 +137,7 @@ class ReviveReader:
         return seen
 
     def step(self, limit: int) -> bool:
-        """Read about `limit` records; returns whether there is more."""
+        """Read about `limit` records; return whether there is more."""
         sources = [self._timer, *self._revive.values()]
         self._skip_settled()
         while limit > 0:
@@ -161,7 +161,7 @@ class ReviveReader:
                 mark = log.offset_by_time(TIMER_TOPIC, TIMER_QUEUE, newest_ms - OPEN_MAX_MS)
         timer.next_offset = max(first, min(mark or 0, log.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
         begin = log.get(TIMER_TOPIC, TIMER_QUEUE, timer.next_offset, 1)
-        # Nothing of what is read now surfaced before it was written.
+        # No record read now reached the revive topic before it was written.
         self._since_ms = (
             decode_delivery(begin.records[0].data).store_timestamp_ms if begin.records else None
         )
@@ -184,7 +184,7 @@ class ReviveReader:
         return max(first, min(mark, log.max_offset(self._topic, queue_id)))
 
     def _skip_settled(self) -> None:
-        """A leader has moved its mark: what lies before it is settled."""
+        """Skip to the leader's mark: everything before it is settled."""
         timer = self._timer
         mark = min(
             self._committed(TIMER_TOPIC, TIMER_QUEUE) or 0,
@@ -195,7 +195,7 @@ class ReviveReader:
             timer.next_offset = mark
 
     def _fill(self, source: _Source) -> int:
-        """Read on in a queue; returns what it cost."""
+        """Read further in a queue; return the cost in records."""
         log = self._log
         if source.next_offset >= log.max_offset(source.topic, source.queue_id):
             return 0
@@ -207,7 +207,7 @@ class ReviveReader:
             _READ_BYTES,
             tag_codes=TAG_CODES,
         )
-        # Whatever the status: the next offset is where there may be something, never here again.
+        # For every status: the next offset is where a record may be, never this one again.
         source.next_offset = max(result.next_offset, source.next_offset + 1)
         if result.status is GetStatus.FOUND:
             source.ahead.extend(
@@ -229,7 +229,7 @@ class ReviveReader:
             journal.read_ack(record, stored.store_timestamp_ms)
             return
         if not property_value(stored.properties, _OUT_MS):
-            # It never was in the timer topic; what is written later lies behind what we have read.
+            # It never was in the timer topic; later records of it are after the read position.
             journal.read_checkpoint(
                 record, source.queue_id, self._timer.place, stored.store_timestamp_ms
             )

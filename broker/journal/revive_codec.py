@@ -1,15 +1,16 @@
-"""Records of the revive topic: checkpoints of popped batches, and what was acknowledged of them. Pure.
+"""Codec of the revive topic's records: checkpoints of popped batches, and their acks. Pure.
 
-    ck     a batch: which messages, since when, for how long, which of them were done when it was written
+    ck     a batch: its messages, pop time, invisible time, messages already done
     ack    one message of a batch is done
     bAck   several messages of a batch are done
 
-Compact JSON, keys in alphabetical order, byte for byte what Apache 5.5 writes (broker semantics, section
-1.7; the golden case `grpc`). Each is put as a timer message for the revive topic: a checkpoint surfaces
-there a second before the end of its invisible time, its acks at that end, so that a reader of a queue of
-the topic meets the checkpoint first. What is due already lies in the revive topic at once, without the
-timer's properties (store format, section 2.12). The order of the properties is that of a Java map of 16
-buckets (2.4). Promise: what cannot be read as such a record is None, never an exception.
+Compact JSON, keys in alphabetical order, byte for byte what Apache 5.5 writes
+(docs/formats/broker-semantics.md, section 1.7; golden case `grpc`). Each is stored as a timer
+message for the revive topic: a checkpoint arrives there a second before the end of its invisible
+time, its acks at that end, so that a reader of the queue gets the checkpoint first. A record that
+is due already is stored in the revive topic directly, without the timer's properties
+(docs/formats/store-format.md, section 2.12). Properties are in the order of a Java map of 16
+buckets (section 2.4). Decoding an invalid record returns None, never raises.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from ...store.format.record import Message
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, rounded
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose consumer offsets say what of the revive topic is settled."""
+"""The group whose consumer offsets mark what is settled in the revive topic."""
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 TAG_CODES = frozenset(java_hash(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG))
 BATCH_MAX = 32
 """Messages of one checkpoint: the bits of a Java int."""
 ACK_INTERVAL_MS = 1_000
-"""So long before its acks a checkpoint surfaces."""
+"""A checkpoint arrives this long before its acks."""
 
 _WORD = 1 << BATCH_MAX
 
 
 def revive_topic(cluster: str) -> str:
-    """Where checkpoints and acks surface."""
+    """Topic where due checkpoints and acks arrive."""
     return f"rmq_sys_REVIVE_LOG_{cluster}"
 
 
 class BatchKey(NamedTuple):
-    """What joins a checkpoint with its acks, the broker's name aside."""
+    """Joins a checkpoint with its acks, without the broker's name."""
 
     topic: str
-    """The one that was read: the retry topic for what came from there."""
+    """The topic that was read: the retry topic for a retried message."""
     group: str
     queue_id: int
     start: int
@@ -53,14 +54,14 @@ class BatchKey(NamedTuple):
 
 @dataclass(slots=True)
 class CheckpointRecord:
-    """A `ck`."""
+    """A `ck` record."""
 
     key: BatchKey
     invisible_ms: int
     distances: Sequence[int]
-    """Of the batch's messages from `key.start`; bit j belongs to the j-th."""
+    """Distances of the batch's messages from `key.start`; bit j belongs to the j-th."""
     acked: int = 0
-    """Bits of what was done when it was written."""
+    """Bits of the messages done when it was written."""
     suspended: bool = False
     """The delivery is not counted as an attempt."""
 
@@ -74,7 +75,7 @@ class AckRecord:
 
 
 def decode(body: bytes) -> CheckpointRecord | AckRecord | None:
-    """What a body says; None for anything else."""
+    """Decode a body; None for anything else."""
     try:
         found = json.loads(body)
         key = BatchKey(
@@ -95,7 +96,7 @@ def decode(body: bytes) -> CheckpointRecord | AckRecord | None:
 
 def _checkpoint(key: BatchKey, found: dict[str, Any]) -> CheckpointRecord:
     listed = found.get("d")
-    # Without the distances the messages lie one behind the other.
+    # Without distances the messages are consecutive.
     distances = range(_number(found["n"])) if listed is None else [_number(d) for d in listed]
     if len(distances) > BATCH_MAX:
         raise ValueError("more messages than bits")
@@ -118,7 +119,7 @@ def _number(value: Any) -> int:
 
 
 class ReviveWriter:
-    """Makes the records of one broker."""
+    """Creates the records of one broker."""
 
     def __init__(self, broker: str, topic: str, precision_ms: int) -> None:
         self._broker = broker
@@ -129,7 +130,7 @@ class ReviveWriter:
         """Born host and store host, packed."""
 
     def checkpoint(self, record: CheckpointRecord, revive_queue: int, now_ms: int) -> Message:
-        """The record of a batch."""
+        """Return the record of a batch."""
         key = record.key
         visible_ms = key.pop_ms + record.invisible_ms
         # A Java int: the last of 32 bits is its sign.
@@ -149,7 +150,7 @@ class ReviveWriter:
     def ack(
         self, key: BatchKey, offsets: Sequence[int], visible_ms: int, revive_queue: int, now_ms: int
     ) -> Message:
-        """The record of what is done of a batch, one message or several."""
+        """Return the ack record of one or several messages of a batch."""
         rest = (
             f'"bn":{self._quoted_broker},"c":{json.dumps(key.group)},"pt":{key.pop_ms},'
             f'"q":{key.queue_id},"so":{key.start},"t":{json.dumps(key.topic)}}}'

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from ..node import Node
-    from ..pop.delivery import Terms
+    from ..pop.delivery import PopOptions
     from ..pop.group import PopGroup, PopQueue
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class JournalService:
     # What the pop state tells.
 
     def delivered(
-        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: Terms
+        self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: PopOptions
     ) -> None:
         """These offsets were given out."""
         if not self.leading or not offsets:

@@ -23,7 +23,7 @@ from ..messages.validation import (
 )
 from ..pop.ack import ACK_ENTRIES_MAX
 from ..pop.dead_letter import Origin, move
-from ..pop.delivery import Claim, Outcome
+from ..pop.delivery import DeliveryRef, Outcome
 from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
 from ..pop.request import is_same_message
 from .names import PROPERTY, queue_of
@@ -185,5 +185,5 @@ class LiteAcks:
         return property_value(properties, PROPERTY.encode()).decode("utf-8", "replace")
 
 
-def _claim(handle: ReceiptHandle) -> Claim:
-    return Claim(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)
+def _claim(handle: ReceiptHandle) -> DeliveryRef:
+    return DeliveryRef(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)

@@ -1,15 +1,16 @@
-"""Who subscribes to which lite topics, and who has to look at which of them. Pure.
+"""Lite subscriptions: which client subscribes to which lite topics, and which topics it must read.
+Pure.
 
-Source: broker semantics, section 12.2; gRPC API, section 5.13. A subscription belongs to one client of
-one group. A lite topic that may have something for a group is an event of every client of the group that
-subscribes to it: whoever polls first takes the messages, the others find the queue locked or empty.
-(The reference gives an event to one client and hands it on when that one does not come; nobody waits for
-a client that does not come here.) Events are kept once each; when a client has more of them than it may,
-they are not kept, and it looks at all its lite topics in turn.
+Source: docs/formats/broker-semantics.md, section 12.2; docs/formats/grpc-api.md, section 5.13. A
+subscription belongs to one client of one group. A lite topic that may have messages for a group is
+an event of every subscribed client of the group: the first client to poll takes the messages, the
+others find the queue locked or empty. (The reference gives an event to one client and hands it on
+if that client does not poll; here no client waits for another.) Each event is stored once; a client
+with more events than its limit reads all its lite topics in turn.
 
-Promises: a subscriber is never left without an event while its lite topic was told to be ready; in a
-group with one subscriber a lite topic there are never two, and a refresh takes nothing away from another;
-a removed subscription leaves nothing behind. Time is passed in.
+A subscriber always has an event for a lite topic that was reported ready. An exclusive lite topic
+never has two subscribers of a group, and a refresh takes no topic from another client. A removed
+subscription leaves no state. Time is passed in.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ Key = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class LiteClient:
-    """What one client of one group subscribes to."""
+    """The subscriptions of one client of one group."""
 
     key: Key
     parent: str
     events_max: int
     seen_ns: int
-    """When it said last what it subscribes to."""
+    """Time of its last subscription request."""
     wildcard: bool = False
     """It receives every lite topic of the parent."""
     queues: dict[str, None] = field(default_factory=dict)
-    """The light queues of its lite topics; of a wildcard client none are named."""
+    """The queues (LMQ) of its lite topics; empty for a wildcard client."""
     events: dict[str, None] = field(default_factory=dict)
-    """Those that may have something for it, in the order in which that became known."""
+    """Those that may have messages for it, in the order of their events."""
     behind: bool = False
-    """There were more events than are kept: look at all queues."""
+    """Events were dropped: read all queues."""
     rest: list[str] = field(default_factory=list)
-    """Those of them that were not looked at yet, the next one last."""
+    """Those not yet read, the next one last."""
     turn: bool = False
-    """Events and the rest take turns."""
+    """Alternates between events and the rest."""
 
     def wants(self, queue: str) -> bool:
-        """Whether it subscribes to the queue."""
+        """Return whether it subscribes to the queue."""
         return self.wildcard or queue in self.queues
 
     def note(self, queue: str) -> None:
-        """The queue may have something."""
+        """Add an event: the queue may have messages."""
         if queue in self.events:
             return
         if len(self.events) >= self.events_max:
@@ -59,23 +60,23 @@ class LiteClient:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """An exclusive lite topic went to another client."""
+    """An exclusive lite topic that went to another client."""
 
     client_id: str
     queue: str
 
 
 class LiteTable:
-    """All subscriptions of one node."""
+    """All lite subscriptions of one node."""
 
     def __init__(self, references_max: int) -> None:
         self.references_max = references_max
         self.references = 0
-        """Lite topics that are subscribed to, each once for every client."""
+        """Number of subscriptions of all clients."""
         self._clients: dict[Key, LiteClient] = {}
         self._by_id: dict[str, dict[Key, LiteClient]] = {}
         self._queues: dict[str, dict[Key, LiteClient]] = {}
-        """By light queue: its subscribers, wildcard clients excepted."""
+        """By queue (LMQ): its subscribers without wildcard clients."""
         self._wildcards: dict[str, dict[Key, LiteClient]] = {}
         """By parent."""
 
@@ -86,20 +87,20 @@ class LiteTable:
         return iter(list(self._clients.values()))
 
     def get(self, key: Key) -> LiteClient | None:
-        """The client's subscriptions, if it has any."""
+        """Return the client's subscriptions, or None."""
         return self._clients.get(key)
 
     def of_client(self, client_id: str) -> list[LiteClient]:
-        """A client's subscriptions in all its groups (as a rule one)."""
+        """Return a client's subscriptions in all its groups (normally one)."""
         return list(self._by_id.get(client_id, {}).values())
 
     def open(
         self, key: Key, parent: str, events_max: int, now_ns: int, *, wildcard: bool = False
     ) -> LiteClient:
-        """The client, made when it is new; it was heard of now."""
+        """Return the client, created if new, with its time of activity updated."""
         client = self._clients.get(key)
         if client is not None and (client.parent, client.wildcard) != (parent, wildcard):
-            self.drop(key)  # its group was bound elsewhere
+            self.drop(key)  # its group was bound to another parent
             client = None
         if client is None:
             client = LiteClient(key, parent, events_max, now_ns, wildcard)
@@ -112,14 +113,14 @@ class LiteTable:
         return client
 
     def has_room(self, client: LiteClient, queues: Iterable[str]) -> bool:
-        """Whether all of these can be subscribed to."""
+        """Return whether all of these can be subscribed to."""
         fresh = sum(queue not in client.queues for queue in queues)
         return self.references + fresh <= self.references_max
 
     def add(
         self, client: LiteClient, queues: Iterable[str], *, exclusive: bool = False
     ) -> list[Eviction]:
-        """Subscribe to these as well; with `exclusive` other clients of the group lose them."""
+        """Add subscriptions; with `exclusive` other clients of the group lose them."""
         evicted = []
         for queue in queues:
             if exclusive:
@@ -130,7 +131,7 @@ class LiteTable:
         return evicted
 
     def remove(self, client: LiteClient, queues: Iterable[str]) -> list[str]:
-        """Subscribe to these no more; returns those that were subscribed to."""
+        """Remove subscriptions; return those that existed."""
         gone = [queue for queue in queues if queue in client.queues]
         for queue in gone:
             self._unsubscribe(client, queue)
@@ -139,10 +140,10 @@ class LiteTable:
     def replace(
         self, client: LiteClient, queues: Collection[str], *, exclusive: bool = False
     ) -> list[Eviction]:
-        """Subscribe to these and nothing else: a client's refresh.
+        """Replace all subscriptions: a client's refresh.
 
-        With `exclusive`, what another client has is left to it: the refresh may be older than that
-        client's subscription. The evictions are then the caller's own.
+        With `exclusive`, topics of another client stay with it: the refresh may be older than that
+        client's subscription. The returned evictions are then the caller's own.
         """
         refused = []
         wanted = set(queues)
@@ -155,7 +156,7 @@ class LiteTable:
         return refused
 
     def drop(self, key: Key) -> bool:
-        """The client subscribes to nothing any more; whether it did."""
+        """Remove all subscriptions of the client; return whether it had any."""
         client = self._clients.pop(key, None)
         if client is None:
             return False
@@ -170,29 +171,29 @@ class LiteTable:
         return True
 
     def expire(self, cut_ns: int) -> list[Key]:
-        """Drop who has not refreshed its subscriptions since then."""
+        """Remove clients that have not refreshed since `cut_ns`."""
         gone = [key for key, client in self._clients.items() if client.seen_ns < cut_ns]
         for key in gone:
             self.drop(key)
         return gone
 
     def subscribers(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
-        """Who subscribes to a queue, of one group or of all."""
+        """Return the subscribers of a queue, of one group or of all."""
         found = [*self._queues.get(queue, {}).values(), *self._wildcards.get(parent, {}).values()]
         return found if group is None else [c for c in found if c.key[0] == group]
 
     def ready(self, queue: str, parent: str, group: str | None = None) -> list[LiteClient]:
-        """A queue may have something, for one group or for all: an event of these clients."""
+        """Add an event for a queue to the clients of one group or all; return them."""
         clients = self.subscribers(queue, parent, group)
         for client in clients:
             client.note(queue)
         return clients
 
     def take(self, client: LiteClient, known: Callable[[], Iterable[str]]) -> str | None:
-        """A queue to look at next, which is then no event any more; None: there is nothing for it.
+        """Return the next queue to read, removing its event; None if there is none.
 
-        When some events were not kept, every queue of the client (of a wildcard client: `known`) is
-        looked at once, in turn with the events that come meanwhile.
+        If events were dropped, every queue of the client (of a wildcard client: `known`) is read
+        once, alternating with new events.
         """
         if client.behind and not client.rest:
             client.behind = False
@@ -210,7 +211,7 @@ class LiteTable:
         return None
 
     def validate(self) -> None:
-        """The invariants; for tests."""
+        """Check the invariants; for tests."""
         named = {(key, queue) for key, c in self._clients.items() for queue in c.queues}
         listed = {(key, queue) for queue, found in self._queues.items() for key in found}
         assert named == listed

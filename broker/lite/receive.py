@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ..node import Node
-    from ..pop.delivery import Claim, Key, Outcome
+    from ..pop.delivery import DeliveryRef, Key, Outcome
     from .core import Key as ClientKey
     from .core import LiteClient, LiteTable
 
@@ -177,7 +177,7 @@ class LiteReceive:
         assert isinstance(core, OrderedGroup)
         return core, self._reader.ordered(core, QUEUE)
 
-    def ack(self, group: str, queue: str, claim: Claim, now_ms: int) -> Outcome:
+    def ack(self, group: str, queue: str, claim: DeliveryRef, now_ms: int) -> Outcome:
         """The consumer is done with a message; `settle` follows."""
         return self.state(group, queue)[0].ack(claim, now_ms)
 

@@ -1,11 +1,11 @@
-"""Where broadcasting consumers are: each client reads everything and keeps its own offsets.
+"""Offsets of broadcasting consumers: each client reads everything and stores its own offsets. Pure.
 
-A client that begins asks with an offset below 0 and is told where to begin; from then on its pulls say
-how far it is. The slowest client's offset is committed under the pseudo-group `<group>@broadcast`, and a
-client that comes new begins there (broker semantics, section 2.6). Promises: a client that was silent for
-two minutes is forgotten, a queue that it did not read for five is; what is remembered is bounded, and
-beyond the bound new clients are served but not remembered. Pure: the time is passed in, in milliseconds
-of a steady clock. In memory; losing it costs nothing that is committed.
+A new client sends an offset below 0 and gets the offset to start from; its later pulls contain its
+position. The offset of the slowest client is committed under the pseudo-group `<group>@broadcast`,
+where new clients start (docs/formats/broker-semantics.md, section 2.6). A client without pulls for
+two minutes is removed, a queue that it did not read for five minutes too. Memory is bounded: beyond
+the limit new clients are served but not tracked. The time is passed in, in milliseconds of a steady
+clock. In memory only; a loss costs nothing that is committed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 SUFFIX = "@broadcast"
 COMMIT_MS = 5_000
-"""Time between two commits of the slowest offsets."""
+"""Interval of commits of the slowest offsets."""
 SILENT_MS = 120_000
-"""A client that does not pull for so long is gone."""
+"""A client without a pull for this long is removed."""
 STALE_MS = 300_000
-"""A queue that a client does not read for so long is not its any more."""
+"""A queue that the client does not read for this long is removed."""
 CLIENTS_MAX = 10_000
 """Clients of all groups and topics; each takes about a KiB with a few queues."""
 
@@ -29,16 +29,16 @@ class _Reader:
 
     seen_ms: int
     queues: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Queue id to its next offset, and when it was said."""
+    """Queue id to the next offset and the time of the pull."""
 
 
 def broadcast_group(group: str) -> str:
-    """The pseudo-group under which the offsets are committed."""
+    """Return the pseudo-group under which the offsets are committed."""
     return group + SUFFIX
 
 
 class BroadcastOffsets:
-    """Every broadcasting client's offsets."""
+    """The offsets of every broadcasting client."""
 
     def __init__(self, limit: int = CLIENTS_MAX) -> None:
         self._limit = limit
@@ -49,7 +49,7 @@ class BroadcastOffsets:
         return self._count
 
     def begin(self, topic: str, group: str, client_id: str, now_ms: int) -> None:
-        """A client asked where to begin: it broadcasts."""
+        """Register a client that requests its start offset: it broadcasts."""
         clients = self._readers.setdefault((topic, group), {})
         if client_id in clients:
             clients[client_id].seen_ms = now_ms
@@ -60,14 +60,16 @@ class BroadcastOffsets:
     def pulled(
         self, topic: str, group: str, client_id: str, *, queue_id: int, offset: int, now_ms: int
     ) -> None:
-        """A client reads from `offset` on; nothing happens unless it broadcasts."""
+        """Record a pull from `offset` on; ignored unless the client broadcasts."""
         reader = self._readers.get((topic, group), {}).get(client_id)
         if reader is not None:
             reader.seen_ms = now_ms
             reader.queues[queue_id] = (offset, now_ms)
 
     def slowest(self, now_ms: int) -> list[tuple[str, str, int, int]]:
-        """Topic, group, queue and the lowest offset of its clients; the silent are forgotten."""
+        """Return topic, group, queue and the lowest offset of its clients; remove silent
+        clients.
+        """
         found = []
         for (topic, group), clients in list(self._readers.items()):
             lowest: dict[int, int] = {}

@@ -1,19 +1,20 @@
-"""Consumer offsets: the next offset that a group has to consume, by topic, group and queue.
+"""Consumer offsets: the next offset to consume, by topic, group and queue.
 
-Promises: an offset never passes a message that is neither acknowledged nor, as a checkpoint, in the
-log; `consumerOffset.json` in RocketMQ's form is written at most a few seconds after a change, and at the
-stop (store format, section 12.3; broker semantics, section 2.3). Replicas merge by maximum, so that a stale snapshot
-cannot take progress back; a commit below the present value (a deliberate rewind) starts a new
-generation, and the higher generation wins. Losing the file costs deliveries that are repeated, never
-a message. Fields of the file that are not ours are kept and written back.
+An offset never passes a message that is neither acknowledged nor, as a checkpoint, in the log.
+`consumerOffset.json`, in RocketMQ's format, is written at most a few seconds after a change, and at
+the stop (docs/formats/store-format.md, section 12.3; docs/formats/broker-semantics.md, section
+2.3). Replicas merge by maximum, so that a stale snapshot cannot undo progress; a commit below the
+current value (a deliberate rewind) starts a new generation, and the higher generation wins. Losing
+the file costs repeated deliveries, never a message. Fields of the file that CometMQ does not
+interpret are kept and written back.
 
-So the file is never newer than the log on the same disk (`_log_flushed`), and a replica takes a snapshot
-when it has as much of the log as the leader had (`catch_up`). What moved since the file was written lies
-in `ha/offsets-recent` (`recent.py`). When an offset was set back is kept in the file for a day,
-under a name of our own that Apache ignores: what was acknowledged before that counts no more.
+The file is never newer than the log on the same disk (`_log_flushed`), and a replica applies a
+snapshot when its log is as long as the leader's was (`catch_up`). Changes since the file was
+written are in `ha/offsets-recent` (`recent.py`). The time of a rewind is kept in the file for a
+day, under a CometMQ key that Apache ignores: earlier acknowledgements no longer count.
 
-Beside the offset travels the end of what was handed out: after a failover it tells how many
-deliveries are repeated because pop state is not handed over.
+Each offset travels with the end of what was delivered: after a failover it gives the number of
+repeated deliveries, because pop state is not replicated.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from .entries import Position, encode, gone, offsets_of, tables
 from .recent import Log, RecentOffsets
 
 _SEPARATOR = "@"
-# As in RocketMQ, whose brokers compare versions: moving it on every commit would tell them nothing.
+# As in RocketMQ, whose brokers compare versions: a version per commit would be meaningless.
 _COMMITS_PER_VERSION = 500
 _REWOUND = "rewoundTable"
 _REWOUND_KEPT_MS = 86_400_000
-# Snapshots that wait for the log; beyond it the newest takes the place of the last.
+# Snapshots that wait for the log; beyond this the newest replaces the last.
 _LATER_MAX = 8
 _FLUSH_LOOK_S = 0.02
 _FLUSH_LOOKS = 500
@@ -58,7 +59,7 @@ class ConsumerOffsets:
         self._wall_ms = wall_ms
         self._table: dict[Key, dict[int, Position]] = {}
         self._rest: dict[str, Any] = {}
-        self._foreign: dict[str, dict[int, int]] = {}  # under names that we cannot read
+        self._foreign: dict[str, dict[int, int]] = {}  # keys that CometMQ does not interpret
         self._version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._commits = 0
         self._snapshot: bytes | None = None
@@ -66,18 +67,18 @@ class ConsumerOffsets:
         self._saving = False
         self._later: deque[v1.Offsets] = deque()
         self.on_merged: Callable[[str, str, int, Position], None] | None = None
-        """Told of every position that a replica's snapshot moved."""
+        """Called for every position that a replica's snapshot changed."""
         self.on_forgotten: list[Callable[[str | None, str | None], None]] = []
-        """Told of a topic, or a group, that is gone."""
+        """Called for a removed topic or group."""
         self.log: Log | None = None
         """The log on which the offsets rely."""
         self.recent: RecentOffsets | None = None
-        """Where what moved is kept until the file is written again."""
+        """Changes since the last write of the file."""
         self._moved: dict[tuple[str, str, int], Position | None] = {}
         self._note_timer: asyncio.TimerHandle | None = None
 
     def load(self) -> None:
-        """Read the file, or its backup; none at all is an empty table."""
+        """Read the file or its backup; no file is an empty table."""
         found = json_file.load(self._path, offsets_of)
         if found is None:
             return
@@ -103,7 +104,7 @@ class ConsumerOffsets:
                     position.rewound_ms = rewound_ms
 
     def load_recent(self) -> None:
-        """Take over what moved after the file was written, as far as the log goes."""
+        """Apply the changes after the last write of the file, as far as the log reaches."""
         assert self.recent is not None
         assert self.log is not None
         for offsets in self.recent.read(self._path, self._version["timestamp"], self.log.log_end):
@@ -119,7 +120,7 @@ class ConsumerOffsets:
         self.recent.begin(self._take_moved(), self._wall_ms())
 
     def start(self) -> None:
-        """From now on changes are written a few seconds after they happen; needs the running loop."""
+        """Write changes a few seconds after they happen; needs the running loop."""
         self._saving = True
         if self.recent is not None:
             self._saver.written = self.recent.covered
@@ -128,27 +129,29 @@ class ConsumerOffsets:
         self._saver.changed()
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write pending changes."""
         self._saving = False
         if self._note_timer is not None:
             self._note_timer.cancel()
         await self._saver.close()
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The committed offset; None before the first commit."""
+        """Return the committed offset; None before the first commit."""
         queues = self._table.get((topic, group))
         position = queues.get(queue_id) if queues else None
         return None if position is None else position.offset
 
     def position(self, topic: str, group: str, queue_id: int) -> Position | None:
-        """The offset and what travels with it."""
+        """Return the offset and what travels with it."""
         queues = self._table.get((topic, group))
         return queues.get(queue_id) if queues else None
 
     def commit(
         self, topic: str, group: str, queue_id: int, offset: int, handed_out: int = 0
     ) -> None:
-        """Everything below `offset` is consumed; below `handed_out` it was delivered once."""
+        """Commit `offset`: everything below is consumed; everything below `handed_out` was
+        delivered once.
+        """
         queues = self._table.setdefault((topic, group), {})
         position = queues.get(queue_id)
         if position is None:
@@ -165,32 +168,32 @@ class ConsumerOffsets:
         self._changed()
 
     def forget(self, topic: str, group: str) -> None:
-        """The group is new to the topic."""
+        """Remove the offsets of a group on a topic."""
         if (topic, group) in self._table:
             self._forget([(topic, group)])
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is gone."""
+        """Remove the offsets of a topic."""
         self._forget([key for key in self._table if key[0] == topic])
         for told in self.on_forgotten:
             told(topic, None)
 
     def forget_group(self, group: str) -> None:
-        """The group is gone."""
+        """Remove the offsets of a group."""
         self._forget([key for key in self._table if key[1] == group])
         for told in self.on_forgotten:
             told(None, group)
 
     def __iter__(self) -> Iterator[tuple[str, str, int, int]]:
-        """Topic, group, queue id and offset of everything."""
+        """Iterate over topic, group, queue id and offset of all entries."""
         for (topic, group), queues in self._table.items():
             for queue_id, position in queues.items():
                 yield topic, group, queue_id, position.offset
 
     def snapshot(self) -> bytes:
-        """A `v1.Offsets` of the whole table; the same object until something changes."""
+        """Return a `v1.Offsets` of the whole table; the same object until a change."""
         if self._snapshot is None:
-            # Only what changed is encoded: with many groups most entries stay as they are.
+            # Only changed entries are encoded again: with many groups most do not change.
             parts = [
                 position.encoded or encode(topic, group, queue_id, position)
                 for (topic, group), queues in self._table.items()
@@ -202,10 +205,10 @@ class ConsumerOffsets:
         return self._snapshot
 
     def apply(self, snapshot: bytes, log_end: int | None = None) -> int:
-        """Merge a replica's snapshot; returns how many offsets moved. Raises ValueError.
+        """Merge a replica's snapshot; return how many offsets moved. Raises ValueError.
 
-        With `log_end`, where the log ends here, it is merged when as much of the log is there as the
-        replica had (`catch_up`).
+        With `log_end`, the end of the local log, the merge waits until the log is as long as the
+        sender's was (`catch_up`).
         """
         try:
             offsets = v1.Offsets.FromString(snapshot)
@@ -219,21 +222,23 @@ class ConsumerOffsets:
         return self.catch_up(log_end)
 
     def catch_up(self, log_end: int) -> int:
-        """Merge the snapshots that waited for the log to end here."""
+        """Merge the snapshots that waited for the log to reach `log_end`."""
         moved = 0
         while self._later and self._later[0].log_end <= log_end:
             moved += sum(self._merge(entry) for entry in self._later.popleft().entries)
         return moved
 
     def drop_waiting(self) -> None:
-        """This replica leads, or follows anew: the log for which snapshots wait will not come.
+        """Discard waiting snapshots: this replica leads or changed its leader, and their log will
+        not arrive.
 
-        An offset may pass messages whose checkpoints lie in it, so nothing of them is taken.
+        An offset may pass messages whose checkpoints are in that log, so nothing of them is
+        applied.
         """
         self._later.clear()
 
     def render(self) -> str:
-        """The text of `consumerOffset.json`."""
+        """Return the text of `consumerOffset.json`."""
         self._version["timestamp"] = self._wall_ms()
         if self.recent is not None:
             self.recent.cover()
@@ -256,7 +261,7 @@ class ConsumerOffsets:
         return json_file.dumps(json_file.ordered(content))
 
     async def _log_flushed(self) -> bool:
-        """Whether everything is on the disk on which offsets of this moment rely."""
+        """Return whether the log on which the current offsets rely is on disk."""
         log = self.log
         assert log is not None
         end = log.log_end
@@ -265,7 +270,7 @@ class ConsumerOffsets:
             if log.flushed_offset >= end:
                 return True
             if not log.writable and not log.paused:
-                return False  # a flush failed: there will be none
+                return False  # a flush failed: no further flush follows
             await asyncio.sleep(_FLUSH_LOOK_S)
         return False
 
@@ -280,7 +285,9 @@ class ConsumerOffsets:
         return table
 
     def _topics_of_groups(self) -> dict[str, list[str]]:
-        """What Apache writes beside the offsets and nobody reads."""
+        """Return the topics of each group, which Apache writes beside the offsets and never
+        reads.
+        """
         topics: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics.setdefault(group, []).append(topic)
@@ -333,7 +340,7 @@ class ConsumerOffsets:
             self.recent.append(self._take_moved(), self._wall_ms())
 
     def _take_moved(self) -> bytes:
-        """What moved since it was noted last, and how much of the log that relies on."""
+        """Return the changes since the last call, with the log end on which they rely."""
         moved, self._moved = self._moved, {}
         parts = [
             position.encoded or encode(topic, group, queue_id, position)

@@ -1,14 +1,14 @@
-"""The consumer offsets that moved since `consumerOffset.json` was written: `<store>/ha/offsets-recent`.
+"""Recent offsets: changes since `consumerOffset.json` was written, in `<store>/ha/offsets-recent`.
 
-The JSON file holds the whole table and is written every few seconds; what moved meanwhile is appended
-here five times a second, so that a process that is killed goes on where its consumers were. A frame:
+The JSON file holds the whole table and is written every few seconds; changes are appended here five
+times a second, so that a killed process continues at its consumers' positions. A frame:
 
     length of the payload 4, CRC-32 of what follows 4, wall time (ms) 8, payload: a `v1.Offsets`
 
-Promises: a frame counts only if it is whole, at least as young as the JSON file, and relies on no more of
-the log than there is (`log_end`), so it is never flushed and survives the process, not the machine.
-Frames that a JSON file covers are cut off when it is on the disk; beyond `SIZE_MAX` nothing is appended
-until then. Derived: its loss costs deliveries that are repeated, never a message.
+A frame counts only if it is complete, at least as young as the JSON file, and relies on no more of
+the log than exists (`log_end`). It is never flushed: it survives the process, not the machine.
+Frames that a JSON file covers are removed when the JSON file is on disk; beyond `SIZE_MAX` nothing
+is appended until then. Derived: a loss costs repeated deliveries, never a message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ...proto import v1
 log = logging.getLogger(__name__)
 
 SIZE_MAX = 8 << 20
-"""Without a JSON file for so long (a full disk, say) the newest progress is in memory alone."""
+"""While no JSON file can be written (full disk), the newest progress is in memory only."""
 _HEAD = struct.Struct(">IIq")
 _CRC_FROM = 8
 
 
 class Log(Protocol):
-    """What offsets need of the store: how far its log is, and how far on the disk."""
+    """The positions of the store's log."""
 
     @property
     def log_end(self) -> int: ...
@@ -61,11 +61,11 @@ class RecentOffsets:
         self._trouble = ""
 
     def read(self, table: Path, since_ms: int, log_end: int) -> Iterator[v1.Offsets]:
-        """The frames that count behind the JSON file `table`, in the order of their writing."""
+        """Yield the frames that count after the JSON file `table`, in written order."""
         try:
             data = self._path.read_bytes()
             if table.exists() and table.stat().st_mtime_ns > self._path.stat().st_mtime_ns:
-                return  # somebody else has written the table since, Apache's broker maybe
+                return  # another writer, possibly Apache's broker, has written the table since
         except FileNotFoundError:
             return
         at = 0
@@ -73,7 +73,7 @@ class RecentOffsets:
             length, crc, wall_ms = _HEAD.unpack_from(data, at)
             end = at + _HEAD.size + length
             if end > len(data) or zlib.crc32(data[at + _CRC_FROM : end]) != crc:
-                return  # the process died while it wrote
+                return  # the process ended during a write
             try:
                 offsets = v1.Offsets.FromString(data[at + _HEAD.size : end])
             except DecodeError:
@@ -83,12 +83,14 @@ class RecentOffsets:
             at = end
 
     def begin(self, payload: bytes, wall_ms: int) -> None:
-        """Start anew, with what was read: frames of an earlier life are of another clock."""
+        """Start a new file with the frames read: those of an earlier instance have another
+        clock.
+        """
         frame = _frame(payload, wall_ms) if payload else b""
         self._replace(frame)
 
     def append(self, payload: bytes, wall_ms: int) -> None:
-        """Add a frame."""
+        """Append a frame."""
         frame = _frame(payload, wall_ms)
         if self._size + len(frame) > SIZE_MAX:
             return
@@ -101,11 +103,11 @@ class RecentOffsets:
         self._size += len(frame)
 
     def cover(self) -> None:
-        """A JSON file of this moment is about to be written."""
+        """Mark the current frames as covered by a JSON file that is about to be written."""
         self._covered = self._size
 
     def covered(self) -> None:
-        """It is on the disk."""
+        """Remove the covered frames: the JSON file is on disk."""
         if not self._covered:
             return
         try:
@@ -127,7 +129,7 @@ class RecentOffsets:
         self._size, self._covered = len(content), 0
 
     def _report(self, error: OSError) -> None:
-        if str(error) != self._trouble:  # it comes back with every try
+        if str(error) != self._trouble:  # every retry repeats the error
             log.warning("offsets_recent.not_written path=%s error=%s", self._path, error)
         self._trouble = str(error)
 

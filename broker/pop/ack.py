@@ -26,7 +26,7 @@ from ..messages.validation import (
 )
 from ..messages.wire import STATUS_OK, field, status
 from .dead_letter import Origin, move
-from .delivery import Claim, Delivery, Key, Outcome
+from .delivery import Delivery, DeliveryRef, Key, Outcome
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
 from .queue import PopQueue
@@ -265,8 +265,8 @@ class AckService:
         )
 
 
-def _claim(handle: ReceiptHandle) -> Claim:
-    return Claim(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)
+def _claim(handle: ReceiptHandle) -> DeliveryRef:
+    return DeliveryRef(handle.key, handle.offset, handle.pop_ms, handle.expires_ms)
 
 
 def _topic_of(core: Core, key: Key) -> str:

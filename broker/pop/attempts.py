@@ -1,10 +1,12 @@
-"""What push consumers were given last, by attempt: an answer that never arrived can be asked for again.
+"""Attempts: the last responses to push consumers, by attempt id, for requests whose response was
+lost. Pure.
 
-A client takes a new attempt id when messages came, and keeps it when its call failed (gRPC API, section
-7.4). An attempt that asks again has therefore lost its answer: somewhere between here and there a process
-died that had taken it. Nobody would acknowledge those messages, and while the client lives they would be
-renewed for hours. FIFO groups have their own memory of attempts, in the lock. Pure, in memory, bounded:
-what is forgotten comes back at the end of its renewals.
+A client chooses a new attempt id after it received messages and keeps the id if its call failed
+(docs/formats/grpc-api.md, section 7.4). A request that repeats an id has therefore lost its
+response, because a process on the path ended. Those messages would never be acknowledged, and their
+invisible time would be renewed for hours while the client runs. FIFO groups store attempts in their
+queue lock. In memory, bounded: messages of a dropped response come back at the end of their
+renewals.
 """
 
 from __future__ import annotations
@@ -14,22 +16,22 @@ from collections import OrderedDict
 from .delivery import Key
 
 OF_CLIENT_MAX = 8
-"""Answers remembered for one client: it has a few calls under way, one for each broker and topic."""
+"""Responses remembered per client: it has few open calls, one per broker and topic."""
 CLIENTS_MAX = 4_096
-"""With eight answers of 32 messages each, about 160 MB at the very worst."""
+"""With eight responses of 32 messages each, about 160 MB in the worst case."""
 
 Given = dict[Key, list[tuple[int, int]]]
 """By queue: offsets and pop times."""
 
 
 class Attempts:
-    """The last answers of each client; the client heard of longest ago is forgotten first."""
+    """The last responses of each client; the least recently active client is removed first."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, OrderedDict[str, Given]] = OrderedDict()
 
     def give(self, client_id: str, attempt_id: str, given: Given) -> None:
-        """An attempt was answered with messages."""
+        """Record the messages delivered to an attempt."""
         answers = self._clients.get(client_id)
         if answers is None:
             answers = self._clients[client_id] = OrderedDict()
@@ -42,14 +44,14 @@ class Attempts:
             answers.popitem(last=False)
 
     def ask(self, client_id: str, attempt_id: str) -> Given | None:
-        """An attempt asks for messages: what it was given before, and has not seen."""
+        """Return what the same attempt was given before and has not received."""
         answers = self._clients.get(client_id)
         return answers.pop(attempt_id, None) if answers else None
 
     def forget(self, client_id: str) -> None:
-        """The client has left."""
+        """Remove a client."""
         self._clients.pop(client_id, None)
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Remove all clients."""
         self._clients.clear()

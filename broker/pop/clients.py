@@ -1,7 +1,7 @@
-"""Who has received from where: what a client that leaves may hold. Pure, in memory, bounded.
+"""Receivers: the queues from which each client has received, for clients that leave. Pure, bounded.
 
-Ids are the caller's choice, so that beyond the limit the oldest is forgotten: its messages then come back
-at the end of their time instead of a second after it left.
+Client ids are chosen by clients, so beyond the limit the oldest is removed: its messages then come
+back at the end of their invisible time instead of a second after it left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Pair = tuple[str, str]
 
 
 class Receivers:
-    """Clients, and the pairs for which they have received."""
+    """Clients, with the topics and groups for which they have received."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -23,7 +23,7 @@ class Receivers:
         return client_id in self._pairs
 
     def add(self, client_id: str, topic: str, group: str) -> None:
-        """The client asks for messages."""
+        """Record a receive of a client."""
         pairs = self._pairs.get(client_id)
         if pairs is None:
             if len(self._pairs) >= self._limit:
@@ -32,9 +32,9 @@ class Receivers:
         pairs.add((topic, group))
 
     def take(self, client_ids: Collection[str]) -> set[Pair]:
-        """Forget clients; returns where they may hold messages."""
+        """Remove clients; return where they may hold messages."""
         return {pair for client_id in client_ids for pair in self._pairs.pop(client_id, ())}
 
     def clear(self) -> None:
-        """Forget everybody."""
+        """Remove all clients."""
         self._pairs.clear()

@@ -1,10 +1,10 @@
-"""What pop state is made of: a delivery, the terms of a request, the claim of a handle. Pure.
+"""Data of pop state: a delivery, the options of a request, the reference in a handle. Pure.
 
-Source: gRPC API, sections 6.1 and 7.5; broker semantics, sections 1.6, 1.8 and 1.13. A queue of a group
-is known by its kind and id: kind 0 is the topic itself, 1 and 2 its retry topic under the first and the
-second form of the name. A delivery is known by its queue, its offset and its pop times: a change of the
-invisible time gives it a new one, and every handle since the delivery stays good for as long as the
-delivery lasts. Time is passed in, in wall milliseconds.
+Source: docs/formats/grpc-api.md, sections 6.1 and 7.5; docs/formats/broker-semantics.md, sections
+1.6, 1.8 and 1.13. A queue of a group is identified by kind and id: kind 0 is the topic itself, 1
+and 2 its retry topic under the first and the second form of the name. A delivery is identified by
+its queue, offset and pop times: a change of the invisible time adds a pop time, and all handles of
+the delivery stay valid as long as it does. Time is passed in, in wall milliseconds.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RENEW_SLICE_MS = 60_000
-"""A message of a push consumer stays hidden this long before it is renewed for the first time."""
+"""A push consumer's message is hidden this long before its first renewal."""
 RENEW_MAX_MS = 3 * 3_600_000
-"""After this the renewal ends, and the group's retry policy says when the message comes back."""
+"""Renewals end after this; then the group's retry policy determines when the message comes back."""
 UNDELIVERED_MS = 1_000
-"""What could not be written to the client, or belonged to one that left, comes back after this."""
+"""Messages that did not reach the client, or whose client left, come back after this."""
 
 _MINUTE_MS = 60_000
 _RENEWALS = tuple((up_to * _MINUTE_MS, step * _MINUTE_MS) for up_to, step in (
-    # The first slice and the renewals before add up to the time that has passed.
+    # The first slice plus earlier renewals equal the time that has passed.
     (2, 1), (5, 3), (10, 5), (20, 10), (50, 30),
 ))  # fmt: skip
 _LAST_RENEWAL_MS = 60 * _MINUTE_MS
 
 Alive = Callable[[str], bool]
-"""Whether a client is there."""
+"""Returns whether a client is active."""
 Key = tuple[int, int]
 """Kind and id of a queue."""
 
 
 class Outcome(enum.Enum):
-    """Of an acknowledgement or a change of the invisible time."""
+    """Result of an acknowledgement or a change of the invisible time."""
 
     DONE = "done"
     CONSUMED = "consumed"
-    """It had been acknowledged before, or is with somebody else: fine, nothing changed."""
+    """Acknowledged before, or in another state's hands: success without a change."""
     STALE = "stale"
-    """Expired or redelivered: the handle is of no use any more."""
+    """Expired or redelivered: the handle is no longer valid."""
 
 
 @dataclass(slots=True)
-class Claim:
-    """What a receipt handle says about a delivery."""
+class DeliveryRef:
+    """A delivery as referenced by a receipt handle."""
 
     key: Key
     offset: int
@@ -54,58 +54,59 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Terms:
-    """How one request gets its messages."""
+class PopOptions:
+    """Delivery options of one request."""
 
     now_ms: int
     invisible_ms: int
     owner: str = ""
-    """The client for which the invisible time is renewed while it lives."""
+    """The client for which the invisible time is renewed while it is active."""
     attempt_id: str = ""
-    """Of the request; only FIFO groups look at it."""
+    """Attempt id of the request; used by FIFO groups only."""
     revive_queue: int = 0
-    """Queue of the revive topic, named in the handles, for what is written about these messages."""
+    """Queue of the revive topic, contained in the handles, for the records of these messages."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """A message that was given out and is not acknowledged."""
+    """A delivered message that is not acknowledged."""
 
     offset: int
     pop_ms: int
-    """The newest of its pop times: of the delivery, or of the last change."""
+    """The newest pop time: of the delivery, or of its last change."""
     visible_ms: int
     attempt: int
-    """Times that the record in this queue was given out; 1 for the first."""
+    """Number of deliveries of the record in this queue; 1 for the first."""
     owner: str = ""
     """The push consumer for which the invisible time is renewed."""
     since_ms: int = 0
-    """The pop time of the delivery itself. 0 when it is not known: it was taken over, and every
-    earlier handle of the message is one of this delivery."""
+    """The pop time of the delivery itself. 0 if unknown: the delivery was taken over, and every
+    earlier handle of the message belongs to it.
+    """
     ready: bool = False
-    """The invisible time is over, and it waits to be given out again or copied."""
+    """The invisible time is over; the message waits for redelivery or for its retry copy."""
     stored: bool = False
     """The journal has it in the log: the consumer offset may pass it."""
     counted: bool = True
-    """Whether this time counts as an attempt; not when the consumer suspended it."""
+    """Whether this delivery counts as an attempt; not if the consumer suspended it."""
 
     @property
     def attempts(self) -> int:
-        """What the next delivery has to add to."""
+        """Return the attempts that the next delivery adds to."""
         return self.attempt if self.counted else self.attempt - 1
 
     def known_by(self, pop_ms: int) -> bool:
-        """Whether a handle with this pop time belongs to the delivery."""
+        """Return whether a handle with this pop time belongs to the delivery."""
         return self.since_ms <= pop_ms <= self.pop_ms
 
 
 def next_pop_ms(delivery: Delivery, now_ms: int) -> int:
-    """The next pop time of the same message: never one that was used."""
+    """Return the next pop time of the same message, one that was not used before."""
     return max(now_ms, delivery.pop_ms + 1)
 
 
 def renewal_ms(held_ms: int) -> int:
-    """How long a message that its owner has had for `held_ms` is hidden further; 0: not any more.
+    """Return the next invisible time of a message held for `held_ms`; 0: no further renewal.
 
     The renewals are 1, 3, 5, 10, 30 and then 60 minutes, three hours in all.
     """

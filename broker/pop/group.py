@@ -25,11 +25,11 @@ from .delivery import (
     RENEW_SLICE_MS,
     UNDELIVERED_MS,
     Alive,
-    Claim,
     Delivery,
+    DeliveryRef,
     Key,
     Outcome,
-    Terms,
+    PopOptions,
     next_pop_ms,
     renewal_ms,
 )
@@ -41,13 +41,13 @@ __all__ = [
     "RENEW_SLICE_MS",
     "UNDELIVERED_MS",
     "Alive",
-    "Claim",
+    "DeliveryRef",
     "Delivery",
     "Key",
     "Outcome",
     "PopGroup",
     "PopQueue",
-    "Terms",
+    "PopOptions",
     "next_pop_ms",
 ]
 
@@ -147,7 +147,7 @@ class PopGroup:
         """Nothing could be done with these now: they stay ready, before all others."""
         self.ready.extendleft((queue, delivery.offset) for queue, delivery in reversed([*taken]))
 
-    def redeliver(self, queue: PopQueue, delivery: Delivery, terms: Terms) -> None:
+    def redeliver(self, queue: PopQueue, delivery: Delivery, terms: PopOptions) -> None:
         """Give out in place a message that `take_ready` returned."""
         delivery.pop_ms = delivery.since_ms = next_pop_ms(delivery, terms.now_ms)
         delivery.visible_ms = terms.now_ms + terms.invisible_ms
@@ -208,7 +208,7 @@ class PopGroup:
         )
 
     def deliver(
-        self, queue: PopQueue, offsets: Sequence[int], next_read: int, terms: Terms
+        self, queue: PopQueue, offsets: Sequence[int], next_read: int, terms: PopOptions
     ) -> None:
         """Give out new messages; everything else below `next_read` counts as consumed."""
         now_ms, owner = terms.now_ms, terms.owner
@@ -224,7 +224,7 @@ class PopGroup:
         if offsets:
             self._hide(queue, offsets, visible_ms)
 
-    def judge(self, claim: Claim, now_ms: int) -> Outcome:
+    def judge(self, claim: DeliveryRef, now_ms: int) -> Outcome:
         """What `ack` would answer."""
         queue = self.queues[claim.key]
         delivery = queue.unacked.get(claim.offset)
@@ -234,7 +234,7 @@ class PopGroup:
             return Outcome.STALE
         return self._judge_done(queue, claim, now_ms)
 
-    def ack(self, claim: Claim, now_ms: int) -> Outcome:
+    def ack(self, claim: DeliveryRef, now_ms: int) -> Outcome:
         """The consumer is done with a message."""
         outcome = self.judge(claim, now_ms)
         if outcome is Outcome.DONE:
@@ -244,7 +244,7 @@ class PopGroup:
         return outcome
 
     def change(
-        self, claim: Claim, now_ms: int, invisible_ms: int, count: bool = True
+        self, claim: DeliveryRef, now_ms: int, invisible_ms: int, count: bool = True
     ) -> tuple[Outcome, Delivery | None]:
         """Hide a message for `invisible_ms` from now; without `count` the next attempt is free."""
         queue = self.queues[claim.key]
@@ -326,7 +326,7 @@ class PopGroup:
                     assert (key, offset, delivery.visible_ms) in hidden, delivery
         assert len(self.heap) <= self.heap_limit, (len(self.heap), self.heap_limit)
 
-    def _judge_done(self, queue: PopQueue, claim: Claim, now_ms: int) -> Outcome:
+    def _judge_done(self, queue: PopQueue, claim: DeliveryRef, now_ms: int) -> Outcome:
         """Of a message that is not in flight here."""
         offset = claim.offset
         if offset < queue.next_read or offset in queue.skips or offset in queue.moving:
@@ -336,7 +336,7 @@ class PopGroup:
             return Outcome.DONE
         return Outcome.STALE
 
-    def _foreign(self, claim: Claim, now_ms: int) -> bool:
+    def _foreign(self, claim: DeliveryRef, now_ms: int) -> bool:
         return claim.pop_ms < self.since_ms and now_ms < claim.expires_ms
 
     def _renew(self, queue: PopQueue, delivery: Delivery, now_ms: int) -> None:

@@ -1,15 +1,15 @@
-"""Receipt handles: what a delivered message is acknowledged by.
+"""Receipt handles: the codec of the token that acknowledges a delivery. Pure.
 
-Nine fields, separated by single spaces (gRPC API, section 6.1):
+Nine fields, separated by single spaces (docs/formats/grpc-api.md, section 6.1):
 
     start offset of the batch, pop time (ms), invisible time (ms), revive queue, topic kind,
     broker name, queue id, queue offset, commit-log offset
 
-The revive queue is 999 for FIFO groups, and otherwise the one where the state of the delivery is
-written; the topic kind is 0 for the topic itself, 1 and 2 for the group's retry topic under the first
-and the second form of its name. A delivery is known by (kind, queue, offset, pop time).
-ChangeInvisibleDuration gives it a new pop time and start (of FIFO groups it moves only the invisible
-time); every handle of one delivery stays good for as long as the delivery lasts. Pure.
+The revive queue is 999 for FIFO groups, and otherwise the one for the records of the delivery; the
+topic kind is 0 for the topic itself, 1 and 2 for the group's retry topic under the first and the
+second form of its name. A delivery is identified by (kind, queue, offset, pop time).
+ChangeInvisibleDuration gives it a new pop time and start (for FIFO groups only a new invisible
+time); every handle of a delivery stays valid as long as the delivery.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class ReceiptHandle:
     queue_id: int
     offset: int
     physical_offset: int
-    """-1 when the handle has only eight fields."""
+    """-1 if the handle has only eight fields."""
 
     @property
     def key(self) -> Key:
-        """The queue, among those of the group."""
+        """The queue within the group."""
         return self.kind, self.queue_id
 
     @property
     def expires_ms(self) -> int:
-        """When the message becomes visible again, as far as the handle knows."""
+        """When the message becomes visible again, according to the handle."""
         return self.pop_ms + self.invisible_ms
 
 
 def encode_handle(handle: ReceiptHandle) -> str:
-    """The text of a handle."""
+    """Encode a handle."""
     return (
         f"{handle.start} {handle.pop_ms} {handle.invisible_ms} {handle.revive_queue} "
         f"{handle.kind} {handle.broker} {handle.queue_id} {handle.offset} {handle.physical_offset}"
@@ -60,7 +60,7 @@ def encode_handle(handle: ReceiptHandle) -> str:
 
 
 def decode_handle(text: str) -> ReceiptHandle | None:
-    """The handle, or None for anything that is not one."""
+    """Decode a handle; None for any other text."""
     fields = text.split(" ")
     if len(text) > _LENGTH_MAX or not _FIELDS_MIN <= len(fields) <= _FIELDS_MIN + 1:
         return None

@@ -17,7 +17,7 @@ from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, message_item
 from ..messages.validation import MAX_BATCH
 from .dead_letter import Origin, is_dead_letter_topic, move
-from .delivery import Key, Terms
+from .delivery import Key, PopOptions
 
 if TYPE_CHECKING:
     from ...store.format.results import GetResult, StoredRecord
@@ -44,7 +44,7 @@ class PopTurn:
     request: PopRequest
     now_ms: int
     revive_queue: int
-    terms: Terms = field(init=False)
+    terms: PopOptions = field(init=False)
     items: list[bytes] = field(default_factory=list)
     given: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
     """By queue: offsets and pop times."""
@@ -57,7 +57,7 @@ class PopTurn:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.terms = Terms(
+        self.terms = PopOptions(
             self.now_ms,
             request.invisible_ms,
             request.owner,

@@ -1,1 +1,1 @@
-"""The access point alone, in front of any number of groups: config, cluster, owners, routes, telemetry, server."""
+"""Proxy: an access point without a store, for any number of broker groups."""

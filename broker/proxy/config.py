@@ -1,4 +1,6 @@
-"""Settings of a proxy: the one place of name, type, default, unit and help. Keys are the broker's where it has them."""
+"""Proxy settings: the only place of name, type, default, unit and help. Keys are the broker's where
+possible.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +18,34 @@ def _setting(default: Any, help_text: str, **more: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
-    """What `proxy.conf` may say."""
+    """Settings of `proxy.conf`."""
 
-    grpc_server_port: int = _setting(8081, "Port for clients; 0 lets the system choose one.")
+    grpc_server_port: int = _setting(8081, "Port for clients; 0: chosen by the OS.")
     bind_address: str = _setting("0.0.0.0", "Address that the proxy listens on.")
     metrics_prom_exporter_port: int = _setting(
-        5557, "Port of /metrics, /livez and /readyz; 0 lets the system choose one."
+        5557, "Port of /metrics, /livez and /readyz; 0: chosen by the OS."
     )
     namesrv_addr: str = _setting(
-        "", "Nameservers as HOST:PORT;HOST:PORT: the proxy learns from them who leads."
+        "", "Nameservers, HOST:PORT separated by semicolons; they report the leaders."
     )
     cluster_token: str = _setting(
-        "", "Secret that the nameservers ask for; empty: they are on this machine.", secret="yes"
+        "", "Token for calls to nameservers; empty if they run on this machine.", secret="yes"
     )
     advertise: str = _setting(
         "echo",
-        "Address that routes name for every group: echo, the one that the client dialled, or "
-        "HOST:PORT,... said by hand (of proxies that share one name, say).",
+        "Endpoint in the routes of every group: echo (the address that the client dialled), or "
+        "a list HOST:PORT,... (for example of several proxies).",
     )
     proxy_poll_interval: int = _setting(
-        1_000, "How often a nameserver is asked what has changed.", unit="ms"
+        1_000, "Interval of requests to each nameserver.", unit="ms"
     )
-    max_clients: int = _setting(100_000, "Clients with a telemetry stream here; more are refused.")
+    max_clients: int = _setting(100_000, "Maximum number of clients with a telemetry stream.")
     channel_expired_timeout: int = _setting(
-        120_000, "A client that was silent for this long is forgotten.", unit="ms"
+        120_000, "A client without a request for this long is removed.", unit="ms"
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Raise ValueError for an invalid value."""
         for key, port in (
             ("grpcServerPort", self.grpc_server_port),
             ("metricsPromExporterPort", self.metrics_prom_exporter_port),
@@ -67,9 +69,9 @@ class ProxyConfig:
                 raise ValueError(f"{name}={value} must be above 0.")
 
     def namesrv_addresses(self) -> list[tuple[str, int]]:
-        """The nameservers to ask."""
+        """Return the nameserver addresses."""
         return split_addresses(self.namesrv_addr)
 
     def advertise_list(self) -> list[tuple[str, int]]:
-        """The addresses said by hand; empty for `echo`."""
+        """Return the addresses listed in `advertise`; empty for `echo`."""
         return [] if self.advertise == "echo" else split_addresses(self.advertise)

@@ -1,8 +1,10 @@
-"""Who owns a request that came to a proxy: the leader of the group that it names, or that has its topic.
+"""Owners of requests at a proxy: the leader of the group that a request names or that has its
+topic.
 
-The rules are those of `broker/routing/request_router.py`, for a node that owns nothing. While a group has no leader that can be reached,
-what changes something waits for one, and reads go to another living replica of the group, which serves them
-from what it has (HA, R10). What nobody can be found for waits until shortly before its deadline.
+The rules are those of `broker/routing/request_router.py`, for a node that owns nothing. While a
+group has no reachable leader, writes wait for one, and reads go to another live replica of the
+group (docs/formats/ha.md, rule R10). A request without an owner waits until shortly before its
+deadline.
 """
 
 from __future__ import annotations
@@ -29,35 +31,35 @@ LOCAL = frozenset(
         paths.NOTIFY_CLIENT_TERMINATION,
     )
 )
-"""Answered by the proxy, with the brokers' help."""
+"""Methods that the proxy answers itself with the help of brokers."""
 
 _LEARNED_MAX = 10_000
 
 
 class Owners:
-    """The two questions of the access point."""
+    """The owner look-ups of the access point."""
 
     def __init__(
         self, view: ClusterView, watch: ClusterWatch, failing: Callable[[str], bool]
     ) -> None:
-        """`failing` says whether connecting to an address has just failed."""
+        """`failing` returns whether connecting to an address has just failed."""
         self._view = view
         self._watch = watch
         self._failing = failing
         self._learned: dict[str, str] = {}
 
     def learn(self, topic: str, group: str) -> None:
-        """A route named the group: the nameservers may hear of a new topic a moment later."""
+        """A route contained the group: the nameservers may get a new topic a moment later."""
         if len(self._learned) >= _LEARNED_MAX:
             self._learned.clear()
         self._learned[topic] = group
 
     def groups(self) -> list[GroupView]:
-        """Every group with a replica, by name."""
+        """Return every group that has a replica, by name."""
         return [group for _, group in sorted(self._view.groups.items()) if group.members]
 
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
-        """HOST:PORT of the owner; None: the proxy itself answers."""
+        """Return HOST:PORT of the owner; None: the proxy itself answers."""
         if path in LOCAL:
             return None
         group = self._group(path, request)
@@ -65,12 +67,12 @@ class Owners:
         return address or NOBODY
 
     def unreachable(self, path: str, request: Any, ctx: RequestContext) -> Literal["serve", "hold"]:
-        """There is always somebody to wait for."""
+        """Return whether an owner may appear: always true for a proxy."""
         self._watch.hurry()
         return "hold"
 
     def address_in(self, group: GroupView, leader_only: bool) -> str | None:
-        """The replica of a group to ask."""
+        """Return the replica of a group to call."""
         leader = group.leader()
         if leader is not None and (
             leader_only or (leader.alive and not self._failing(leader.client))
@@ -83,7 +85,7 @@ class Owners:
         return leader.client if leader is not None else None
 
     def of_topic(self, topic: str) -> GroupView | None:
-        """A group that has the topic, or any: its leader says what is wrong."""
+        """Return a group that has the topic, or any group, whose leader then returns the error."""
         groups = self.groups()
         holding = [group for group in groups if topic in group.topics]
         if not holding and topic in self._learned:

@@ -1,9 +1,10 @@
-"""`cometmq proxy`: the access point alone, stateless, in front of any number of groups.
+"""`cometmq proxy`: a stateless access point for any number of broker groups.
 
-It knows the cluster from the nameservers and passes everything on to whoever owns it; while a group elects, sends are
-held until shortly before their deadline (`front/access_point.py`). Any number of proxies may stand behind one
-name or port: clients are told that address (`advertise=echo`), so they need no route to the brokers. Promises: nothing
-is kept but open streams and held requests, both bounded; what brokers answer is passed on as it is.
+It reads the cluster's state from the nameservers and forwards every request to its owner; during an
+election sends are held until shortly before their deadline (`front/access_point.py`). Any number of
+proxies may share one name or port: clients get that address (`advertise=echo`), so they need no
+route to the brokers. The proxy keeps only open streams and held requests, both bounded; responses
+of brokers are forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ...front.door import Door, choose_door
 from ..clients.registry import ClientRegistry
 from ..metrics.http import MetricsServer
 from ..routing.cluster_view import ClusterView
-from .asking import Asking
+from .broker_queries import BrokerQueries
 from .owners import Owners
 from .table import table
 from .telemetry import ProxyTelemetry
@@ -40,7 +41,7 @@ _FIRST_ANSWERS_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProxyBound:
-    """Where the process listens, each as HOST:PORT."""
+    """The addresses on which the process listens, as HOST:PORT."""
 
     client: str
     metrics: str
@@ -48,7 +49,7 @@ class ProxyBound:
 
 
 class ProxyServer:
-    """Made anywhere; started and stopped once, on one event loop."""
+    """The proxy process; start and stop it once, on one event loop."""
 
     def __init__(self, config: ProxyConfig, door: DoorConfig, clock: Clock | None = None) -> None:
         self._config = config
@@ -63,7 +64,7 @@ class ProxyServer:
         self._stopping = False
 
     async def start(self) -> ProxyBound:
-        """Learn the cluster, and serve. Raises DoorError."""
+        """Fetch the cluster's state and serve. Raises DoorError."""
         try:
             return await self._start()
         except BaseException:
@@ -73,7 +74,7 @@ class ProxyServer:
             raise
 
     async def stop(self, grace_s: float) -> None:
-        """Finish what is in flight, and close."""
+        """Finish requests in flight and close."""
         self._stopping = True
         if self._door is not None:
             await self._door.drain(grace_s)
@@ -107,7 +108,7 @@ class ProxyServer:
         return bound
 
     def _open(self, clients: ClientRegistry, view: ClusterView, watch: ClusterWatch) -> AccessPoint:
-        """The access point, whose own handlers need it for what cannot be reached."""
+        """Create the access point, which the proxy's own handlers use to call brokers."""
         pool = ChannelPool(self._door_config)
         self._stack.push_async_callback(pool.close)
 
@@ -126,7 +127,9 @@ class ProxyServer:
             owners=owners,
         )
         self._stack.push_async_callback(telemetry.close)
-        asking = Asking(owners, watch, pool, self._clock, self._config.advertise_list(), telemetry)
+        asking = BrokerQueries(
+            owners, watch, pool, self._clock, self._config.advertise_list(), telemetry
+        )
         self._stack.push_async_callback(asking.close)
         access = AccessPoint(
             table(asking, telemetry),
@@ -139,7 +142,7 @@ class ProxyServer:
         return access
 
     def _cluster_changed(self) -> None:
-        """Leaders changed: what they do not answer is asked of the next ones; who waits looks again."""
+        """Handle a change of leaders: forward unanswered and waiting requests to the new owners."""
         assert self._access is not None
         leaders = {
             group.name: leader.client
@@ -160,11 +163,11 @@ class ProxyServer:
                 self._telemetry.left(client_id)
 
     def unready(self) -> str | None:
-        """Why this proxy should get no traffic, or None."""
+        """Return why this proxy is not ready, or None."""
         if self._stopping or self._watch is None:
             return "starting or stopping"
         if not self._owners.groups():
-            return "no nameserver has named a broker yet"
+            return "no broker known from any nameserver yet"
         return None
 
     def _scrape(self) -> Callable[[], bytes]:

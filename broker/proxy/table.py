@@ -1,7 +1,8 @@
-"""The proxy's service table: every method of a broker, of which it answers a handful itself.
+"""The proxy's service table: every method of a broker, a few of them answered by the proxy.
 
-The broker's own table says how each method's requests are read and its failures are written; the handlers
-behind it are never called, because the access point finds another owner for each (`owners.py`).
+The broker's table defines how the requests of each method are decoded and its failures encoded; its
+handlers are never called, because the access point finds another owner for each request
+(`owners.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from .. import services
 from ..messages.wire import field, status
 
 if TYPE_CHECKING:
-    from .asking import Asking
+    from .broker_queries import BrokerQueries
     from .telemetry import ProxyTelemetry
 
 
 class _Elsewhere:
-    """Stands for every part of a broker that a proxy has not."""
+    """A stand-in for every part of a broker that a proxy lacks."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -30,7 +31,7 @@ class _Elsewhere:
         raise WireError(v2.HA_NOT_AVAILABLE, "no broker can be reached: try again")
 
 
-def table(asking: Asking, telemetry: ProxyTelemetry) -> dict[str, Method]:
+def table(asking: BrokerQueries, telemetry: ProxyTelemetry) -> dict[str, Method]:
     """By path."""
     nowhere: Any = _Elsewhere()
     methods = services.table(
@@ -56,5 +57,5 @@ def table(asking: Asking, telemetry: ProxyTelemetry) -> dict[str, Method]:
 
 
 def _no_messages(error: WireError) -> list[bytes]:
-    """The stream of a ReceiveMessage that brings none."""
+    """Return the response stream of a ReceiveMessage without messages."""
     return [field(b"\x0a", status(error.code, error.message))]

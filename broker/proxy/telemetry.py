@@ -1,10 +1,11 @@
-"""Telemetry through a proxy: one stream of the client here, one in its name to each leader that it concerns.
+"""Telemetry through a proxy: one client stream here, one stream on its behalf to each leader
+involved.
 
-A producer concerns the groups that hold its topics, a consumer those that hold what it subscribes to; who names
-nothing that is known, the first group. The brokers know the groups' settings: the first leader's answer to a client's
-settings goes to the client, the others' are dropped. Everything else is as between brokers
-(`clients/telemetry_forward.py`): streams are opened again when leaders change, and questions about
-transactions reach the producer.
+A producer involves the groups that have its topics, a consumer those that have its subscriptions; a
+client without any known topic involves the first group. Brokers store the consumer groups'
+settings: the first leader's response to a client's settings is forwarded to the client, the others
+are dropped. The rest is as between brokers (`clients/telemetry_forward.py`): streams are reopened
+when leaders change, and transaction checks are forwarded to the producer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _STREAMS_MAX = 16
 
 
 class ProxyTelemetry(TelemetryForward):
-    """All streams of the proxy."""
+    """All telemetry streams of the proxy."""
 
     def __init__(
         self,
@@ -58,22 +59,22 @@ class ProxyTelemetry(TelemetryForward):
         """Clients whose last settings no leader has answered yet."""
 
     def open(self, ctx: RequestContext, outbound: Outbound) -> ProxySession:
-        """Handler of Telemetry."""
+        """Handle Telemetry."""
         return ProxySession(self, ctx, outbound)
 
     def seen(self, ctx: RequestContext) -> None:
-        """A client spoke."""
+        """Record a request of a client."""
         self._clients.seen(ctx, self._clock.steady_ns())
 
     def opened(self, ctx: RequestContext, outbound: Outbound) -> None:
-        """A client has a stream here, also if it was forgotten in between."""
+        """Register a client's stream, also of a client that was removed meanwhile."""
         client = self._clients.seen(ctx, self._clock.steady_ns())
         if outbound not in client.streams:
             client.streams.append(outbound)
             del client.streams[:-_STREAMS_MAX]
 
     def closed(self, client_id: str, outbound: Outbound) -> None:
-        """A stream has ended; the client stays known until it is silent for long."""
+        """Remove an ended stream; the client stays registered until it expires."""
         client = self._clients.get(client_id)
         if client is not None and outbound in client.streams:
             client.streams.remove(outbound)
@@ -82,13 +83,13 @@ class ProxyTelemetry(TelemetryForward):
             self.forget(client_id)
 
     def left(self, client_id: str) -> None:
-        """A client said good-bye."""
+        """Remove a client that terminated."""
         self._clients.forget(client_id)
         self._unanswered.discard(client_id)
         self.forget(client_id)
 
     def said(self, ctx: RequestContext, command: v2.TelemetryCommand) -> None:
-        """A client said something."""
+        """Forward a command of a client."""
         if command.HasField("settings"):
             self._unanswered.add(ctx.client_id)
         super().said(ctx, command)
@@ -124,12 +125,12 @@ class ProxySession:
         self._register()
 
     def receive(self, command: v2.TelemetryCommand) -> None:
-        """A command of the client."""
+        """Handle a command of the client."""
         if not self._ctx.client_id:
             return
         self._register()
         if command.WhichOneof("command") is None:
-            text = "there is no command in the telemetry message"
+            text = "the telemetry message contains no command"
             self._outbound.finish(RpcFailure(INVALID_ARGUMENT, text))
             return
         try:
@@ -138,7 +139,7 @@ class ProxySession:
             self._outbound.finish()
 
     def close(self, reason: str) -> None:
-        """The client half-closed or left."""
+        """Handle the end of the client's stream."""
         self._owner.closed(self._ctx.client_id, self._outbound)
         self._outbound.finish()
 

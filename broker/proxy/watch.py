@@ -1,8 +1,9 @@
-"""The cluster as the nameservers know it, for a node that is no member of it.
+"""Cluster watch: polls the nameservers for the cluster's state, for a node that is not a member.
 
-Promises: each nameserver is asked by a task of its own, every second and at once when somebody cannot reach an owner
-(`hurry`), but not more often than `_HURRY_S`; one that is silent delays nobody, and its last answer counts
-only while all are silent (`cluster_view.py`). What is not there any more vanishes half a minute later.
+Each nameserver has its own task, which polls every second, and at once after an owner could not be
+reached (`hurry`), but not more often than `_HURRY_S`. A silent nameserver delays no other, and its
+last response counts only while all are silent (`cluster_view.py`). Removed members disappear after
+half a minute.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _HURRY_S = 0.05
 _TIMEOUT_S = 2.0
 _SILENT_AFTER = 3
 _OPTIONS = (
-    # A table of 100,000 topics has about 6 MB.
+    # A table of 100,000 topics is about 6 MB.
     ("grpc.max_receive_message_length", 64 << 20),
 )
 
 
 class ClusterWatch:
-    """Keeps one view up to date."""
+    """Keeps one cluster view up to date."""
 
     def __init__(
         self, view: ClusterView, nameservers: Iterable[tuple[str, int]], token: str, period_ms: int
@@ -48,10 +49,10 @@ class ClusterWatch:
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.answered: set[str] = set()
-        """Nameservers that answered last time."""
+        """Nameservers that answered the last poll."""
 
     async def start(self, wait_s: float) -> None:
-        """Begin; waits for the first answers, but not longer than that."""
+        """Start; wait for the first responses, at most `timeout_s`."""
         self._tasks = [asyncio.create_task(self._watch(target)) for target in self._targets]
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
@@ -59,11 +60,11 @@ class ClusterWatch:
             await asyncio.sleep(0.01)
 
     def hurry(self) -> None:
-        """Somebody's owner cannot be reached: there may be news."""
+        """Poll soon: an owner cannot be reached."""
         self._news.set()
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

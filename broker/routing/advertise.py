@@ -1,10 +1,10 @@
-"""Which addresses a route names for a broker group, so that clients survive a failover.
+"""Advertised addresses: which endpoints a route contains for a broker group. Pure.
 
-Pure. The three rules of `advertise` (design, section 2): `replicas`, all replicas as alternatives of
-one endpoint in a stable order; `echo`, the address that the client dialled; a list, said by hand.
-`auto` takes `replicas` where a node's own address was dialled and `echo` otherwise. Several addresses
-go only to clients that can use them, and only when all are IP addresses of one family, because
-clients refuse anything else (gRPC API, section 9.1).
+`advertise` has three rules: `replicas`, all replicas as alternatives of one endpoint in a stable
+order; `echo`, the address that the client dialled; or a configured list. `auto` uses `replicas` if
+the client dialled a node's own address and `echo` otherwise. Clients survive a failover with
+several addresses, but only clients that support them get several, and only IP addresses of one
+family, because clients reject anything else (docs/formats/grpc-api.md, section 9.1).
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the rules need to know of a client."""
+    """The properties of a client on which the rules depend."""
 
     dialled: v2.Endpoints
-    """The addresses that it was configured with."""
+    """Addresses of the client's configuration."""
     peer: str
-    """Where it calls from."""
+    """Address of the client's connection."""
     language: str
     tls: bool = False
 
     @property
     def takes_several(self) -> bool:
-        """Whether it can use several addresses of one endpoint."""
+        """Whether the client can use several addresses of one endpoint."""
         return takes_several_addresses(self.language, self.tls)
 
 
 @dataclass(frozen=True, slots=True)
 class Advertiser:
-    """The configured rule, over the cluster as it is known."""
+    """The configured rule, applied to the cluster view."""
 
     rule: str
     by_hand: Sequence[Address]
     view: ClusterView
 
     def endpoints(self, group: GroupView, caller: Caller) -> v2.Endpoints:
-        """The endpoints of `group` for this client."""
+        """Return the endpoints of `group` for this client."""
         several = caller.takes_several
         if self.by_hand:
             return _message(self.by_hand, self.by_hand[0], several)
@@ -70,10 +70,10 @@ class Advertiser:
 
 
 def _is_own(called: Sequence[Address], view: ClusterView, peer: str) -> bool:
-    """Whether the client dialled an address that a replica registered.
+    """Return whether the client dialled an address that a replica registered.
 
-    Loopback means this machine only when the client is on it: a mapped port of a container looks the
-    same from outside.
+    A loopback address counts only if the client is on this machine: a mapped port of a container
+    looks the same from outside.
     """
     registered = {address for text in view.addresses() for address in split_addresses(text)}
     near = _is_loopback(peer.rpartition(":")[0].strip("[]"))
@@ -90,7 +90,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def scheme_of(host: str) -> v2.AddressScheme.ValueType:
-    """How clients must read the host."""
+    """Return the address scheme of a host, from which clients parse it."""
     try:
         return v2.IPv4 if ipaddress.ip_address(host).version == 4 else v2.IPv6
     except ValueError:
@@ -98,7 +98,7 @@ def scheme_of(host: str) -> v2.AddressScheme.ValueType:
 
 
 def one_address(address: Address) -> v2.Endpoints:
-    """Endpoints of a single address."""
+    """Return endpoints with a single address."""
     return _message([address], address, several=False)
 
 
@@ -108,7 +108,7 @@ def _one_family(addresses: Sequence[Address]) -> bool:
 
 
 def _message(addresses: Sequence[Address], only: Address, several: bool) -> v2.Endpoints:
-    """All addresses for clients that can use them, `only` for the others."""
+    """Return all addresses if the client can use several, else only `only`."""
     if not several or not _one_family(addresses):
         addresses = [only]
     return v2.Endpoints(

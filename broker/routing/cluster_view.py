@@ -1,10 +1,10 @@
-"""What this node knows of the cluster: members, leaders and topics of every group.
+"""Cluster view: members, leaders and topics of every group as this node sees them. Pure, derived.
 
-Pure. Each nameserver's answer is kept; the view is their union, because a nameserver that has just
-started knows only who registered since. A member that vanished from all of them stays a while, so
-that the alternatives which clients see do not change with a nameserver's restart; when every
-nameserver is gone, the last view stays (HA, section 6.8 R12; design, section 2). Derived: a lost view
-is whole again after one beat.
+The response of each nameserver is stored; the view is their union, because a nameserver that
+restarted has only the members that registered since. A member that all nameservers dropped is kept
+for a while, so that the alternatives of clients do not change with a nameserver's restart; if no
+nameserver answers, the last view stays (docs/formats/ha.md, rule R12). A lost view is complete
+again after one heartbeat.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from ...proto import v1
 
-# Longer than a nameserver needs to hear every broker again (beats of 1 s, expiry 10 s).
+# Longer than a restarted nameserver needs to get all registrations (heartbeats of 1 s, expiry 10
+# s).
 _MISSING_KEPT_NS = 30_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """One replica, as routes and forwarding need it."""
+    """One replica, with the fields that routes and forwarding need."""
 
     group: str
     broker_id: int
@@ -42,20 +43,20 @@ class GroupView:
     topics: dict[str, v1.TopicRoute] = field(default_factory=dict)
 
     def leader(self) -> MemberView | None:
-        """Who leads, or led last."""
+        """The current leader, or the last one."""
         leaders = [member for member in self.members if member.is_leader]
         return max(leaders, key=lambda m: (m.alive, m.epoch), default=None)
 
 
 class ClusterView:
-    """The union of what the nameservers say, and of what this node knows of itself."""
+    """The union of the nameservers' responses and this node's own state."""
 
     def __init__(self, own_group: str, steady_ns: Callable[[], int]) -> None:
         self.own_group = own_group
         self.groups: dict[str, GroupView] = {own_group: GroupView(own_group)}
         self.on_change: Callable[[], None] | None = None
         self.watchers: list[Callable[[], None]] = []
-        """Told after `on_change`."""
+        """Called after `on_change`."""
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
         self._named: MemberView | None = None
@@ -65,39 +66,41 @@ class ClusterView:
         self._members: dict[tuple[str, int], MemberView] = {}
 
     def set_own(self, member: MemberView, leader: MemberView | None = None) -> None:
-        """This node itself, which nobody knows better; and whom it follows, if it was told."""
+        """Set this node's own member, and its leader if it has one."""
         self._own = member
         self._named = leader
         self._rebuild()
 
     def update(self, nameserver: str, groups: Iterable[v1.GroupRoute]) -> None:
-        """A nameserver's newest answer."""
+        """Store a nameserver's newest response."""
         self._answers[nameserver] = [_group_view(group) for group in groups]
         self._silent.discard(nameserver)
         self._rebuild()
 
     def lost(self, nameserver: str) -> None:
-        """A nameserver is silent: what it said last counts only while all of them are."""
+        """Mark a nameserver as silent: its last response counts only while all nameservers are
+        silent.
+        """
         if nameserver in self._answers and nameserver not in self._silent:
             self._silent.add(nameserver)
             self._rebuild()
 
     def found(self, nameserver: str) -> None:
-        """It answers again, and its last answer is still its newest."""
+        """Mark a nameserver as answering; its stored response is current."""
         if nameserver in self._silent:
             self._silent.discard(nameserver)
             self._rebuild()
 
     def own(self) -> GroupView:
-        """The group of this node."""
+        """Return the group of this node."""
         return self.groups[self.own_group]
 
     def group(self, name: str) -> GroupView | None:
-        """A group of the cluster."""
+        """Return a group of the cluster, or None."""
         return self.groups.get(name)
 
     def others_with(self, topic: str) -> list[GroupView]:
-        """The other groups that hold a topic, by name."""
+        """Return the other groups that have a topic, by name."""
         if len(self.groups) == 1:
             return []
         return [
@@ -107,45 +110,45 @@ class ClusterView:
         ]
 
     def addresses(self) -> frozenset[str]:
-        """The clients' address of every replica of every group."""
+        """Return the client addresses of every replica of every group."""
         return frozenset(
             member.client for group in self.groups.values() for member in group.members
         )
 
     def _rebuild(self) -> None:
         now_ns = self._steady_ns()
-        heard: dict[tuple[str, int], MemberView] = {}
+        members: dict[tuple[str, int], MemberView] = {}
         topics: dict[str, dict[str, v1.TopicRoute]] = {self.own_group: {}}
-        for answer in self._heeded():
+        for answer in self._current_responses():
             for group in answer:
                 topics.setdefault(group.name, {}).update(group.topics)
                 for member in group.members:
                     key = (member.group, member.broker_id)
-                    known = heard.get(key)
+                    known = members.get(key)
                     if known is None or _newness(member) > _newness(known):
-                        heard[key] = member
-        self._heard_ns.update(dict.fromkeys(heard, now_ns))
+                        members[key] = member
+        self._heard_ns.update(dict.fromkeys(members, now_ns))
         for key, member in self._members.items():
-            if key not in heard and now_ns - self._heard_ns.get(key, 0) < _MISSING_KEPT_NS:
-                heard[key] = member
+            if key not in members and now_ns - self._heard_ns.get(key, 0) < _MISSING_KEPT_NS:
+                members[key] = member
         if self._own is not None:
-            heard[self._own.group, self._own.broker_id] = self._own
+            members[self._own.group, self._own.broker_id] = self._own
         if self._named is not None:
-            self._name_leader(heard, self._named)
-        self._members = heard
+            self._name_leader(members, self._named)
+        self._members = members
         self._publish(topics)
 
     @staticmethod
-    def _name_leader(heard: dict[tuple[str, int], MemberView], leader: MemberView) -> None:
-        """Routes name the new leader at once; nameservers hear of it a moment later."""
+    def _name_leader(members: dict[tuple[str, int], MemberView], leader: MemberView) -> None:
+        """Mark the new leader in routes at once; nameservers get it a moment later."""
         key = leader.group, leader.broker_id
-        known = heard.get(key)
+        known = members.get(key)
         if known is None:
-            heard[key] = leader
+            members[key] = leader
         elif leader.epoch >= known.epoch:
-            heard[key] = replace(known, is_leader=True, epoch=leader.epoch, alive=True)
+            members[key] = replace(known, is_leader=True, epoch=leader.epoch, alive=True)
 
-    def _heeded(self) -> list[list[GroupView]]:
+    def _current_responses(self) -> list[list[GroupView]]:
         fresh = [a for name, a in self._answers.items() if name not in self._silent]
         return fresh or list(self._answers.values())
 

@@ -1,9 +1,9 @@
-"""Registration with every nameserver, and the cluster's state that comes back.
+"""Registrar: registers this replica with every nameserver and receives the cluster's state.
 
-Promises: each nameserver is served by a task of its own, so that a slow or dead one delays neither
-the others nor the broker; a beat every second carries positions, the topic table travels only when it
-changed or is asked for; failures back off to two seconds and are logged once, not every time (HA,
-sections 1.5 and 6.8 R12). The cluster token goes with every call.
+Each nameserver has its own task, so that a slow or dead one delays neither the others nor the
+broker. A heartbeat every second carries positions; the topic table is sent only when it changed or
+on request. Failures back off up to two seconds and are logged once (docs/formats/ha.md, sections
+1.5 and 6.8). The cluster token is sent with every call.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ log = logging.getLogger(__name__)
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
 _GATHER_S = 0.05
-# A nameserver that did not answer for this many tries is silent: its last answer stops counting.
+# A nameserver that failed this many times is silent: its last response stops counting.
 _SILENT_AFTER = 3
-# A table of 100,000 topics has about 6 MB.
+# A table of 100,000 topics is about 6 MB.
 _MAX_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """Who registers, and how."""
+    """The registered replica, as callbacks."""
 
     token: str
     period_ms: int
     timeout_ms: int
     describe: Callable[[], v1.RegisterRequest]
-    """A beat of this moment: identity, addresses, role, epoch, positions."""
+    """Returns the current heartbeat: identity, addresses, role, epoch, positions."""
     metadata: Metadata
     view: ClusterView
 
@@ -60,17 +60,17 @@ class Registrar:
     """Keeps this replica registered with all nameservers until it is stopped."""
 
     def __init__(self, nameservers: list[tuple[str, int]], own: Registrant) -> None:
-        self._links = [_Link(_target(host, port), own) for host, port in nameservers]
+        self._links = [_NameserverLink(_target(host, port), own) for host, port in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Register with each nameserver from now on; waits for none of them."""
+        """Start registering with each nameserver; does not wait for any."""
         self._tasks = [asyncio.create_task(link.run()) for link in self._links]
         for task in self._tasks:
             task.add_done_callback(_ended)
 
     async def first_answers(self, timeout_s: float) -> None:
-        """Wait until each nameserver has answered once, but not longer than the timeout."""
+        """Wait until each nameserver has answered once, at most `timeout_s`."""
         waits = [asyncio.create_task(link.answered.wait()) for link in self._links]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=timeout_s)
@@ -78,12 +78,14 @@ class Registrar:
                 wait.cancel()
 
     def changed(self) -> None:
-        """The topic table or the role changed: tell the nameservers now rather than in a second."""
+        """Notify the nameservers of a new topic table or role now instead of with the next
+        heartbeat.
+        """
         for link in self._links:
             link.wake.set()
 
     async def stop(self) -> None:
-        """Say good-bye, as far as somebody listens, and close."""
+        """Unregister from the nameservers that answer, and close."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -91,8 +93,8 @@ class Registrar:
         await asyncio.gather(*(link.close() for link in links))
 
 
-class _Link:
-    """One nameserver."""
+class _NameserverLink:
+    """The connection to one nameserver."""
 
     def __init__(self, target: str, own: Registrant) -> None:
         self._target = target
@@ -109,7 +111,7 @@ class _Link:
         self.answered = asyncio.Event()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Send heartbeats until cancelled."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(grpc.aio.AioRpcError),
             wait=wait_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MAX_S)
@@ -118,10 +120,10 @@ class _Link:
         )
         while True:
             self.wake.clear()
-            await self._pause(await retrying(self._beat))
+            await self._pause(await retrying(self._heartbeat))
 
     async def close(self) -> None:
-        """Unregister; a nameserver that is not there finds out by itself."""
+        """Unregister; a nameserver that does not answer removes the replica after its expiry."""
         if self._failures == 0 and self._sent_version is not None:
             request = v1.UnregisterRequest(
                 replica=self._own.describe().replica, registration_seq=self._next_sequence()
@@ -134,8 +136,8 @@ class _Link:
                 )
         await self._channel.close()
 
-    async def _beat(self) -> float:
-        """One exchange; returns the seconds until the next one."""
+    async def _heartbeat(self) -> float:
+        """Send one heartbeat; return the seconds until the next one."""
         version = self._own.metadata.version
         full = self._need_full or version != self._sent_version
         request = self._own.describe()
@@ -187,7 +189,9 @@ class _Link:
         self._failure = None
 
     def _failed(self, state: RetryCallState) -> None:
-        """Before the pause that follows a failure; the first ones are a nameserver that starts too."""
+        """Log before the pause after a failure; the first failures may come from a starting
+        nameserver.
+        """
         error = state.outcome.exception() if state.outcome is not None else None
         assert isinstance(error, grpc.aio.AioRpcError)
         self._failures += 1
@@ -210,14 +214,14 @@ class _Link:
         try:
             async with asyncio.timeout(seconds):
                 await self.wake.wait()
-            # A burst of new topics is one table, not one table each.
+            # A burst of new topics is one table.
             await asyncio.sleep(_GATHER_S)
         except TimeoutError:
             pass
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    """A link runs until it is cancelled: anything else is a fault of ours."""
+    """Log the exception of a link that ended without being cancelled: that is a bug."""
     if not task.cancelled() and task.exception() is not None:
         log.error("nameserver.link_failed", exc_info=task.exception())
 

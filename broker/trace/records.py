@@ -1,15 +1,15 @@
-"""Message trace: what happened to a message, as RocketMQ's tools read it from RMQ_SYS_TRACE_TOPIC.
+"""Message trace records, as RocketMQ's tools read them from RMQ_SYS_TRACE_TOPIC. Pure.
 
-A trace message's body is a row of records, each ended by 0x02, its fields separated by 0x01; its KEYS are
-the ids and keys of the messages that it tells about, so that it can be found by them (broker semantics,
-section 9.3):
+The body of a trace message is a sequence of records, each ended by 0x02, its fields separated by
+0x01; its KEYS are the ids and keys of the traced messages, by which it can be found
+(docs/formats/broker-semantics.md, section 9.3):
 
     Pub         Pub, time, region, group, topic, id, tags, keys, store host, body bytes, cost, type,
                 offset id, success, client host
     SubBefore   SubBefore, time, region, group, request id, id, retries, keys
     SubAfter    SubAfter, request id, id, cost, success, keys, context code, time, group
 
-Promises: pure; a batch is bounded in records and bytes.
+A batch is bounded in records and bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 RECORDS_MAX = 100
-"""Records of one trace message: RocketMQ's own batch."""
+"""Records of one trace message: RocketMQ's own batch size."""
 BYTES_MAX = 100_000
 KEYS_BYTES_MAX = 16_384
-"""All keys must fit the properties of one message."""
+"""All keys must fit into the properties of one message."""
 NORMAL, HALF, _COMMIT, DELAY, ORDER = range(5)
 """Ordinals of message types in Pub records."""
 _CONSUMED = 0
-"""Context code of a message that was consumed."""
+"""Context code of a consumed message."""
 
 
 def _row(*fields: object) -> str:
@@ -35,7 +35,7 @@ def _row(*fields: object) -> str:
 
 @dataclass(slots=True)
 class Published:
-    """What a Pub record says; `kind` is one of the ordinals."""
+    """The fields of a Pub record; `kind` is one of the ordinals."""
 
     time_ms: int
     region: str
@@ -50,7 +50,9 @@ class Published:
     client_host: str
 
     def encode(self) -> str:
-        """The record. The producer group is the topic, because the protocol has no other."""
+        """Encode the record. The producer group is the topic, because the protocol has no producer
+        group.
+        """
         head = ("Pub", self.time_ms, self.region, self.topic, self.topic, self.message_id)
         rest = (self.tags, self.keys, self.store_host, self.body_bytes, 0, self.kind)
         return _row(*head, *rest, self.offset_id, "true", self.client_host)
@@ -58,7 +60,7 @@ class Published:
 
 @dataclass(slots=True)
 class Delivered:
-    """What a SubBefore record says."""
+    """The fields of a SubBefore record."""
 
     time_ms: int
     region: str
@@ -69,7 +71,7 @@ class Delivered:
     keys: str
 
     def encode(self) -> str:
-        """The record."""
+        """Encode the record."""
         return _row(
             *("SubBefore", self.time_ms, self.region, self.group, self.request_id),
             *(self.message_id, self.retries, self.keys),
@@ -78,7 +80,7 @@ class Delivered:
 
 @dataclass(slots=True)
 class Consumed:
-    """What a SubAfter record says: acknowledged."""
+    """The fields of a SubAfter record: acknowledged."""
 
     time_ms: int
     group: str
@@ -87,24 +89,24 @@ class Consumed:
     cost_ms: int
 
     def encode(self) -> str:
-        """The record."""
+        """Encode the record."""
         head = ("SubAfter", self.request_id, self.message_id, self.cost_ms, "true", "")
         return _row(*head, _CONSUMED, self.time_ms, self.group)
 
 
 @dataclass(slots=True)
 class TraceBatch:
-    """Records that will be one trace message."""
+    """Records for one trace message."""
 
     rows: list[str] = field(default_factory=list)
     keys: dict[str, None] = field(default_factory=dict)
-    """In the order in which they came, once each."""
+    """In order of insertion, without duplicates."""
     size: int = 0
     keys_size: int = 0
 
     @property
     def full(self) -> bool:
-        """Whether it must be written before more comes."""
+        """Return whether the batch must be written before more is added."""
         return (
             len(self.rows) >= RECORDS_MAX
             or self.size >= BYTES_MAX
@@ -112,7 +114,7 @@ class TraceBatch:
         )
 
     def add(self, row: str, keys: Iterable[str]) -> None:
-        """One record, and what it shall be found by; more keys than there is room for are left out."""
+        """Add a record with its keys; keys beyond the size limit are dropped."""
         self.rows.append(row)
         self.size += len(row)
         for key in keys:
@@ -122,5 +124,5 @@ class TraceBatch:
                 self.keys_size += size
 
     def body(self) -> bytes:
-        """The body of the trace message."""
+        """Return the body of the trace message."""
         return "".join(self.rows).encode()

@@ -22,7 +22,7 @@ from ...proto.errors import WireError
 from ...store.format.record import Record
 from ...store.format.results import PutStatus
 from ..messages.convert import delivery_of, message_item, topic_field
-from .core import Half, Step
+from .core import HalfMessage, Step
 from .records import PARKED_TOPIC, TransactionId, checked_copy, immune_copy, parked
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class CheckRounds:
             return
         self._owner.ops.save_progress()
 
-    def _steps(self) -> tuple[list[tuple[Half, Step, Record]], bool]:
+    def _steps(self) -> tuple[list[tuple[HalfMessage, Step, Record]], bool]:
         """The next few things to do, with the half messages' records; and whether there are more."""
         owner = self._owner
         now_ms = self._node.clock.wall_ms()
-        steps: list[tuple[Half, Step, Record]] = []
+        steps: list[tuple[HalfMessage, Step, Record]] = []
         size, stop_at = 0, owner.table.left_in_round - _SLICE_LOOKS
         while len(steps) < _SLICE_MESSAGES and size < _SLICE_BYTES:
             decided = owner.table.decide(now_ms, owner.table.left_in_round - stop_at)
@@ -136,7 +136,7 @@ class CheckRounds:
             size += record.size
         return steps, True
 
-    def _take(self, steps: list[tuple[Half, Step, Record]]) -> bool:
+    def _take(self, steps: list[tuple[HalfMessage, Step, Record]]) -> bool:
         """Write the copies, then ask; False: the log takes nothing now, the next round tries again."""
         try:
             if any(step is Step.GIVE_UP for _, step, _ in steps):
@@ -150,7 +150,7 @@ class CheckRounds:
                 self._taken(half, step, record, result)
         return True
 
-    def _copy(self, half: Half, step: Step, record: Record) -> Message:
+    def _copy(self, half: HalfMessage, step: Step, record: Record) -> Message:
         host = self._node.sender.store_host
         if step is Step.ASK:
             return checked_copy(record, half.checks + 1, host)
@@ -158,7 +158,7 @@ class CheckRounds:
             return immune_copy(record, half.origin, host)
         return parked(record, host)
 
-    def _taken(self, half: Half, step: Step, record: Record, result: AppendResult) -> None:
+    def _taken(self, half: HalfMessage, step: Step, record: Record, result: AppendResult) -> None:
         if step is Step.GIVE_UP:
             log.warning(
                 "transaction.given_up topic=%s message=%s checks=%d kept_in=%s offset=%d",
@@ -180,7 +180,7 @@ class CheckRounds:
         if step is Step.ASK:
             self._ask(half, record)
 
-    def _ask(self, half: Half, record: Record) -> None:
+    def _ask(self, half: HalfMessage, record: Record) -> None:
         """Ask the next living producer of the topic; when its stream is full, the one after it."""
         node, stats = self._node, self._owner.stats
         ident = str(TransactionId(node.config.broker_name, half.origin, half.key))
@@ -204,7 +204,9 @@ def _send(client: Client, command: v2.TelemetryCommand) -> bool:
     return False
 
 
-def recover_command(half: Half, record: Record, ident: str, client: Client) -> v2.TelemetryCommand:
+def recover_command(
+    half: HalfMessage, record: Record, ident: str, client: Client
+) -> v2.TelemetryCommand:
     """The question, with the message as a consumer would get it."""
     topic = topic_field(_named_as_by(client, half.topic))
     item = message_item(topic, delivery_of(record, half.queue_id), None)

@@ -1,17 +1,21 @@
-"""The table of open transactions: which half messages wait for a word, and what a check round does.
+"""Transaction table: the open half messages, and the steps of a check round. Pure, derived.
 
-    half()   a half message became visible in its queue       end()      its outcome was told
-    op()     an op record came into the log                   decide()   the next step of a check round
-    moved()  a copy took a half message's place               bookmarks()  where a restart reads from
+    half()       a half message became visible in its queue
+    op()         an op record came into the log
+    moved()      a copy replaced a half message
+    end()        its outcome arrived
+    decide()     the next step of a check round
+    bookmarks()  where a restart reads from
 
-Rules: broker semantics, sections 5.2 and 5.3. A half message stays in the table, at the place of its
-newest copy, until an op record in the log names it. Promises: an outcome is taken once; the same
-outcome again is fine, another one is not; a half message is asked about at its age at the earliest
-and given up after `check_max` questions; what the bookmarks leave behind is done with. Pure: the time
-is passed in, and what is to be done comes out. Derived: a restart builds it from both queues.
+Rules: docs/formats/broker-semantics.md, sections 5.2 and 5.3. A half message stays in the table, at
+the position of its newest copy, until an op record in the log names it. An outcome is accepted
+once; repeating it succeeds, a different one fails. A half message is checked at its configured age
+at the earliest and given up after `check_max` checks; everything before the bookmarks is done. The
+time is passed in, and the steps to take are returned. A restart rebuilds the table from both
+queues.
 
-Bounded: by the half messages that are open (a dictionary entry of about 600 bytes each; retention and
-the cap of checks end them), and by `OUTCOMES_MAX` and `BUFFER_MAX`.
+Bounded by the open half messages (a dictionary entry of about 600 bytes each; retention and the
+limit of checks end them), and by `OUTCOMES_MAX` and `BUFFER_MAX`.
 """
 
 from __future__ import annotations
@@ -23,17 +27,18 @@ from enum import Enum
 from heapq import heappop, heappush
 
 OUTCOMES_MAX = 10_000
-"""Ends that are remembered so that a repeated word can be told from a contrary one: repetitions come
-within seconds, from clients whose answer was lost."""
+"""Outcomes remembered to distinguish a repeated end from a contradicting one: clients whose
+response was lost repeat within seconds.
+"""
 BUFFER_MAX = 20_000
-"""Half messages that are done with and in no op record yet; beyond it the record is written at once."""
+"""Done half messages without an op record; beyond this the record is written at once."""
 
 _OFFSETS_SLACK = 4_096
 _ALL = 1 << 60
 
 
 class Outcome(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -42,24 +47,24 @@ class Outcome(Enum):
 
 
 class Step(Enum):
-    """What a check round does with one half message."""
+    """A step of a check round for one half message."""
 
-    ASK = "ask a producer, and put a copy behind the others"
-    DEFER = "too young to be asked about: put a copy behind the others"
-    GIVE_UP = "lay it aside"
+    ASK = "check with a producer, and append a copy"
+    DEFER = "too young for a check: append a copy"
+    GIVE_UP = "move it to the parking topic"
 
 
 @dataclass(slots=True)
-class Half:
+class HalfMessage:
     """One half message."""
 
     offset: int
-    """Its newest copy in the half queue."""
+    """Queue offset of its newest copy in the half queue."""
     physical: int
-    """The same in the log."""
+    """Physical offset of its newest copy."""
     size: int
     origin: int
-    """The offset that transaction ids name: that of the message as it was sent."""
+    """The offset in transaction ids: that of the message as sent."""
     topic: str
     queue_id: int
     key: str
@@ -71,14 +76,14 @@ class Half:
     certain: bool = True
     """False after a restart, until the log was searched for a commit whose op record was lost."""
     adopted: bool = False
-    """A copy that a restart found without its original: its `origin` is its own place."""
+    """A copy that a restart found without its original: `origin` is its own offset."""
     earlier: tuple[int, ...] = ()
-    """Places in the log of the copies before, as far as a restart has seen them."""
+    """Physical offsets of earlier copies, as far as a restart has read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """The times of a check, in ms."""
+    """Times of a check, in ms."""
 
     timeout_ms: int
     check_max: int
@@ -87,41 +92,45 @@ class CheckRules:
 
 @dataclass(slots=True)
 class TransactionTable:
-    """See above. `first_half` and `first_op` are where reading begins."""
+    """See above. Reading starts at `first_half` and `first_op`."""
 
     rules: CheckRules
     first_half: int = 0
-    """The next record of the half queue to come."""
+    """The offset of the next record of the half queue."""
     first_op: int = 0
     buffer: list[int] = field(default_factory=list)
-    """Half offsets for the next op record, in the order in which they were done with."""
+    """Half offsets for the next op record, in the order in which they were done."""
     buffer_bytes: int = 0
-    _open: dict[int, Half] = field(default_factory=dict)  # by `offset`
-    _offsets: list[int] = field(default_factory=list)  # a heap of theirs, and of some that are gone
-    _origins: dict[int, Half] = field(default_factory=dict)
-    _keys: dict[str, list[Half]] = field(default_factory=dict)
-    _copies: set[int] = field(default_factory=set)  # made here, not read back yet
+    _open: dict[int, HalfMessage] = field(default_factory=dict)  # by `offset`
+    _offsets: list[int] = field(
+        default_factory=list
+    )  # a heap of theirs, and of some that are removed
+    _origins: dict[int, HalfMessage] = field(default_factory=dict)
+    _keys: dict[str, list[HalfMessage]] = field(default_factory=dict)
+    _copies: set[int] = field(default_factory=set)  # created here, not read back yet
     _done: set[int] = field(default_factory=set)  # named by an op record before they were read
     _ops: deque[tuple[int, int]] = field(default_factory=deque)  # op offset, highest half offset
     _outcomes: OrderedDict[int, Outcome] = field(default_factory=OrderedDict)
-    _round: deque[Half] = field(default_factory=deque)
+    _round: deque[HalfMessage] = field(default_factory=deque)
     _topics: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Half messages that are open, and those whose end is in no op record yet."""
+        """The number of open half messages, and of those whose end is in no op record yet."""
         return len(self._open)
 
-    def __iter__(self) -> Iterator[Half]:
+    def __iter__(self) -> Iterator[HalfMessage]:
         return iter(list(self._open.values()))
 
     def waiting(self) -> dict[str, int]:
-        """Open half messages by topic; 0 where there once were some."""
+        """Open half messages by topic; 0 for topics that had some."""
         return dict(self._topics)
 
-    # What comes out of the queues.
+    # Records of the queues.
 
-    def half(self, half: Half, copy_of: int = -1) -> None:
-        """The next record of the half queue; `copy_of` as the record tells it. Calls ascend."""
+    def half(self, half: HalfMessage, copy_of: int = -1) -> None:
+        """Process the next record of the half queue; `copy_of` comes from the record. Offsets must
+        ascend.
+        """
         assert half.offset >= self.first_half, (half.offset, self.first_half)
         self.first_half = half.offset + 1
         if half.offset in self._copies:
@@ -138,14 +147,14 @@ class TransactionTable:
             if replaced.outcome is Outcome.OPEN:
                 self._forget(replaced)
             else:
-                done.add(half.offset)  # it was done with before the copy was made
+                done.add(half.offset)  # it was done before the copy was created
         elif half.checks and half.origin == half.offset:
             half.adopted = True
         if not done:
             self._enter(half)
 
     def op(self, op_offset: int, halves: Iterable[int]) -> None:
-        """The next record of the op queue. Calls ascend."""
+        """Process the next record of the op queue. Offsets must ascend."""
         self.first_op = op_offset + 1
         highest = -1
         for offset in halves:
@@ -157,11 +166,12 @@ class TransactionTable:
                 self._done.add(offset)
         self._ops.append((op_offset, highest))
 
-    def _replaced(self, half: Half, copy_of: int) -> Half | None:
-        """The half message that the record is a copy of, when it was not made here (after a restart).
+    def _replaced(self, half: HalfMessage, copy_of: int) -> HalfMessage | None:
+        """Return the half message of which the record is a copy that was not created here (after a
+        restart).
 
-        A copy made for a check has no link to its original: it is the oldest one of the same message
-        that was asked about once less.
+        A copy created for a check has no link to its original: it is the oldest one of the same
+        message with one check less.
         """
         if copy_of >= 0:
             found = self._origins.get(copy_of) or self._open.get(copy_of)
@@ -174,14 +184,14 @@ class TransactionTable:
                 return other
         return None
 
-    def _enter(self, half: Half) -> None:
+    def _enter(self, half: HalfMessage) -> None:
         self._open[half.offset] = half
         heappush(self._offsets, half.offset)
         self._origins[half.origin] = half
         self._keys.setdefault(half.key, []).append(half)
         self._topics[half.topic] = self._topics.get(half.topic, 0) + 1
 
-    def _forget(self, half: Half) -> None:
+    def _forget(self, half: HalfMessage) -> None:
         del self._open[half.offset]
         if self._origins.get(half.origin) is half:
             del self._origins[half.origin]
@@ -192,13 +202,12 @@ class TransactionTable:
         if half.outcome is Outcome.OPEN:
             self._topics[half.topic] -= 1
 
-    # What producers say.
+    # Ends from producers.
 
-    def find(self, offset: int, key: str) -> Half | None:
-        """The half message that an id means: by its first offset, else by the message id alone.
+    def find(self, offset: int, key: str) -> HalfMessage | None:
+        """Return the half message of an id: by its first offset, else by the message id alone.
 
-        After a restart the first offset of some copies is not known any more, and a bare id (-1) has
-        none.
+        After a restart the first offset of some copies is unknown, and a bare id (-1) has none.
         """
         half = self._origins.get(offset)
         if half is not None and half.key == key:
@@ -209,11 +218,13 @@ class TransactionTable:
         return None
 
     def outcome_of(self, origin: int) -> Outcome | None:
-        """How a transaction ended that is in the table no more; None when that is forgotten."""
+        """Return the outcome of a transaction that is no longer in the table; None if it was
+        dropped.
+        """
         return self._outcomes.get(origin)
 
-    def end(self, half: Half, outcome: Outcome) -> None:
-        """The outcome of an open half message; its offset goes into the next op record."""
+    def end(self, half: HalfMessage, outcome: Outcome) -> None:
+        """Set the outcome of an open half message; its offset goes into the next op record."""
         assert half.outcome is Outcome.OPEN and outcome is not Outcome.OPEN
         half.outcome = outcome
         self._topics[half.topic] -= 1
@@ -224,7 +235,9 @@ class TransactionTable:
             self._outcomes.popitem(last=False)
 
     def take_batch(self, max_bytes: int) -> list[int]:
-        """The offsets of the next op record: as many as `max_bytes` of body hold, one at least."""
+        """Return the offsets of the next op record: as many as fit into `max_bytes`, at least
+        one.
+        """
         size = count = 0
         for offset in self.buffer:
             size += len(str(offset)) + 1
@@ -234,7 +247,7 @@ class TransactionTable:
         return self.buffer[:count]
 
     def op_written(self, offsets: list[int]) -> None:
-        """An op record with the first of the buffer is in the log."""
+        """Record that an op record with the first buffered offsets is in the log."""
         assert self.buffer[: len(offsets)] == offsets
         del self.buffer[: len(offsets)]
         self.buffer_bytes -= sum(len(str(offset)) + 1 for offset in offsets)
@@ -246,18 +259,19 @@ class TransactionTable:
     # Check rounds.
 
     def begin_round(self) -> int:
-        """All that are in the table now will be looked at; returns how many."""
+        """Start a round over all half messages in the table; return their number."""
         self._round = deque(self._open.values())
         return len(self._round)
 
     @property
     def left_in_round(self) -> int:
-        """Half messages that the round has not looked at."""
+        """Return the number of half messages that the round has not processed."""
         return len(self._round)
 
-    def decide(self, now_ms: int, looks: int = _ALL) -> tuple[Half, Step] | None:
-        """The next half message of the round that something is to be done with; None: there is none
-        among the next `looks`."""
+    def decide(self, now_ms: int, looks: int = _ALL) -> tuple[HalfMessage, Step] | None:
+        """Return the next half message of the round that needs a step; None if none of the next
+        `looks` does.
+        """
         for _ in range(min(looks, len(self._round))):
             half = self._round.popleft()
             if half.outcome is not Outcome.OPEN or self._open.get(half.offset) is not half:
@@ -267,18 +281,20 @@ class TransactionTable:
                 return half, step
         return None
 
-    def _step(self, half: Half, now_ms: int) -> Step | None:
+    def _step(self, half: HalfMessage, now_ms: int) -> Step | None:
         age = now_ms - half.since_ms
         if half.checks >= self.rules.check_max or age > self.rules.retention_ms:
             return Step.GIVE_UP
         if age < 0:
-            return Step.ASK  # the clock was set back: its age cannot be told
+            return Step.ASK  # the clock was set back: its age is unknown
         if half.immunity_ms is None:
             return Step.ASK if age >= self.rules.timeout_ms else None
         return Step.ASK if age >= half.immunity_ms else Step.DEFER
 
-    def moved(self, half: Half, offset: int, physical: int, size: int, *, asked: bool) -> None:
-        """A copy of the half message is in the log and takes its place."""
+    def moved(
+        self, half: HalfMessage, offset: int, physical: int, size: int, *, asked: bool
+    ) -> None:
+        """Record that a copy of the half message is in the log and replaces it."""
         assert offset >= self.first_half
         del self._open[half.offset]
         half.offset, half.physical, half.size = offset, physical, size
@@ -290,10 +306,12 @@ class TransactionTable:
     # Restarts.
 
     def bookmarks(self) -> tuple[int, int]:
-        """Half and op offset that a restart has to read from; everything before is done with."""
+        """Return the half and op offset from which a restart must read; everything before is
+        done.
+        """
         offsets = self._offsets
         if len(offsets) > _OFFSETS_SLACK + 2 * len(self._open):
-            # Behind one that stays open long those that ended meanwhile must not pile up.
+            # Finished half messages must not accumulate behind one that stays open.
             offsets = self._offsets = sorted(self._open)
         while offsets and offsets[0] not in self._open:
             heappop(offsets)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...store.format.record import Record, decode
-from .core import Half
+from .core import HalfMessage
 from .records import HALF_TOPIC, OP_TOPIC, QUEUE, facts_of, op_offsets
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class TransactionReader:
         facts = facts_of(record.properties)
         original = facts.copy_of < 0 and not facts.checks
         recovery = self._owner.recovery
-        half = Half(
+        half = HalfMessage(
             record.queue_offset,
             record.physical_offset,
             record.size,

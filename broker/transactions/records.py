@@ -1,13 +1,14 @@
-"""The records of transactions, and the id that leads to one: bytes in, bytes out, nothing kept.
+"""Codec of transaction records and transaction ids. Pure.
 
-    RMQ_SYS_TRANS_HALF_TOPIC      half messages: prepared, not visible to any consumer; and the copies that
-                                  the checks put behind them
-    RMQ_SYS_TRANS_OP_HALF_TOPIC   op records: half queue offsets that are done with, `12,15,`
-    TRANS_CHECK_MAX_TIME_TOPIC    half messages whose outcome nobody told, after the last check
+    RMQ_SYS_TRANS_HALF_TOPIC      half messages: prepared, not visible to consumers; and their
+                                  copies, appended by the checks
+    RMQ_SYS_TRANS_OP_HALF_TOPIC   op records: half queue offsets that are done, `12,15,`
+    TRANS_CHECK_MAX_TIME_TOPIC    half messages without an outcome after the last check
 
-Promises: the records are those that Apache writes, so that either broker can go on with the other's
-directory (store format, section 2.12; broker semantics, sections 5.1-5.3); properties that stand in a
-half message stand in what is made of it, byte for byte, empty ones included. Pure.
+The records are those that Apache writes, so that either broker can continue with the other's
+directory (docs/formats/store-format.md, section 2.12; docs/formats/broker-semantics.md, sections
+5.1-5.3). The properties of a half message are kept byte for byte in the records made from it, empty
+ones included.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 GROUP = "CID_RMQ_SYS_TRANS"
-"""Under its name the progress in both queues is kept."""
+"""The group under which the progress in both queues is stored."""
 QUEUE = 0
 
 _REAL_TOPIC, _REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
@@ -46,12 +47,12 @@ _ID_PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class TransactionId:
-    """What a client holds of a transaction: any node can tell from it where the transaction lies."""
+    """A transaction id: any node can find the transaction from it."""
 
     broker: str
-    """The group that stored the half message; empty in an id that is only a message id."""
+    """The broker group that stored the half message; empty in an id that is only a message id."""
     offset: int
-    """Of the half message as it was sent, in the half queue; -1 in a bare id."""
+    """Half queue offset of the half message as sent; -1 in a bare id."""
     key: str
     """The client's message id."""
 
@@ -60,7 +61,7 @@ class TransactionId:
 
 
 def parse_id(text: str) -> TransactionId:
-    """Read an id; what is not of our making counts as a bare message id."""
+    """Decode an id; any other text is a bare message id."""
     parts = text.split(":", _ID_PARTS - 1)
     if len(parts) == _ID_PARTS and parts[0] and parts[1].isdecimal() and parts[2]:
         return TransactionId(parts[0], int(parts[1]), parts[2])
@@ -68,21 +69,21 @@ def parse_id(text: str) -> TransactionId:
 
 
 @dataclass(frozen=True, slots=True)
-class HalfFacts:
-    """What a record of the half queue says beyond its place."""
+class HalfProperties:
+    """The properties of a record of the half queue."""
 
     topic: str
     queue_id: int
     key: str
     checks: int
-    """Asked so often before this copy was made."""
+    """Number of checks before this copy was created."""
     immunity_ms: int | None
-    """No question before this age; None: the broker's own time."""
+    """No check before this age; None: the broker's setting."""
     copy_of: int
-    """Half queue offset of the message that this is a copy of, where it is told; -1."""
+    """Half queue offset of the message that this copies, if given; else -1."""
 
 
-def facts_of(properties: bytes) -> HalfFacts:
+def facts_of(properties: bytes) -> HalfProperties:
     """Read the properties of a record of the half queue. Missing numbers count as zero."""
 
     def text(name: str) -> str:
@@ -93,7 +94,7 @@ def facts_of(properties: bytes) -> HalfFacts:
         return int(value) if value.isdecimal() else default
 
     immunity_s = number(_IMMUNITY, -1)
-    return HalfFacts(
+    return HalfProperties(
         text(_REAL_TOPIC),
         number(_REAL_QUEUE, 0),
         text(_KEY),
@@ -104,7 +105,9 @@ def facts_of(properties: bytes) -> HalfFacts:
 
 
 def half_message(message: Message, properties: Mapping[str, str]) -> Message:
-    """What is stored in the place of `message`, whose `properties` say that it is transactional."""
+    """Return the half message stored instead of `message`; `properties` mark it as
+    transactional.
+    """
     everything = dict(properties)
     everything[_TRANSACTION_ID] = properties[_KEY]
     everything[_REAL_TOPIC] = message.topic
@@ -119,7 +122,7 @@ def half_message(message: Message, properties: Mapping[str, str]) -> Message:
 
 
 def committed(half: Record, queue_id: int, store_host: bytes) -> Message:
-    """The message that consumers see; `queue_id` is one of its topic's queues."""
+    """Return the message that consumers receive; `queue_id` is one of its topic's queues."""
     facts = facts_of(half.properties)
     return Message(
         facts.topic,
@@ -137,22 +140,22 @@ def committed(half: Record, queue_id: int, store_host: bytes) -> Message:
 
 
 def checked_copy(half: Record, checks: int, store_host: bytes) -> Message:
-    """The half message again, at the end of its queue, with one check more on its account."""
+    """Return a copy of the half message for the end of its queue, with one check more."""
     return _copy(half, HALF_TOPIC, {_CHECKS: str(checks)}, store_host)
 
 
 def immune_copy(half: Record, origin: int, store_host: bytes) -> Message:
-    """The half message again, because it is too young to be asked about; it names the first one."""
+    """Return a copy of a half message that is too young for a check; it names the first one."""
     return _copy(half, HALF_TOPIC, {_COPY_OF: str(origin)}, store_host)
 
 
 def parked(half: Record, store_host: bytes) -> Message:
-    """The half message as it is laid aside when nobody told its outcome."""
+    """Return the half message for the parking topic, after its last check."""
     return _copy(half, PARKED_TOPIC, {}, store_host)
 
 
 def op_message(offsets: Iterable[int], now_ms: int, host: bytes) -> Message:
-    """The record that says which half messages are done with, in the order in which they were."""
+    """Return the op record that names done half messages, in the order in which they were done."""
     return Message(
         OP_TOPIC,
         QUEUE,
@@ -165,12 +168,12 @@ def op_message(offsets: Iterable[int], now_ms: int, host: bytes) -> Message:
 
 
 def op_body(offsets: Iterable[int]) -> bytes:
-    """Decimal numbers, each with a comma behind it."""
+    """Return decimal numbers, each followed by a comma."""
     return "".join([f"{offset}," for offset in offsets]).encode()
 
 
 def op_offsets(body: bytes) -> list[int]:
-    """The numbers of an op record; what is none is passed over, as Apache does."""
+    """Parse the numbers of an op record; anything else is skipped, as in Apache."""
     return [int(part) for part in body.split(b",") if part.strip().isdigit()]
 
 
@@ -195,7 +198,7 @@ def _copy(half: Record, topic: str, more: Mapping[str, str], store_host: bytes) 
 
 
 def _pairs(properties: bytes) -> list[tuple[str, str]]:
-    """Names and values as they stand there: unlike the store's reader this keeps empty values."""
+    """Return names and values unchanged: unlike the store's reader this keeps empty values."""
     text = properties.decode("utf-8", "surrogateescape")
     found = [part.partition("\x01") for part in text.split("\x02") if part]
     return [(name, value) for name, _, value in found]

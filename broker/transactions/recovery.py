@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...store.format.errors import StoreError
 from ...store.format.record import Record, decode
-from .core import Half, Outcome
+from .core import HalfMessage, Outcome
 from .reader import read_records
 from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, facts_of
 
@@ -99,7 +99,7 @@ class Recovery:
 
     async def _find_committed(self) -> int:
         """Settle the half messages whose commit lies in the log; returns how many."""
-        by_queue: dict[tuple[str, int], list[Half]] = {}
+        by_queue: dict[tuple[str, int], list[HalfMessage]] = {}
         for half in self._owner.open_halves():
             topic = self._node.metadata.topic(half.topic)
             if not half.certain and topic is not None:
@@ -111,7 +111,7 @@ class Recovery:
             found += await self._search(topic_name, queue_id, halves)
         return found
 
-    async def _search(self, topic: str, queue_id: int, halves: list[Half]) -> int:
+    async def _search(self, topic: str, queue_id: int, halves: list[HalfMessage]) -> int:
         places = {place: half for half in halves for place in (half.physical, *half.earlier)}
         # A copy whose original is gone is known by its message id alone.
         keys = {half.key: half for half in halves if half.checks}
@@ -133,7 +133,7 @@ class Recovery:
                 await asyncio.sleep(0)
                 slice_end = clock.steady_ns() + _SLICE_NS
 
-    def _begin_ms(self, halves: list[Half], first_place: int) -> int:
+    def _begin_ms(self, halves: list[HalfMessage], first_place: int) -> int:
         """No commit of them is older than that."""
         since_ms = min(half.since_ms for half in halves)
         try:
@@ -143,7 +143,9 @@ class Recovery:
         return min(since_ms, stored_ms)
 
 
-def _settled_by(record: Record, places: dict[int, Half], keys: dict[str, Half]) -> Half | None:
+def _settled_by(
+    record: Record, places: dict[int, HalfMessage], keys: dict[str, HalfMessage]
+) -> HalfMessage | None:
     if record.sys_flag & _TRANSACTION_BITS != _COMMITTED:
         return None
     half = places.get(record.prepared_transaction_offset)

@@ -27,7 +27,7 @@ from ..delay.delayed import delayed_message
 from ..messages.validation import check_topic, require_client_id
 from ..sending.answer import FAILURES, Special, failure
 from .checks import CheckRounds
-from .core import CheckRules, Half, Outcome, TransactionTable
+from .core import CheckRules, HalfMessage, Outcome, TransactionTable
 from .ops import OpWriter
 from .reader import TransactionReader, read_records
 from .records import (
@@ -208,7 +208,7 @@ class Transactions:
         answer = self._end(request, ident, self._find(ident))
         return await answer if type(answer) is ReplyFuture else answer
 
-    def _find(self, ident: TransactionId) -> Half | None:
+    def _find(self, ident: TransactionId) -> HalfMessage | None:
         half = self.table.find(ident.offset, ident.key)
         if half is None and (ident.offset < 0 or ident.offset >= self.table.first_half):
             # Its sender was answered, but its record may not have been looked at yet.
@@ -231,7 +231,7 @@ class Transactions:
         return half
 
     def _end(
-        self, request: v2.EndTransactionRequest, ident: TransactionId, half: Half | None
+        self, request: v2.EndTransactionRequest, ident: TransactionId, half: HalfMessage | None
     ) -> Any:
         topic = request.topic.name
         outcome = _OUTCOMES.get(request.resolution)
@@ -267,7 +267,7 @@ class Transactions:
                 return self.table.outcome_of(ident.offset)
         raise _unknown("there is no such transaction")
 
-    def _commit(self, half: Half) -> None:
+    def _commit(self, half: HalfMessage) -> None:
         """Put the message where its consumers look. Raises WireError, and then it is still open."""
         node = self.node
         topic = node.metadata.topic(half.topic)
@@ -285,20 +285,20 @@ class Transactions:
         if result.status is not _PUT_OK:
             raise WireError(*failure(node.store, result.status))
 
-    def record(self, half: Half) -> Record | None:
+    def record(self, half: HalfMessage) -> Record | None:
         """The newest copy of a half message; None when retention took it."""
         try:
             return decode(self.node.store.record_at(half.physical))
         except StoreError:
             return None
 
-    def ended(self, half: Half, outcome: Outcome) -> None:
+    def ended(self, half: HalfMessage, outcome: Outcome) -> None:
         """Note an outcome; its op record follows."""
         self.table.end(half, outcome)
         self.file.changed()
         self.ops.ended()
 
-    def give_up(self, half: Half) -> None:
+    def give_up(self, half: HalfMessage) -> None:
         """Nobody told the outcome in time."""
         self.stats.given_up += 1
         self.ended(half, Outcome.GIVEN_UP)
@@ -313,12 +313,12 @@ class Transactions:
         return answer
 
     @staticmethod
-    def queue_of(half: Half, topic: Topic) -> int:
+    def queue_of(half: HalfMessage, topic: Topic) -> int:
         """The queue of a committed message; its topic may have fewer of them by now."""
         queues = max(1, topic.write_queues)
         return half.queue_id if half.queue_id < queues else half.queue_id % queues
 
-    def open_halves(self) -> Iterator[Half]:
+    def open_halves(self) -> Iterator[HalfMessage]:
         """Half messages that wait for a word."""
         return (half for half in self.table if half.outcome is Outcome.OPEN)
 

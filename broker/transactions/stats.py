@@ -1,9 +1,9 @@
-"""What is counted of transactions, and `config/transactionMetrics` in RocketMQ's form.
+"""Transaction counters, and `config/transactionMetrics` in RocketMQ's format.
 
-Names of the metrics: broker semantics, section 11.2; the file: section 5.4, store format, section 12.3.
-Promises: the file says how many half messages of each topic are open, at most
-`transactionMetricFlushInterval` after it changed; it is for tools and for Apache, and read by nobody
-here. Derived: losing it costs nothing.
+Metric names: docs/formats/broker-semantics.md, section 11.2; file: section 5.4, and
+docs/formats/store-format.md, section 12.3. The file holds the number of open half messages per
+topic, written at most `transactionMetricFlushInterval` after a change; it is for tools and Apache
+and never read here, except for its version. Derived: losing it costs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..metadata import json_file
 from ..metrics.families import Buckets
-from .core import Half, Outcome
+from .core import HalfMessage, Outcome
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .service import Transactions
 
 LATENCY_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
-"""Of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h."""
+"""Buckets of the time from prepare to commit: 5 s, 1 min, 10 min, 1 h, 12 h, 24 h."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class TransactionStats:
     """Commits by the seconds since their half message."""
     asked: int = 0
     unreachable: int = 0
-    """Questions for which there was no producer."""
+    """Checks for which there was no producer."""
     given_up: int = 0
 
-    def ended(self, half: Half, outcome: Outcome, now_ms: int) -> None:
-        """A producer told an outcome."""
+    def ended(self, half: HalfMessage, outcome: Outcome, now_ms: int) -> None:
+        """Count an outcome sent by a producer."""
         totals = self.committed if outcome is Outcome.COMMITTED else self.rolled_back
         totals[half.topic] = totals.get(half.topic, 0) + 1
         if outcome is Outcome.COMMITTED:
@@ -50,7 +50,7 @@ class TransactionStats:
 
 
 class CountsFile:
-    """`config/transactionMetrics`."""
+    """The file `config/transactionMetrics`."""
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class CountsFile:
         self._saver = json_file.Saver(path, self.render, interval_ms / 1000)
 
     def load(self) -> None:
-        """Go on from the version that is there; what is not ours stays in the file."""
+        """Continue from the stored version; foreign fields stay in the file."""
         self._rest = json_file.load(self._path, dict) or {}
         self._version.update(self._rest.get("dataVersion") or {})
 
     def changed(self) -> None:
-        """A half message came or went; needs the running loop."""
+        """Schedule a write after a half message was added or removed; needs the running loop."""
         self._version["counter"] += 1
         self._saver.changed()
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write pending changes."""
         await self._saver.close()
 
     def render(self) -> str:
-        """The text."""
+        """Return the file's text."""
         now_ms = self._wall_ms()
         self._version["timestamp"] = now_ms
         counts = {
@@ -93,7 +93,7 @@ class CountsFile:
 
 
 def transaction_families(transactions: Transactions, families: Families) -> list[Metric]:
-    """What Prometheus is told."""
+    """Yield the Prometheus metrics."""
     stats, waiting = transactions.stats, transactions.table.waiting()
     topic = ("topic",)
     return [
@@ -104,25 +104,25 @@ def transaction_families(transactions: Transactions, families: Families) -> list
         ),
         families.gauge(
             "rocketmq_half_messages",
-            "Half messages that wait for a commit or a rollback.",
+            "Half messages without a commit or rollback.",
             [((name,), count) for name, count in waiting.items()],
             topic,
         ),
         families.counter(
             "rocketmq_commit_messages",
-            "Transactions that were committed.",
+            "Committed transactions.",
             [((name,), count) for name, count in stats.committed.items()],
             topic,
         ),
         families.counter(
             "rocketmq_rollback_messages",
-            "Transactions that were rolled back.",
+            "Rolled back transactions.",
             [((name,), count) for name, count in stats.rolled_back.items()],
             topic,
         ),
         families.counter(
             "cometmq_transaction_checks",
-            "Questions about the outcome of a transaction, by what became of them.",
+            "Transaction checks by result.",
             [
                 (("asked",), stats.asked),
                 (("no_producer",), stats.unreachable),

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from cometmq.broker.journal.core import PopJournal
-from cometmq.broker.pop.delivery import Claim, Terms
+from cometmq.broker.pop.delivery import DeliveryRef, PopOptions
 from cometmq.broker.pop.group import PopGroup
 
 from .rows import Row, show
@@ -38,7 +38,7 @@ def fill(core: PopGroup, messages: int, batch: int, tell: Callable[..., Any] | N
             first = queue.next_read
             offsets = tuple(range(first, first + batch))
             now_ms += 1
-            terms = Terms(now_ms, HIDDEN_MS, "client@1@2@3")
+            terms = PopOptions(now_ms, HIDDEN_MS, "client@1@2@3")
             core.deliver(queue, offsets, first + batch, terms)
             if tell is not None:
                 tell(queue, offsets, terms)
@@ -71,7 +71,7 @@ def with_journal(messages: int, batch: int) -> object:
     core = made(messages)
     journal = PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=messages)
 
-    def tell(queue: Any, offsets: tuple[int, ...], terms: Terms) -> None:
+    def tell(queue: Any, offsets: tuple[int, ...], terms: PopOptions) -> None:
         book = journal.book(queue.topic, core.group, queue.queue_id)
         journal.delivered(book, offsets, terms.now_ms, terms.invisible_ms, 0)
 
@@ -107,7 +107,9 @@ def measure(messages: int, batch: int) -> list[Row]:
     for queue_id in range(QUEUES):
         queue = core.queues[0, queue_id]
         for offset in range(0, queue.next_read, 2):
-            core.ack(Claim((0, queue_id), offset, queue.unacked[offset].pop_ms, 1 << 60), START_MS)
+            core.ack(
+                DeliveryRef((0, queue_id), offset, queue.unacked[offset].pop_ms, 1 << 60), START_MS
+            )
     acked = time.perf_counter() - begin
     begin = time.perf_counter()
     core.expire(1 << 60, lambda client_id: False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.pop.delivery import Claim
+from cometmq.broker.pop.delivery import DeliveryRef
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
 
@@ -26,6 +26,8 @@ def group(committed: int = 0, limit: int = 1_000) -> tuple[PopGroup, PopQueue]:
     return made, made.add_queue((0, 0), committed)
 
 
-def claim(offset: int, pop_ms: int = START_MS, expires_ms: int = START_MS + HIDDEN_MS) -> Claim:
+def claim(
+    offset: int, pop_ms: int = START_MS, expires_ms: int = START_MS + HIDDEN_MS
+) -> DeliveryRef:
     """A handle of queue 0."""
-    return Claim((0, 0), offset, pop_ms, expires_ms)
+    return DeliveryRef((0, 0), offset, pop_ms, expires_ms)

@@ -9,7 +9,7 @@ from cometmq.broker.pop.delivery import (
     RENEW_SLICE_MS,
     Delivery,
     Outcome,
-    Terms,
+    PopOptions,
     renewal_ms,
 )
 from cometmq.broker.pop.group import PopGroup
@@ -21,7 +21,7 @@ def pop(made: PopGroup, queue: PopQueue, end: int, now_ms: int, owner: str = "")
     """Give out everything below `end`: the retries first."""
     made.expire(now_ms, everybody if owner else nobody)
     got = []
-    terms = Terms(now_ms, HIDDEN_MS, owner)
+    terms = PopOptions(now_ms, HIDDEN_MS, owner)
     while (taken := made.take_ready()) is not None:
         made.redeliver(*taken, terms)
         got.append(taken[1].offset)
@@ -43,7 +43,7 @@ def test_the_consumer_offset_is_the_first_message_not_acknowledged() -> None:
 
 def test_filtered_messages_count_as_consumed() -> None:
     made, queue = group()
-    terms = Terms(START_MS, HIDDEN_MS)
+    terms = PopOptions(START_MS, HIDDEN_MS)
     made.deliver(queue, [], 10, terms)
     assert queue.committed == 10
     made.deliver(queue, [12], 20, terms)
@@ -221,7 +221,7 @@ def test_what_could_not_be_copied_is_the_next_again() -> None:
 def test_what_is_due_is_looked_at_in_pieces() -> None:
     made, queue = group()
     for n in range(10):
-        made.deliver(queue, [2 * n, 2 * n + 1], 2 * n + 2, Terms(START_MS, HIDDEN_MS))
+        made.deliver(queue, [2 * n, 2 * n + 1], 2 * n + 2, PopOptions(START_MS, HIDDEN_MS))
     looks = 0
     while made.expire(START_MS + HIDDEN_MS, nobody, 4):
         looks += 1
@@ -231,7 +231,7 @@ def test_what_is_due_is_looked_at_in_pieces() -> None:
 def test_acknowledged_batches_that_came_due_together_were_gone_over_in_one_piece() -> None:
     made, queue = group()
     for n in range(10):
-        made.deliver(queue, [n], n + 1, Terms(START_MS, HIDDEN_MS))
+        made.deliver(queue, [n], n + 1, PopOptions(START_MS, HIDDEN_MS))
         if n < 9:
             made.ack(claim(n), START_MS)
     looks = 0
@@ -315,7 +315,7 @@ def test_another_replicas_progress_moves_the_queue_on() -> None:
 def test_the_heap_is_bounded_by_what_is_in_flight() -> None:
     made, queue = group()
     for n in range(5_000):
-        made.deliver(queue, [n], n + 1, Terms(START_MS, HIDDEN_MS))
+        made.deliver(queue, [n], n + 1, PopOptions(START_MS, HIDDEN_MS))
         made.ack(claim(n), START_MS)
     assert len(made.heap) <= 64
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop.delivery import RENEW_MAX_MS, Claim, Outcome, Terms
+from cometmq.broker.pop.delivery import RENEW_MAX_MS, DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.fifo.ordered_group import OrderedGroup, OrderedQueue
 
 START_MS = 1_000_000
@@ -35,15 +35,15 @@ def pop(
     wanted = [o for o in range(queue.committed, queue.committed + count) if made.wanted(queue, o)]
     attempts = [made.attempt(queue, offset, attempt_id) for offset in wanted]
     end = queue.committed + count
-    made.deliver(queue, wanted, end, Terms(now_ms, HIDDEN_MS, owner, attempt_id))
+    made.deliver(queue, wanted, end, PopOptions(now_ms, HIDDEN_MS, owner, attempt_id))
     made.validate()
     return list(zip(wanted, attempts, strict=True))
 
 
-def claim(queue: OrderedQueue, offset: int) -> Claim:
+def claim(queue: OrderedQueue, offset: int) -> DeliveryRef:
     """The handle of a message of the batch that is out."""
     assert queue.batch is not None
-    return Claim((0, 0), offset, queue.batch.pop_ms, queue.batch.pop_ms + HIDDEN_MS)
+    return DeliveryRef((0, 0), offset, queue.batch.pop_ms, queue.batch.pop_ms + HIDDEN_MS)
 
 
 def test_a_queue_is_locked_until_the_whole_batch_is_acknowledged() -> None:
@@ -143,24 +143,26 @@ def test_an_undelivered_batch_opens_after_a_second() -> None:
 
 def test_filtered_messages_are_consumed_with_the_batch() -> None:
     made, queue = group()
-    made.deliver(queue, [2, 4], 7, Terms(START_MS, HIDDEN_MS))
+    made.deliver(queue, [2, 4], 7, PopOptions(START_MS, HIDDEN_MS))
     assert queue.committed == 2
     made.ack(claim(queue, 2), START_MS)
     assert queue.committed == 4
     made.ack(claim(queue, 4), START_MS)
     assert queue.committed == 7
-    made.deliver(queue, [], 9, Terms(START_MS, HIDDEN_MS))
+    made.deliver(queue, [], 9, PopOptions(START_MS, HIDDEN_MS))
     assert queue.committed == 9
     made.validate()
 
 
 def test_handles_of_another_life_are_honoured_and_their_messages_not_given_out() -> None:
     made, queue = group()
-    before = Claim((0, 0), 1, START_MS - 5, START_MS + 5_000)
+    before = DeliveryRef((0, 0), 1, START_MS - 5, START_MS + 5_000)
     assert made.ack(before, START_MS) is Outcome.DONE
     assert queue.committed == 0
     assert pop(made, queue, 3, START_MS) == [(0, 1), (2, 1)]
-    assert made.ack(Claim((0, 0), 0, START_MS - 5, START_MS + 5_000), START_MS) is Outcome.DONE
+    assert (
+        made.ack(DeliveryRef((0, 0), 0, START_MS - 5, START_MS + 5_000), START_MS) is Outcome.DONE
+    )
     assert queue.committed == 2
     made.validate()
 
@@ -187,7 +189,7 @@ class FifoMachine(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.out: dict[int, int] = {}
         self.pop_ms = 0
-        self.claims: list[Claim] = []
+        self.claims: list[DeliveryRef] = []
 
     @rule(ms=st.integers(0, 2 * HIDDEN_MS))
     def wait(self, ms: int) -> None:

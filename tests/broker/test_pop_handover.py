@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.pop.ack import AckService
-from cometmq.broker.pop.delivery import Claim, Outcome, Terms
+from cometmq.broker.pop.delivery import DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.failover.handover import dump_core, load_queue, read_file, write_file
 from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
@@ -24,9 +24,9 @@ def served() -> PopGroup:
     """A group with deliveries in flight, acknowledged ones between them, and a skip."""
     core = PopGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 2), 5)
-    core.deliver(queue, [5, 6, 8, 9], 11, Terms(NOW_MS, 10_000, "c"))
-    core.ack(Claim((0, 2), 6, NOW_MS, NOW_MS + 10_000), NOW_MS)
-    core.ack(Claim((0, 2), 20, NOW_MS - 5, NOW_MS + 9_000), NOW_MS)
+    core.deliver(queue, [5, 6, 8, 9], 11, PopOptions(NOW_MS, 10_000, "c"))
+    core.ack(DeliveryRef((0, 2), 6, NOW_MS, NOW_MS + 10_000), NOW_MS)
+    core.ack(DeliveryRef((0, 2), 20, NOW_MS - 5, NOW_MS + 9_000), NOW_MS)
     core.validate()
     return core
 
@@ -55,7 +55,7 @@ def test_a_retry_topic_is_written_under_its_own_name_and_found_again() -> None:
     core = PopGroup("t", "g", 100, NOW_MS)
     retry = core.add_queue((1, 0), 0)
     core.add_queue((0, 0), 0)
-    core.deliver(retry, [0, 1], 2, Terms(NOW_MS, 10_000))
+    core.deliver(retry, [0, 1], 2, PopOptions(NOW_MS, 10_000))
     core.hide(retry, retry.unacked[1], NOW_MS + 5, 30_000)
     states = {state.topic: state for state in dump_core(core)}
     assert list(states) == ["%RETRY%g_t", "t"]
@@ -65,15 +65,15 @@ def test_a_retry_topic_is_written_under_its_own_name_and_found_again() -> None:
     again.validate()
     assert [queue.unacked[o].visible_ms for o in (0, 1)] == [NOW_MS + 10_000, NOW_MS + 30_005]
     # Whoever had the message before it was hidden further may still acknowledge it.
-    assert again.ack(Claim((1, 0), 1, NOW_MS, NOW_MS + 1), NOW_MS + 9) is Outcome.DONE
+    assert again.ack(DeliveryRef((1, 0), 1, NOW_MS, NOW_MS + 1), NOW_MS + 9) is Outcome.DONE
 
 
 def test_what_the_leaders_journal_had_stays_in_flight() -> None:
     core = PopGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 2), 0)
-    core.deliver(queue, [0, 1, 2], 3, Terms(NOW_MS, 10_000))
+    core.deliver(queue, [0, 1, 2], 3, PopOptions(NOW_MS, 10_000))
     core.stored(queue, [0, 2])
-    core.ack(Claim((0, 2), 1, NOW_MS, NOW_MS + 10_000), NOW_MS)
+    core.ack(DeliveryRef((0, 2), 1, NOW_MS, NOW_MS + 10_000), NOW_MS)
     (state,) = dump_core(core)
     assert (state.consumer_offset, state.next_offset) == (3, 3)
     again = PopGroup("t", "g", 100, NOW_MS + 9)
@@ -99,9 +99,11 @@ def test_a_file_that_is_behind_the_offsets_changes_nothing() -> None:
 def test_fifo_state_is_its_offset_and_what_was_acknowledged() -> None:
     core = OrderedGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 0), 5)
-    core.deliver(queue, [5, 6, 7], 8, Terms(NOW_MS, 10_000))
+    core.deliver(queue, [5, 6, 7], 8, PopOptions(NOW_MS, 10_000))
     for offset in (5, 7):
-        assert core.ack(Claim((0, 0), offset, NOW_MS, NOW_MS + 10_000), NOW_MS) is Outcome.DONE
+        assert (
+            core.ack(DeliveryRef((0, 0), offset, NOW_MS, NOW_MS + 10_000), NOW_MS) is Outcome.DONE
+        )
     (state,) = dump_core(core)
     other = OrderedGroup("t", "g", 100, NOW_MS + 1)
     fresh = other.add_queue((0, 0), 0)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cometmq.broker.pop.delivery import Claim, Delivery, Outcome, Terms
+from cometmq.broker.pop.delivery import Delivery, DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
 from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, nobody
@@ -35,7 +35,7 @@ class PopMachine(RuleBasedStateMachine):
         self.now_ms = START_MS
         self.core, self.queue = group()
         self.messages: list[Known] = []
-        self.claims: list[Claim] = []
+        self.claims: list[DeliveryRef] = []
 
     @rule(count=st.integers(1, 6))
     def arrive(self, count: int) -> None:
@@ -49,7 +49,7 @@ class PopMachine(RuleBasedStateMachine):
     def pop(self, batch: int, dropped: set[int]) -> None:
         self.core.expire(self.now_ms, nobody)
         due = [o for o, m in enumerate(self.messages) if self._due(m)]
-        terms = Terms(self.now_ms, HIDDEN_MS)
+        terms = PopOptions(self.now_ms, HIDDEN_MS)
         got: list[int] = []
         while len(got) < batch and (taken := self.core.take_ready()) is not None:
             self.core.redeliver(*taken, terms)
@@ -190,7 +190,7 @@ class PopMachine(RuleBasedStateMachine):
         known.pop_ms = delivery.pop_ms
         known.hidden_until = max(self.now_ms + ms, known.pop_ms)
         assert delivery.visible_ms == known.hidden_until
-        self.claims.append(Claim((0, 0), delivery.offset, known.pop_ms, known.hidden_until))
+        self.claims.append(DeliveryRef((0, 0), delivery.offset, known.pop_ms, known.hidden_until))
 
     def _given(self, offset: int) -> None:
         known = self.messages[offset]
@@ -200,7 +200,9 @@ class PopMachine(RuleBasedStateMachine):
         known.hidden_until = self.now_ms + HIDDEN_MS
         known.pop_ms = known.since_ms = delivery.pop_ms
         known.attempt += 1
-        self.claims.append(Claim((0, 0), offset, delivery.pop_ms, delivery.pop_ms + HIDDEN_MS))
+        self.claims.append(
+            DeliveryRef((0, 0), offset, delivery.pop_ms, delivery.pop_ms + HIDDEN_MS)
+        )
 
 
 TestPopMachine = PopMachine.TestCase

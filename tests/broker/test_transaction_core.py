@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cometmq.broker.transactions.core import (
     OUTCOMES_MAX,
     CheckRules,
-    Half,
+    HalfMessage,
     Outcome,
     Step,
     TransactionTable,
@@ -34,8 +34,8 @@ def half(
     since_ms: int = START_MS,
     immunity_ms: int | None = None,
     origin: int | None = None,
-) -> Half:
-    return Half(
+) -> HalfMessage:
+    return HalfMessage(
         offset,
         offset * 1000,
         100,
@@ -324,7 +324,7 @@ class Transactions(RuleBasedStateMachine):
                 return
             self._do(*decided)
 
-    def _do(self, one: Half, step: Step) -> None:
+    def _do(self, one: HalfMessage, step: Step) -> None:
         told = self.told[one.key]
         assert told.outcome is Outcome.OPEN, "who told his outcome is not asked"
         assert told.newest == one.offset

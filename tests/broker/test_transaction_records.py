@@ -13,7 +13,7 @@ from cometmq.broker.transactions.records import (
     HALF_TOPIC,
     OP_TOPIC,
     PARKED_TOPIC,
-    HalfFacts,
+    HalfProperties,
     TransactionId,
     checked_copy,
     committed,
@@ -128,15 +128,15 @@ def a_half(**properties: str) -> Record:
 
 
 def test_what_a_half_message_says() -> None:
-    assert facts_of(a_half().properties) == HalfFacts("t", 3, "K", 0, None, -1)
+    assert facts_of(a_half().properties) == HalfProperties("t", 3, "K", 0, None, -1)
     told = a_half(
         TRANSACTION_CHECK_TIMES="4",
         CHECK_IMMUNITY_TIME_IN_SECONDS="60",
         TRAN_PREPARED_QUEUE_OFFSET="9",
     )
-    assert facts_of(told.properties) == HalfFacts("t", 3, "K", 4, 60_000, 9)
+    assert facts_of(told.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
     nonsense = a_half(TRANSACTION_CHECK_TIMES="x", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
-    assert facts_of(nonsense.properties) == HalfFacts("t", 3, "K", 0, None, -1)
+    assert facts_of(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
 
 
 def test_copies_say_why_they_were_made_and_lose_nothing() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...journal.revive_codec import BATCH_MAX
-from ..delivery import Delivery, Terms
+from ..delivery import Delivery, PopOptions
 from ..fifo.ordered_group import Batch, OrderedGroup, OrderedQueue
 from ..group import PopGroup
 from ..queue import PopQueue
@@ -102,7 +102,7 @@ def _take_pop(
             fresh.setdefault(same, []).append(offset)
             taken += 1
     for (pop_ms, visible_ms, owner), offsets in fresh.items():
-        terms = Terms(pop_ms, max(0, visible_ms - pop_ms), owner)
+        terms = PopOptions(pop_ms, max(0, visible_ms - pop_ms), owner)
         for part in _parts(sorted(offsets)):
             node.journal.delivered(core, queue, part, terms)
     queue.settle()

@@ -1,9 +1,10 @@
-"""In which order one pop looks at a group's queues. Pure.
+"""Queue order of a pop. Pure.
 
-The topic's queues come in turn, one further at each pop; a retry topic comes first in a part of the
-pops and last in the others, so that it is always read unless the batch is full (broker semantics, section
-1.4). A topic with priorities is read from the most urgent queue down, in the part of the pops that the
-group's attribute `priority.factor` names (section 6.4). Parts are spread evenly instead of drawn.
+The topic's queues rotate, one further with each pop; a retry topic comes first in a share of the
+pops and last in the others, so that it is always read unless the batch is full
+(docs/formats/broker-semantics.md, section 1.4). A topic with priorities is read from the most
+urgent queue down, in the share of pops set by the group attribute `priority.factor` (section 6.4).
+Shares are distributed evenly instead of randomly.
 """
 
 from __future__ import annotations
@@ -18,30 +19,32 @@ _FACTOR = "priority.factor"
 
 
 def falls_in(turn: int, percent: int) -> bool:
-    """Whether this turn is one of so many of a hundred."""
+    """Return whether this turn belongs to a share of `percent` of 100 turns."""
     return (turn + 1) * percent // _PER_CENT > turn * percent // _PER_CENT
 
 
 def in_turn(queues: int, turn: int) -> list[Key]:
-    """The topic's queues, each time another one first."""
+    """Return the topic's queues, starting with another one each turn."""
     first = turn % queues
     return [(NORMAL, queue_id % queues) for queue_id in range(first, first + queues)]
 
 
 def by_priority(queues: int, ascending: bool) -> list[Key]:
-    """The topic's queues, the most urgent first; `ascending`: larger numbers are more urgent."""
+    """Return the topic's queues, the most urgent first; `ascending`: larger numbers are more
+    urgent.
+    """
     ids = range(queues - 1, -1, -1) if ascending else range(queues)
     return [(NORMAL, queue_id) for queue_id in ids]
 
 
 def priority_factor(attributes: Mapping[str, str]) -> int:
-    """Per cent of a group's pops that honour priorities."""
+    """Return the percentage of a group's pops that honour priorities."""
     text = attributes.get(_FACTOR, "")
     return min(int(text), _PER_CENT) if text.isdecimal() else _PER_CENT
 
 
 def with_retries(main: list[Key], retries: list[Key], turn: int, percent: int) -> list[Key]:
-    """The retry queues before the others in so many turns of a hundred, behind them else."""
+    """Return the retry queues before the others in a share of the turns, else after them."""
     if not retries:
         return main
     return [*retries, *main] if falls_in(turn, percent) else [*main, *retries]

@@ -1,14 +1,15 @@
-"""Pop consumption of a FIFO group: a queue is locked while a batch of it is out. Pure.
+"""FIFO group: pop consumption with a queue lock while a batch is in flight. Pure.
 
-Rules: gRPC API, section 7.4; broker semantics, section 1.9. One batch of a queue is out at a time.
-The next pop of the queue starts at the first message that is not acknowledged, and is allowed when
-every such message of the batch is visible again, when all are acknowledged, or when the request
-carries the attempt id of the one that got the batch (its answer was lost: the same messages again,
-their attempts unchanged). After an expiry the whole rest of the batch comes again, the acknowledged
-ones behind the first un-acknowledged one included, as the reference does it. The lock is per queue,
-not per message group: a single receiver sees the same order either way.
+Rules: docs/formats/grpc-api.md, section 7.4; docs/formats/broker-semantics.md, section 1.9. A queue
+has one batch in flight at a time. The next pop of the queue starts at the first unacknowledged
+message, and is allowed when all unacknowledged messages of the batch are visible again, when all
+messages are acknowledged, or when the request has the attempt id of the pop that got the batch (its
+response was lost: it gets the same messages, with unchanged attempts). After an expiry the whole
+rest of the batch is delivered again, including acknowledged messages after the first unacknowledged
+one, as in the reference. The lock is per queue, not per message group: a single receiver gets the
+same order either way.
 
-Handles of another replica (pop times before `since_ms`) are honoured while they have not expired.
+Handles of another replica (pop times before `since_ms`) are accepted until they expire.
 """
 
 from __future__ import annotations
@@ -16,67 +17,69 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from ..delivery import Alive, Claim, Delivery, Key, Outcome, Terms, renewal_ms
+from ..delivery import Alive, Delivery, DeliveryRef, Key, Outcome, PopOptions, renewal_ms
 from ..retry import NORMAL
 
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of a queue that were given out last."""
+    """The messages of a queue that were delivered last."""
 
     pop_ms: int
     visible_ms: int
     """For every message without an entry in `visible`."""
     attempt_id: str
-    """Empty when the request had none: it then matches nothing."""
+    """Empty if the request had none; then it matches no other request."""
     offsets: list[int]
     next_read: int
-    """What lies between the offsets and below this was filtered out: consumed."""
+    """Offsets in between and below this were filtered out: consumed."""
     attempts: dict[int, int]
     owner: str
     since_ms: int
     acked: set[int] = field(default_factory=set)
     visible: dict[int, int] = field(default_factory=dict)
-    """Times of single messages whose invisibility was changed."""
+    """Visible times of single messages whose invisible time was changed."""
     uncounted: set[int] = field(default_factory=set)
     """The next delivery of these is not counted as an attempt."""
 
     def unacked(self) -> list[int]:
-        """In order."""
+        """Ascending."""
         return [offset for offset in self.offsets if offset not in self.acked]
 
     def unblocked_ms(self) -> int | None:
-        """When the last un-acknowledged message is visible again; None when there is none."""
+        """Return when the last unacknowledged message becomes visible again; None if there is
+        none.
+        """
         times = [self.visible.get(offset, self.visible_ms) for offset in self.unacked()]
         return max(times) if times else None
 
 
 @dataclass(slots=True)
 class OrderedQueue:
-    """One queue, as a FIFO group sees it."""
+    """One queue of a FIFO group."""
 
     queue_id: int
-    """Within the topic."""
+    """Queue id within the topic."""
     committed: int
-    """The consumer offset: the first message that is not acknowledged, and where a pop starts."""
+    """The consumer offset: the first unacknowledged message, where a pop starts."""
     handed_out: int = 0
-    """Everything below was delivered by some replica, as far as is known."""
+    """Everything below was delivered by some replica, as far as known."""
     batch: Batch | None = None
     skips: set[int] = field(default_factory=set)
-    """Offsets above `committed`, outside the batch, that another replica's handle acknowledged."""
+    """Offsets above `committed`, outside the batch, acknowledged by handles of another replica."""
 
     @property
     def key(self) -> Key:
-        """As its group knows it."""
+        """Key within its group."""
         return NORMAL, self.queue_id
 
     @property
     def next_read(self) -> int:
-        """The end of what this node has looked at."""
+        """Return the end of what this node has delivered or filtered."""
         return max(self.committed, self.batch.next_read) if self.batch else self.committed
 
     def settle(self) -> None:
-        """Move the consumer offset up to the first message that is not acknowledged."""
+        """Move the consumer offset to the first unacknowledged message."""
         if self.batch is not None:
             unacked = self.batch.unacked()
             self.committed = max(self.committed, unacked[0] if unacked else self.batch.next_read)
@@ -85,14 +88,16 @@ class OrderedQueue:
             self.committed += 1
 
     def jump(self, offset: int) -> list[int]:
-        """The group starts at `offset`; the lock is gone. No journal has to be told of anything."""
+        """Restart the queue at `offset` and release the lock. There is no journal to update."""
         self.committed = offset
         self.batch = None
         self.skips.clear()
         return []
 
     def advance_to(self, offset: int) -> list[int]:
-        """Another replica has consumed everything below `offset`; returns nothing, like `jump`."""
+        """Skip everything below `offset`, which another replica has consumed; returns nothing, like
+        `jump`.
+        """
         if offset <= self.committed:
             return []
         if self.batch is not None:
@@ -112,20 +117,20 @@ class OrderedGroup:
     in_flight_max: int
     since_ms: int
     queues: dict[Key, OrderedQueue] = field(default_factory=dict)
-    """All of them of the topic itself: a FIFO group has no retry topic."""
+    """Queues of the topic itself: a FIFO group has no retry topic."""
 
     def add_queue(self, key: Key, committed: int, handed_out: int = 0) -> OrderedQueue:
-        """Start with a queue at its consumer offset."""
+        """Add a queue at its consumer offset."""
         queue = self.queues[key] = OrderedQueue(key[1], committed, handed_out)
         return queue
 
     def in_flight(self, key: Key) -> int:
-        """Messages given out and not acknowledged."""
+        """Return the number of delivered, unacknowledged messages."""
         queue = self.queues.get(key)
         return len(queue.batch.unacked()) if queue and queue.batch else 0
 
     def open_for(self, queue: OrderedQueue, now_ms: int, attempt_id: str) -> bool:
-        """Whether the queue may be popped by a request with this attempt id."""
+        """Return whether a request with this attempt id may pop the queue."""
         batch = queue.batch
         if batch is None or (attempt_id and attempt_id == batch.attempt_id):
             return True
@@ -133,9 +138,10 @@ class OrderedGroup:
         return unblocked_ms is None or unblocked_ms <= now_ms
 
     def expire(self, now_ms: int, alive: Alive, last: Callable[[int], int] | None = None) -> None:
-        """Keep the batches of living push consumers hidden; time alone opens the others.
+        """Renew the batches of active push consumers; other batches expire.
 
-        After three hours a batch is hidden once more, for what `last` says of the attempts before.
+        After three hours a batch is hidden once more, for the time that `last` returns for its
+        attempts.
         """
         for queue in self.queues.values():
             batch = queue.batch
@@ -151,15 +157,15 @@ class OrderedGroup:
             batch.visible_ms = now_ms + slice_ms
 
     def wanted(self, queue: OrderedQueue, offset: int) -> bool:
-        """Whether a message at or above the read position is to be given out."""
+        """Return whether a message at or above the read position is to be delivered."""
         return offset not in queue.skips
 
     def pop_ms(self, queue: OrderedQueue, now_ms: int) -> int:
-        """The pop time of the queue's next batch: never one that was used."""
+        """Return the pop time of the queue's next batch, one that was not used before."""
         return max(now_ms, queue.batch.pop_ms + 1) if queue.batch else now_ms
 
     def attempt(self, queue: OrderedQueue, offset: int, attempt_id: str) -> int:
-        """Which delivery of the message the next one is."""
+        """Return the delivery number of the message's next delivery."""
         batch = queue.batch
         before = batch.attempts.get(offset, 0) if batch else 0
         if batch is None or before == 0:
@@ -168,9 +174,9 @@ class OrderedGroup:
         return before if again or offset in batch.uncounted else before + 1
 
     def deliver(
-        self, queue: OrderedQueue, offsets: list[int], next_read: int, terms: Terms
+        self, queue: OrderedQueue, offsets: list[int], next_read: int, terms: PopOptions
     ) -> None:
-        """Give out a batch that starts at the consumer offset; it replaces the one before."""
+        """Deliver a batch that starts at the consumer offset; it replaces the one before."""
         if not offsets:
             queue.batch = None
             queue.committed = max(queue.committed, next_read)
@@ -191,8 +197,8 @@ class OrderedGroup:
         queue.skips = {offset for offset in queue.skips if offset >= next_read}
         queue.committed = max(queue.committed, offsets[0])
 
-    def judge(self, claim: Claim, now_ms: int) -> Outcome:
-        """What `ack` would answer."""
+    def judge(self, claim: DeliveryRef, now_ms: int) -> Outcome:
+        """Return what `ack` would return."""
         queue = self.queues[claim.key]
         batch = queue.batch
         if claim.offset < queue.committed or claim.offset in queue.skips:
@@ -206,8 +212,8 @@ class OrderedGroup:
             return Outcome.DONE
         return self._stale(claim, now_ms)
 
-    def ack(self, claim: Claim, now_ms: int) -> Outcome:
-        """The consumer is done with a message."""
+    def ack(self, claim: DeliveryRef, now_ms: int) -> Outcome:
+        """Acknowledge a message."""
         outcome = self.judge(claim, now_ms)
         if outcome is Outcome.DONE:
             queue = self.queues[claim.key]
@@ -219,9 +225,11 @@ class OrderedGroup:
         return outcome
 
     def change(
-        self, claim: Claim, now_ms: int, invisible_ms: int, count: bool = True
+        self, claim: DeliveryRef, now_ms: int, invisible_ms: int, count: bool = True
     ) -> tuple[Outcome, Delivery | None]:
-        """Hide a message for `invisible_ms` from now; without `count` the next attempt is free."""
+        """Hide a message for `invisible_ms` from now; without `count` the next attempt is not
+        counted.
+        """
         queue = self.queues[claim.key]
         batch = queue.batch
         if claim.offset < queue.committed or claim.offset in queue.skips:
@@ -238,7 +246,9 @@ class OrderedGroup:
         )
 
     def release(self, key: Key, given: Iterable[tuple[int, int]], visible_ms: int) -> None:
-        """Deliveries (offset, pop time) did not reach the client: visible at `visible_ms`."""
+        """Make deliveries (offset, pop time) that did not reach the client visible at
+        `visible_ms`.
+        """
         batch = self.queues[key].batch
         if batch is not None:
             for offset, pop_ms in given:
@@ -246,7 +256,7 @@ class OrderedGroup:
                     batch.visible[offset] = visible_ms
 
     def clients_gone(self, client_ids: Collection[str], visible_ms: int) -> None:
-        """What was renewed for these clients comes back at `visible_ms`."""
+        """Make the batches renewed for these clients visible at `visible_ms`."""
         for queue in self.queues.values():
             batch = queue.batch
             if batch is not None and batch.owner in client_ids:
@@ -254,19 +264,19 @@ class OrderedGroup:
                 batch.visible_ms = min(batch.visible_ms, visible_ms)
 
     def idle(self) -> bool:
-        """Whether nothing would be lost with this state: it is what a fresh one would be."""
+        """Return whether the state equals a fresh one and can be dropped."""
         return all(
             not queue.skips and (queue.batch is None or not queue.batch.unacked())
             for queue in self.queues.values()
         )
 
     def next_visible_ms(self) -> int | None:
-        """When a locked queue opens next by time alone."""
+        """Return when a locked queue opens next without further requests."""
         times = [q.batch.unblocked_ms() for q in self.queues.values() if q.batch is not None]
         return min((time for time in times if time is not None), default=None)
 
     def validate(self) -> None:
-        """The invariants; for tests and simulations."""
+        """Check the invariants; for tests and simulations."""
         for queue in self.queues.values():
             assert all(offset > queue.committed for offset in queue.skips), queue
             batch = queue.batch
@@ -281,6 +291,8 @@ class OrderedGroup:
                 assert queue.committed <= unacked[0], queue
             assert not queue.skips & batch.attempts.keys(), queue
 
-    def _stale(self, claim: Claim, now_ms: int) -> Outcome:
-        """A handle of an earlier batch does nothing; it is refused only when it has expired."""
+    def _stale(self, claim: DeliveryRef, now_ms: int) -> Outcome:
+        """Return the result for a handle of an earlier batch: no effect, an error only when it has
+        expired.
+        """
         return Outcome.STALE if now_ms >= claim.expires_ms else Outcome.CONSUMED

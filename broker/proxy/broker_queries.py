@@ -1,8 +1,10 @@
-"""What a proxy answers itself by asking brokers: routes, and signs of life.
+"""Requests that a proxy answers with the help of brokers: routes, heartbeats and client
+terminations.
 
-Routes come from a broker and are told on with the addresses of the proxy: the one that the client dialled, or what
-`advertise` says (design, section 2). Heartbeats and good-byes are answered at once and passed on to every
-group, behind the client's back. Promises: a route is asked for until somebody answers or the deadline is near.
+Routes come from a broker and are rewritten with the proxy's addresses: the address that the client
+dialled, or the `advertise` list. Heartbeats and client terminations are answered at once and
+forwarded to every group in the background. A route request is retried until a broker answers or its
+deadline is near.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ _WAIT_NS = 3_000_000_000
 _TRY_S = 2.0
 _OUT_OF_REACH = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _RELAYED_MAX = 2_000
-"""Signs of life under way at once; what does not fit is dropped: the next comes in seconds."""
+"""Heartbeats being forwarded; others are dropped, since the next follows within seconds."""
 
 
-class Asking:
-    """Handlers of the four services."""
+class BrokerQueries:
+    """Handlers of the four methods."""
 
     def __init__(  # noqa: PLR0917 - parts of one proxy
         self,
@@ -61,7 +63,7 @@ class Asking:
     async def query_route(
         self, request: v2.QueryRouteRequest, ctx: RequestContext
     ) -> v2.QueryRouteResponse:
-        """The queues of a topic, all of them at this proxy."""
+        """Return the queues of a topic, all at this proxy."""
         require_client_id(ctx)
         answer: v2.QueryRouteResponse = await self._ask(
             paths.QUERY_ROUTE, request, v2.QueryRouteResponse, ctx
@@ -74,7 +76,7 @@ class Asking:
     async def query_assignment(
         self, request: v2.QueryAssignmentRequest, ctx: RequestContext
     ) -> v2.QueryAssignmentResponse:
-        """What a push consumer should poll, all of it at this proxy."""
+        """Return the queues for a push consumer, all at this proxy."""
         require_client_id(ctx)
         answer: v2.QueryAssignmentResponse = await self._ask(
             paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse, ctx
@@ -84,7 +86,7 @@ class Asking:
         return answer
 
     def heartbeat(self, request: v2.HeartbeatRequest, ctx: RequestContext) -> v2.HeartbeatResponse:
-        """A client lives."""
+        """Answer a heartbeat."""
         require_client_id(ctx)
         self._telemetry.seen(ctx)
         self._relay(paths.HEARTBEAT, request, ctx)
@@ -93,14 +95,14 @@ class Asking:
     def notify_client_termination(
         self, request: v2.NotifyClientTerminationRequest, ctx: RequestContext
     ) -> v2.NotifyClientTerminationResponse:
-        """A client says good-bye."""
+        """Answer a client termination."""
         require_client_id(ctx)
         self._telemetry.left(ctx.client_id)
         self._relay(paths.NOTIFY_CLIENT_TERMINATION, request, ctx)
         return v2.NotifyClientTerminationResponse(status=v2.Status(code=v2.OK, message="OK"))
 
     async def close(self) -> None:
-        """Drop what is under way."""
+        """Cancel pending forwards."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,9 +110,9 @@ class Asking:
     async def _ask(
         self, path: str, request: Any, answer_type: type[Any], ctx: RequestContext
     ) -> Any:
-        """The answer of a group that knows the topic; of any, when none does.
+        """Return the response of a group that has the topic; of any group if none has it.
 
-        A topic that was just made may be known to its own group alone.
+        A new topic may at first exist in its own group's view only.
         """
         until_ns = self._clock.steady_ns() + _WAIT_NS
         if ctx.deadline_ns is not None:
@@ -140,7 +142,7 @@ class Asking:
     async def _try(
         self, address: str, path: str, raw: bytes, answer_type: type[Any], ctx: RequestContext
     ) -> Any:
-        """The answer; None: that broker cannot be reached."""
+        """Return the response; None if the broker cannot be reached."""
         try:
             data = await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
         except grpc.aio.AioRpcError as error:
