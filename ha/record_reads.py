@@ -28,15 +28,15 @@ _TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES),)
 
 
-class Log(Protocol):
-    """What is needed of a store (`store/block_api.py`)."""
+class RangeReads(Protocol):
+    """Prepares reads of log ranges (`store/blocks.py`)."""
 
-    def places(
-        self, places: Sequence[tuple[int, int]]
+    def range_reader(
+        self, ranges: Sequence[tuple[int, int]]
     ) -> AbstractContextManager[Callable[[], list[bytes]]]: ...
 
 
-async def read_places(store: Log, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
+async def read_places(blocks: RangeReads, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
     """The answer of a replica."""
     if len(request.offsets) != len(request.lengths) or len(request.offsets) > _COUNT_MAX:
         text = f"as many lengths as offsets, and {_COUNT_MAX} at most"
@@ -47,7 +47,7 @@ async def read_places(store: Log, request: v1.ReadPlacesRequest) -> v1.ReadPlace
     places = list(zip(request.offsets, request.lengths, strict=True))
     held = ExitStack()
     try:
-        read = held.enter_context(store.places(places))
+        read = held.enter_context(blocks.range_reader(places))
         work = asyncio.get_running_loop().run_in_executor(None, read)
         # Not when this task ends: an asker that has left does not stop the thread, which needs the files.
         work.add_done_callback(lambda _: held.close())

@@ -17,13 +17,13 @@ from typing import Protocol
 from ..proto import v1, v2
 from .engine import Replication
 from .errors import HaError
-from .record_reads import Log, read_places
+from .record_reads import read_places
 from .rejoin import (
     diverged_tails as tails,
 )
 from .rejoin.diverged_key import same_bytes
 from .role.disk_full_handover import DiskFullHandover, Room
-from .scrub.api import Blocks, Options, Result
+from .scrub.api import Options, Result, ScrubbedStore
 from .scrub.peer import Peer, PeerError
 from .scrub.scrub import Scrub
 
@@ -39,7 +39,7 @@ _AGAIN_S = 10.0
 _PATIENCE = 3
 
 
-class Stored(Blocks, Log, Room, Protocol):
+class Stored(ScrubbedStore, Room, Protocol):
     """What is needed of a store."""
 
 
@@ -68,7 +68,7 @@ class Upkeep:
         replication.replay_tail = self.replay.run
         replication.get_digests = self.scrub.get_digests
         replication.read_range = self.scrub.read_range
-        replication.read_places = partial(read_places, store)
+        replication.read_places = partial(read_places, store.blocks)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -38,7 +38,7 @@ from .format.record import (
     with_crc_room,
 )
 from .format.results import AppendResult, Arrival, PutStatus
-from .format.topic_names import is_light
+from .format.topic_names import is_lmq
 from .log.commit_log import CommitLog
 from .queue.consume_queue import ConsumeQueue
 from .queue.lmq_numbers import LmqNumbers
@@ -83,7 +83,7 @@ class Appender:
         body_bytes_max: int,
         *,
         seal: bool = False,
-        light_max: int = 0,
+        lmq_max: int = 0,
     ) -> None:
         self.on_new_segment: Callable[[int], list[Message]] | None = None
         #: Messages that were refused so far.
@@ -97,7 +97,7 @@ class Appender:
         self._dispatcher = dispatcher
         self._wall_ms = wall_ms
         self._body_bytes_max = body_bytes_max
-        self._light = LmqNumbers(queues, light_max, body_bytes_max)
+        self._light = LmqNumbers(queues, lmq_max, body_bytes_max)
         self._seal = seal  # end every record with its checksum (enabledAppendPropCRC)
         self._encode = encode_sealed if seal else encode
         self._assigned_end = 0  # queue offsets of all records before it are known
@@ -390,7 +390,7 @@ class Appender:
                     continue
                 queue = self._queues.queue(arrival.topic, arrival.queue_id)
                 # The latest record of a light queue is right: it may have begun anew.
-                known = 0 if is_light(arrival.topic) else queue.next_offset
+                known = 0 if is_lmq(arrival.topic) else queue.next_offset
                 queue.next_offset = max(known, arrival.queue_offset + 1)
             if end == begin:
                 break

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from .format.errors import CorruptLogError
-from .format.lmq_queues import NUMBERS, light_units
+from .format.lmq_queues import NUMBERS, lmq_units
 from .format.queue_unit import UNQUEUED
 from .format.record import (
     BLANK,
@@ -80,7 +80,7 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
     ok = PutStatus.PUT_OK
     arrivals = [Arrival(ok, offset, size, number, stored_ms, topic, values[3], code)]
     if NUMBERS in properties:
-        for name, light in light_units(topic, properties):
+        for name, light in lmq_units(topic, properties):
             arrivals.append(Arrival(ok, offset, size, light, stored_ms, name, 0, code))
     return arrivals, values[7]
 

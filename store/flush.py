@@ -26,7 +26,7 @@ from .dispatch import Dispatcher
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_SPACE
 from .group_commit import FlushRequest, GroupCommit
-from .index.indexing import Indexing
+from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.write_gate import WriteGate
 from .queue.table import QueueTable
@@ -179,7 +179,7 @@ class QueueFlusher:
         file: CheckpointFile,
         config: StoreConfig,
         gate: WriteGate,
-        indexing: Indexing,
+        index: IndexService,
     ) -> None:
         self._queues = queues
         self._dispatcher = dispatcher
@@ -188,7 +188,7 @@ class QueueFlusher:
         self._file = file
         self._config = config
         self._gate = gate
-        self._indexing = indexing
+        self._index = index
         self._flushed = (0, 0)  # last record whose unit is on the disk: start, store time
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
@@ -223,7 +223,7 @@ class QueueFlusher:
                     self._flushed = last
                 else:
                     self._queues.flush_written(self._config.flush_consume_queue_least_pages)
-                self._indexing.flush(self._log_flusher.flushed, self._checkpoint)
+                self._index.flush(self._log_flusher.flushed, self._checkpoint)
                 self._save()
         except OSError as error:
             self._gate.refuse(f"Flushing the queues, the index or the checkpoint failed: {error}.")

@@ -1,50 +1,63 @@
-"""The store's face: one log, its consume queues, flush, recovery.
+"""The message store: a commit log with its consume queues and index, flush, recovery and retention.
 
-Synchronous; every call comes from one thread (the event loop of the broker) and none waits. Two
-threads flush, one at a time allocates. `on_flushed` and `on_refused` may be called on a flush thread.
+Synchronous: one thread (the broker's event loop) makes all calls, and none waits for the disk. Two
+threads flush, one allocates segments. `on_flushed` and `on_refused` may be called on a flush
+thread.
 
-What a PUT_OK promises: the record is in the page cache and survives the process. It survives power
-loss once `flushed_offset` has passed its end. Readers see a record after `dispatch` passed it; who
-calls decides how far (`up_to`), for instance not beyond what replicas have confirmed.
+Durability: PUT_OK means that the record is in the page cache and survives the end of the process.
+It survives a power loss once `flushed_offset` has passed its end. Readers see a record after
+`dispatch` has passed it; the caller limits dispatch (`up_to`), for instance to what replicas have
+confirmed.
 
-Reading stands in `read_api.py`, appending in `write_api.py`, checking and mending in `block_api.py`. After a failed flush or a failed queue
-write the store is read-only until it is opened again: `writable` is false and `refusal` says why.
-Nothing is lost by that: the log is the truth, queues are derived from it at the next start.
+After a failed log flush or queue write the store is read-only until the next start: `writable` is
+false and `refusal` holds the reason. No message is lost: the queues are rebuilt from the log.
+
+Parts: `log` (commit log), `queue_table` (consume queues), `index` (index files), `queries` (messages
+by key and id), `retention` (segment deletion, full disks), `blocks` (scrub and repair), `meter`
+(counters).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
+from typing import Final
 
-from .append import Appender
-from .block_api import BlockApi
+from .append import Appender, refused, unflushed
+from .blocks import BlockAccess
 from .config.store_config import StoreConfig
 from .dispatch import Dispatcher
 from .flush import LogFlusher, QueueFlusher
 from .format.checkpoint import Checkpoint, CheckpointFile
 from .format.disk import NO_SPACE, Disk
-from .format.errors import CorruptLogError, StoreClosedError, UnsupportedLayoutError
+from .format.errors import (
+    CorruptLogError,
+    DiskFullError,
+    StoreClosedError,
+    UnsupportedLayoutError,
+)
+from .format.properties import waits
+from .format.record import Message
 from .format.results import (
     AppendResult,
     Arrival,
+    ColdUnit,
     GetResult,
     GetStatus,
     PutStatus,
     RecoveryReport,
     StoredRecord,
 )
-from .index.indexing import Indexing
+from .group_commit import FlushRequest
+from .index.service import IndexService
 from .log.commit_log import CommitLog
 from .log.transient_pool import LogCommitter
 from .log.write_gate import WriteGate
-from .query_api import QueryApi
+from .query import MessageQueries
 from .queue.table import QueueTable
-from .read_api import ReadApi
 from .reading import QueueReader
 from .retention.service import RetentionService
-from .state_api import StateApi
-from .stats import Meter
+from .stats import Meter, StoreStats
 from .store_lock import StoreLock
-from .write_api import WriteApi
 
 __all__ = [
     "AppendResult",
@@ -58,12 +71,12 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-#: The cause of a pause: what is dispatched finds no room.
-_QUEUES = "dispatch"
+#: Pause cause: dispatch found no free disk space.
+_DISPATCH: Final = "dispatch"
 
 
-class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
-    """Open, start, use, close; each once."""
+class MessageStore:
+    """One store directory; `open`, `start` and `close` are each called once."""
 
     def __init__(
         self, config: StoreConfig, wall_ms: Callable[[], int], disk: Disk | None = None
@@ -72,17 +85,13 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
         self.disk = disk or Disk()
         #: Called on the flush thread with the new flushed offset.
         self.on_flushed: Callable[[int], None] | None = None
-        #: With the transient pool: called with the new `log_end` by whichever thread committed.
+        #: With the transient pool: called with the new `log_end` on the thread that committed.
         self.on_committed: Callable[[int], None] | None = None
-        #: Called when the store is closed; `flushed_offset` says how much of the log is on the disk.
+        #: Called after the store was closed; `flushed_offset` is final then.
         self.on_closed: list[Callable[[], None]] = []
         self.meter = Meter()
-        self._gate = WriteGate()
-        self._opened = False
-        self._sync = config.sync_flush
-        self._ownership = StoreLock(config.root, self.disk)
-        self._log = CommitLog.of(config, self.disk)
-        self._queues = QueueTable(
+        self.log = CommitLog.of(config, self.disk)
+        self.queue_table = QueueTable(
             str(config.consume_queue_directory),
             config.consume_queue_file_bytes,
             config.open_queue_files_max,
@@ -90,53 +99,61 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
             ext_file_bytes=config.mapped_file_size_consume_queue_ext,
             write_ext=config.enable_consume_queue_ext,
         )
-        self._dispatcher = Dispatcher(self._log, self._queues)
+        self._gate = WriteGate()
+        self._opened = False
+        self._sync = config.sync_flush
+        self._lock = StoreLock(config.root, self.disk)
+        self._dispatcher = Dispatcher(self.log, self.queue_table)
         self._appender = Appender(
-            self._log,
-            self._queues,
+            self.log,
+            self.queue_table,
             self._dispatcher,
             wall_ms,
             config.max_message_size,
             seal=config.enabled_append_prop_crc,
-            light_max=config.light_queues,
+            lmq_max=config.lmq_max,
         )
-        self._reader = QueueReader(self._log, self._queues, config)
+        self._reader = QueueReader(self.log, self.queue_table, config)
         self._checkpoint = Checkpoint()
         self._checkpoint_file = CheckpointFile(str(config.root / "checkpoint"), self.disk)
         self._committer: LogCommitter | None = None
         self._log_flusher: LogFlusher | None = None
         self._queue_flusher: QueueFlusher | None = None
-        self._indexing = Indexing(
-            config, self._log, self._dispatcher, disk=self.disk, wall_ms=wall_ms, gate=self._gate
+        self.index = IndexService(
+            config, self.log, self._dispatcher, disk=self.disk, wall_ms=wall_ms, gate=self._gate
         )
-        #: Decides which segments go, deletes them, and pauses the store on a full disk.
+        self.queries = MessageQueries(
+            config, self.log, self._dispatcher, index=self.index, reader=self._reader
+        )
+        self.blocks = BlockAccess(self.log, self._reader)
         self.retention = RetentionService(
             config,
-            self._log,
-            (self._queues, self._indexing),
+            self.log,
+            (self.queue_table, self.index),
             disk=self.disk,
             gate=self._gate,
             safe_end=self._safe_end,
         )
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- open, start, close -------------------------------------------------------------------
 
     def open(self) -> RecoveryReport:
-        """Lock, load, recover; the store can then be read.
+        """Lock, load and recover the directory; reads are possible afterwards.
 
-        Queues are restored to where readers had seen them; `dispatch` goes on from there. Raises
-        StoreLockedError, UnsupportedLayoutError, CorruptLogError (nothing was changed) or OSError.
+        The queues hold what readers had seen before the stop; `dispatch` continues from there.
+        Raises StoreLockedError, UnsupportedLayoutError, CorruptLogError (nothing was changed) or
+        OSError.
         """
         if self._opened:
-            raise StoreClosedError("A store is opened once; make a new one.")
+            raise StoreClosedError("The store was opened before; create a new MessageStore.")
         try:
-            self._ownership.acquire()
+            self._lock.acquire()
             self._opened = True
             report = self._recover()
         except (IsADirectoryError, NotADirectoryError) as error:
             self._release()
             raise UnsupportedLayoutError(
-                f"{error.filename} is no part of a store ({error.strerror}). Move it away."
+                f"{error.filename} is not part of a store ({error.strerror}). Move it away."
             ) from error
         except BaseException:
             self._release()
@@ -154,67 +171,68 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
         return report
 
     def _recover(self) -> RecoveryReport:
-        # NumPy comes with it: only who opens a store waits for that.
+        # Imported here because it loads NumPy, which only a store that is opened needs.
         from .recovery.recovery import Recovery, unit_matches
 
-        clean = self._ownership.stopped_cleanly
+        clean = self._lock.stopped_cleanly
         self._checkpoint = self._checkpoint_file.load()
-        log = self._log
+        log = self.log
         unfinished = [path for path in (log.load(),) if path]
-        unfinished += self._queues.load(
+        unfinished += self.queue_table.load(
             lambda queue, n, offset, size: unit_matches(log, queue, n, offset, size),
             log.start,
             clean=clean,
         )
         recovery = Recovery(
             log,
-            self._queues,
+            self.queue_table,
             self._dispatcher,
             self._checkpoint,
             config=self.config,
             disk=self.disk,
             clean=clean,
         )
-        self._indexing.load()
+        self.index.load()
         self.retention.watermark.load()
         report = recovery.run(unfinished)
-        self._indexing.recover(clean, self._checkpoint)
+        self.index.recover(clean, self._checkpoint)
         return report
 
     def start(self) -> None:
-        """Write `abort`, start the flush threads; from now on the store can be written."""
+        """Write `abort` and start the flush threads; appends are possible afterwards."""
         if not self._opened or self._log_flusher is not None:
-            raise StoreClosedError("The store must be opened, and started once.")
-        self._log.begin_writing()
-        self._ownership.mark_running()
-        self._note_flushed()
-        if self._log.pool is not None:
-            self._log.on_committed = self._committed
-            self._committer = LogCommitter.of(self._log, self.config, self._gate.refuse)
+            raise StoreClosedError("The store must be opened first, and started only once.")
+        self.log.begin_writing()
+        self._lock.mark_running()
+        self._save_flushed_end()
+        if self.log.pool is not None:
+            self.log.on_committed = self._committed
+            self._committer = LogCommitter.of(self.log, self.config, self._gate.refuse)
             self._committer.start()
         self._log_flusher = LogFlusher(
-            self._log, self.config, self._checkpoint, self._flushed, self._gate.refuse
+            self.log, self.config, self._checkpoint, self._flushed, self._gate.refuse
         )
         self._queue_flusher = QueueFlusher(
-            queues=self._queues,
+            queues=self.queue_table,
             dispatcher=self._dispatcher,
             log_flusher=self._log_flusher,
             checkpoint=self._checkpoint,
             file=self._checkpoint_file,
             config=self.config,
             gate=self._gate,
-            indexing=self._indexing,
+            index=self.index,
         )
-        self._indexing.start()
+        self.index.start()
         self._log_flusher.start()
         self._queue_flusher.start()
         self.retention.watch_disk()
         self._gate.start()
 
-    def _note_flushed(self) -> None:
-        """All that recovery kept is on the disk: what comes behind it, and only that, a power loss may
-        take. On a full disk that stays unsaid; the next start then refuses to cut anything."""
-        self._checkpoint.flushed_end = self._log.end
+    def _save_flushed_end(self) -> None:
+        """Save the log end in the checkpoint: recovery has flushed the whole log. Only what is
+        appended later can be lost in a power loss. A full disk skips this; the next start then
+        refuses to cut the log."""
+        self._checkpoint.flushed_end = self.log.end
         try:
             self._checkpoint_file.save(self._checkpoint)
         except OSError as error:
@@ -222,10 +240,10 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
                 raise
 
     def close(self) -> None:
-        """Flush everything and leave a cleanly stopped directory; a second call does nothing.
+        """Flush everything and mark the directory as stopped cleanly; a second call does nothing.
 
-        If the store became read-only, or records were not dispatched yet, `abort` stays: the next
-        start then checks more.
+        If the store is read-only or records are not dispatched, `abort` stays and the next start
+        checks more.
         """
         if not self._opened or self._gate.closed:
             return
@@ -239,36 +257,34 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
                 self._finish(self._queue_flusher)
         self._gate.close()
         self._release()
-        for told in self.on_closed:
-            told()
+        for callback in self.on_closed:
+            callback()
 
     def _finish(self, flusher: QueueFlusher) -> None:
         try:
-            self._log.drop_part()
-            self._indexing.finish()
+            self.log.drop_part()
+            self.index.finish()
             flusher.finish()
-            self._log.discard_prepared()
-            if self._dispatcher.offset == self._log.end:
-                self._ownership.mark_stopped()
+            self.log.discard_prepared()
+            if self._dispatcher.offset == self.log.end:
+                self._lock.mark_stopped()
         except OSError as error:
-            # `abort` stays: the next start makes from the log what could not be written.
+            # `abort` stays: the next start rebuilds from the log what could not be written.
             if error.errno in NO_SPACE:
                 logger.warning("store.not_finished reason=%s", error)
             else:
                 self._gate.refuse(f"Stopping failed: {error}.")
 
     def _release(self) -> None:
-        self._log.close()
-        self._queues.close()
-        self._indexing.close()
+        self.log.close()
+        self.queue_table.close()
+        self.index.close()
         self._checkpoint_file.close()
-        self._ownership.release()
-
-    # -- state --------------------------------------------------------------------------------
+        self._lock.release()
 
     def _safe_end(self) -> int:
-        """Retention may delete what lies before it: it is flushed, and readers have seen it. (The
-        index need not know it: nobody asks for what is gone.)"""
+        """Return the offset before which retention may delete: flushed and dispatched. (The index
+        may lag behind: it is not queried for deleted records.)"""
         return min(self.flushed_offset, self._dispatcher.offset)
 
     def _flushed(self, offset: int) -> None:
@@ -279,13 +295,103 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
         if self.on_committed is not None:
             self.on_committed(offset)
 
-    # -- writing ------------------------------------------------------------------------------
+    # -- append -------------------------------------------------------------------------------
+
+    def append_many(self, messages: Sequence[Message]) -> list[AppendResult]:
+        """Append in order; one result per message. Never raises for a message, never waits.
+
+        If the log cannot be written, every status is UNKNOWN_ERROR (the first records may be
+        stored) and the store is read-only.
+        """
+        return self._append(self._appender.append_many, messages)
+
+    def append_batch(self, messages: Sequence[Message]) -> list[AppendResult]:
+        """Append the batch of a remoting client: all messages, adjacent in one queue and one
+        segment with one store time, or none, with one status for all. The messages have one topic
+        and queue and are neither transactional nor delayed (docs/formats/store-format.md, section
+        2.10)."""
+        return self._append(self._appender.append_batch, messages)
+
+    def append_and_wait(self, messages: Sequence[Message]) -> list[AppendResult]:
+        """`append_many` for a caller without an event loop: in SYNC_FLUSH it waits for the flush,
+        up to `syncFlushTimeout`, unless all messages have WAIT=false. After the timeout the status
+        is FLUSH_DISK_TIMEOUT: stored, durability unknown."""
+        results = self._append(self._appender.append_many, messages)
+        if self._sync and any(waits(message.properties) for message in messages):
+            return self._wait_flushed(results)
+        return results
+
+    def _wait_flushed(self, results: list[AppendResult]) -> list[AppendResult]:
+        end = max((r.end for r in results if r.status is PutStatus.PUT_OK), default=0)
+        flusher = self._log_flusher
+        if flusher is None or flusher.flushed >= end:
+            return results
+        settled = Event()
+        flusher.request(FlushRequest(end, 0, settled))
+        settled.wait(self.config.sync_flush_timeout / 1000)
+        safe = flusher.flushed
+        return [unflushed(r) if r.end > safe else r for r in results]
+
+    def _append(
+        self,
+        append: Callable[[Sequence[Message]], list[AppendResult]],
+        messages: Sequence[Message],
+    ) -> list[AppendResult]:
+        if self._gate.refusal:
+            return [refused(PutStatus.SERVICE_NOT_AVAILABLE) for _ in messages]
+        meter, log, appender = self.meter, self.log, self._appender
+        clock, begin, refusals = meter.steady_ns, log.end, appender.refusals
+        begin_ns = clock() if clock is not None else 0
+        try:
+            results = append(messages)
+        except OSError as error:
+            self._gate.refuse(f"Writing the commit log failed: {error}.")
+            return [refused(PutStatus.UNKNOWN_ERROR) for _ in messages]
+        took_ns = clock() - begin_ns if clock is not None else 0
+        meter.put(len(messages), appender.refusals - refusals, log.end - begin, took_ns)
+        if self._sync and self._log_flusher is not None:
+            self._log_flusher.request(FlushRequest(log.end, len(messages)))
+        return results
+
+    def append_raw(self, offset: int, data: bytes) -> int:
+        """Append log bytes of a leader unchanged; returns the end of the last whole record.
+
+        `offset` must be `received_end`, or `log_end`: an incomplete record behind it is then
+        dropped (an empty log may begin at any segment start). Raises OffsetOutOfRangeError,
+        CorruptLogError or DiskFullError (continue at `received_end`), or StoreClosedError when the
+        store is read-only.
+        """
+        if self._gate.refusal:
+            raise (DiskFullError if self._gate.paused else StoreClosedError)(self._gate.refusal)
+        try:
+            end = self.log.append_raw(offset, data)
+        except OSError as error:
+            if error.errno in NO_SPACE:  # nothing was written; the leader sends it again
+                raise DiskFullError(f"No disk space for the leader's bytes: {error}.") from error
+            self._gate.refuse(f"Writing the commit log failed: {error}.")
+            raise StoreClosedError(self._gate.refusal) from error
+        if self._sync and self._log_flusher is not None:
+            self._log_flusher.request(FlushRequest(end, 1))
+        return end
+
+    def flush_soon(self) -> None:
+        """Request a flush up to the current `log_end`, without the usual pause."""
+        if self._log_flusher is not None:
+            self._log_flusher.hasten()
+
+    def commit(self) -> None:
+        """With the transient pool: move `log_end` to `appended_end`. A failed write makes the
+        store read-only."""
+        try:
+            self.log.commit()
+        except OSError as error:
+            self._gate.refuse(f"Writing the commit log failed: {error}.")
 
     def dispatch(self, up_to: int, max_records: int = 10_000) -> list[Arrival]:
         """Make records that end at or before `up_to` visible in their queues, in log order.
 
         Call again while `dispatched_offset` is below `up_to`. A failed write makes the store
-        read-only and returns nothing; a full disk pauses it, and a later call goes on.
+        read-only and returns nothing; a full disk pauses it, and a later call continues.
         """
         if self._gate.broken:
             return []
@@ -294,11 +400,271 @@ class MessageStore(ReadApi, QueryApi, WriteApi, StateApi, BlockApi):
         except (OSError, ValueError, CorruptLogError) as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 self._dispatcher.drop_hints()
-                self._gate.pause(_QUEUES, f"The disk is full: the queues cannot grow ({error}).")
+                self._gate.pause(_DISPATCH, f"The disk is full: the queues cannot grow ({error}).")
             else:
                 self._gate.refuse(f"Building the consume queues failed: {error}.")
             return []
         if self._gate.paused:
-            self._gate.resume(_QUEUES)
-        self._indexing.dispatched(len(arrivals))
+            self._gate.resume(_DISPATCH)
+        self.index.dispatched(len(arrivals))
         return arrivals
+
+    # -- read the log -------------------------------------------------------------------------
+
+    def read_log(self, offset: int, max_bytes: int) -> bytes:
+        """Return raw bytes from `offset`: whole records where possible, never beyond `log_end`,
+        never across a segment; b"" at `log_end`. Raises OffsetOutOfRangeError."""
+        return self.log.read_raw(offset, max_bytes)
+
+    def log_crc(self, start: int, end: int) -> int:
+        """Return the CRC-32 of the log bytes [start, end). Raises OffsetOutOfRangeError."""
+        return self.log.crc(start, end)
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """Return the record that begins at the offset. Raises OffsetOutOfRangeError,
+        RecordFormatError."""
+        return self.log.record_at(physical_offset)
+
+    # -- read queues --------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None = None,
+        *,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Read up to `max_count` records from queue offset `offset` on, filtered by tags code.
+
+        The first record is returned even if it is larger than `max_bytes`. Without `max_bytes`
+        RocketMQ's limits apply (`maxTransfer...`). A unit without a matching record is skipped
+        (reading.py lists all statuses). Raises OSError when the queue's file cannot be read.
+        """
+        result = self._reader.get(
+            topic, queue_id, offset, max_count, max_bytes, tag_codes=tag_codes
+        )
+        self.meter.get(len(result.records), result.size)
+        return result
+
+    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Return whether a message lies further behind the log end than
+        `accessMessageInMemoryMaxRatio` of the machine's memory, so that reading it may wait for
+        the disk. Raises OSError when the queue's file cannot be read."""
+        return self._reader.is_cold(topic, queue_id, offset)
+
+    def is_cold_position(self, physical_offset: int) -> bool:
+        """Return the same for a physical offset."""
+        return self._reader.is_cold_position(physical_offset)
+
+    def cold_units(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        tag_codes: frozenset[int] | None = None,
+    ) -> tuple[list[ColdUnit], int] | None:
+        """Return the units of the cold records that `get` would read, and the queue offset behind
+        the last unit examined; None if the record at `offset` is not cold. Costs one comparison
+        while the log fits into memory. Raises OSError when the queue's file cannot be read."""
+        return self._reader.cold_units(
+            topic, queue_id, offset, max_count, max_bytes, tag_codes=tag_codes
+        )
+
+    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the physical offset of a visible message. Raises OSError when the queue's file
+        cannot be read."""
+        return self._reader.physical_offset_of(topic, queue_id, offset)
+
+    def record_range(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
+        """Return physical offset and size of a message's record; None without such a message."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return queue.record_range(offset) if queue is not None else None
+
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first queue offset whose record lies at `physical_offset` or above."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return queue.offset_by_position(physical_offset) if queue is not None else 0
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
+        """Return the first offset stored at or after the time; with `upper` the last at or before
+        it."""
+        return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return self._reader.min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the end of the visible units."""
+        return self._reader.max_offset(topic, queue_id)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset that the next append to this queue gets."""
+        self._appender.assign_from_log()
+        queue = self.queue_table.queues.get((topic, queue_id))
+        return queue.next_offset if queue else 0
+
+    def next_offsets(self, topic: str, queue_ids: Iterable[int]) -> dict[int, int]:
+        """Return `next_offset` of those of the queues that exist."""
+        self._appender.assign_from_log()
+        queues = self.queue_table.queues
+        found = {queue_id: queues.get((topic, queue_id)) for queue_id in queue_ids}
+        return {queue_id: queue.next_offset for queue_id, queue in found.items() if queue}
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def queues(self) -> Iterable[tuple[str, int]]:
+        """Return (topic, queue id) of every queue that holds or held a record."""
+        return [key for key, queue in self.queue_table.queues.items() if queue.next_offset]
+
+    def hide_below(self, topic: str, queue_id: int, offset: int) -> None:
+        """Hide the units below `offset` from readers, as if retention had deleted them; until the
+        next start."""
+        queue = self.queue_table.queues.get((topic, queue_id))
+        if queue is not None:
+            queue.min_offset = max(queue.min_offset, min(offset, queue.max_offset))
+
+    def remove_expired_queue(self, topic: str, queue_id: int) -> bool:
+        """Remove an unused queue if retention has deleted all of its records; else return false.
+        It starts at offset 0 if it is used again. Raises OSError."""
+        return self.queue_table.remove_expired(topic, queue_id, self.log.start)
+
+    def lmqs(self) -> list[str]:
+        """Return the names of the light queues (LMQ); a record is in queue 0 of those it names."""
+        return [queue.topic for queue in self.queue_table.lmqs()]
+
+    def has_lmq(self, name: str) -> bool:
+        return (name, 0) in self.queue_table.queues
+
+    def remove_lmq(self, name: str) -> bool:
+        """Remove the units of a light queue, not its records; return false if it does not exist or
+        has records that are not dispatched. It starts at offset 0 if it is used again. Raises
+        OSError."""
+        return self.queue_table.remove(name, 0)
+
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> int:
+        return self.log.start
+
+    @property
+    def log_end(self) -> int:
+        """End of the last whole record that can be read."""
+        return self.log.readable_end
+
+    @property
+    def appended_end(self) -> int:
+        """End of the last whole record; beyond `log_end` only with the transient pool."""
+        return self.log.end
+
+    @property
+    def received_end(self) -> int:
+        """Where the next raw bytes must begin; beyond `log_end` while a record is incomplete."""
+        return self.log.received_end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it survives power loss."""
+        return self.log.readable_end if self._log_flusher is None else self._log_flusher.flushed
+
+    @property
+    def dispatched_offset(self) -> int:
+        return self._dispatcher.offset
+
+    # -- state --------------------------------------------------------------------------------
+
+    @property
+    def refusal(self) -> str:
+        """Why the store refuses writes, or ""."""
+        return self._gate.refusal
+
+    @property
+    def writable(self) -> bool:
+        return not self._gate.refusal
+
+    @property
+    def paused(self) -> bool:
+        """Whether writes are refused for lack of disk space; ends when space is free again."""
+        return self._gate.paused
+
+    @property
+    def on_refused(self) -> Callable[[str], None] | None:
+        """Called once when the store becomes read-only, on the thread that found the reason."""
+        return self._gate.on_refused
+
+    @on_refused.setter
+    def on_refused(self, hook: Callable[[str], None] | None) -> None:
+        self._gate.on_refused = hook
+
+    @property
+    def on_resumed(self) -> Callable[[], None] | None:
+        """Called when disk space is free again, on the thread that found it."""
+        return self._gate.on_resumed
+
+    @on_resumed.setter
+    def on_resumed(self, hook: Callable[[], None] | None) -> None:
+        self._gate.on_resumed = hook
+
+    @property
+    def on_new_segment(self) -> Callable[[int], list[Message]] | None:
+        """Called in `append_many` before the first record of every segment, with the segment's
+        offset; the records it returns are written first."""
+        return self._appender.on_new_segment
+
+    @on_new_segment.setter
+    def on_new_segment(self, hook: Callable[[int], list[Message]] | None) -> None:
+        self._appender.on_new_segment = hook
+
+    @property
+    def log_flushes(self) -> int:
+        """Number of log flushes that wrote something."""
+        return 0 if self._log_flusher is None else self._log_flusher.rounds
+
+    @property
+    def allocation_failure(self) -> str:
+        """Why the last segment could not be created, or ""."""
+        return self._appender.allocation_failure
+
+    @property
+    def out_of_buffers(self) -> bool:
+        """Whether that failed because the transient pool had no free buffer (a matter of
+        milliseconds)."""
+        return self._appender.out_of_buffers
+
+    def stats(self) -> StoreStats:
+        """Return counters, positions and disk state of this moment."""
+        meter, log, retention = self.meter, self.log, self.retention
+        log_end = log.readable_end
+        return StoreStats(
+            put_messages=meter.put_messages,
+            put_bytes=meter.put_bytes,
+            put_batches=meter.put_batches,
+            put_refused=meter.put_refused,
+            put_latency=meter.latency_buckets(),
+            put_longest_us=meter.longest_ns // 1_000,
+            gets=meter.gets,
+            get_misses=meter.get_misses,
+            get_messages=meter.get_messages,
+            get_bytes=meter.get_bytes,
+            rates=meter.rates(),
+            log_start=log.start,
+            log_end=log_end,
+            flush_behind=max(log_end - self.flushed_offset, 0),
+            dispatch_behind=max(log_end - self._dispatcher.offset, 0),
+            index_behind=self.index.behind,
+            segments=len(log.segments),
+            segment_size=self.config.mapped_file_size_commit_log,
+            queues=len(self.queue_table.queues),
+            disk_use=retention.disk_use,
+            pressure=retention.pressure.name.lower(),
+            archive_watermark=retention.watermark.value,
+            refusal=self._gate.refusal,
+        )

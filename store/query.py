@@ -17,15 +17,20 @@ import itertools
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from .config.store_config import StoreConfig
+from .dispatch import Dispatcher
 from .format.errors import RecordFormatError
 from .format.index_file import IndexFile, IndexLayout, guess_layout, index_files, key_hash
 from .format.message_id import OffsetId
 from .format.properties import TAGS
 from .format.record import Record, decode
+from .index.service import IndexService
+from .log.commit_log import CommitLog
+from .reading import QueueReader
 from .scan.single import inspect
 
 TIME_MAX_MS: Final = (1 << 63) - 1
@@ -130,6 +135,82 @@ def record_in(data: memoryview, position: int, base: int) -> Record | None:
         return decode(bytes(data[position : position + found.size]))
     except RecordFormatError:
         return None
+
+
+class MessageQueries:
+    """Queries by key, unique key and id over an opened store; messages are found once they are
+    dispatched."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        *,
+        index: IndexService,
+        reader: QueueReader,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._dispatcher = dispatcher
+        self._index = index
+        self._reader = reader
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        index_type: str | None = None,
+    ) -> list[Record]:
+        """Return the newest messages with this key in a range of store times, oldest first.
+
+        Compares UNIQ_KEY and KEYS; with `index_type` "U" or "K" one of them, with "T" the tags. At
+        most maxMsgsNumBatch messages. Raises ValueError, OSError, or StoreError without an index.
+        """
+        return self.find(KeyQuery(topic, key, count_max, begin_ms, end_ms, index_type))
+
+    def find(self, query: KeyQuery) -> list[Record]:
+        """Run a prepared query, as `query` does."""
+        count_max = min(query.count_max, self._config.max_msgs_num_batch)
+        return find_records(replace(query, count_max=count_max), self._index, self)
+
+    def is_cold(self, query: KeyQuery) -> bool:
+        """Return whether a record that the query would read is cold (may wait for the disk); reads
+        the index only. Raises OSError, StoreError."""
+        is_cold = self._reader.is_cold_position
+        if not is_cold(self._log.start):
+            return False
+        offsets = self._index.find(query.hash, query.begin_ms, query.end_ms)
+        first = itertools.islice(offsets, min(query.count_max, self._config.max_msgs_num_batch))
+        return any(is_cold(offset) for offset in first if offset >= 0)
+
+    def by_unique_key(self, topic: str, unique_key: str) -> Record | None:
+        """Return the newest message of this topic with this UNIQ_KEY. Raises OSError,
+        StoreError."""
+        count_max = self._config.default_query_max_num
+        found = self.query(topic, unique_key, count_max=count_max, index_type="U")
+        return found[-1] if found else None
+
+    def by_id(self, message_id: str, topic: str = "") -> Record | None:
+        """Return the message with this offset id (32 or 56 hex digits); with `topic` also the one
+        with this unique key."""
+        found = find_by_id(message_id, self)
+        if found is None and topic:
+            return self.by_unique_key(topic, message_id)
+        return found
+
+    def record_or_none(self, offset: int) -> Record | None:
+        """Return the visible record that begins at this offset, if there is one."""
+        log = self._log
+        if not log.start <= offset < self._dispatcher.offset:
+            return None
+        segment = log.segment_at(offset)
+        with segment.hold() as data:
+            return record_in(data, offset - segment.start, segment.start)
 
 
 class StoreQuery:

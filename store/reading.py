@@ -13,7 +13,7 @@
 | MESSAGE_WAS_REMOVING | units were looked at, no record behind them is there | the same |
 
 A record of a finished segment whose body is damaged is handed out to nobody: the batch ends in front of it while it can be
-mended from another replica (block_api.py), else it is passed over.
+mended from another replica (blocks.py), else it is passed over.
 
 Statuses and next offsets are RocketMQ's (store format, section 9.1). OFFSET_RESET is the answer of a
 broker that was told to reset a group; a store never gives it. A unit whose record retention took is
@@ -50,7 +50,7 @@ from .scan.single import body_matches
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 #: A record's own size, and its own place: what a unit says must be what the record says.
-_SIZE_AND_PLACE: Final = struct.Struct(">i24xq")
+_SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
 
 
 def machine_memory() -> int:
@@ -87,10 +87,10 @@ class QueueReader:
         #: So far behind the log's end records count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
         self._warned: set[ConsumeQueue] = set()
-        #: See block_api.py; while it is set, bodies of finished segments are checked.
-        self.on_rot: Callable[[int, int], bool] | None = None
+        #: See blocks.py; while it is set, bodies of finished segments are checked.
+        self.on_damaged_record: Callable[[int, int], bool] | None = None
         #: Ranges of the log that no reader gets.
-        self.forbidden: set[tuple[int, int]] = set()
+        self.damaged: set[tuple[int, int]] = set()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -142,10 +142,10 @@ class QueueReader:
         log = self._log
         if log.readable_end - log.start <= self._memory_span:
             return False
-        place = self.place_of(topic, queue_id, offset)
-        return place is not None and self.is_cold_place(place)
+        place = self.physical_offset_of(topic, queue_id, offset)
+        return place is not None and self.is_cold_position(place)
 
-    def place_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Where in the log a message lies; None for one that readers do not see."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
@@ -153,7 +153,7 @@ class QueueReader:
         unit = queue.read(offset, 1)
         return int(UNIT.unpack(unit)[0]) if unit else None
 
-    def is_cold_place(self, physical_offset: int) -> bool:
+    def is_cold_position(self, physical_offset: int) -> bool:
         """The same for a place in the log."""
         return self._log.readable_end - physical_offset > self._memory_span
 
@@ -220,7 +220,7 @@ class QueueReader:
         segments = log.segments
         log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
         records, granted = result.records, bytes_max
-        check = _SIZE_AND_PLACE.unpack_from
+        check = _SIZE_AND_OFFSET.unpack_from
         begin = stop = 0  # of the segment that `data` is the map of
         cold = False  # it is finished, and to be checked
         data: mmap.mmap | bytes = b""
@@ -244,7 +244,7 @@ class QueueReader:
                             segment = segments[(offset - log_start) // segment_bytes]
                             begin, stop, data = segment.start, segment.end, segment.map
                             stop = min(stop, log_end)
-                            cold = self.on_rot is not None and segment is not log.tail
+                            cold = self.on_damaged_record is not None and segment is not log.tail
                         at = offset - begin
                         # A record's place is checked on every read (store format, section 9.4).
                         if (
@@ -252,7 +252,7 @@ class QueueReader:
                             and size >= RECORD_BYTES_MIN
                             and offset + size <= stop
                             and check(data, at) == (size, offset)
-                            and not (cold and self._is_rotten(data[at : at + size], offset))
+                            and not (cold and self._is_damaged(data[at : at + size], offset))
                         ):
                             bytes_max -= size
                             records.append(
@@ -274,12 +274,12 @@ class QueueReader:
         result.size = granted - bytes_max
         result.suggest_pulling_from_slave = log_end - seen > self._memory_span
 
-    def _is_rotten(self, record: bytes, offset: int) -> bool:
+    def _is_damaged(self, record: bytes, offset: int) -> bool:
         """Whether the disk has changed a record: its body's checksum is wrong, or a scrub says so."""
-        forbidden = self.forbidden
-        if forbidden:
+        damaged = self.damaged
+        if damaged:
             stop = offset + len(record)
-            if any(begin < stop and offset < end for begin, end in forbidden):
+            if any(begin < stop and offset < end for begin, end in damaged):
                 return True
         return not body_matches(record)
 
@@ -288,8 +288,8 @@ class QueueReader:
         return (
             offset >= self._log.start
             and offset + size <= self._log.readable_end
-            and self.on_rot is not None
-            and self.on_rot(offset, size)
+            and self.on_damaged_record is not None
+            and self.on_damaged_record(offset, size)
         )
 
     def _miss(

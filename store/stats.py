@@ -13,15 +13,26 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from .message_store import MessageStore
+from typing import Final
 
 #: Upper bounds in microseconds; what is longer falls into one more bucket.
 LATENCY_BOUNDS_US: Final = (
-    *(20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000),
-    *(100_000, 200_000, 500_000, 1_000_000, 5_000_000),
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    5_000_000,
 )
 _BOUNDS_NS: Final = tuple(bound * 1_000 for bound in LATENCY_BOUNDS_US)
 #: Rates are taken over these times.
@@ -145,6 +156,10 @@ class Meter:
         else:
             self.get_misses += 1
 
+    def latency_buckets(self) -> tuple[tuple[int | None, int], ...]:
+        """Return (upper bound in microseconds, messages); the last bound is None."""
+        return tuple(zip((*LATENCY_BOUNDS_US, None), self.latency, strict=True))
+
     def sample(self) -> None:
         """Remember the counters of now, for the rates; samples older than any window go."""
         if self.steady_ns is None:
@@ -175,33 +190,3 @@ class Meter:
 
     def _counters(self, now_ns: int) -> tuple[int, int, int, int, int]:
         return (now_ns, self.put_messages, self.put_bytes, self.get_messages, self.get_bytes)
-
-
-def collect(store: "MessageStore") -> StoreStats:
-    """Everything at this moment."""
-    meter, retention = store.meter, store.retention
-    return StoreStats(
-        put_messages=meter.put_messages,
-        put_bytes=meter.put_bytes,
-        put_batches=meter.put_batches,
-        put_refused=meter.put_refused,
-        put_latency=tuple(zip((*LATENCY_BOUNDS_US, None), meter.latency, strict=True)),
-        put_longest_us=meter.longest_ns // 1_000,
-        gets=meter.gets,
-        get_misses=meter.get_misses,
-        get_messages=meter.get_messages,
-        get_bytes=meter.get_bytes,
-        rates=meter.rates(),
-        log_start=store.log_start,
-        log_end=store.log_end,
-        flush_behind=max(store.log_end - store.flushed_offset, 0),
-        dispatch_behind=max(store.log_end - store.dispatched_offset, 0),
-        index_behind=store.index_behind,
-        segments=len(store.segment_starts()),
-        segment_size=store.config.mapped_file_size_commit_log,
-        queues=store.queue_count,
-        disk_use=retention.disk_use,
-        pressure=retention.pressure.name.lower(),
-        archive_watermark=retention.watermark.value,
-        refusal=store.refusal,
-    )

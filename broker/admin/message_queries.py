@@ -48,7 +48,7 @@ class MessageQueries:
             text = f"the index cannot be read: {error}"
             raise WireError(v2.INTERNAL_SERVER_ERROR, text) from error
         answer = v1.QueryMessagesResponse(
-            code=v2.OK, message="OK", index_behind=self._store.index_behind
+            code=v2.OK, message="OK", index_behind=self._store.index.behind
         )
         room = _ANSWER_BYTES_MAX
         for record in reversed(records):
@@ -66,12 +66,12 @@ class MessageQueries:
                 v2.BAD_REQUEST, "name exactly one of key, unique_key, tag and message_id"
             )
         if request.message_id:
-            record = store.message_by_id(request.message_id, request.topic)
+            record = store.queries.by_id(request.message_id, request.topic)
             return [] if record is None else [record]
         if not request.topic:
             raise WireError(v2.BAD_REQUEST, "name the topic")
         asked = key_query(request, store.config.max_msgs_num_batch)
-        return [] if asked is None else store.query_by(asked)
+        return [] if asked is None else store.queries.find(asked)
 
 
 def key_query(request: v1.QueryMessagesRequest, most: int) -> KeyQuery | None:

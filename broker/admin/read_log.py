@@ -88,7 +88,7 @@ class LogReads:
             if not wanted or topic in wanted:
                 answer.queues.append(self._bounds(request, topic, queue_id))
         for one in request.messages:
-            found = self._store.place(one.topic, one.queue_id, one.offset)
+            found = self._store.record_range(one.topic, one.queue_id, one.offset)
             place, size = found if found is not None else (-1, 0)
             answer.places.add(place=place, size=size)
         return answer
@@ -111,7 +111,7 @@ class LogReads:
             text = f"offset {offset} is beyond the confirmed end of the log, {limit}"
             raise WireError(v2.ILLEGAL_OFFSET, text)
         if request.inside and start < offset < limit:
-            return min(self._store.border_at(offset), limit)
+            return min(self._store.log.next_record_start(offset), limit)
         return offset
 
     def _frames(self, offset: int, ends: tuple[int, int], size: int) -> tuple[bytes, int]:
@@ -154,7 +154,7 @@ class LogReads:
         store = self._store
         offset = 0
         if request.HasField("place"):
-            offset = store.offset_by_place(topic, queue_id, request.place)
+            offset = store.offset_by_position(topic, queue_id, request.place)
         elif request.HasField("timestamp_ms"):
             offset = store.offset_by_time(topic, queue_id, request.timestamp_ms)
         return v1.QueueBounds(

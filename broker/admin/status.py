@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ... import __version__
 from ...proto import v1, v2
 from ...store.format.record import decode
-from ...store.stats import collect
 
 if TYPE_CHECKING:
     from ...ha.engine import Replication
@@ -143,7 +142,7 @@ class BrokerStatus:
         )
 
     def _store_status(self) -> v1.StoreStatus:
-        stats = collect(self._store)
+        stats = self._store.stats()
         rates = stats.rates[0]
         p99_us = stats.put_percentile_us(0.99)
         return v1.StoreStatus(

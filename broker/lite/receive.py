@@ -236,7 +236,7 @@ class LiteReceive:
 
     def _known(self, parent: str) -> list[str]:
         """Every lite topic of a parent, for a wildcard client that missed some."""
-        names = self._node.store.light_queues()
+        names = self._node.store.lmqs()
         return [name for name in names if (parse_queue(name) or ("",))[0] == parent]
 
     def _pop_queue(self, popped: LiteTurn, group: str, queue: str) -> None:

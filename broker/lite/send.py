@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...proto import v2
 from ...proto.errors import WireError
-from ...store.format.lmq_queues import with_light_queues
+from ...store.format.lmq_queues import with_lmqs
 from .names import is_parent, queue_of
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ class LiteSends:
                 v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 f"topic {topic.name} has no lite topics: its type is not LITE",
             )
-        return with_light_queues(message, [queue_of(topic.name, draft.lite_topic)]), None
+        return with_lmqs(message, [queue_of(topic.name, draft.lite_topic)]), None

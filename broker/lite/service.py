@@ -70,7 +70,7 @@ class LiteService:
     def open(self, stack: AsyncExitStack) -> None:
         """Learn what there is, and begin; needs the running loop. `stack` ends it."""
         node = self._node
-        self._last = {name: 0 for name in node.store.light_queues() if is_lite_queue(name)}
+        self._last = {name: 0 for name in node.store.lmqs() if is_lite_queue(name)}
         now_ms = node.clock.wall_ms()
         for topic, _, _, _ in node.offsets:
             if is_lite_queue(topic) and topic not in self._last:
@@ -202,7 +202,7 @@ class LiteService:
     def _end(self, name: str, now_ms: int) -> None:
         """The lite topic is over."""
         node = self._node
-        if node.store.has_light_queue(name) and not node.store.remove_light_queue(name):
+        if node.store.has_lmq(name) and not node.store.remove_lmq(name):
             return  # something new is on its way to it
         del self._last[name]
         self._ended[name] = now_ms

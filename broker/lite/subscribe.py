@@ -233,7 +233,7 @@ class LiteSubscribe:
         return self._node.store.next_offset(queue, 0)
 
     def _lite_queues(self, parent: str) -> list[str]:
-        return [q for q in self._node.store.light_queues() if _parent_of(q) == parent]
+        return [q for q in self._node.store.lmqs() if _parent_of(q) == parent]
 
     def _tell(self, evicted: list[Eviction]) -> None:
         """Let clients know which lite topics went to another one."""

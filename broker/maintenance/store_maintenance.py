@@ -90,7 +90,7 @@ class StoreMaintenance:
     def _index(self) -> None:
         """Let an index that is far behind catch up, a few milliseconds of the loop at a time."""
         self._indexer = None
-        if self._node.store.index_turn():
+        if self._node.store.index.turn():
             self._indexer = self._node.loop.call_later(_INDEX_PAUSE_S, self._index)
 
     def _resumed(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
-from ...store.stats import StoreStats, collect
+from ...store.stats import StoreStats
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -39,7 +39,7 @@ def store_families(
 ) -> list[Metric]:
     """Metrics of the store; `confirm` is the confirm offset, `now_ms` the wall time."""
     gauge, counter = families.gauge, families.counter
-    stats = collect(store)
+    stats = store.stats()
     return [
         *_standard(store, stats, now_ms, gauge),
         gauge(
@@ -109,7 +109,7 @@ def _standard(store: MessageStore, stats: StoreStats, now_ms: int, gauge: Family
 
 
 def _reserve_time_ms(store: MessageStore, now_ms: int) -> int | None:
-    stored_ms = store.oldest_store_ms()
+    stored_ms = store.log.oldest_store_ms()
     return None if stored_ms is None else max(now_ms - stored_ms, 0)
 
 

@@ -15,7 +15,7 @@ from ...proto import v2
 from ...proto.errors import WireError
 from ...store.format.properties import decode_properties, encode_properties
 from ...store.format.record import Message, decode_delivery
-from ...store.format.topic_names import is_light
+from ...store.format.topic_names import is_lmq
 from ..messages.convert import SYS_COMPRESSED, SYS_COMPRESSION_MASK
 from ..messages.stored_properties import in_bucket_order
 from ..metadata.tables import Topic
@@ -68,7 +68,7 @@ def dead_letter(node: Node, origin: Origin, stored: StoredRecord, attempts: int)
         properties.pop(name, None)
     properties["WAIT"] = "false"
     properties["DELAY"] = "0"
-    light = is_light(origin.read_from)
+    light = is_lmq(origin.read_from)
     properties.setdefault("RETRY_TOPIC", origin.topic if light else origin.read_from)
     offset_id = record.store_host + stored.physical_offset.to_bytes(8, "big")
     properties.setdefault("ORIGIN_MESSAGE_ID", offset_id.hex().upper())

@@ -121,4 +121,4 @@ def is_same_message(store: MessageStore, topic: str, handle: ReceiptHandle) -> b
         return False
     if handle.physical_offset < 0 or handle.offset < store.min_offset(topic, queue_id):
         return True  # it cannot be known, and what has expired is given out to nobody
-    return store.place_of(topic, queue_id, handle.offset) == handle.physical_offset
+    return store.physical_offset_of(topic, queue_id, handle.offset) == handle.physical_offset

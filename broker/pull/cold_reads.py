@@ -49,9 +49,9 @@ class ColdReads:
             if path == paths.QUERY_MESSAGES:
                 place = OffsetId.parse(request.message_id)
                 if place is not None:
-                    return store.is_cold_place(place.physical_offset)
+                    return store.is_cold_position(place.physical_offset)
                 asked = key_query(request, store.config.max_msgs_num_batch)
-                return asked is not None and store.is_cold_query(asked)
+                return asked is not None and store.queries.is_cold(asked)
             queue = request.message_queue
             topic, queue_id = queue.topic.name, queue.id
             if path == paths.PULL_MESSAGE:

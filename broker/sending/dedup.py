@@ -62,7 +62,7 @@ class SendDedup:
         """Take a message of an earlier life into the window, if the index knows it."""
         begin_ms = now_ms - self._window_ms + 1
         try:
-            found = self._node.store.query(
+            found = self._node.store.queries.query(
                 topic, message_id.decode(), count_max=1, begin_ms=begin_ms, index_type="U"
             )
         except (OSError, StoreError, ValueError) as error:

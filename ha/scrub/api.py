@@ -1,17 +1,16 @@
 """What a scrub needs of a store, what can be set, and what it says it found (`scrub.py`)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...store.log.segment import HeldView
+from ...store.blocks import BlockAccess
 
 
-class Blocks(Protocol):
-    """What is needed of a store (`store/block_api.py`)."""
+class ScrubbedStore(Protocol):
+    """The part of a store that a scrub uses."""
 
-    on_rot: Callable[[int, int], bool] | None
-    guard: Callable[[int, int], None] | None
+    @property
+    def blocks(self) -> BlockAccess: ...
 
     @property
     def log_start(self) -> int: ...
@@ -20,16 +19,6 @@ class Blocks(Protocol):
     def log_end(self) -> int: ...
 
     def read_log(self, offset: int, max_bytes: int) -> bytes: ...
-
-    def finished_segments(self) -> list[tuple[int, int]]: ...
-
-    def hold_segment(self, start: int) -> HeldView | None: ...
-
-    def forbid(self, begin: int, end: int) -> None: ...
-
-    def allow(self, begin: int, end: int) -> None: ...
-
-    def mend(self, offset: int, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

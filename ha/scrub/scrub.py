@@ -25,12 +25,12 @@ from ...store.format.disk import Disk
 from ...store.format.errors import CorruptLogError
 from ..state import digests
 from ..state.digests import BLOCK_BYTES, SegmentDigest
-from .api import Blocks, Options, Result
+from .api import Options, Result, ScrubbedStore
 from .peer import Peer, PeerError
 from .records import damaged_records
 from .serve import block_message, log_bytes
 
-__all__ = ["Blocks", "Options", "Result", "Scrub"]
+__all__ = ["Options", "Result", "Scrub", "ScrubbedStore"]
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Scrub:
     def __init__(
         self,
         directory: Path,
-        store: Blocks,
+        store: ScrubbedStore,
         peers: Callable[[], Iterable[Peer]],
         options: Options | None = None,
         disk: Disk | None = None,
@@ -56,12 +56,13 @@ class Scrub:
         """`directory` is `<store>/ha`; `peers` are the other replicas as they are known at that moment."""
         self._directory = directory
         self._store = store
+        self._blocks = store.blocks
         self._peers = peers
         self._options = options or Options()
         self._disk = disk or Disk()
         self._digests = digests.load(directory)
         #: Finished before this life: what is taken of them now may be of rotten bytes already.
-        self._late = {start for start, _ in store.finished_segments()}
+        self._late = {start for start, _ in store.blocks.finished_segments()}
         self._next_roll = 0  # before the log's end is here no other segment is finished
         self._rotten: set[tuple[int, int]] = set()  # begin, end
         self._unmendable: set[tuple[int, int]] = set()
@@ -77,14 +78,14 @@ class Scrub:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._store.on_rot = self._found_by_reader
-        self._store.guard = self._check_before_sending
+        self._blocks.on_damaged_record = self._found_by_reader
+        self._blocks.before_raw_read = self._check_before_sending
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._seal_on()), loop.create_task(self._scrub_on())]
 
     async def stop(self) -> None:
         """Before the store is closed."""
-        self._store.on_rot = self._store.guard = None
+        self._blocks.on_damaged_record = self._blocks.before_raw_read = None
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -122,7 +123,7 @@ class Scrub:
             return await self._seal()
 
     async def _seal(self) -> int:
-        finished = self._store.finished_segments()
+        finished = self._blocks.finished_segments()
         first = finished[0][0] if finished else self._store.log_start
         if any(start < first for start in self._digests):  # retention was here
             self._digests = {s: each for s, each in self._digests.items() if s >= first}
@@ -130,7 +131,7 @@ class Scrub:
         taken = 0
         while (found := self._unsealed()) is not None:
             start, size = found
-            held = self._store.hold_segment(start)
+            held = self._blocks.hold_segment(start)
             if held is None:  # retention took it this moment
                 break
             try:
@@ -145,14 +146,14 @@ class Scrub:
                 self._whole.update(range(start, start + size, BLOCK_BYTES))
             else:  # many at once, after an upgrade: nobody is in a hurry
                 await self._pause(size)
-        latest = self._store.finished_segments()[-1:]
+        latest = self._blocks.finished_segments()[-1:]
         if latest and found is None:
             self._next_roll = sum(latest[0]) + latest[0][1]
         return taken
 
     def _unsealed(self) -> tuple[int, int] | None:
         """A segment without a digest: one that was just finished before all that lay there at the start."""
-        left = [each for each in self._store.finished_segments() if each[0] not in self._digests]
+        left = [each for each in self._blocks.finished_segments() if each[0] not in self._digests]
         return min(left, key=lambda each: (each[0] in self._late, each), default=None)
 
     async def _pause(self, read_bytes: int) -> None:
@@ -205,7 +206,7 @@ class Scrub:
             length = min(BLOCK_BYTES, digest.size - position)
             if begin + length <= first or begin >= last:
                 continue
-            held = self._store.hold_segment(digest.start)
+            held = self._blocks.hold_segment(digest.start)
             if held is None:  # retention took it meanwhile
                 return
             try:
@@ -219,7 +220,7 @@ class Scrub:
         if (begin, end) in self._rotten:
             return
         self._rotten.add((begin, end))
-        self._store.forbid(begin, end)
+        self._blocks.mark_damaged(begin, end)
         self._whole.discard(begin)
         _logger.error("scrub.rotten begin=%d end=%d", begin, end)
 
@@ -265,7 +266,7 @@ class Scrub:
         self, digest: SegmentDigest, begin: int, length: int, patch: bytes | None = None
     ) -> bool:
         """Whether a record that touches the block is damaged, with `patch` in the block's place."""
-        held = self._store.hold_segment(digest.start)
+        held = self._blocks.hold_segment(digest.start)
         if held is None:
             return False
         try:
@@ -300,7 +301,7 @@ class Scrub:
         if silent:  # it may have them: readers wait
             return
         self._unmendable.add((begin, end))
-        self._store.allow(begin, end)
+        self._blocks.clear_damaged(begin, end)
         _logger.error("scrub.lost begin=%d end=%d: no replica has the right bytes", begin, end)
 
     async def _is_whole(self, digest: SegmentDigest, begin: int, length: int) -> bool:
@@ -322,7 +323,7 @@ class Scrub:
         return any([crc == noted async for _, _, crc in self._now(digest, begin, begin + 1)])
 
     async def _put(self, digest: SegmentDigest, begin: int, data: bytes) -> None:
-        await asyncio.to_thread(self._store.mend, begin, data)
+        await asyncio.to_thread(self._blocks.repair, begin, data)
         index = (begin - digest.start) // BLOCK_BYTES
         crc = zlib.crc32(data)
         if digest.blocks[index] != crc:
@@ -335,7 +336,7 @@ class Scrub:
     def _forget_rot(self, begin: int, end: int) -> None:
         self._rotten.discard((begin, end))
         self._unmendable.discard((begin, end))
-        self._store.allow(begin, end)
+        self._blocks.clear_damaged(begin, end)
 
     # -- what readers and senders find --------------------------------------------------------
 
@@ -364,7 +365,7 @@ class Scrub:
             start, length, crc = digest.block_at(at)
             if start in self._whole:
                 continue
-            held = self._store.hold_segment(digest.start)
+            held = self._blocks.hold_segment(digest.start)
             if held is None:
                 return
             with held as data:

@@ -8,13 +8,15 @@ from typing import Final
 from ...proto import v1
 from ...store.format.errors import CorruptLogError, OffsetOutOfRangeError
 from ..state.digests import BLOCK_BYTES, SegmentDigest
-from .api import Blocks
+from .api import ScrubbedStore
 
 _READ_MAX: Final = 4 * BLOCK_BYTES
 _PART_BYTES: Final = 256 << 10
 
 
-async def log_bytes(store: Blocks, request: v1.ReadRangeRequest) -> AsyncIterator[v1.LogBytes]:
+async def log_bytes(
+    store: ScrubbedStore, request: v1.ReadRangeRequest
+) -> AsyncIterator[v1.LogBytes]:
     """Bytes as they lie in the log, at most 4 MiB; fewer where the log ends."""
     offset = request.offset
     end = min(offset + min(request.length, _READ_MAX), store.log_end)

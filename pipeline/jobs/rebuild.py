@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
-from ...store.scan.lmq import light_rows
+from ...store.scan.lmq import lmq_rows
 from ...store.scan.properties import TagsCodes, by_queue
 from ...store.scan.walk import Columns
 from ..archive.planning import Store, cells, look
@@ -136,7 +136,7 @@ def entries_of(rows: Rows) -> Iterator[Entries]:
 def _units(part: RebuildPart, rows: Rows, codes: TagsCodes, done: RebuildDone) -> None:
     columns = queued(rows.columns)
     found = codes.of(rows.raw, columns, rows.topics)
-    for row, name, number in light_rows(rows.raw, columns, rows.topics):
+    for row, name, number in lmq_rows(rows.raw, columns, rows.topics):
         at = np.array([row])
         done.pieces.append(_piece((name, 0, True), np.array([number]), columns, found, at))
     for topic_id, queue_id, which in by_queue(columns):

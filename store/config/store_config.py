@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from .delay_levels import parse_levels
-from .lmq_config import LmqOptions
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
 #: One extension unit without a bitmap, and the room behind it.
@@ -39,8 +38,8 @@ def _paths(text: str) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreConfig(LmqOptions):
-    """Everything that the store can be told; validated once, here."""
+class StoreConfig:
+    """All settings of the store, validated on construction. Raises ValueError."""
 
     store_path_root_dir: str = _option("~/store", "directory that holds the whole store")
     store_path_commit_log: str = _option(
@@ -60,6 +59,14 @@ class StoreConfig(LmqOptions):
     )
     mapped_file_size_consume_queue_ext: int = _option(
         48 << 20, "size of one consume queue extension file", "bytes"
+    )
+    enable_lmq: bool = _option(True, "put records into the light queues that they name")
+    enable_multi_dispatch: bool = _option(
+        True, "the same: both must be true, as with RocketMQ, where both are false"
+    )
+    max_lmq_consume_queue_num: int = _option(
+        20_000,
+        "light queues at most; messages that would begin more are refused",
     )
     flush_disk_type: str = _option(
         "ASYNC_FLUSH", "ASYNC_FLUSH answers from the page cache, SYNC_FLUSH after fdatasync"
@@ -383,6 +390,12 @@ class StoreConfig(LmqOptions):
     def consume_queue_file_bytes(self) -> int:
         unit = CONSUME_QUEUE_UNIT_BYTES
         return -(-self.mapped_file_size_consume_queue // unit) * unit
+
+    @property
+    def lmq_max(self) -> int:
+        """Maximum number of light queues (LMQ); 0: none are written."""
+        both = self.enable_lmq and self.enable_multi_dispatch
+        return self.max_lmq_consume_queue_num if both else 0
 
     @property
     def delete_hours(self) -> frozenset[int]:

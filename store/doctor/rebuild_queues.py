@@ -15,8 +15,8 @@ from ..format.disk import Disk
 from ..format.layout import file_name
 from ..format.queue_unit import FILLER, UNQUEUED
 from ..format.record import TRANSACTION_MASK
-from ..format.topic_names import is_light
-from ..scan.lmq import light_rows
+from ..format.topic_names import is_lmq
+from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.raw import Integers
 from ..scan.walk import Columns, LostRange
@@ -115,7 +115,7 @@ def _write_batch(
     queued = ~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED)
     columns = columns.take(queued)
     found = codes.of(batch.raw, columns, batch.topics)
-    if any(is_light(name) for name, _ in writers):
+    if any(is_lmq(name) for name, _ in writers):
         _write_light(batch, columns, found, writers)
     for topic_id, queue_id, rows in by_queue(columns):
         writer = writers.get((batch.topics.names[topic_id], queue_id))
@@ -134,7 +134,7 @@ def _write_light(
     batch: Batch, columns: Columns, codes: Integers, writers: dict[tuple[str, int], QueueWriter]
 ) -> None:
     """Units of light queues (store format, section 3.9)."""
-    for row, name, number in light_rows(batch.raw, columns, batch.topics):
+    for row, name, number in lmq_rows(batch.raw, columns, batch.topics):
         writer = writers.get((name, 0))
         if writer is not None:
             if number < writer.next_number:

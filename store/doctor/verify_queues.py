@@ -19,8 +19,8 @@ import numpy as np
 
 from ..format.queue_unit import FILLER_SIZE, UNQUEUED
 from ..format.record import TRANSACTION_MASK
-from ..format.topic_names import is_light
-from ..scan.lmq import light_rows
+from ..format.topic_names import is_lmq
+from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, by_queue
 from ..scan.raw import Integers
 from ..scan.walk import Columns
@@ -91,7 +91,7 @@ class QueueCheck:
         self._findings = findings
         self._folders = {(q.topic, q.queue_id): q for q in layout.of_kind("consumequeue")}
         self._batch_topics = {q.topic for q in layout.of_kind("batchconsumequeue")}
-        self._light = any(is_light(name) for name, _ in self._folders)
+        self._light = any(is_lmq(name) for name, _ in self._folders)
         self._light_last: dict[str, int] = {}
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._opened = OpenFiles()
@@ -115,7 +115,7 @@ class QueueCheck:
             queue = self._queue(topic, queue_id)
             self._compare(queue, columns.take(rows), codes[rows])
         if self._light:
-            for row, name, number in light_rows(batch.raw, columns, batch.topics):
+            for row, name, number in lmq_rows(batch.raw, columns, batch.topics):
                 if (name, 0) in self._folders:
                     one = columns.take(slice(row, row + 1))
                     one.queue_offset = np.array([number], np.int64)

@@ -33,7 +33,7 @@ _NO_LIGHT_QUEUES: Final = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
 _BUCKETS: Final = 128
 
 
-def with_light_queues(message: Message, names: Iterable[str]) -> Message:
+def with_lmqs(message: Message, names: Iterable[str]) -> Message:
     """The message, to be put into queue 0 of each of these light queues as well."""
     text = _SEPARATOR.join(names).encode()
     return replace(
@@ -72,7 +72,7 @@ def numbered(properties: bytes, numbers: Sequence[int]) -> bytes:
     return _with_property(_without(properties, _WAIT), NUMBERS, _SEPARATOR.join(texts).encode())
 
 
-def light_units(topic: str, properties: bytes) -> list[tuple[str, int]]:
+def lmq_units(topic: str, properties: bytes) -> list[tuple[str, int]]:
     """Light queue and unit number for every unit that a record has besides its own."""
     if NUMBERS not in properties or not may_have(topic):
         return []

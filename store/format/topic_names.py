@@ -27,6 +27,6 @@ def check_topic(topic: str) -> None:
         raise ValueError(f"The topic {topic[:40]!r}... has {size} bytes; the limit is 127.")
 
 
-def is_light(topic: str) -> bool:
+def is_lmq(topic: str) -> bool:
     """Whether a queue of this topic is a light one."""
     return topic.startswith(LIGHT_PREFIX)

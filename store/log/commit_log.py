@@ -19,8 +19,10 @@ small idle cluster does not reserve 3 GiB a broker, and a busy one never waits f
 """
 
 import os
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final
+from zlib import crc32
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk
@@ -31,18 +33,32 @@ from ..format.errors import (
     StoreError,
 )
 from ..format.layout import list_files
-from ..format.record import BLANK, BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from ..scan.single import inspect
+from ..format.record import (
+    BLANK,
+    BLANK_BYTES,
+    BORN_HOST_V6,
+    FIXED_V4,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+)
+from ..scan.single import find_record, inspect
 from .allocation import SegmentAllocator, SegmentMaker, SegmentOptions
 from .memory import unlock
-from .reading import LogReading
 from .segment import Segment
 from .transient_pool import TransientPool
 
 _NEVER: Final = 1 << 62
+_CRC_CHUNK_BYTES: Final = 1 << 20
+_PHYSICAL_OFFSET: Final = 6
+_STORE_TIMESTAMP_AT: Final = 56  # with an IPv4 born host
+#: A record's size and its own physical offset.
+_SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
 
 
-class CommitLog(LogReading):
+class CommitLog:
     """Append-only bytes [start, end) over segments of one size."""
 
     def __init__(
@@ -70,6 +86,9 @@ class CommitLog(LogReading):
         self.pool: TransientPool | None = None
         #: Called with the new `readable_end` by whichever thread committed.
         self.on_committed: Callable[[int], None] | None = None
+        #: Called before raw bytes of a finished segment are read (../blocks.py); may raise
+        #: CorruptLogError.
+        self.before_raw_read: Callable[[int, int], None] | None = None
         self._raw_end = 0
         self._readable_store_timestamp_ms = 0
         self._look_ahead_at = _NEVER
@@ -218,11 +237,142 @@ class CommitLog(LogReading):
             self.pool.close()
             self.pool = None
 
-    # -- places -------------------------------------------------------------------------------
+    # -- positions ----------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        segments = self.segments
+        return segments[0].start if segments else 0
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment that holds `offset`. Raises OffsetOutOfRangeError."""
+        segments = self.segments
+        if segments:
+            index = (offset - segments[0].start) // self.segment_bytes
+            if 0 <= index < len(segments):
+                return segments[index]
+        raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
+
+    def segments_between(self, begin: int, end: int) -> list[Segment]:
+        """Segments that hold a byte of [begin, end); safe to call from a flush thread."""
+        return [s for s in self.segments[:] if s.start < end and s.end > begin]
 
     @property
     def received_end(self) -> int:
         return max(self._raw_end, self.end)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly [offset, offset + size), which must lie in one segment below `readable_end`."""
+        if offset < self.start or offset + size > self.readable_end:
+            raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        return segment.map[position : position + size]
+
+    def read_record(self, offset: int, size: int) -> bytes:
+        """The record that a queue unit or an index entry points to.
+
+        Raises OffsetOutOfRangeError; and RecordFormatError when what lies there is not a record of
+        this size that belongs there (damage, or a unit of another log): its own physical offset
+        must be its place. Costs no more than `read` and one look at 36 bytes.
+        """
+        segments = self.segments
+        if not segments or offset < segments[0].start or offset + size > self.readable_end:
+            raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
+        segment = segments[(offset - segments[0].start) // self.segment_bytes]
+        position = offset - segment.start
+        data = segment.map[position : position + size]
+        if (
+            len(data) != size
+            or size < _SIZE_AND_OFFSET.size
+            or _SIZE_AND_OFFSET.unpack_from(data) != (size, offset)
+        ):
+            raise RecordFormatError(f"No record of {size} bytes begins at offset {offset}.")
+        return data
+
+    def record_at(self, offset: int) -> bytes:
+        """The whole record that begins at `offset`.
+
+        Raises OffsetOutOfRangeError, or RecordFormatError when no record begins there.
+        """
+        size, magic = BLANK.unpack(self.read(offset, BLANK_BYTES))
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            raise RecordFormatError(f"No record begins at offset {offset}.")
+        return self.read_record(offset, size)
+
+    def store_timestamp(self, offset: int) -> int:
+        """Store time of the record that begins at `offset`. Raises OffsetOutOfRangeError."""
+        head = self.read(offset, FIXED_V4.size)
+        at = _STORE_TIMESTAMP_AT
+        if int.from_bytes(head[36:40], "big") & BORN_HOST_V6:
+            at += HOST_V6_BYTES - HOST_V4_BYTES
+        return int.from_bytes(head[at : at + 8], "big")
+
+    def read_raw(self, offset: int, size_max: int) -> bytes:
+        """Bytes from `offset` on as they lie there: not beyond `readable_end`, not across a segment, and
+        whole records where that is possible (a record above `size_max` comes in parts)."""
+        if offset == self.readable_end:
+            return b""
+        if not self.start <= offset < self.readable_end:
+            raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        stop = min(segment.size, self.readable_end - segment.start)
+        if stop - position > size_max:
+            stop = self._last_record_end(segment, position, position + size_max)
+        if self.before_raw_read is not None and segment is not self.tail:
+            self.before_raw_read(offset, segment.start + stop)
+        return segment.map[position:stop]
+
+    def _last_record_end(self, segment: Segment, position: int, limit: int) -> int:
+        """Last border of a record in (position, limit], or `limit` where none is found."""
+        data = segment.map
+        border = position
+        while border + FIXED_V4.size <= limit:
+            fields = FIXED_V4.unpack_from(data, border)
+            if fields[1] not in (MAGIC_V1, MAGIC_V2) or (
+                fields[_PHYSICAL_OFFSET] != segment.start + border
+            ):
+                break  # `offset` is inside a record, or this is the blank
+            if border + fields[0] > limit:
+                break
+            border += fields[0]
+        return border if border > position else limit
+
+    def next_record_start(self, offset: int) -> int:
+        """Start of the first record at or above `offset`, which may lie inside one; the segment's end
+        where none follows in it (its blank does). Raises OffsetOutOfRangeError."""
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        limit = min(segment.size, self.readable_end - segment.start)
+        with segment.hold() as data:
+            found = find_record(data, position, limit, segment.start, check_crc=False)
+        if found >= 0:
+            return segment.start + found
+        return min(segment.start + segment.size, self.readable_end)
+
+    def crc(self, begin: int, end: int) -> int:
+        """CRC-32 of the bytes [begin, end), over segments."""
+        if begin < self.start or end > self.readable_end or begin > end:
+            raise OffsetOutOfRangeError(begin, self.start, self.readable_end)
+        value = 0
+        for segment in self.segments_between(begin, end):
+            position = max(begin - segment.start, 0)
+            stop = min(end - segment.start, segment.size)
+            with segment.hold() as data:
+                for chunk in range(position, stop, _CRC_CHUNK_BYTES):
+                    value = crc32(data[chunk : min(chunk + _CRC_CHUNK_BYTES, stop)], value)
+        return value
+
+    def oldest_store_ms(self) -> int | None:
+        """Return the store time of the first record; None without records."""
+        start = self.start
+        if self.readable_end - start < FIXED_V4.size:
+            return None
+        magic = FIXED_V4.unpack(self.read(start, FIXED_V4.size))[1]
+        return self.store_timestamp(start) if magic in (MAGIC_V1, MAGIC_V2) else None
 
     # -- writing ------------------------------------------------------------------------------
 

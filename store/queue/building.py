@@ -16,7 +16,7 @@ from ..format.errors import StoreError
 from ..format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ..format.results import Arrival, PutStatus
 from ..log.commit_log import CommitLog
-from ..scan.lmq import light_rows
+from ..scan.lmq import lmq_rows
 from ..scan.properties import TagsCodes, groups
 from ..scan.raw import Integers, RawBytes
 from ..scan.walk import WINDOW_BYTES, Columns, TopicTable, walk
@@ -71,7 +71,7 @@ def units_of(raw: RawBytes, columns: Columns, topics: TopicTable, codes: TagsCod
         codes.of(raw, columns, topics),
         columns.store_timestamp,
     )
-    light = list(light_rows(raw, columns, topics))
+    light = list(lmq_rows(raw, columns, topics))
     return _with_light(units, light, topics) if light else units
 
 

@@ -216,6 +216,18 @@ class ConsumeQueue:
         values: tuple[int, int, int] = UNIT.unpack(self._read_raw(number, 1))
         return values
 
+    def record_range(self, offset: int) -> tuple[int, int] | None:
+        """Return physical offset and size of a message's record; None without such a message."""
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        physical_offset, size, _ = self.unit(offset)
+        return None if size == FILLER_SIZE else (physical_offset, size)
+
+    def offset_by_position(self, physical_offset: int) -> int:
+        """Return the first queue offset whose record lies at `physical_offset` or above; the end
+        of the queue without one."""
+        return self._bisect(self.min_offset, lambda n: self.unit(n)[0], physical_offset, False)
+
     def next_file(self, number: int) -> int:
         """Number of the first unit of the file behind the one of unit `number`."""
         units = self._files.size // UNIT_BYTES

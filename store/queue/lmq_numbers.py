@@ -30,7 +30,7 @@ class LmqNumbers:
             try:
                 names = asked_for(message)
                 fresh = sum((name, 0) not in table.queues for name in names)
-                if fresh and table.light_count + fresh > self._queues_max:
+                if fresh and table.lmq_count + fresh > self._queues_max:
                     return message, PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, []
                 found = [table.queue(name, 0) for name in names]
             except ValueError:

@@ -22,11 +22,11 @@ from ..format.disk import Disk
 from ..format.errors import UnsupportedLayoutError
 from ..format.layout import NAME_DIGITS, list_files
 from ..format.queue_files import QueueFiles, salvage
+from ..format.queue_unit import FILLER_SIZE
 from ..format.results import Arrival
-from ..format.topic_names import check_topic, is_light
+from ..format.topic_names import check_topic, is_lmq
 from .consume_queue import WHOLE_FILE_BYTES, ConsumeQueue
 from .ext_table import ExtTable
-from .removal import QueueRemoval
 
 logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
@@ -46,7 +46,7 @@ class QueueGapError(Exception):
     """A queue lacks units that stood before the ones that come now (only while strict)."""
 
 
-class QueueTable(QueueRemoval):
+class QueueTable:
     """Queues by (topic, queue id). One thread reads and writes; `flush` may be another's."""
 
     def __init__(
@@ -62,7 +62,7 @@ class QueueTable(QueueRemoval):
         self.directory = directory
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         #: Light queues among them.
-        self.light_count = 0
+        self.lmq_count = 0
         #: The appender took its next offsets from the log up to here, past what is dispatched.
         self.assigned_end = 0
         #: A record that does not follow its queue's last one is an error, not a gap to be filled.
@@ -101,7 +101,7 @@ class QueueTable(QueueRemoval):
                     f"The queues of {topic!r} have the batch form, which is read only."
                 )
             queue = self.queues[topic, queue_id] = ConsumeQueue(topic, queue_id, self._files)
-            self.light_count += is_light(topic)
+            self.lmq_count += is_lmq(topic)
         return queue
 
     # -- writing ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class QueueTable(QueueRemoval):
             flat = units.get(queue, [])
             number = flat[0] + len(flat) // 3 if flat else queue.max_offset
             if arrival.queue_offset < number:
-                if not is_light(arrival.topic):
+                if not is_lmq(arrival.topic):
                     continue
                 self._write_units(units)
                 units = {}
@@ -143,7 +143,7 @@ class QueueTable(QueueRemoval):
                     continue
                 number = queue.max_offset
             if arrival.queue_offset > number:
-                if self.strict and not is_light(arrival.topic):
+                if self.strict and not is_lmq(arrival.topic):
                     raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self._write_units(units)
                 units = {}
@@ -179,7 +179,7 @@ class QueueTable(QueueRemoval):
         if topic in self.batch_topics:
             return
         queue = self.queue(topic, queue_id)
-        light = is_light(topic)
+        light = is_lmq(topic)
         if light and first_number < queue.max_offset:
             self.begin_anew(queue, first_number, int(offsets[0]))
         held = max(queue.max_offset - first_number, 0)
@@ -375,6 +375,72 @@ class QueueTable(QueueRemoval):
         if not rest:
             self.trimmed_to = log_start
         return removed
+
+    # -- removal ------------------------------------------------------------------------------
+
+    def lmqs(self) -> list[ConsumeQueue]:
+        """All light queues."""
+        return [queue for queue in self.queues.values() if is_lmq(queue.topic)]
+
+    def remove(self, topic: str, queue_id: int) -> bool:
+        """Remove a light queue and its files; not while it has records that are not dispatched.
+        Raises OSError."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or not is_lmq(topic) or queue.next_offset > queue.max_offset:
+            return False
+        self._discard(queue)
+        self.lmq_count -= 1
+        return True
+
+    def remove_expired(self, topic: str, queue_id: int, log_start: int) -> bool:
+        """Remove an ordinary queue when retention took all of its records; it, too, begins at 0 if it
+        is used again, and the log knows no other life of it. Raises OSError."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is None or is_lmq(topic) or queue.next_offset > queue.max_offset:
+            return False
+        if queue.max_offset:
+            # Not `known_end`: that of a queue without readable units is unknown.
+            offset, size, _ = queue.unit(queue.max_offset - 1)
+            if size == FILLER_SIZE or offset + size > log_start:
+                return False
+        self._discard(queue)
+        return True
+
+    def _discard(self, queue: ConsumeQueue) -> None:
+        self._empty(queue)
+        del self.queues[queue.topic, queue.queue_id]
+        if queue in self._trim_rest:
+            self._trim_rest.remove(queue)
+        for folder in (queue.directory, os.path.dirname(queue.directory)):
+            with suppress(OSError):  # never made, or somebody put a file there: it may stay
+                os.rmdir(folder)
+
+    def begin_anew(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
+        """A record has a number that the light queue is past: if it lies behind all records of the
+        queue, the queue was removed before it came, and begins anew with it. Raises OSError."""
+        if physical_offset < queue.known_end():
+            return False  # the record has its unit already
+        assigned = queue.next_offset
+        self._empty(queue)
+        if physical_offset < self.assigned_end:
+            queue.next_offset = assigned
+        if number:
+            queue.leap(number)
+        return True
+
+    def _empty(self, queue: ConsumeQueue) -> None:
+        """Nothing is left of the queue, on the disk either."""
+        with self._out_lock:
+            with self._lock:
+                if queue in self._waiting:
+                    self._waiting.remove(queue)
+                    self._waiting_units -= queue.max_offset - max(
+                        queue.tail_first, queue.written_end
+                    )
+                self._trim = [one for one in self._trim if one is not queue]
+            for path in queue.clear():
+                self._dirty.pop(path, None)
+        self.exts.truncate(queue)
 
     def close(self) -> None:
         self._files.close()

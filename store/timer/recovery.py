@@ -29,6 +29,7 @@ from ..format.properties import java_hash
 from ..format.record import decode
 from .checkpoint import TimerCheckpoint
 from .log import TimerLog
+from .messages import TimerMessages
 from .rules import REAL_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 from .unit import DELETE, UNIT_BYTES, TimerUnit
 from .wheel import NONE, Slot, TimerWheel
@@ -36,8 +37,6 @@ from .wheel import NONE, Slot, TimerWheel
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from .store import Messages
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ def recover(
     files: TimerFiles,
     check: TimerCheckpoint,
     config: StoreConfig,
-    messages: "Messages",
+    messages: TimerMessages,
     now_ms: int,
 ) -> TimerRecovery:
     """See the module's docstring. Raises OSError."""
@@ -129,7 +128,7 @@ def recover(
 
 
 def _count_confirmed(
-    rows: "NDArray[np.void]", position: int, flushed: int, file_bytes: int, messages: "Messages"
+    rows: "NDArray[np.void]", position: int, flushed: int, file_bytes: int, messages: TimerMessages
 ) -> int:
     """How many rows have their message, before the first that has not."""
     import numpy as np
@@ -145,7 +144,7 @@ def _count_confirmed(
     return count
 
 
-def _torn(unit: TimerUnit, messages: "Messages") -> bool:
+def _torn(unit: TimerUnit, messages: TimerMessages) -> bool:
     """For a unit that was not flushed and lies in two pages: whether one of them is older. Lengths and
     offsets show that by themselves, the hash of the topic only beside the message."""
     try:
@@ -245,7 +244,7 @@ def _remake_beyond(wheel: TimerWheel, log: TimerLog) -> int:
 
 
 def _queue_offset(
-    last: TimerUnit | None, check: TimerCheckpoint, messages: "Messages", lost: int
+    last: TimerUnit | None, check: TimerCheckpoint, messages: TimerMessages, lost: int
 ) -> int:
     first = messages.min_offset(TIMER_TOPIC, TIMER_QUEUE)
     offset = min(check.last_timer_queue_offset, check.master_timer_queue_offset)
@@ -254,7 +253,7 @@ def _queue_offset(
     return max(first, min(offset, messages.max_offset(TIMER_TOPIC, TIMER_QUEUE)))
 
 
-def _offset_behind(unit: TimerUnit, messages: "Messages", unknown: int) -> int:
+def _offset_behind(unit: TimerUnit, messages: TimerMessages, unknown: int) -> int:
     try:
         record = decode(messages.record_at(unit.physical_offset))
     except (OffsetOutOfRangeError, RecordFormatError) as error:

@@ -33,7 +33,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from ..config.store_config import StoreConfig
 from ..format.disk import Disk
@@ -42,6 +42,7 @@ from ..format.properties import decode_properties, java_hash
 from ..format.record import decode
 from .checkpoint import TimerCheckpoint, TimerCheckpointFile
 from .log import TimerLog
+from .messages import TimerMessages
 from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
 from .rules import DELETE_KEY, place
@@ -51,19 +52,6 @@ from .wheel import Slot, TimerWheel
 #: What `put` answers when it puts nothing.
 KNOWN: Final = -1  #: the message has its unit
 DUE: Final = -2  #: its time has come: deliver it now
-
-
-class Messages(Protocol):
-    """What timers need of the store: its end, records, and the bounds of the timer topic."""
-
-    @property
-    def log_end(self) -> int: ...
-
-    def record_at(self, physical_offset: int) -> bytes: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,9 @@ class TimerFlush:
 class TimerStore:
     """One thread; only `TimerFlush.run` may run on another, one at a time."""
 
-    def __init__(self, root: Path, config: StoreConfig, disk: Disk, messages: Messages) -> None:
+    def __init__(
+        self, root: Path, config: StoreConfig, disk: Disk, messages: TimerMessages
+    ) -> None:
         self._config = config
         self._messages = messages
         self.wheel = TimerWheel(str(root / "timerwheel"), config.timer_precision_ms, disk)

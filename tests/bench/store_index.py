@@ -61,7 +61,7 @@ def run_store(batches: Batches, root: Path, indexed: bool) -> tuple[float, list[
 
     total = microseconds(work)
     assert store.dispatched_offset == store.log_end
-    assert not indexed or store.index_behind < store.log_end // 8
+    assert not indexed or store.index.behind < store.log_end // 8
     store.close()
     shutil.rmtree(root)
     return total, steps

@@ -81,7 +81,7 @@ def copies(store: MessageStore, count: int) -> Callable[[], None]:
     """Slices of the same records out of the map."""
     records = store.get(TOPIC, 0, 0, count, 1 << 40).records
     places = [(r.physical_offset, r.physical_offset + len(r.data)) for r in records]
-    data = store._log.segments[0].map
+    data = store.log.segments[0].map
 
     def copy() -> None:
         kept = []

@@ -128,7 +128,7 @@ class Lite:
     @property
     def queues(self) -> list[str]:
         """The light queues that there are."""
-        return sorted(self.one.node.store.light_queues())
+        return sorted(self.one.node.store.lmqs())
 
     def listen(self, client: str) -> Stream:
         """An open telemetry stream of a client."""

@@ -209,7 +209,7 @@ async def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
             (v1.ReadPlacesRequest(offsets=[0], lengths=[100]), v2.OK),
             (v1.ReadPlacesRequest(), v2.OK),
         ):
-            answer = await read_places(store, request)
+            answer = await read_places(store.blocks, request)
             assert answer.code == code, request
             assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
 
@@ -222,9 +222,11 @@ async def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path
             self.go, self.held = threading.Event(), False
 
         @contextmanager
-        def places(self, places: Sequence[tuple[int, int]]) -> Iterator[Callable[[], list[bytes]]]:
+        def range_reader(
+            self, ranges: Sequence[tuple[int, int]]
+        ) -> Iterator[Callable[[], list[bytes]]]:
             self.held = True
-            yield lambda: [b"." * length for _, length in places if self.go.wait(10)]
+            yield lambda: [b"." * length for _, length in ranges if self.go.wait(10)]
             self.held = False
 
     slow = Slow()

@@ -108,7 +108,7 @@ async def test_a_follower_builds_the_same_index(tmp_path: Path) -> None:
         await send_some(wire)
         end = leader.node.store.log_end
         await until(lambda: follower.node.store.dispatched_offset >= end)
-        found = follower.node.store.query("t", "k0")
+        found = follower.node.store.queries.query("t", "k0")
         assert [record.body for record in found] == [b"b0", b"b1"]
     files = [[path.read_bytes() for path in (tmp_path / name / "index").iterdir()] for name in "ab"]
     assert len(files[0]) == 1

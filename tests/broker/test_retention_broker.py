@@ -335,7 +335,7 @@ async def test_metrics_of_the_store(tmp_path: Path) -> None:
         assert value("cometmq_store_get_messages_total") >= 32
         assert value("cometmq_store_put_seconds_bucket", '"+Inf"') >= 60
         assert value("cometmq_store_put_seconds_count") >= 60
-        assert value("cometmq_store_segments") == len(store.segment_starts())
+        assert value("cometmq_store_segments") == len(store.log.segments)
         assert value("cometmq_store_writable") == 1
         assert value("cometmq_store_disk_pressure", '"stop"') == 0
         assert value("cometmq_store_put_tps", '"10s"') >= 0

@@ -40,9 +40,9 @@ async def test_a_message_can_be_followed(tmp_path: Path) -> None:
         assert after[0] == "SubAfter" and len(after) == 9
         # The client's id of the message; the two records share the id of the delivery.
         assert (after[1], after[4], after[6], after[8]) == (before[4], "true", "0", "g")
-        found = one.node.store.query(TRACE_TOPIC, "ID-1", index_type="K")
+        found = one.node.store.queries.query(TRACE_TOPIC, "ID-1", index_type="K")
         assert [record.topic for record in found] == [TRACE_TOPIC]
-        assert one.node.store.query(TRACE_TOPIC, "k2", index_type="K")
+        assert one.node.store.queries.query(TRACE_TOPIC, "k2", index_type="K")
 
 
 async def test_types_have_ordinals(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ async def test_a_lite_topic_that_could_not_be_removed_kept_all_others_alive(
         one.parent(expiration="30")
         await one.send("a", b"1")
         await one.send("b", b"1")
-        trouble = Trouble(monkeypatch, MessageStore, "remove_light_queue")
+        trouble = Trouble(monkeypatch, MessageStore, "remove_lmq")
         one.one.advance(30 * MINUTE_MS)
         assert (trouble.failed, one.queues) == (1, [queue_of(PARENT, "a")])
         one.one.node.lite._tick()

@@ -70,7 +70,7 @@ def check_queues(store: MessageStore, view: View, *, may_have_grown: bool = Fals
 def check_key_queries(store: MessageStore, view: View) -> None:
     """Both find the same records for the same keys, in whatever order."""
     for asked in view["key_queries"]:
-        found = [r.physical_offset for r in store.query(asked["topic"], asked["key"])]
+        found = [r.physical_offset for r in store.queries.query(asked["topic"], asked["key"])]
         assert sorted(found) == sorted(asked["physical_offsets"]), asked["key"]
 
 

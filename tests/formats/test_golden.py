@@ -107,7 +107,7 @@ def test_every_key_and_unique_id_is_found(case: str, store: MessageStore) -> Non
         for key in keys:
             places.setdefault((unit["record_topic"], key), []).append(unit["physical_offset"])
     for (topic, key), expected in places.items():
-        found = [record.physical_offset for record in store.query(topic, key)]
+        found = [record.physical_offset for record in store.queries.query(topic, key)]
         if case == "transaction":  # what came after the manifest is found too
             found = [offset for offset in found if offset in expected]
         assert found == sorted(expected)[-64:]

@@ -54,7 +54,7 @@ def test_built_again_the_files_are_apaches(case: str, tmp_path: Path) -> None:
     store.open()
     store.start()
     dispatch_all(store)
-    while store.index_turn():
+    while store.index.turn():
         pass
     store.close()
     assert contents(root, "index") == expected
@@ -97,7 +97,7 @@ def test_key_queries_have_apaches_answers(case: str, tmp_path: Path) -> None:
     store.start()
     dispatch_all(store)
     for asked in questions:
-        answer = store.query(asked["topic"], asked["key"])
+        answer = store.queries.query(asked["topic"], asked["key"])
         assert [r.physical_offset for r in answer] == sorted(asked["physical_offsets"])
     store.close()
 

@@ -328,7 +328,7 @@ async def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Pat
         leader = await pair.leader()
         await leader.append_random(1, 200)
         await until(lambda: leader.log.flushed_offset == leader.log.log_end)
-        leader.log._log.drop_first()
+        leader.log.log.drop_first()
         assert leader.log.log_start > 0
         follower = await pair.follower(leader)
         end = leader.log.log_end

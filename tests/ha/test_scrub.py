@@ -37,7 +37,7 @@ def pair(tmp_path: Path) -> Pair:
 async def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
     async with pair:
         known = digests.load(pair.one.kit.root / "ha")
-        starts = [start for start, _ in pair.one.kit.store.finished_segments()]
+        starts = [start for start, _ in pair.one.kit.store.blocks.finished_segments()]
         assert list(known) == starts
         assert not any(each.sealed for each in known.values()), (
             "they were finished before this life"
@@ -51,7 +51,7 @@ async def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
 async def test_equal_replicas_are_equal(pair: Pair) -> None:
     async with pair:
         result = await pair.one.scrub.run_once()
-        assert result.blocks == len(pair.one.kit.store.finished_segments())
+        assert result.blocks == len(pair.one.kit.store.blocks.finished_segments())
         assert (result.rotten, result.different, result.unreached) == (0, 0, [])
 
 
@@ -152,7 +152,7 @@ async def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: P
     one.peers = [Near(two.scrub)]
     before = one.kit.log_bytes()
     result = await one.scrub.run_once()
-    assert result.different == len(one.kit.store.finished_segments())
+    assert result.different == len(one.kit.store.blocks.finished_segments())
     assert (result.rotten, result.mended) == (0, 0)
     assert one.kit.log_bytes() == before
     one.kit.close()
@@ -185,7 +185,7 @@ async def test_digests_name_what_lies_there_now(pair: Pair) -> None:
 async def test_digests_follow_retention(pair: Pair) -> None:
     async with pair:
         known = digests.load(pair.one.kit.root / "ha")
-        pair.one.kit.store._log.drop_first()
+        pair.one.kit.store.log.drop_first()
         await pair.one.scrub.seal()
         left = digests.load(pair.one.kit.root / "ha")
         assert left == {start: each for start, each in known.items() if start >= 4096}

@@ -65,7 +65,7 @@ async def test_digests_of_an_old_log_kept_a_fresh_segment_waiting(tmp_path: Path
     """What was finished just now is noted before all that lay there at the start."""
     pair = Pair(tmp_path)
     pair.one.kit.write_many(30, size=200)
-    finished = [start for start, _ in pair.one.kit.store.finished_segments()]
+    finished = [start for start, _ in pair.one.kit.store.blocks.finished_segments()]
     fresh = [start for start in finished if start not in pair.one.scrub._late]
     assert fresh
     async with pair:
@@ -79,7 +79,7 @@ async def test_a_digest_is_taken_promptly_at_the_roll(tmp_path: Path) -> None:
         pair.one.scrub.start()
         await asyncio.sleep(0.2)  # its first look is over
         pair.one.kit.write_many(30, size=200)
-        finished = {start for start, _ in pair.one.kit.store.finished_segments()}
+        finished = {start for start, _ in pair.one.kit.store.blocks.finished_segments()}
         for _ in range(2000):
             if finished <= pair.one.scrub._digests.keys():
                 break

@@ -62,7 +62,7 @@ def write_store(
         now[0] += step_ms
         while store.dispatched_offset < store.log_end:
             store.dispatch(store.log_end)
-    while store.index_turn():
+    while store.index.turn():
         pass
     store.close()
     return root

@@ -103,7 +103,7 @@ def test_taking_waits_for_what_is_being_made(maker: Maker, monkeypatch: pytest.M
 
 def test_a_small_idle_log_reserves_one_segment(kit: Kit) -> None:
     kit.write(b"x" * 1000)
-    kit.store._log._allocator.discard()
+    kit.store.log._allocator.discard()
     assert [path.name for path in kit.segment_paths()] == [f"{0:020d}"]
     kit.write(b"x" * 1000)
     kit.write(b"x" * 1000)
@@ -160,7 +160,7 @@ def test_a_log_over_several_directories(tmp_path: Path) -> None:
     assert files(tmp_path, "one") == before
     assert files(tmp_path, "four")["four"] > 0
     kit.open()
-    kit.store._log.is_full = lambda path: path.endswith("four")
+    kit.store.log.is_full = lambda path: path.endswith("four")
     count = files(tmp_path, "four")
     kit.write_many(60, 300)
     kit.close()
@@ -227,11 +227,11 @@ def test_all_directories_read_only_is_refused(tmp_path: Path) -> None:
 
 def test_the_first_segment_goes_and_its_readers_keep_it(kit: Kit) -> None:
     ends = [result.end for result in kit.write_many(60, 300)]
-    log = kit.store._log
+    log = kit.store.log
     with pytest.raises(StoreError, match="not flushed"):
         log.drop_first()
     kit.reopen()
-    log = kit.store._log
+    log = kit.store.log
     bodies = kit.bodies()
     first = log.segments[0]
     view = first.hold()

@@ -137,7 +137,7 @@ def open_and_look(root: Path) -> None:
             store.get(topic, queue_id, offset, 1)
         store.offset_by_time(topic, queue_id, kit.now_ms)
     try:
-        store.query("TopicTest", "k1")
+        store.queries.query("TopicTest", "k1")
     except StoreError as error:
         assert is_a_sentence(error), error
     kit.close()

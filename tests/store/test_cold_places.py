@@ -58,7 +58,7 @@ def test_cold_units_are_the_begin_of_what_a_read_returns(
 def test_places_are_read_on_a_thread_as_they_lie(kit: Kit) -> None:
     written = kit.write_many(80, 300)
     places = [(one.physical_offset, one.size) for one in (*written[3:6], written[-1])]
-    with kit.store.places(places) as read, ThreadPoolExecutor(1) as thread:
+    with kit.store.blocks.range_reader(places) as read, ThreadPoolExecutor(1) as thread:
         records = thread.submit(read).result()
     assert records == [kit.store.record_at(offset) for offset, _ in places]
 
@@ -66,8 +66,8 @@ def test_places_are_read_on_a_thread_as_they_lie(kit: Kit) -> None:
 def test_places_hold_their_segments(kit: Kit) -> None:
     written = kit.write_many(80, 300)
     first = written[0]
-    segment = kit.store._log.segment_at(first.physical_offset)
-    with kit.store.places([(first.physical_offset, first.size)] * 2):
+    segment = kit.store.log.segment_at(first.physical_offset)
+    with kit.store.blocks.range_reader([(first.physical_offset, first.size)] * 2):
         assert segment.held
     assert not segment.held
 
@@ -76,14 +76,14 @@ def test_places_that_are_not_in_the_log_or_rotten(kit: Kit) -> None:
     written = kit.write_many(20, 300)
     end = kit.store.log_end
     for places in ([(end, 1)], [(0, 0)], [(end - 10, 11)], [(1 << 62, 5)]):
-        with pytest.raises(OffsetOutOfRangeError), kit.store.places(places):
+        with pytest.raises(OffsetOutOfRangeError), kit.store.blocks.range_reader(places):
             pass
-    kit.store.forbid(0, 10)
+    kit.store.blocks.mark_damaged(0, 10)
     first, second = written[:2]
     with (
         pytest.raises(CorruptLogError),
-        kit.store.places([(first.physical_offset, first.size)]),
+        kit.store.blocks.range_reader([(first.physical_offset, first.size)]),
     ):
         pass
-    with kit.store.places([(second.physical_offset, second.size)]) as read:
+    with kit.store.blocks.range_reader([(second.physical_offset, second.size)]) as read:
         assert len(read()[0]) == second.size

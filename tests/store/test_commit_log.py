@@ -251,7 +251,7 @@ def test_a_closed_store_takes_nothing(kit: Kit) -> None:
 def test_a_record_is_read_only_from_its_own_place(kit: Kit) -> None:
     """What a unit or an index entry points to is looked at: size and physical offset."""
     first, second = kit.write(b"x" * 50), kit.write(b"y" * 50)
-    log = kit.store._log
+    log = kit.store.log
     assert decode(log.read_record(second.physical_offset, second.size)).body == b"y" * 50
     for offset, size in ((first.end - 4, 40), (0, first.size - 1), (0, first.size + 1), (0, 3)):
         with pytest.raises(RecordFormatError, match="No record of"):
@@ -267,4 +267,4 @@ def test_a_record_is_read_only_from_its_own_place(kit: Kit) -> None:
     with pytest.raises(OffsetOutOfRangeError):
         kit.store.record_at(0)
     with pytest.raises(OffsetOutOfRangeError):
-        Kit(kit.root.parent / "empty").store._log.read_record(0, 100)
+        Kit(kit.root.parent / "empty").store.log.read_record(0, 100)

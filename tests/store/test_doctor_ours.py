@@ -280,7 +280,7 @@ def test_a_young_index_file_of_a_running_store_was_a_problem(tmp_path: Path) -> 
     kit.open()
     keyed(kit, 5)
     kit.dispatch()
-    kit.store.query("TopicTest", "b", count_max=1)  # makes the file
+    kit.store.queries.query("TopicTest", "b", count_max=1)  # makes the file
     assert list((kit.root / "index").iterdir())
     for _ in ("running", "killed"):
         report = judged(kit)

@@ -89,7 +89,7 @@ def test_a_flush_crosses_segments(tmp_path: Path) -> None:
     flushed = Flushed(kit)
     results = kit.store.append_many([message(b"x" * 1000) for _ in range(20)])
     flushed.wait(results[-1].end)
-    for segment in kit.store._log.segments:
+    for segment in kit.store.log.segments:
         assert segment.flushed == segment.written or segment.start > results[-1].end
     assert kit.disk.counts["fdatasync"] >= results[-1].end // SEGMENT
     kit.close()

@@ -42,7 +42,7 @@ def put(kit: Kit, first: int, count: int) -> None:
 
 
 def found(kit: Kit, key: str, **options: Any) -> list[int]:
-    records = kit.store.query("TopicTest", key, **options)
+    records = kit.store.queries.query("TopicTest", key, **options)
     assert all(record.physical_offset >= kit.store.log_start for record in records)
     return [int(record.body) for record in records]
 
@@ -86,7 +86,7 @@ def test_stops_and_starts_leave_no_trace(kit: Kit) -> None:
         put(kit, first, 5)
         assert kit.reopen().clean
     expected = plain_bytes(kit)
-    assert kit.store.index_behind == 0, "nothing is indexed again"
+    assert kit.store.index.behind == 0, "nothing is indexed again"
     kit.close()
     assert index_bytes(kit) == expected
 
@@ -102,7 +102,7 @@ def test_queries_know_what_is_dispatched_and_no_more(kit: Kit) -> None:
 def test_a_killed_store_builds_the_open_file_again(kit: Kit) -> None:
     put(kit, 0, 9)
     assert found(kit, "u8") == [8]
-    kit.store._indexing.flush(1 << 62, kit.store._checkpoint)
+    kit.store.index.flush(1 << 62, kit.store._checkpoint)
     kit.store._checkpoint_file.save(kit.store._checkpoint)
     before = {path.name: path.read_bytes() for path in index_paths(kit)}
     kit.kill()
@@ -114,7 +114,7 @@ def test_a_killed_store_builds_the_open_file_again(kit: Kit) -> None:
     kit.dispatch()
     assert_rebuilt(kit, 9)
     # The last record of a kept file is indexed twice, as by Apache: no answer has it twice.
-    offsets = [record.physical_offset for record in kit.store.query("TopicTest", "all")]
+    offsets = [record.physical_offset for record in kit.store.queries.query("TopicTest", "all")]
     assert len(offsets) == len(set(offsets)) == 9
 
 
@@ -123,7 +123,7 @@ def test_without_a_checkpoint_everything_is_built_again(kit: Kit) -> None:
     kit.kill()
     kit.open()
     kit.dispatch()
-    assert kit.store.index_behind > 0
+    assert kit.store.index.behind > 0
     expected = plain_bytes(kit)
     assert_rebuilt(kit, 20)
     kit.close()
@@ -135,11 +135,11 @@ def test_a_rebuild_goes_on_without_traffic(kit: Kit) -> None:
     kit.kill()
     kit.open()
     turns = 0
-    while kit.store.index_turn():
+    while kit.store.index.turn():
         turns += 1
         assert turns < 100
-    assert kit.store.index_behind == 0
-    assert not kit.store.index_turn()
+    assert kit.store.index.behind == 0
+    assert not kit.store.index.turn()
 
 
 def test_dispatch_indexes_batches(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_dispatch_indexes_batches(tmp_path: Path) -> None:
     assert not index_paths(kit), "dispatch does not pay for a few"
     kit.write(b"", **message)
     kit.dispatch()
-    assert kit.store.index_behind == 0
+    assert kit.store.index.behind == 0
     assert len(index_paths(kit)) == 1
     kit.close()
 
@@ -169,11 +169,11 @@ def test_a_full_disk_lets_the_index_stand_still(kit: Kit) -> None:
     put(kit, 2, 10)
     assert found(kit, "u2") == found(kit, "u11") == []
     assert kit.store.writable
-    assert "No space" in kit.store.index_trouble
+    assert "No space" in kit.store.index.trouble
     put(kit, 12, 3)
     kit.disk.fault = None
     assert found(kit, "u14") == [14]
-    assert kit.store.index_trouble == ""
+    assert kit.store.index.trouble == ""
     expected = plain_bytes(kit)
     kit.close()
     assert index_bytes(kit) == expected, "no entry is lost or written twice"
@@ -214,13 +214,13 @@ def test_retention_deletes_the_oldest_and_never_the_last(kit: Kit) -> None:
     put(kit, 0, 20)
     found(kit, "all")
     count = len(index_paths(kit))
-    assert kit.store._indexing.trim(0) == 0
-    assert kit.store._indexing.trim(1 << 60) == 1, "one a call"
-    while kit.store._indexing.trim(1 << 60):
+    assert kit.store.index.trim(0) == 0
+    assert kit.store.index.trim(1 << 60) == 1, "one a call"
+    while kit.store.index.trim(1 << 60):
         count -= 1
     assert len(index_paths(kit)) == 1
     assert found(kit, "u19") == [19]
-    kit.store._indexing.flush(1 << 62, kit.store._checkpoint)
+    kit.store.index.flush(1 << 62, kit.store._checkpoint)
     assert kit.reopen().clean
     assert found(kit, "u19") == [19]
 
@@ -278,7 +278,7 @@ def test_without_an_index(tmp_path: Path) -> None:
     put(kit, 0, 3)
     with pytest.raises(StoreError, match="messageIndexEnable"):
         found(kit, "all")
-    assert kit.store.index_behind == 0
+    assert kit.store.index.behind == 0
     kit.close()
     assert not index_paths(kit)
     kit.options["message_index_enable"] = True

@@ -47,7 +47,7 @@ def test_the_end_of_a_gibibyte(tmp_path: Path) -> None:
     """The last bytes of a full segment, and a record that goes to the next one."""
     kit = large(tmp_path)
     kit.write(b"first")
-    log = kit.store._log
+    log = kit.store.log
     end = GIB - 8 - 2 * (100 + 91 + 9)
     kit.dispatch()
     log._set_end(end)  # as if all before it were written

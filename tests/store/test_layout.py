@@ -27,7 +27,7 @@ def test_foreign_files_are_refused_and_nothing_is_changed(
     if clean:
         kit.close()
     else:
-        kit.store._queues.write_out()
+        kit.store.queue_table.write_out()
         kit.kill()
     (kit.root / path).write_bytes(b"x" * size)
     before = kit.all_files()

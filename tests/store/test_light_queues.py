@@ -20,9 +20,9 @@ from cometmq.store.doctor.layout import discover
 from cometmq.store.doctor.verify import verify
 from cometmq.store.format.lmq_queues import (
     MULTI_DISPATCH,
-    light_units,
+    lmq_units,
     numbered,
-    with_light_queues,
+    with_lmqs,
 )
 from cometmq.store.format.properties import decode_properties, encode_properties
 from cometmq.store.format.record import decode
@@ -35,7 +35,7 @@ NEVER = 1 << 60
 
 
 def light(names: tuple[str, ...] = (A,), body: bytes = b"x", **fields: Any) -> Any:
-    return with_light_queues(message(body, **fields), names)
+    return with_lmqs(message(body, **fields), names)
 
 
 def put(kit: Kit, *names: str, body: bytes = b"x", **fields: Any) -> Any:
@@ -57,7 +57,7 @@ def expected(kit: Kit) -> dict[str, list[tuple[int, int]]]:
     """Light queue -> (physical offset, size) by number, as the log says it; the later life counts."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for record in kit.records():
-        for name, number in light_units(record.topic, record.properties):
+        for name, number in lmq_units(record.topic, record.properties):
             units = found.setdefault(name, {})
             for later in [n for n in units if n >= number]:
                 del units[later]
@@ -77,7 +77,7 @@ def check(kit: Kit) -> None:
     kit.dispatch()
     for name, units in expected(kit).items():
         assert seen(kit, name) == units
-    assert sorted(kit.store.light_queues()) == sorted(expected(kit))
+    assert sorted(kit.store.lmqs()) == sorted(expected(kit))
 
 
 def judged(kit: Kit) -> list[Any]:
@@ -91,7 +91,7 @@ def test_the_properties_are_what_apache_would_write() -> None:
     """The order is that of the buckets of a Java hash map, WAIT is dropped, foreign names keep
     their place with an empty number (store format, section 3.9)."""
     before = encode_properties({"UNIQ_KEY": "1", "WAIT": "true", "TAGS": "t"})
-    one = with_light_queues(message(properties=before), (A, B))
+    one = with_lmqs(message(properties=before), (A, B))
     assert one.sys_flag & MULTI_DISPATCH
     after = decode_properties(numbered(one.properties, [7, 12]))
     assert after == {
@@ -100,10 +100,10 @@ def test_the_properties_are_what_apache_would_write() -> None:
         "INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b",
         "INNER_MULTI_QUEUE_OFFSET": "7,12",
     }
-    mixed = with_light_queues(message(), ("other", A))
+    mixed = with_lmqs(message(), ("other", A))
     text = decode_properties(numbered(mixed.properties, [3]))
     assert text["INNER_MULTI_QUEUE_OFFSET"] == ",3"
-    assert light_units("t", numbered(mixed.properties, [3])) == [(A, 3)]
+    assert lmq_units("t", numbered(mixed.properties, [3])) == [(A, 3)]
 
 
 @given(
@@ -114,10 +114,10 @@ def test_the_properties_are_what_apache_would_write() -> None:
 )
 def test_what_is_numbered_is_read_back(names: list[str], others: dict[str, str]) -> None:
     numbers = list(range(10, 10 + sum(name.startswith("%LMQ%") for name in names)))
-    one = with_light_queues(message(properties=encode_properties(others)), names)
+    one = with_lmqs(message(properties=encode_properties(others)), names)
     text = numbered(one.properties, numbers)
     lights = [name for name in names if name.startswith("%LMQ%")]
-    assert light_units("t", text) == list(zip(lights, numbers, strict=True))
+    assert lmq_units("t", text) == list(zip(lights, numbers, strict=True))
     rest = decode_properties(text)
     others.pop("WAIT", None)
     for name in ("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"):
@@ -140,7 +140,7 @@ def test_what_is_numbered_is_read_back(names: list[str], others: dict[str, str])
 )
 def test_what_is_no_unit_is_none(names: str, numbers: str, units: list[Any]) -> None:
     text = encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers})
-    assert light_units("t", text) == units
+    assert lmq_units("t", text) == units
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"])
@@ -149,7 +149,7 @@ def test_retry_and_system_topics_have_no_light_queues(tmp_path: Path, topic: str
     kit.open()
     put(kit, A, topic=topic)
     kit.dispatch()
-    assert kit.store.light_queues() == []
+    assert kit.store.lmqs() == []
     assert "INNER_MULTI_QUEUE_OFFSET" not in next(iter(kit.records())).properties_dict
     kit.close()
 
@@ -197,9 +197,9 @@ def test_light_queues_can_be_bounded_and_switched_off(tmp_path: Path) -> None:
     off.open()
     put(off, A)
     check(off)
-    assert off.store.light_queues() == []
+    assert off.store.lmqs() == []
     off.close()
-    assert StoreConfig("x").light_queues == 20_000
+    assert StoreConfig("x").lmq_max == 20_000
 
 
 @pytest.mark.parametrize("names", [("%LMQ%a/b",), ("%LMQ%\0",), (A, A), (f"%LMQ%{'l' * 251}",)])
@@ -241,7 +241,7 @@ def test_extension_units_are_made_for_light_queues(tmp_path: Path) -> None:
     check(kit)
     records = kit.store.get(A, 0, 0, 10).records
     assert {one.tags_code for one in records} == {ord("t")}
-    assert kit.store.remove_light_queue(A)
+    assert kit.store.remove_lmq(A)
     put(kit, A, tags="u")
     kit.dispatch()
     assert [one.tags_code for one in kit.store.get(A, 0, 0, 10).records] == [ord("u")]
@@ -258,16 +258,16 @@ def test_a_removed_queue_is_gone_and_begins_at_0(tmp_path: Path) -> None:
     kit.open()
     for _ in range(50):  # more than one file
         put(kit, A, B)
-    assert not kit.store.remove_light_queue(A)  # not dispatched
+    assert not kit.store.remove_lmq(A)  # not dispatched
     check(kit)
-    kit.store._queues.write_out()
-    assert kit.store.remove_light_queue(A)
-    assert not kit.store.remove_light_queue(A)
-    assert not kit.store.remove_light_queue("TopicTest")
+    kit.store.queue_table.write_out()
+    assert kit.store.remove_lmq(A)
+    assert not kit.store.remove_lmq(A)
+    assert not kit.store.remove_lmq("TopicTest")
     assert not (kit.root / "consumequeue" / A).exists()
-    assert kit.store.light_queues() == [B]
+    assert kit.store.lmqs() == [B]
     kit.reopen()
-    assert kit.store.light_queues() == [B]
+    assert kit.store.lmqs() == [B]
     put(kit, A, B)
     kit.dispatch()
     assert (kit.store.max_offset(A, 0), kit.store.max_offset(B, 0)) == (1, 51)
@@ -296,7 +296,7 @@ def test_every_way_gives_the_same_queues(
             kit.store.dispatch(LIMIT, rng.choice([1, 2, 7, 1000]))
         if not rng.randrange(30):
             kit.dispatch()
-            kit.store.remove_light_queue(rng.choice([A, B]))
+            kit.store.remove_lmq(rng.choice([A, B]))
     put(kit, A, B, C, "%LMQ%d")
     check(kit)
     for bulk in (False, True):
@@ -327,7 +327,7 @@ def follow(leader: Kit, follower: Kit, rng: random.Random) -> None:
     if rng.randrange(2):
         follower.dispatch()
     # The follower becomes the leader: its numbers go on where the old one's ended.
-    numbers = {name: leader.store.next_offset(name, 0) for name in leader.store.light_queues()}
+    numbers = {name: leader.store.next_offset(name, 0) for name in leader.store.lmqs()}
     for name in numbers:
         put(follower, name)
     check(follower)
@@ -342,7 +342,7 @@ def test_units_behind_a_cut_log_go(tmp_path: Path) -> None:
     for _ in range(10):
         put(kit, A)
     kit.dispatch()
-    kit.store._queues.flush(0)
+    kit.store.queue_table.flush(0)
     last = kit.store.get(A, 0, 8, 1).records[0].physical_offset
     kit.kill()
     (segment,) = (kit.root / "commitlog").iterdir()
@@ -382,7 +382,7 @@ def test_a_damaged_light_queue_is_repaired_whatever_its_first_life_held(
     for _ in range(7):
         put(kit, A, B)
     kit.dispatch()
-    assert kit.store.remove_light_queue(A)
+    assert kit.store.remove_lmq(A)
     for _ in range(3):
         put(kit, A)
     kit.dispatch()

@@ -31,7 +31,7 @@ def unflushed(tmp_path: Path, count: int = 200, flushed: int = 0) -> tuple[Kit, 
         kit.now_ms += 1
         ends.append(kit.write(f"{index:04d}".encode().ljust(200), queue_id=index % 3, tags="T").end)
     kit.dispatch()
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     return kit, ends
 

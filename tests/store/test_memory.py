@@ -73,12 +73,12 @@ def test_only_the_segments_ahead_are_locked(tmp_path: Path) -> None:
     kit = Kit(tmp_path, lock_maped_file_enable=True, data_read_ahead_enable=False)
     kit.open()
     kit.write_many(60, 300)
-    first, *_, last = kit.store._log.segments
+    first, *_, last = kit.store.log.segments
     assert last.locked
     assert not first.locked
     kit.close()
     kit.open()
-    until(lambda: kit.store._log.segments[-1].locked)
+    until(lambda: kit.store.log.segments[-1].locked)
     assert len(kit.queue_bodies()) == 60
     kit.close()
 
@@ -124,7 +124,7 @@ def test_a_segment_that_cannot_be_warmed_is_gone(tmp_path: Path) -> None:
 
 def test_a_rolled_segment_is_unlocked_on_the_allocators_thread(kit: Kit) -> None:
     done: list[str] = []
-    kit.store._log._allocator.run_later(lambda: done.append("chore"))
+    kit.store.log._allocator.run_later(lambda: done.append("chore"))
     until(lambda: done == ["chore"])
 
 

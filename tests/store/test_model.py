@@ -156,7 +156,7 @@ class StoreModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.failed)
     @rule()
     def write_queues_out(self) -> None:
-        self.kit.store._queues.write_out()
+        self.kit.store.queue_table.write_out()
 
     @precondition(lambda self: not self.failed and self.kit.store.log_end > self.flushed)
     @rule()
@@ -221,7 +221,7 @@ class StoreModel(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Let the thread that makes segments ahead come to its end, so that a run can be repeated."""
-        allocator = self.kit.store._log._allocator
+        allocator = self.kit.store.log._allocator
         with allocator._changed:
             assert allocator._changed.wait_for(lambda: allocator._thread is None, 30)
 
@@ -290,7 +290,7 @@ class StoreModel(RuleBasedStateMachine):
 
 
 def keys_found(store: MessageStore, key: str) -> list[int]:
-    return [record.physical_offset for record in store.query("TopicTest", key)]
+    return [record.physical_offset for record in store.queries.query("TopicTest", key)]
 
 
 def run(examples: int, steps: int) -> None:

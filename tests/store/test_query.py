@@ -79,7 +79,7 @@ def test_answers_are_those_of_a_list(
     for topic, key, kind, begin, length, count in questions:
         begin_ms = START_MS + begin
         query = KeyQuery(topic, key, count, begin_ms, begin_ms + length, kind)
-        answer = kit.store.query(
+        answer = kit.store.queries.query(
             topic,
             key,
             count_max=count,
@@ -105,10 +105,10 @@ def test_by_offset_id_in_both_forms(keyed: Kit) -> None:
     for record in keyed.records():
         text = str(OffsetId(record.store_host, record.physical_offset))
         assert len(text) in (32, 56)
-        found = keyed.store.message_by_id(text)
+        found = keyed.store.queries.by_id(text)
         assert found is not None
         assert found.body == record.body
-        assert keyed.store.message_by_id(text.lower()) == found
+        assert keyed.store.queries.by_id(text.lower()) == found
 
 
 def test_ids_that_name_nothing(keyed: Kit) -> None:
@@ -116,22 +116,22 @@ def test_ids_that_name_nothing(keyed: Kit) -> None:
     host = records[0].store_host
     inside = str(OffsetId(host, records[1].physical_offset + 8))
     for text in ("", "x", "0" * 31, "G" * 32, inside, str(OffsetId(host, 1 << 40)), "F" * 32):
-        assert keyed.store.message_by_id(text, "TopicTest") is None
+        assert keyed.store.queries.by_id(text, "TopicTest") is None
     elsewhere = str(OffsetId(pack_host("10.0.0.1", 1), records[1].physical_offset))
-    assert keyed.store.message_by_id(elsewhere) is None, "the id of another broker"
+    assert keyed.store.queries.by_id(elsewhere) is None, "the id of another broker"
     kit_end = keyed.write(b"not dispatched")
-    assert keyed.store.message_by_id(str(OffsetId(host, kit_end.physical_offset))) is None
+    assert keyed.store.queries.by_id(str(OffsetId(host, kit_end.physical_offset))) is None
 
 
 def test_by_unique_key(keyed: Kit) -> None:
-    first = keyed.store.message_by_id(f"{1:032X}", "TopicTest")
+    first = keyed.store.queries.by_id(f"{1:032X}", "TopicTest")
     assert first is not None
     assert first.body == b"1"
-    newest = keyed.store.message_by_unique_key("TopicTest", f"{0:032X}")
+    newest = keyed.store.queries.by_unique_key("TopicTest", f"{0:032X}")
     assert newest is not None
     assert newest.body == b"five", "the newest of two"
-    assert keyed.store.message_by_unique_key("Other", f"{1:032X}") is None
-    assert keyed.store.message_by_unique_key("TopicTest", "k1") is None, "a key is no unique key"
+    assert keyed.store.queries.by_unique_key("Other", f"{1:032X}") is None
+    assert keyed.store.queries.by_unique_key("TopicTest", "k1") is None, "a key is no unique key"
 
 
 def test_at_most_max_msgs_num_batch(tmp_path: Path) -> None:
@@ -140,11 +140,15 @@ def test_at_most_max_msgs_num_batch(tmp_path: Path) -> None:
     for number in range(5):
         kit.write(f"{number}".encode(), properties=encode_properties({"KEYS": "k"}))
     kit.dispatch()
-    assert [r.body for r in kit.store.query("TopicTest", "k", count_max=100)] == [b"2", b"3", b"4"]
-    assert kit.store.query("TopicTest", "k", count_max=0) == []
-    assert kit.store.query("TopicTest", "") == []
+    assert [r.body for r in kit.store.queries.query("TopicTest", "k", count_max=100)] == [
+        b"2",
+        b"3",
+        b"4",
+    ]
+    assert kit.store.queries.query("TopicTest", "k", count_max=0) == []
+    assert kit.store.queries.query("TopicTest", "") == []
     with pytest.raises(ValueError, match="index type"):
-        kit.store.query("TopicTest", "k", index_type="X")
+        kit.store.queries.query("TopicTest", "k", index_type="X")
     kit.close()
 
 

@@ -30,7 +30,7 @@ def written(folder: Path, seed: int, count: int = 400) -> Kit:
     for batch in workload(seed, count):
         kit.store.append_many(batch)
     kit.dispatch()
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     return kit
 
@@ -40,7 +40,7 @@ def test_many_arrivals_are_read_as_single_ones_are(tmp_path: Path, seed: int) ->
     kit = written(tmp_path, seed)
     kit.open_only()
     rng = random.Random(seed)
-    log = kit.store._log
+    log = kit.store.log
     reader = ArrivalReader(log)
     records = list(kit.records())
     for _ in range(60):
@@ -82,7 +82,7 @@ def test_a_follower_dispatches_in_bulk(
             seen += kit.store.dispatch(kit.store.log_end, rng.choice([3, 10_000]))
         while kit.store.dispatched_offset < kit.store.log_end:
             seen += kit.store.dispatch(kit.store.log_end, 50)
-        assert kit.store.dispatch_behind_bytes == 0
+        assert kit.store.stats().dispatch_behind == 0
         kit.close()
         files[bulk], arrivals[bulk] = kit.queue_files(), seen
     assert arrivals[True] == arrivals[False]
@@ -122,7 +122,7 @@ def test_gaps_in_a_queue_are_filled_as_record_by_record(tmp_path: Path) -> None:
     kit.open()
     raw_log(kit, [40, 41, 45, 46, 46, 44, 60, 61])
     kit.dispatch()
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     before = kit.queue_files()
     kit.open()

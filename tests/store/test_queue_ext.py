@@ -124,7 +124,7 @@ def test_the_unit_has_the_address_and_the_reader_the_hash(tmp_path: Path) -> Non
     kit.open()
     fill(kit, 30)
     for _ in range(2):
-        queue = kit.store._queues.queue("TopicTest", 0)
+        queue = kit.store.queue_table.queue("TopicTest", 0)
         place = 0
         for number in range(30):
             if number and number % A_FILE == 0:
@@ -167,7 +167,7 @@ def test_switched_off_the_old_addresses_are_still_read(tmp_path: Path) -> None:
     kit.options["enable_consume_queue_ext"] = False
     kit.open()
     fill(kit, 10)
-    queue = kit.store._queues.queue("TopicTest", 0)
+    queue = kit.store.queue_table.queue("TopicTest", 0)
     assert not is_address(queue.unit(10)[2])
     found = kit.store.get("TopicTest", 0, 0, 20, tag_codes=TAGS)
     assert [record.queue_offset for record in found.records] == [1, 4, 7, 11, 14, 17]
@@ -175,7 +175,9 @@ def test_switched_off_the_old_addresses_are_still_read(tmp_path: Path) -> None:
     kit.options["enable_consume_queue_ext"] = True
     kit.open()
     fill(kit, 1)
-    assert kit.store._queues.queue("TopicTest", 0).unit(20)[2] == address_of(200), "goes on behind"
+    assert kit.store.queue_table.queue("TopicTest", 0).unit(20)[2] == address_of(200), (
+        "goes on behind"
+    )
     kit.close()
 
 
@@ -187,7 +189,7 @@ def test_after_a_kill_the_same_bytes_come_again(tmp_path: Path, written: bool) -
     kit.open()
     fill(kit, 40)
     if written:
-        kit.store._queues.write_out()
+        kit.store.queue_table.write_out()
     before = ext_files(kit)
     kit.kill()
     report = kit.open()
@@ -208,7 +210,7 @@ def test_a_torn_record_takes_its_unit_with_it(tmp_path: Path) -> None:
     begin = kit.store.log_end
     fill(kit, 1)
     end = kit.store.log_end
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     kit.cut_tail(begin, end)
     kit.open()
@@ -217,7 +219,7 @@ def test_a_torn_record_takes_its_unit_with_it(tmp_path: Path) -> None:
     units = [unit for data in ext_files(kit).values() for _, unit in walk_units(data)]
     assert len(units) == 13
     fill(kit, 1)
-    assert kit.store._queues.queue("TopicTest", 0).unit(13)[2] == address_of(FILE + 20)
+    assert kit.store.queue_table.queue("TopicTest", 0).unit(13)[2] == address_of(FILE + 20)
     kit.close()
 
 
@@ -225,7 +227,7 @@ def test_files_before_the_first_unit_are_trimmed(tmp_path: Path) -> None:
     kit = ext_kit(tmp_path)
     kit.open()
     fill(kit, 60)
-    queues = kit.store._queues
+    queues = kit.store.queue_table
     queues.write_out()
     start = queues.queue("TopicTest", 0).unit(45)[0]
     removed = queues.trim(start)

@@ -44,7 +44,7 @@ def test_a_queue_that_was_emptied_is_built_again(kit: Kit) -> None:
 def test_units_behind_the_log_are_dropped(kit: Kit) -> None:
     """After power loss a queue may know more than the log kept."""
     ends = filled(kit, 60)
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     keep = 45
     kit.cut_tail(ends[keep - 1], SEGMENT * -(-ends[keep - 1] // SEGMENT))
@@ -135,7 +135,7 @@ def test_accelerated_recovery_begins_at_the_last_record_that_is_surely_queued(
     for index in range(20, 25):
         kit.write(f"{index:04d}".encode().ljust(200), queue_id=index % 3, tags="T")
     kit.dispatch()
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     report = kit.open()
     assert (report.scanned_from, report.records_scanned) == (ends[18], 6)

@@ -209,7 +209,7 @@ def test_a_clean_start_opens_every_queue_file_once(tmp_path: Path) -> None:
     of_queues = [path for path in opened if "consumequeue" in path]
     assert len(of_queues) == len(set(of_queues)) == count
     assert all(kit.store.max_offset("TopicTest", queue_id) == 2 for queue_id in range(count))
-    queue = kit.store._queues.queue("TopicTest", 0)
+    queue = kit.store.queue_table.queue("TopicTest", 0)
     assert isinstance(queue, ConsumeQueue)
     assert queue.known_end() == 2 * len(kit.store.get("TopicTest", 0, 0, 1).records[0].data)
     kit.close()

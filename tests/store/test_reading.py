@@ -126,7 +126,7 @@ def test_questions_about_no_queue(kit: Kit) -> None:
 def reader_of(kit: Kit, memory_bytes: int, **options: Any) -> QueueReader:
     """A reader that believes in a machine with so much memory."""
     config = dataclasses.replace(kit.store.config, **options)
-    return QueueReader(kit.store._log, kit.store._queues, config, lambda: memory_bytes)
+    return QueueReader(kit.store.log, kit.store.queue_table, config, lambda: memory_bytes)
 
 
 def counts(reader: QueueReader, count: int, bytes_max: int | None = None) -> list[int]:
@@ -182,7 +182,7 @@ def test_a_queue_file_that_is_gone_is_stepped_over(kit: Kit) -> None:
     units = QUEUE_FILE // 20
     kit.write_many(3 * units, 10)
     kit.reopen()
-    kit.store._queues._files.close()
+    kit.store.queue_table._files.close()
     folder = kit.root / "consumequeue" / "TopicTest" / "0"
     (folder / f"{QUEUE_FILE:020d}").unlink()
     first = kit.store.get("TopicTest", 0, units - 3, 10, ANSWER_BYTES)
@@ -197,12 +197,12 @@ def test_a_queue_file_that_is_gone_is_stepped_over(kit: Kit) -> None:
 def test_records_that_retention_took(kit: Kit) -> None:
     results = kit.write_many(60, 200)
     store = kit.store
-    start = store._log.segments[2].start
+    start = store.log.segments[2].start
     kept = next(r.queue_offset for r in results if r.physical_offset >= start)
-    for segment in store._log.segments[:2]:
+    for segment in store.log.segments[:2]:
         segment.flushed = segment.size
-    store._log.drop_first()
-    store._log.drop_first()
+    store.log.drop_first()
+    store.log.drop_first()
     reader = reader_of(kit, 1 << 30, max_filter_message_size=100)
     none = reader.get("TopicTest", 0, 0, 5, ANSWER_BYTES, tag_codes=None)
     assert (none.status, none.next_offset) == (GetStatus.MESSAGE_WAS_REMOVING, 5)
@@ -211,9 +211,9 @@ def test_records_that_retention_took(kit: Kit) -> None:
         assert some.status is GetStatus.FOUND
         assert some.records[0].queue_offset == kept
     assert store.offset_by_time("TopicTest", 0, START_MS - 1) == kept
-    store._queues.write_out()
-    while store._queues.trimmed_to < start:
-        store._queues.trim(start)
+    store.queue_table.write_out()
+    while store.queue_table.trimmed_to < start:
+        store.queue_table.trim(start)
     assert store.min_offset("TopicTest", 0) == kept
     assert store.get("TopicTest", 0, 0, 5).status is GetStatus.OFFSET_TOO_SMALL
     assert store.get("TopicTest", 0, 0, 5).next_offset == kept
@@ -230,8 +230,8 @@ def test_a_unit_whose_record_is_not_there_is_passed_over(
     store = kit.store
     kit.change(results[3].physical_offset + 28, b"\xff" * 8)  # its own place
     kit.change(results[5].physical_offset, b"\x00\x00\x00\x01")  # its size
-    store._queues.write_out()
-    store._queues.write_units({})  # lets go of the tails
+    store.queue_table.write_out()
+    store.queue_table.write_units({})  # lets go of the tails
     path = kit.root / "consumequeue" / "TopicTest" / "0" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[7 * 20 : 8 * 20] = bytes(20)  # a unit that was never written
@@ -257,7 +257,7 @@ def test_fillers_are_no_messages(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     results = kit.write_many(10, 100)
-    queues = kit.store._queues
+    queues = kit.store.queue_table
     number = 35
     units = [
         Arrival(PutStatus.PUT_OK, r.physical_offset, r.size, number + i, 0, "Gap", 0, 0)

@@ -59,7 +59,7 @@ def test_recovery_shows_no_more_than_readers_had_seen(kit: Kit) -> None:
     ends = filled(kit, 30)
     for index in range(30, 60):
         kit.write(f"{index:04d}".encode().ljust(200), queue_id=index % 3, tags="T")
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     report = kit.open()
     assert report.dispatched_offset == ends[-1]
@@ -257,7 +257,7 @@ def test_the_report_of_a_clean_start(kit: Kit) -> None:
 
 def test_the_report_of_repairs(kit: Kit) -> None:
     ends = filled(kit, 38)
-    kit.store._queues.write_out()
+    kit.store.queue_table.write_out()
     kit.kill()
     kit.flip_byte(ends[-1] - 100)
     extra = kit.root / "commitlog" / f"{4 * SEGMENT:020d}"

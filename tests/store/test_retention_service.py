@@ -93,7 +93,7 @@ def test_what_is_not_flushed_or_not_seen_by_readers_stays(tmp_path: Path) -> Non
 def test_a_reader_keeps_its_bytes(tmp_path: Path) -> None:
     kit = small(tmp_path, destroy_maped_file_interval_forcibly=1000)
     written(kit)
-    first = kit.store._log.segments[0]
+    first = kit.store.log.segments[0]
     path = Path(first.path)
     content = path.read_bytes()
     view = first.hold()
@@ -113,7 +113,7 @@ def test_a_reader_keeps_its_bytes(tmp_path: Path) -> None:
 def test_a_reader_that_lets_go_is_not_waited_for_again(tmp_path: Path) -> None:
     kit = small(tmp_path)
     written(kit)
-    view = kit.store._log.segments[0].hold()
+    view = kit.store.log.segments[0].hold()
     rounds(kit.store)
     view.release()
     assert rounds(kit.store)[0].delete

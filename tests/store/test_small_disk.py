@@ -134,7 +134,7 @@ def test_looking_at_an_index_on_a_full_disk_ended_with_sigbus(small_disk: Path) 
     key = encode_properties({"KEYS": "one"})
     kit.write(b"first", properties=key)
     kit.dispatch()
-    kit.store.query("TopicTest", "one")  # makes the file; its slots stay in memory
+    kit.store.queries.query("TopicTest", "one")  # makes the file; its slots stay in memory
     kit.kill()
     fill(small_disk)
     verify = [sys.executable, "-P", "-m", "cometmq.cli.main", "store", "verify", str(kit.root)]

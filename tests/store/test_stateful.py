@@ -73,7 +73,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def write_out(self) -> None:
-        self.kit.store._queues.write_out()
+        self.kit.store.queue_table.write_out()
 
     @precondition(lambda self: self.sent and self.ends[-1] > self.kept)
     @rule(part=st.floats(0, 0.99))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.store.message_store import PutStatus
-from cometmq.store.stats import LATENCY_BOUNDS_US, WINDOWS_S, Meter, StoreStats, collect
+from cometmq.store.stats import LATENCY_BOUNDS_US, WINDOWS_S, Meter, StoreStats
 from cometmq.tests.store.kit import Kit, message
 
 SECOND = 1_000_000_000
@@ -27,7 +27,7 @@ class Clock:
 
 
 def stats_of(kit: Kit) -> StoreStats:
-    return collect(kit.store)
+    return kit.store.stats()
 
 
 def test_puts_and_gets_are_counted(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_sigkill_loses_exactly_what_was_not_committed(tmp_path: Path) -> None:
 def test_a_segment_without_a_buffer_is_written_directly(tmp_path: Path) -> None:
     kit = Kit(tmp_path, **BY_HAND, transient_store_pool_size=1)
     kit.open()
-    pool = kit.store._log.pool
+    pool = kit.store.log.pool
     assert pool is not None
     assert pool.available == 1
     for number in range(20):
@@ -225,8 +225,8 @@ def test_a_full_disk_gives_the_buffer_back(tmp_path: Path) -> None:
     kit.disk.fault = fault
     assert kit.store.append_many([message()])[0].status is PutStatus.CREATE_MAPPED_FILE_FAILED
     kit.disk.fault = None
-    assert kit.store._log.pool is not None
-    assert kit.store._log.pool.available == 1
+    assert kit.store.log.pool is not None
+    assert kit.store.log.pool.available == 1
     kit.write()
     kit.close()
 
@@ -287,7 +287,7 @@ def test_a_follower_writes_directly(tmp_path: Path) -> None:
     while follower.store.log_end < end:
         begin = follower.store.received_end
         follower.store.append_raw(begin, leader.store.read_log(begin, 1000))
-    assert follower.store._log.pool is None
+    assert follower.store.log.pool is None
     follower.dispatch()
     assert follower.queue_bodies() == leader.queue_bodies()
     # A leader that becomes a follower commits first.

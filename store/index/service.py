@@ -29,7 +29,7 @@ STOP_BATCHES: Final = 64
 _NUMPY_MODULES: Final = (".columns", "..format.index_writer")
 
 
-class Indexing:
+class IndexService:
     """The index of a store, or nothing; the loop's, except `flush`."""
 
     def __init__(

@@ -1,0 +1,110 @@
+"""Block access to finished segments, for scrub and repair.
+
+A segment is finished when the log has continued in the next one: it is not written any more, so
+its bytes can be compared with a stored checksum and with another replica's bytes. A block whose
+checksum does not match is *damaged*: readers do not get its records, nothing is cut because of it,
+and `repair` overwrites it with the right bytes (docs/formats/ha.md). The store does not decide
+which bytes are right; the caller marks and repairs.
+
+While `on_damaged_record` is set, reads check the bodies of records in finished segments, so that
+damage of cold data is found when it is read. The segment that is written is not checked: its pages
+are still in memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from .format.errors import CorruptLogError, OffsetOutOfRangeError
+from .log.commit_log import CommitLog
+from .log.segment import HeldView
+from .reading import QueueReader
+
+
+class BlockAccess:
+    """Finished segments of an opened store: hold, mark as damaged, repair."""
+
+    def __init__(self, log: CommitLog, reader: QueueReader) -> None:
+        self._log = log
+        self._reader = reader
+
+    @property
+    def on_damaged_record(self) -> Callable[[int, int], bool] | None:
+        """Called with offset and size of a damaged record that a reader reached. True: the record
+        will be repaired, stop in front of it; False: it is lost, skip it."""
+        return self._reader.on_damaged_record
+
+    @on_damaged_record.setter
+    def on_damaged_record(self, hook: Callable[[int, int], bool] | None) -> None:
+        self._reader.on_damaged_record = hook
+
+    @property
+    def before_raw_read(self) -> Callable[[int, int], None] | None:
+        """Called before raw bytes [begin, end) of a finished segment are read (replication); may
+        raise CorruptLogError."""
+        return self._log.before_raw_read
+
+    @before_raw_read.setter
+    def before_raw_read(self, hook: Callable[[int, int], None] | None) -> None:
+        self._log.before_raw_read = hook
+
+    def finished_segments(self) -> list[tuple[int, int]]:
+        """Return start and size of every finished segment, oldest first."""
+        end = self._log.readable_end
+        return [(each.start, each.size) for each in self._log.segments if each.end <= end]
+
+    def hold_segment(self, start: int) -> HeldView | None:
+        """Return a counted view of the finished segment that begins at `start`; None if retention
+        has deleted it. Hold and release it on the store's thread; other threads may read it."""
+        for segment in self._log.segments:
+            if segment.start == start and segment.end <= self._log.readable_end:
+                return segment.hold()
+        return None
+
+    @contextmanager
+    def range_reader(
+        self, ranges: Sequence[tuple[int, int]]
+    ) -> Iterator[Callable[[], list[bytes]]]:
+        """Prepare a read of these offsets and lengths that another thread runs, so that the event
+        loop does not wait for the disk.
+
+        The segments are held on the store's thread until the context ends. Raises
+        OffsetOutOfRangeError, and CorruptLogError for a damaged range; the read itself OSError.
+        """
+        log, damaged = self._log, self._reader.damaged
+        with ExitStack() as held:
+            reads: list[Callable[[], bytes]] = []
+            holding: set[int] = set()
+            for offset, length in ranges:
+                end = offset + length
+                if not log.start <= offset < end <= log.readable_end:
+                    raise OffsetOutOfRangeError(offset, log.start, log.readable_end)
+                if any(begin < end and offset < stop for begin, stop in damaged):
+                    raise CorruptLogError(str(offset), offset, "the range is in a damaged block.")
+                segment = log.segment_at(offset)
+                if segment.start not in holding:
+                    holding.add(segment.start)
+                    held.enter_context(segment.hold())
+                reads.append(partial(segment.read, offset - segment.start, length))
+            yield lambda: [read() for read in reads]
+
+    def mark_damaged(self, begin: int, end: int) -> None:
+        """Withhold the bytes [begin, end) from readers until `clear_damaged`."""
+        self._reader.damaged.add((begin, end))
+
+    def clear_damaged(self, begin: int, end: int) -> None:
+        """Undo `mark_damaged`."""
+        self._reader.damaged.discard((begin, end))
+
+    def repair(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes within one finished segment; durable on return.
+
+        May be called on another thread. Raises OffsetOutOfRangeError when retention has deleted the
+        segment, OSError.
+        """
+        for segment in self._log.segments[:]:
+            finished = segment.end <= self._log.readable_end
+            if finished and segment.start <= offset and offset + len(data) <= segment.end:
+                segment.overwrite(offset - segment.start, data)
+                return
+        raise OffsetOutOfRangeError(offset, self._log.start, self._log.readable_end)
