@@ -1,5 +1,5 @@
-"""The decisions of replication as plain classes: an event and the time go in, effects come out.
+"""Replication core: decisions as pure state machines, events and time in, effects out.
 
-Nothing here reads a clock, touches a file or a socket, or imports anything of ours: the same classes
-run in production and in a simulation (HA note, section 6.4).
+Nothing here reads a clock, opens a file or a socket, or imports code outside `ha/core`: the same
+classes run in production and in the simulation (docs/formats/ha.md, section 6.4).
 """

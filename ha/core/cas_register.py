@@ -1,22 +1,24 @@
-"""One value that several nameservers keep together: a CASPaxos register (pure: no clock, no I/O).
+"""CASPaxos register: one value replicated over several nameservers (pure: no clock, no I/O).
 
-Source: D. Rystsov, "CASPaxos: Replicated State Machines without logs" (2018), and HA note, 6.3 option c.
-There is no log and no leader. A proposer changes the value in two rounds over all acceptors, each decided by
-a majority:
+Source: D. Rystsov, "CASPaxos: Replicated State Machines without logs" (2018). There is no log and
+no leader. A proposer changes the value in two rounds over all acceptors, each decided by a
+majority:
 
-    prepare(ballot)          an acceptor promises to take nothing of a lower ballot, and says what it took last
-    accept(ballot, value)    of the answers' newest value the proposer makes the next one; an acceptor takes it
-                             unless it has promised a higher ballot
+    prepare(ballot)          an acceptor promises to refuse lower ballots and returns what it accepted last
+    accept(ballot, value)    the proposer derives the next value from the newest one returned; an acceptor
+                             accepts it unless it has promised a higher ballot
 
-Whatever a majority took is what every later prepare finds, so changes are linear. A change that reached only
-a minority, or whose answers were lost, is *unknown*: a later round finds it or makes sure that it never
-counts. Reading is a change that changes nothing; only so is it safe to say that a value is not there.
+Every later prepare finds a value that a majority accepted, so changes are linear. A change that
+reached only a minority, or whose answers were lost, is *unknown*: a later round completes it or
+makes sure that it never counts. A read is a change that changes nothing; only so is it safe to
+return that no value exists.
 
-A majority is one of acceptors, not of addresses: a name may have come to lead to another acceptor, or to the
-proposer's own. So an acceptor says who it is, and a second answer of the same one in a phase is no answer.
+A majority counts acceptors, not addresses: a name may resolve to another acceptor, or to the
+proposer's own. So an acceptor returns its id, and a second answer of the same acceptor in a phase
+does not count.
 
-An acceptor must have written what it answers to its disk before it answers. One that lost its disk must not
-take part under its old name: it could deny what it has promised.
+An acceptor writes its new state to disk before it answers. An acceptor that lost its disk must not
+vote under its old id: it could break its promises (docs/formats/ha.md, section 6.3).
 """
 
 from collections.abc import Callable
@@ -40,7 +42,7 @@ ZERO = Ballot()
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What an acceptor knows of one register, and what it must keep on its disk."""
+    """The durable state of an acceptor for one register."""
 
     promised: Ballot = ZERO
     accepted: Ballot = ZERO
@@ -48,53 +50,52 @@ class Cell:
 
     def validate(self) -> None:
         assert self.accepted <= self.promised, (self.accepted, self.promised)
-        assert self.accepted != ZERO or not self.value, "a value of no ballot"
+        assert self.accepted != ZERO or not self.value, "a value without a ballot"
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """An acceptor's answer; `cell` is what it has to have on its disk before it is sent."""
+    """An acceptor's answer; `cell` must be durable before the answer is sent."""
 
     ok: bool
     cell: Cell
-    acceptor_id: str = ""  #: who answers, whatever its address; empty: it does not say
+    acceptor_id: str = ""  #: id of the acceptor, independent of its address; empty: not reported
 
 
 def prepare(cell: Cell, ballot: Ballot) -> Vote:
-    """An acceptor is asked to promise. A repeated request gets the same answer."""
+    """Return the acceptor's vote on a prepare request. A repeated request gets the same answer."""
     if ballot < cell.promised:
         return Vote(False, cell)
     return Vote(True, Cell(ballot, cell.accepted, cell.value))
 
 
 def accept(cell: Cell, ballot: Ballot, value: bytes) -> Vote:
-    """An acceptor is asked to take a value."""
+    """Return the acceptor's vote on an accept request."""
     if ballot < cell.promised or ballot == ZERO:
         return Vote(False, cell)
     return Vote(True, Cell(ballot, ballot, value))
 
 
-#: The next value from the current one (empty: none was ever taken); None leaves it as it is.
+#: The next value computed from the current one (empty: none was ever accepted); None keeps it.
 Change = Callable[[bytes], bytes | None]
 
 
 class Outcome(Enum):
-    TAKEN = "taken"  #: a majority has the value: it is the register's
-    CONFLICT = (
-        "conflict"  #: another proposer was faster, and ours has no effect: try a higher ballot
-    )
-    UNREACHABLE = "unreachable"  #: too few answered, and ours has no effect
-    UNKNOWN = "unknown"  #: ours may become the register's value, or not: a later round settles it
+    TAKEN = "taken"  #: a majority accepted the value: it is the register's
+    CONFLICT = "conflict"  #: a higher ballot was promised, and this change has no effect: retry
+    UNREACHABLE = "unreachable"  #: too few acceptors answered, and this change has no effect
+    UNKNOWN = "unknown"  #: the change may or may not take effect: a later round settles it
 
 
 @dataclass(slots=True)
 class Identities:
-    """Which acceptor stands behind which address, for the answers to one question."""
+    """The acceptor behind each address, for the answers to one request."""
 
     _addresses: dict[str, str] = field(default_factory=dict)
 
     def counts(self, address: str, acceptor_id: str) -> bool:
-        """It has not answered under another address. Who does not say who it is counts by its address."""
+        """Return whether this is the acceptor's first address. Without an id each address
+        counts."""
         return not acceptor_id or self._addresses.setdefault(acceptor_id, address) == address
 
 
@@ -106,16 +107,17 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Round:
-    """One attempt of a proposer. Ask every acceptor for `phase`; hand in the answers until it is DONE."""
+    """One attempt of a proposer: send `phase` to every acceptor and pass in the answers until
+    DONE."""
 
     acceptors: int
     ballot: Ballot
     change: Change
     phase: Phase = Phase.PREPARE
     outcome: Outcome = Outcome.UNREACHABLE
-    value: bytes = b""  #: what to accept; at the end, what the register holds if it was TAKEN
-    highest: Ballot = ZERO  #: that anybody was promised: the next attempt has to be above it
-    #: Address and identity of answers that led to an acceptor counted already.
+    value: bytes = b""  #: the value to accept; at the end the register's value if TAKEN
+    highest: Ballot = ZERO  #: highest ballot promised anywhere: the next attempt must exceed it
+    #: Addresses and ids of answers by an acceptor that was already counted.
     twice: set[tuple[str, str]] = field(default_factory=set)
     _identities: dict[Phase, Identities] = field(default_factory=dict)
     _votes: dict[str, Vote] = field(default_factory=dict)
@@ -127,7 +129,7 @@ class Round:
         return self.acceptors // 2 + 1
 
     def answered(self, phase: Phase, acceptor: str, vote: Vote) -> bool:
-        """Take an answer to `phase`; True: the phase or outcome has changed."""
+        """Enter an answer to `phase`; returns True if the phase or outcome changed."""
         self.highest = max(self.highest, vote.cell.promised)
         if not self._identities.setdefault(phase, Identities()).counts(acceptor, vote.acceptor_id):
             self.twice.add((acceptor, vote.acceptor_id))
@@ -141,7 +143,7 @@ class Round:
         return self._advance()
 
     def failed(self, phase: Phase, acceptor: str) -> bool:
-        """An acceptor did not answer `phase`; whether it has acted is not known."""
+        """Enter a missing answer to `phase`; whether the acceptor acted is unknown."""
         if phase is not self.phase or acceptor in self._votes or acceptor in self._refused:
             return False
         self._failed.add(acceptor)
@@ -155,7 +157,8 @@ class Round:
         if len(self._refused) + len(silent) <= self.acceptors - self.majority:
             return False
         if self.phase is Phase.ACCEPT:
-            self.outcome = Outcome.UNKNOWN  # whoever took it shows it to the next round
+            # an acceptor that accepted returns the value to the next round
+            self.outcome = Outcome.UNKNOWN
         else:
             self.outcome = Outcome.CONFLICT if self._refused else Outcome.UNREACHABLE
         self.phase = Phase.DONE
@@ -167,8 +170,8 @@ class Round:
             return
         newest = max((vote.cell for vote in self._votes.values()), key=lambda cell: cell.accepted)
         changed = self.change(newest.value)
-        # Even an unchanged value is accepted again: that makes what a minority had the register's, or
-        # sure that nothing else is.
+        # An unchanged value is accepted again: this completes a change that reached a minority, or
+        # makes sure that it never takes effect.
         self.value = newest.value if changed is None else changed
         self.phase = Phase.ACCEPT
         self._votes.clear()
@@ -177,7 +180,8 @@ class Round:
 
 
 def merged(cells: list[Cell]) -> Cell:
-    """What an acceptor that lost its disk takes over from *all* others before it votes again."""
+    """Return the state that an acceptor without disk takes over from *all* others before it
+    votes."""
     newest = max(cells, key=lambda cell: cell.accepted, default=Cell())
     promised = max((cell.promised for cell in cells), default=ZERO)
     return Cell(max(promised, newest.accepted), newest.accepted, newest.value)

@@ -1,8 +1,9 @@
-"""A leader that steps down by plan: how long it waits for its followers (pure; HA note, section 6.6).
+"""Drain: how long a leader that steps down waits for its followers (pure).
 
-It takes no writes meanwhile. Everybody in sync shall have everything; after half of the time the next leader alone is
-enough, because nothing has to be cut then either. A leader that lost its role while it waited knows of nobody any
-more: its last answer is that not everything has arrived.
+It refuses writes meanwhile and waits until every in-sync follower has everything. After half of the
+time the next leader alone is enough, because then nothing has to be cut either. A leader that lost
+its role while it drained has no followers any more: the result is False (docs/formats/ha.md,
+section 6.6).
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,14 @@ from .member import MemberState
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One waiting; times are steady nanoseconds."""
+    """One drain; times are steady nanoseconds."""
 
-    successor: Ref | None  #: who leads next, if that is known
+    successor: Ref | None  #: next leader, if known
     begun_ns: int
     limit_ns: int
 
     def verdict(self, members: InSyncSet, log_end: int, now_ns: int) -> bool | None:
-        """Whether enough of the followers have everything, or None: wait on."""
+        """Return whether the followers have everything, or None to keep waiting."""
         if _everyone_has(members, log_end):
             return True
         waited_ns = now_ns - self.begun_ns
@@ -37,7 +38,7 @@ class Drain:
 
 
 def _everyone_has(members: InSyncSet, log_end: int) -> bool:
-    """Every follower in sync, at the group's flush level."""
+    """Return whether every in-sync follower has everything, at the group's flush level."""
     return members.confirm >= log_end and all(
         members.position(row) >= log_end
         for row in members.members.values()

@@ -1,20 +1,21 @@
-"""Which leader wrote which bytes: the epoch history of one log.
+"""Epoch history of one log: which leader's epoch wrote which bytes.
 
-An entry (epoch, start) says: the bytes from `start` up to the next entry's start were written by the leader of
-`epoch`. Two logs that have the same entry are equal below its start, and from there up to the smaller
-end of that epoch (invariant I4): that is how a rejoining replica finds where its log parted (rule R6).
+An entry (epoch, start) labels the bytes from `start` up to the next entry's start as written in
+`epoch`. Two logs with the same entry are equal below its start, and from there up to the smaller
+end of that epoch (invariant I4): that is how a rejoining replica finds where its log diverged (rule
+R6).
 
-Rules of the HA note, section 6.5; each was a mistake of somebody:
+Rules (docs/formats/ha.md, section 6.5):
 
-1. `assign` never refuses: a newer epoch that starts where an older one starts replaces it, because the older
-   one wrote nothing that is still there.
-2. A follower assigns an epoch with its first data, never because it heard of it.
-3. The first record of an epoch is EPOCH_START, so in a leader's log no epoch is empty.
-4. A chunk never passes `next_start`.
-5. Entries that label no byte from the log's start on are dropped; the first that stays keeps its true start, so that logs
-   with different starts can still be compared.
+1. `assign` never fails on order: a newer epoch that starts where an older one starts replaces it,
+   because the older one has no bytes left.
+2. A follower assigns an epoch with its first data, never on an announcement alone.
+3. The first record of an epoch is EPOCH_START, so no epoch in a leader's log is empty.
+4. A chunk never crosses `next_start`.
+5. Entries that label no byte at or above the log's start are dropped; the first remaining entry
+   keeps its true start, so that logs with different starts can still be compared.
 
-Promise: `entries` ascends strictly, in epoch and in start. An empty log may have an empty history.
+`entries` ascend strictly in epoch and in start. An empty log may have an empty history.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ class EpochHistory:
     entries: tuple[EpochStart, ...]
 
     def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
-        """Raises ValueError for entries that no history can have: those of a damaged file or a stranger."""
+        """Raise ValueError for entries that do not ascend (damaged file, invalid peer)."""
         self.entries = tuple(entries)
         if not self._is_ascending():
             raise ValueError(f"epochs do not ascend: {self.entries}")
@@ -48,24 +49,24 @@ class EpochHistory:
 
     @property
     def last_epoch(self) -> int:
-        """0 of an empty history."""
+        """The newest epoch; 0 for an empty history."""
         return self.entries[-1].epoch if self.entries else 0
 
     # --- changes ----------------------------------------------------------------------------------
 
     def assign(self, epoch: int, start: int) -> None:
-        """The bytes from `start` on are of `epoch`, whatever was said of them before (rule 1)."""
+        """Label the bytes from `start` on with `epoch`, replacing older labels there (rule 1)."""
         if epoch < 1 or start < 0:
             raise ValueError(f"epoch {epoch} cannot start at {start}")
         kept = tuple(e for e in self.entries if e.epoch < epoch and e.start < start)
         self.entries = (*kept, EpochStart(epoch, start))
 
     def truncate(self, end: int) -> None:
-        """The log was cut to `end`: entries without a byte go, also the one that starts exactly there."""
+        """Drop the entries without a byte below `end`, including one that starts exactly there."""
         self.entries = tuple(e for e in self.entries if e.start < end)
 
     def collapse(self, log_start: int) -> None:
-        """Retention moved the log's start: entries whose last byte is gone go (rule 5)."""
+        """Drop the entries whose last byte is below the log's new start (rule 5)."""
         first = 0
         while first + 1 < len(self.entries) and self.entries[first + 1].start <= log_start:
             first += 1
@@ -74,18 +75,18 @@ class EpochHistory:
     # --- questions --------------------------------------------------------------------------------
 
     def ends_with(self, epoch: int, start: int) -> bool:
-        """Whether this is its newest entry."""
+        """Return whether this is the newest entry."""
         last = self.entries[-1] if self.entries else None
         return last is not None and last.epoch == epoch and last.start == start
 
     def last_written(self, log_end: int) -> int:
-        """The epoch of the last byte of a log that ends here; one that began there wrote nothing. 0 of an empty log."""
+        """Return the epoch of the last byte of a log that ends at `log_end`; 0 for an empty log."""
         return max((each.epoch for each in self.entries if each.start < log_end), default=0)
 
     def epoch_at(self, offset: int) -> EpochStart:
-        """The label of the byte at `offset`, or of the byte that would be appended there.
+        """Return the entry of the byte at `offset`, or of a byte appended there.
 
-        Raises LookupError below the first entry: nobody knows whose bytes those are.
+        Raises LookupError below the first entry.
         """
         for entry in reversed(self.entries):
             if entry.start <= offset:
@@ -93,7 +94,8 @@ class EpochHistory:
         raise LookupError(f"no epoch is known at {offset}: {self}")
 
     def next_start(self, offset: int) -> int | None:
-        """The first boundary above `offset`, which a chunk from `offset` must not pass; None: there is none."""
+        """Return the first boundary above `offset`, which a chunk from `offset` must not cross, or
+        None."""
         found = None
         for entry in reversed(self.entries):
             if entry.start <= offset:
@@ -102,7 +104,8 @@ class EpochHistory:
         return found
 
     def end_of(self, epoch: int, log_end: int) -> int:
-        """Where the bytes of `epoch`, which is in the history, end in a log that ends at `log_end`."""
+        """Return the end of the bytes of `epoch`, an epoch of the history, in a log that ends at
+        `log_end`."""
         end = log_end
         for entry in reversed(self.entries):
             if entry.epoch <= epoch:
@@ -111,8 +114,10 @@ class EpochHistory:
         return end
 
     def cut_against(self, leader: "EpochHistory", own_end: int, leader_end: int) -> int | None:
-        """Up to where our log surely equals the leader's (rule R6): the smaller end of the newest entry that
-        both have. None: nothing in common."""
+        """Return the end up to which this log surely equals the leader's, or None (rule R6).
+
+        It is the smaller end of the newest entry that both histories contain.
+        """
         of_leader = set(leader.entries)
         for entry in reversed(self.entries):
             if entry in of_leader:

@@ -1,22 +1,23 @@
-"""The follower's side of one replication stream, and what it makes of its leader.
+"""Follower: the state machine of the receiving side of one replication stream (pure).
 
 States and their moves (`MOVES`):
 
-    IDLE      no leader is known, or the stream broke and the next attempt is due later
+    IDLE      no leader is known, or the stream broke and the next attempt is scheduled
     HELLO     a stream is open and the hello is sent
-    CHECK     accepted; the tail of our log is being compared with the leader's checksum
+    CHECK     accepted; the end of the log is compared with the leader's checksum
     CATCHUP   chunks arrive
-    IN_SYNC   the leader counts us
-    CUTTING   a tail of ours is not the leader's: it goes between this life and the next, never while we live
-    REFUSED   the leader said no, for example WRONG_GROUP; asked again slowly
-    DIVERGED  our log is not a prefix of the leader's, and nobody knows where it parted. Nothing is cut; asked
-              again slowly
-    HOLD      the cut would take bytes that we know as confirmed: an operator decides (I7)
+    IN_SYNC   the leader counts this follower as in sync
+    CUTTING   the diverged tail is cut before the next start, never by a running replica
+    REFUSED   the leader refused, for example WRONG_GROUP; retried slowly
+    DIVERGED  the log is not a prefix of the leader's, and the point of divergence is unknown. Nothing is
+              cut; retried slowly
+    HOLD      the cut would remove confirmed bytes: an operator decides (I7)
 
-Promise: a chunk is appended only at the received end, whole (its checksum fits), of a leader not below our
-promise, and labelled so that our history goes on; nothing is acknowledged before the tail was compared and the
-promise is durable; the confirm offset never goes back nor passes our own end; the suspect mark goes only when
-we hold what a leader whose data we have confirmed (I11).
+Guarantees: a chunk is appended only at the received end, with a matching checksum, from a leader
+not below the promised epoch, and labelled so that the history continues. Nothing is acknowledged
+before the end of the log was compared and the promise is durable. The confirm offset never
+decreases and never exceeds the own log end. The suspect mark is cleared only when the log holds
+everything that a leader with a verified log has confirmed (I11).
 
 Without a `history` (an older protocol) chunks carry the leader's epoch and nothing is ever cut.
 """
@@ -64,16 +65,16 @@ from .follower_events import (
 _STREAMING = (State.CATCHUP, State.IN_SYNC)
 _OPEN = (State.HELLO, State.CHECK, State.CATCHUP, State.IN_SYNC)
 _STOPPED = (State.REFUSED, State.DIVERGED, State.HOLD)
-#: It was elected a moment ago and is not ready, or another one was: it is asked again soon.
+#: Refusal of a replica that is not ready after its election, or was not elected: retried soon.
 NOT_LEADER = "NOT_LEADER"
-#: Which state a refusal leads to; any other code: REFUSED.
+#: States by refusal code; any other code leads to REFUSED.
 _REFUSED_AS = {"DIVERGED": State.DIVERGED, "CUT_BELOW_CONFIRM": State.HOLD}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     dead_after_ns: int  #: no frame for this long: the stream is dropped
-    ack_quiet_ns: int  #: a beat is answered if nothing was acknowledged for this long
+    ack_quiet_ns: int  #: a heartbeat is acknowledged if no acknowledgement was sent for this long
     retry_min_ms: int
     retry_max_ms: int
     refused_retry_ms: int
@@ -81,7 +82,7 @@ class Limits:
 
 _APPEND = Append()
 _SEND_ACK = SendAck()
-#: Ticks further apart than this mean that this process itself slept: the leader is not blamed.
+#: Ticks further apart than this mean that this process was suspended: the silence does not count.
 TICK_GAP_MAX_NS = 500_000_000
 
 
@@ -91,25 +92,25 @@ class Follower:
     log_end: int
     received_end: int
     flushed_end: int  #: <= log_end
-    confirm: int = 0  #: start value: the confirm offset of an earlier life of this follower
-    epoch: int = 1  #: the leader's, as far as we have followed
-    history: EpochHistory | None = None  #: of our log
-    promised: int = 0  #: durable: nothing of a lower epoch is taken
-    suspect: bool = False  #: durable: we may have lost bytes that we had acknowledged
-    is_sync: bool = True  #: False: a confirm offset says what may be read, not what must stay
+    confirm: int = 0  #: start value: the confirm offset of an earlier incarnation
+    epoch: int = 1  #: newest epoch of a leader that was followed
+    history: EpochHistory | None = None  #: of the own log
+    promised: int = 0  #: durable: frames of lower epochs are refused
+    suspect: bool = False  #: durable: acknowledged bytes may be lost
+    is_sync: bool = True  #: False: the confirm offset limits reads and does not forbid cuts
     state: State = State.IDLE
-    refusal: str = ""  #: why REFUSED or DIVERGED, for people
+    refusal: str = ""  #: reason of REFUSED or DIVERGED
     refusal_code: str = ""
     leader_alive: bool = False
     leader_end: int = 0
     leader_confirm: int = 0
-    failures: int = 0  #: attempts in a row that brought nothing new
-    append_failed: bool = False  #: our store refused the last chunk: a disk heals slowly
-    heard_ns: int = 0  #: last frame of the leader
-    acked_ns: int = 0  #: last acknowledgement that was asked for
-    tick_ns: int = 0  #: time of the last tick; 0 = none yet
-    cut: Cut | None = None  #: CHECK, CUTTING: what the leader wants us to drop
-    label: int = 0  #: epoch of our last byte
+    failures: int = 0  #: consecutive attempts without progress
+    append_failed: bool = False  #: the store refused the last chunk: retried slowly
+    heard_ns: int = 0  #: time of the leader's last frame
+    acked_ns: int = 0  #: time of the last acknowledgement
+    tick_ns: int = 0  #: time of the last tick; 0: none yet
+    cut: Cut | None = None  #: CHECK, CUTTING: the cut that the leader ordered
+    label: int = 0  #: epoch of the last byte
 
     def __post_init__(self) -> None:
         self.flushed_end = min(self.flushed_end, self.log_end)
@@ -155,20 +156,25 @@ class Follower:
         self.log_end = event.log_end
         self.received_end = max(self.received_end, event.log_end)
         self.flushed_end = max(self.flushed_end, min(event.flushed_end, event.log_end))
-        self.heard_ns = now_ns  # the time to answer the hello starts now
+        self.heard_ns = now_ns  # the timeout for the answer to the hello starts here
         self.history = event.history or self.history
-        if self.history is not None:  # an epoch that we began and wrote nothing in labels nothing
+        if self.history is not None:  # an own epoch without data labels nothing
             self.label = self.history.last_written(self.log_end)
         self._move(State.HELLO, effects)
 
     def _on_accepted(self, event: Accepted, now_ns: int, effects: list[Effect]) -> None:
         if not self._is_answer(event, max(self.log_end, event.start_offset), effects):
             return
-        # Only an empty follower may begin elsewhere: at the oldest byte that the leader still has.
+        # Only an empty follower may start elsewhere: at the oldest byte of the leader.
         if self.log_end not in (0, event.start_offset):
-            effects.append(Drop(f"told to start at {event.start_offset}, not at {self.log_end}"))
+            effects.append(
+                Drop(
+                    f"the leader's start offset {event.start_offset} is not the log end "
+                    f"{self.log_end}"
+                )
+            )
             return
-        # What had arrived of an unfinished record comes again.
+        # The leader resends a partly received record.
         self.received_end = event.start_offset
         self.cut = None
         self._check(event, now_ns, effects)
@@ -177,9 +183,11 @@ class Follower:
         if not self._is_answer(event, event.cut, effects):
             return
         if self.history is None or not 0 <= event.cut < self.log_end:
-            effects.append(Drop(f"told to cut at {event.cut} of {self.log_end}"))
+            effects.append(
+                Drop(f"the leader's cut {event.cut} is outside the log that ends at {self.log_end}")
+            )
         elif event.cut < self.confirm and self.is_sync and not event.accept_loss:
-            detail = f"told to cut at {event.cut}, below {self.confirm} that we know as confirmed"
+            detail = f"the leader's cut {event.cut} is below the confirm offset {self.confirm}"
             self._stop(State.HOLD, "CUT_BELOW_CONFIRM", detail, effects)
         else:
             self.cut = Cut(event.cut, event.epoch, event.accept_loss)
@@ -194,7 +202,7 @@ class Follower:
         elif event.epoch < oldest:
             effects.append(Drop(f"the leader's epoch {event.epoch} is older than {oldest}"))
         elif not 0 <= event.verify_from <= event.verify_to <= verify_max:
-            effects.append(Drop("told to compare bytes that we do not have"))
+            effects.append(Drop("the leader asks to compare bytes outside the log"))
         else:
             return True
         return False
@@ -221,7 +229,10 @@ class Follower:
             return
         if event.equal and self.cut is not None:
             self._move(State.CUTTING, effects)
-            effects += (self.cut, Drop(f"the tail from {self.cut.to} on has to go first"))
+            effects += (
+                self.cut,
+                Drop(f"the diverged tail from {self.cut.to} on must be cut first"),
+            )
         elif event.equal:
             self._move(State.CATCHUP, effects)
             effects.append(_SEND_ACK)
@@ -265,18 +276,22 @@ class Follower:
             effects.append(_APPEND)
 
     def _is_stale(self, epoch: int, what: str, effects: list[Effect]) -> bool:
-        """A frame of a leader whose time is over."""
+        """Return whether the frame comes from an outdated leader; appends the drop of the
+        stream."""
         if self.epoch < self.promised:
-            effects.append(Drop(f"a {what} of epoch {self.epoch}, we promised {self.promised}"))
+            effects.append(Drop(f"a {what} of epoch {self.epoch}, promised is {self.promised}"))
         elif epoch < self.epoch and (self.history is None or what == "beat"):
-            effects.append(Drop(f"a {what} of epoch {epoch}, we follow {self.epoch}"))
+            effects.append(Drop(f"a {what} of epoch {epoch}, the leader's is {self.epoch}"))
         else:
             return False
         return True
 
     def _takes_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
-        """The history goes on without a hole: the same epoch, or a newer one that starts right here. Epochs that we
-        began and wrote nothing in leave the disk's history first: they must not label these bytes."""
+        """Label the chunk, or refuse it when the history would have a gap.
+
+        It continues with the same epoch, or with a newer one that starts at the chunk. Own epochs
+        without data leave the history first: they must not label these bytes.
+        """
         history, epoch, start = self.history, event.epoch, event.epoch_start
         if history is None or (epoch == self.label and history.ends_with(epoch, start)):
             return True
@@ -284,7 +299,7 @@ class Follower:
         is_next = self.label < epoch <= self.epoch and starts_here
         if not is_next and (epoch != self.label or EpochStart(epoch, start) not in history.entries):
             detail = f"a chunk of epoch {epoch}@{start} at {event.offset}"
-            self._complain(NackReason.GAP, f"{detail} does not go on from {history}", effects)
+            self._complain(NackReason.GAP, f"{detail} does not continue {history}", effects)
             return False
         history.assign(epoch, start)
         self.label = epoch
@@ -297,7 +312,7 @@ class Follower:
         self.received_end = event.received_end
         self.failures = 0
         self.append_failed = False
-        self.acked_ns = self.heard_ns  # its chunk was heard just now
+        self.acked_ns = self.heard_ns  # its chunk arrived just now
         effects.append(_SEND_ACK)
         self._advance_confirm(effects)
 
@@ -310,7 +325,7 @@ class Follower:
 
     def _on_beat(self, event: BeatArrived, now_ns: int, effects: list[Effect]) -> None:
         if self.state not in _STREAMING:
-            effects.append(Drop(f"a beat in state {self.state.value}"))
+            effects.append(Drop(f"a heartbeat in state {self.state.value}"))
             return
         self._heard(now_ns, effects)
         if self._is_stale(event.epoch, "beat", effects):
@@ -320,8 +335,8 @@ class Follower:
         self.leader_confirm = event.confirm
         self._move(State.IN_SYNC if event.in_sync else State.CATCHUP, effects)
         if now_ns - self.acked_ns >= self.limits.ack_quiet_ns:
-            # Beats also carry the confirm offset, right after an acknowledgement moved it: answering
-            # those would double the traffic of every message.
+            # Heartbeats also carry the confirm offset right after an acknowledgement moved it: to
+            # acknowledge those would double the traffic of every message.
             self.acked_ns = now_ns
             effects.append(_SEND_ACK)
         self._advance_confirm(effects)
@@ -355,8 +370,8 @@ class Follower:
         if self.state in (State.IDLE, State.CUTTING):
             return
         if event.goodbye or self.state is State.HELLO:
-            # It said so, or did not even answer: no need to wait for missing beats. A stream that
-            # broke under way gets one attempt first; a reset is not a death.
+            # Announced, or not even answered: no need to wait for missing heartbeats. A stream that
+            # broke gets one more attempt first; a reset does not prove a failure.
             self._set_alive(False, effects)
         if self.state not in _STOPPED:
             self._move(State.IDLE, effects)
@@ -375,7 +390,7 @@ class Follower:
             return
         self._set_alive(False, effects)
         if self.state in _OPEN:
-            effects.append(Drop("no frame of the leader for too long"))
+            effects.append(Drop("no frame from the leader for too long"))
 
     def _move(self, state: State, effects: list[Effect]) -> None:
         if self.state is state:

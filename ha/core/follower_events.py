@@ -1,6 +1,6 @@
-"""What happens to a follower (events), and what it wants done (effects); see `follower.py`.
+"""Events and effects of the follower's state machine (`follower.py`).
 
-Events and the two effects of every chunk are plain slotted values: they are made for each chunk.
+Events and the two effects of every chunk are plain slotted values, because each chunk creates them.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ MOVES: dict[State, tuple[State, ...]] = {
 
 
 class NackReason(Enum):
-    """Why a frame was not taken; names are those of the wire's enumeration."""
+    """Reason of a NACK; the names are those of the protobuf enumeration."""
 
     CRC = "NACK_CRC"
     GAP = "NACK_GAP"
@@ -49,13 +49,15 @@ class NackReason(Enum):
 
 @dataclass(slots=True)
 class Connecting:
-    """A stream is being opened; the hello goes out as its first frame. The ends are the log's own: a
-    failed append may have taken some records of its chunk. So is the history, a copy of the disk's: an election that
-    came to nothing may have begun an epoch."""
+    """A stream is opening; the hello is its first frame.
+
+    The ends are the log's own, because a failed append may have stored some records of its chunk.
+    The history is a copy of the one on disk, because a lost election may have begun an epoch.
+    """
 
     log_end: int
     flushed_end: int
-    history: EpochHistory | None = None  #: None: as it was
+    history: EpochHistory | None = None  #: None: unchanged
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Accepted:
 
 @dataclass(slots=True)
 class CutOrdered:
-    """The leader's log parted from ours at `cut`. `accept_loss`: the group's state says so."""
+    """The logs diverge at `cut`. `accept_loss` is the flag of the group's state."""
 
     epoch: int
     cut: int
@@ -83,7 +85,7 @@ class CutOrdered:
 class Refused:
     code: str
     detail: str
-    may_reseed: bool = False  #: nobody counts on our bytes: we are not in sync by the group's state
+    may_reseed: bool = False  #: the group's state does not name this follower as in sync
 
 
 @dataclass(slots=True)
@@ -100,17 +102,17 @@ class TailCompared:
 
 @dataclass(slots=True)
 class ChunkArrived:
-    epoch: int  #: of its bytes; without a history of our own: of the leader
+    epoch: int  #: epoch of the bytes; without an own history: the leader's
     offset: int
     crc_ok: bool
     confirm: int
-    epoch_start: int = 0  #: where the epoch of its bytes starts
+    epoch_start: int = 0  #: start of that epoch
 
 
 @dataclass(slots=True)
 class Appended:
-    log_end: int  #: after the last whole record
-    received_end: int  #: >= log_end while a part of a record is there
+    log_end: int  #: end of the last whole record
+    received_end: int  #: >= log_end while a record is partly received
 
 
 @dataclass(slots=True)
@@ -134,12 +136,12 @@ class BeatArrived:
 
 @dataclass(slots=True)
 class OtherFrame:
-    """A frame that only proves that the leader lives (consumer offsets)."""
+    """Another frame (consumer offsets): proof that the leader is alive."""
 
 
 @dataclass(slots=True)
 class StreamEnded:
-    goodbye: bool  #: the leader said that it goes
+    goodbye: bool  #: the leader announced the end
 
 
 @dataclass(slots=True)
@@ -169,14 +171,14 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SavePromise:
-    """Make the promise durable: nothing may be acknowledged in this epoch before (I1)."""
+    """Make the promise durable, before anything is acknowledged in this epoch (I1)."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class AssignEpoch:
-    """Make it durable that the bytes from `start` on are of `epoch`, before the chunk is appended."""
+    """Make the label of the bytes from `start` on durable, before the chunk is appended."""
 
     epoch: int
     start: int
@@ -184,7 +186,8 @@ class AssignEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Write the plan and live anew: the bytes from `to` on go, with an archive, between two lives."""
+    """Write the plan and reopen: the bytes from `to` on are archived and cut before the next
+    start."""
 
     to: int
     epoch: int
@@ -193,14 +196,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Reseed:
-    """Write the plan and live anew: move everything aside and copy it again."""
+    """Write the plan and reopen: the data moves aside and is copied again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectCleared:
-    """We hold everything that the leader confirmed: remove the mark from the disk."""
+    """The log holds everything that the leader confirmed: remove the mark from disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ class CompareTail:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the chunk that just arrived."""
+    """Append the chunk of the current event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class StateMoved:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The leader's refusal, or our own finding; emitted once for each new reason."""
+    """The leader's refusal or an own finding; emitted once for each new reason."""
 
     code: str
     detail: str

@@ -1,29 +1,30 @@
-"""The one truth about a broker group: who leads in which epoch, and who holds everything confirmed.
+"""Group state: the leader and epoch of a broker group, its in-sync set, and its policy.
 
-Mirrors `cometmq.v1.GroupState` without protobuf, so that the pure cores and the simulation can use it.
-Immutable: every change is a new value with a higher `version`, entered by compare-and-set in the
-controllers' store, and only then told to anybody. Source: HA note, sections 6.2, 6.6 and 6.8 (R2, R3).
+It mirrors `cometmq.v1.GroupState` without protobuf, for the pure core and the simulation.
+Immutable: every change is a new value with a higher `version`, committed by compare-and-set in the
+controllers' store before it is sent anywhere (docs/formats/ha.md, sections 6.2, 6.6 and 6.8, rules
+R2 and R3).
 
-    leader      the life that leads in `epoch`, or None (nobody does, and nobody may write)
-    in_sync     lives that hold everything confirmed, the leader among them. Without a leader it is
-                the last such set: whoever is elected comes from it
-    eligible    lives that left `in_sync` while it was below `policy.min_in_sync`: nothing was
+    leader      the incarnation that leads in `epoch`, or None: no replica may write
+    in_sync     the incarnations that hold everything confirmed, including the leader. Without a leader
+                it is the last such set: the next leader comes from it
+    eligible    incarnations that left `in_sync` while it was below `policy.min_in_sync`: nothing was
                 confirmed since, so they still hold everything confirmed
-    hold_reason nobody is elected until an operator or a candidate decides; the text is for people
-    epoch_floor no later election takes an epoch at or below it (set when a lost store was rebuilt)
+    hold_reason set: no election until an operator decides or a candidate returns; text for operators
+    epoch_floor later elections use only higher epochs (set when a lost store was rebuilt)
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-#: Replicas of one group at most, as in the leader's stream and the nameserver's tables.
+#: Limit of replicas per group, as in the leader's stream and the nameserver's tables.
 MEMBERS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """One life of a replica, inside its group."""
+    """One incarnation of a replica in its group."""
 
     broker_id: int
     incarnation: int
@@ -34,7 +35,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a replica is reached, each as HOST:PORT or empty."""
+    """Addresses of a replica, each HOST:PORT or empty."""
 
     client: str = ""
     ha: str = ""
@@ -46,19 +47,22 @@ NO_ADDRESSES = Addresses()
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica that belongs to the group, in sync or not."""
+    """A replica of the group, in sync or not."""
 
     broker_id: int
     replica_uuid: str = ""
     addresses: Addresses = NO_ADDRESSES
-    suspect: bool = False  #: may have lost bytes that it acknowledged
+    suspect: bool = False  #: may have lost acknowledged bytes
     partial: bool = False  #: its log begins above the leader's: not electable
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an OK means in this group, the same for a whole epoch; the founder's configuration says the first one, operators
-    the others (`core/controller/policy_change.py`)."""
+    """The meaning of an OK in this group, fixed for a whole epoch.
+
+    The first one comes from the configuration of the group's first leader, the others from
+    operators (`core/controller/policy_change.py`).
+    """
 
     sync: bool = False  #: an OK waits for the in-sync set
     sync_flush: bool = False  #: acknowledgements count flushed ends
@@ -67,78 +71,79 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """See the module's docstring. `version` 0 means: there is none yet."""
+    """State of one group; `version` 0: no state yet."""
 
     cluster: str
     group: str
     version: int = 0
     epoch: int = 0
     leader: Ref | None = None
-    in_sync: tuple[Ref, ...] = ()  #: ascending, one life of each replica
+    in_sync: tuple[Ref, ...] = ()  #: ascending, one incarnation per replica
     eligible: tuple[Ref, ...] = ()  #: ascending, no replica of `in_sync`
     members: tuple[Member, ...] = ()  #: ascending by broker id
-    last_proposal_seq: int = 0  #: of this epoch's leader; a proposal at or below is late
-    confirm_floor: int = 0  #: in a synchronous group an elected log must reach this far
+    last_proposal_seq: int = 0  #: of this epoch's leader; a proposal at or below it is late
+    confirm_floor: int = 0  #: synchronous group: the log of a new leader must reach this offset
     hold_reason: str = ""
     hold_since_ms: int = 0
     policy: Policy = Policy()
     drain: bool = False
-    accept_loss: bool = False  #: an election was forced: followers may cut below their own confirm
+    #: a forced election: followers may cut below their own confirm offset
+    accept_loss: bool = False
     epoch_floor: int = 0
 
     def with_(self, **changes: Any) -> "GroupState":
-        """The next version with these changes."""
+        """Return the next version with these changes."""
         changes.setdefault("version", self.version + 1)
         return replace(self, **changes)
 
     def with_member(self, member: Member) -> "GroupState":
-        """The same version with this member added or replaced."""
+        """Return the same version with this member added or replaced."""
         others = [m for m in self.members if m.broker_id != member.broker_id]
         ordered = sorted([*others, member], key=lambda m: m.broker_id)
         return replace(self, members=tuple(ordered))
 
     def member(self, broker_id: int) -> Member | None:
-        """The member of this id."""
+        """Return the member with this id."""
         return next((m for m in self.members if m.broker_id == broker_id), None)
 
     def in_sync_ref(self, broker_id: int) -> Ref | None:
-        """The life of this replica that is in sync."""
+        """Return the in-sync incarnation of this replica."""
         return ref_of(self.in_sync, broker_id)
 
     def eligible_ref(self, broker_id: int) -> Ref | None:
-        """The life of this replica that is eligible."""
+        """Return the eligible incarnation of this replica."""
         return ref_of(self.eligible, broker_id)
 
     @property
     def is_new(self) -> bool:
-        """Nothing was ever decided about this group."""
+        """Whether no decision was ever made for this group."""
         return self.version == 0
 
     @property
     def below_min(self) -> bool:
-        """Too few in sync: nothing is confirmed meanwhile."""
+        """Whether fewer than the minimum are in sync, so that nothing is confirmed."""
         return len(self.in_sync) < self.policy.min_in_sync
 
     def validate(self) -> None:
-        """Assert what every reader relies on."""
+        """Assert the invariants of one state."""
         for refs in (self.in_sync, self.eligible):
             assert refs == ordered_refs(refs), f"not ascending or one replica twice: {refs}"
         in_sync_ids = {ref.broker_id for ref in self.in_sync}
         assert not in_sync_ids & {ref.broker_id for ref in self.eligible}, "in sync and eligible"
         ids = [member.broker_id for member in self.members]
         assert ids == sorted(set(ids)), f"members not ascending: {ids}"
-        assert in_sync_ids <= set(ids), "a life in sync of which nothing is known"
+        assert in_sync_ids <= set(ids), "an in-sync incarnation of an unknown member"
         if self.leader is not None:
             assert self.leader in self.in_sync, f"leader {self.leader} is not in sync"
             assert self.epoch > 0, "a leader without an epoch"
         if self.version:
-            assert self.in_sync, "an empty in-sync set names nobody who could be elected"
+            assert self.in_sync, "an empty in-sync set leaves no candidate"
         assert self.policy.min_in_sync >= 1
         assert bool(self.hold_reason) or not self.hold_since_ms, "held since, without a reason"
         assert len(self.members) <= MEMBERS_MAX
 
     def assert_follows(self, old: "GroupState") -> None:
-        """Assert that this may replace `old`: what a decision may never take back."""
+        """Assert that this state may replace `old`."""
         assert self.version > old.version, (old.version, self.version)
         assert self.epoch >= old.epoch, (old.epoch, self.epoch)
         assert self.epoch_floor >= old.epoch_floor
@@ -149,12 +154,12 @@ class GroupState:
 
 
 def ref_of(refs: Iterable[Ref], broker_id: int) -> Ref | None:
-    """The life of this replica among `refs`."""
+    """Return the incarnation of this replica among `refs`."""
     return next((ref for ref in refs if ref.broker_id == broker_id), None)
 
 
 def ordered_refs(refs: Iterable[Ref]) -> tuple[Ref, ...]:
-    """Ascending, the newest life of each replica."""
+    """Return the newest incarnation of each replica, ascending."""
     newest: dict[int, Ref] = {}
     for ref in sorted(refs):
         newest[ref.broker_id] = ref
@@ -162,10 +167,10 @@ def ordered_refs(refs: Iterable[Ref]) -> tuple[Ref, ...]:
 
 
 def without(refs: Iterable[Ref], *broker_ids: int) -> tuple[Ref, ...]:
-    """`refs` without these replicas."""
+    """Return `refs` without these replicas."""
     return tuple(ref for ref in refs if ref.broker_id not in broker_ids)
 
 
 def names(refs: Iterable[Ref]) -> str:
-    """Broker ids as people read them: `0, 2`, or `none`."""
+    """Return the broker ids as text: `0, 2`, or `none`."""
     return ", ".join(str(ref.broker_id) for ref in refs) or "none"

@@ -1,12 +1,13 @@
-"""The leader's answer to a follower's hello: follow me from here, cut your tail first, or why not.
+"""Handshake: the leader's answer to a follower's hello (accept, cut the diverged tail, or reject).
 
-`RULES` says who may speak, read from top to bottom: the first rule that applies refuses. Then `_place` says from where, by
-the epoch histories of both (HA note, section 6.6 and rules R6, R9): the logs surely equal each other up to
-the smaller end of the newest epoch that both have; what the follower has above goes (`CutTo`), unless that
-would take what was confirmed. A side without a history (an older form of the protocol) is only compared.
+`RULES` decide from top to bottom whether the follower is admitted: the first rule that applies
+rejects. Then the start offset follows from both epoch histories (docs/formats/ha.md, section 6.6
+and rules R6, R9): the logs surely equal each other up to the smaller end of the newest epoch that
+both contain. What the follower has above that is cut (`CutTo`), unless it was confirmed. Without
+histories (an older protocol) only the ends are compared.
 
-An accepted follower still has to compare the CRC-32 of the last `VERIFY_BYTES` below the point where it goes on with
-the leader's: equal ends prove nothing (HA note, finding 3). It acknowledges and cuts nothing before that.
+An accepted follower must still compare the CRC-32 of the last `VERIFY_BYTES` below the start offset
+with the leader's, because equal ends prove nothing. It acknowledges and cuts nothing before that.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,16 +16,16 @@ from enum import Enum
 
 from .epochs import EpochHistory
 
-#: How much of the common log's tail both sides compare. Logs that parted below the follower's end
-#: went on with different messages, so its end is where to look.
+#: Bytes below the common end that both sides compare. Logs that diverged below the follower's end
+#: continued with different messages, so its end is the place to compare.
 VERIFY_BYTES = 1 << 20
-#: At the end of a segment the last bytes may all be padding, which is equal in every log: look
-#: further back than the largest record that could have needed the room.
+#: At the end of a segment the last bytes may all be padding, which is equal in every log: compare
+#: more than the largest record that may have needed the space.
 VERIFY_BYTES_AT_SEGMENT_END = 8 << 20
 
 
 class RejectCode(Enum):
-    """Names are those of the wire's enumeration."""
+    """Reject codes; the names are those of the protobuf enumeration."""
 
     WRONG_CLUSTER = "WRONG_CLUSTER"
     WRONG_GROUP = "WRONG_GROUP"
@@ -40,7 +41,7 @@ class RejectCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FollowerFacts:
-    """What a hello claims."""
+    """The content of a hello."""
 
     cluster: str
     group: str
@@ -48,20 +49,20 @@ class FollowerFacts:
     replica_uuid: str
     incarnation: int
     promised_epoch: int
-    last_epoch: int  #: newest entry of its epoch history
+    last_epoch: int  #: newest entry of the epoch history
     segment_size: int
     log_start: int
     log_end: int
     confirm: int = 0
-    epochs: EpochHistory | None = None  #: None: it has none, and only whole logs are compared
+    epochs: EpochHistory | None = None  #: None: no history, only whole logs are compared
     suspect: bool = False
     learner: bool = False
-    from_last_segment: bool = False  #: an empty follower wants only the newest segment (R8)
+    from_last_segment: bool = False  #: an empty follower requests only the newest segment (R8)
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a broker id on this leader now."""
+    """The replica that currently uses a broker id on this leader."""
 
     replica_uuid: str
     incarnation: int
@@ -80,15 +81,15 @@ class LeaderFacts:
     holders: Mapping[int, Holder]  #: broker ids with a stream
     promised_epoch: int = 0
     epochs: EpochHistory | None = None  #: None as above
-    is_sync: bool = True  #: False: a confirm offset says what may be read, not what must stay
-    accept_loss: bool = False  #: an operator forced this epoch: what was confirmed may go
-    #: Whom the group's state knows by which broker id.
+    is_sync: bool = True  #: False: the confirm offset limits reads and does not forbid cuts
+    accept_loss: bool = False  #: a forced election: confirmed bytes may be cut
+    #: Replica uuid by broker id, from the group's state.
     uuids: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    start_offset: int  #: the first chunk starts here
+    start_offset: int  #: offset of the first chunk
     #: [verify_from, verify_to) must be equal on both sides; empty for an empty log
     verify_from: int
     verify_to: int
@@ -96,7 +97,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class CutTo:
-    """Drop everything from `cut` on, between two lives, and say hello again."""
+    """Cut everything from `cut` on before the next start, then send a new hello."""
 
     cut: int
     verify_from: int  #: [verify_from, verify_to) must be equal on both sides first
@@ -118,7 +119,7 @@ def _id_in_use(follower: FollowerFacts, leader: LeaderFacts) -> bool:
     holder = leader.holders.get(follower.broker_id)
     if holder is None:
         return False
-    # The same replica may replace its own stream, unless an older life of it speaks.
+    # The same replica may replace its own stream, unless the stream is of a newer incarnation.
     return holder.replica_uuid != follower.replica_uuid or holder.incarnation > follower.incarnation
 
 
@@ -175,12 +176,13 @@ _HOLDS_MORE = (
     "messages that the leader does not have"
 )
 _BELOW_LOG_START = (
-    "the follower's log ends at {f.log_end} and can be continued from {start}, below the leader's first byte "
-    "{le.log_start}: move its store directory aside and let it copy everything again"
+    "the follower's log ends at {f.log_end} and can be continued from {start}, below the "
+    "leader's first byte {le.log_start}: move its store directory aside and let it copy "
+    "everything again"
 )
 _BELOW_CONFIRM = (
-    "the follower would have to cut at {start}, below {f.confirm} that it knows as confirmed: an operator "
-    "decides which replica's log counts"
+    "the follower would have to cut at {start}, below its confirm offset {f.confirm}: an "
+    "operator decides which replica's log counts"
 )
 
 
@@ -202,7 +204,7 @@ def _place(follower: FollowerFacts, leader: LeaderFacts) -> Accept | CutTo | Rej
     loses_confirmed = start < min(follower.confirm, follower.log_end)
     refusal: tuple[RejectCode, str] | None = None
     if follower.last_epoch == leader.epoch and follower.log_end > leader.log_end:
-        # Bytes of this very epoch that its only leader does not have: it lost them, or they are a stranger's.
+        # Bytes of this epoch that its only leader lacks: the leader lost them, or they are foreign.
         refusal = RejectCode.DIVERGED, _HOLDS_MORE
     elif start > leader.log_end:
         has_histories = follower.epochs is not None and leader.epochs is not None
@@ -222,11 +224,11 @@ def _place(follower: FollowerFacts, leader: LeaderFacts) -> Accept | CutTo | Rej
 
 
 def _common_end(follower: FollowerFacts, leader: LeaderFacts) -> int:
-    """Up to where the logs are equal by their histories; without histories: the follower's end."""
+    """Return the end up to which the logs are equal by their histories, or the follower's end."""
     if _is_empty(follower) or follower.epochs is None or leader.epochs is None:
         return follower.log_end
     cut = follower.epochs.cut_against(leader.epochs, follower.log_end, leader.log_end)
-    # Nothing in common: everything goes, if the leader still has all of it.
+    # Nothing in common: everything is cut, if the leader still has all of it.
     return follower.log_start if cut is None else max(cut, follower.log_start)
 
 

@@ -1,31 +1,31 @@
-"""What the leader believes of its followers: who is in sync, and the confirm offset.
+"""In-sync set: the leader's view of its followers, and the confirm offset (pure).
 
-Promise (HA note, rules R1 and R2, invariant I5): the replicated end never goes back, never passes the
-leader's own end, and never passes what a member of the in-sync set has acknowledged, both counted at
-the group's flush level (flushed ends in SYNC_FLUSH, written ends otherwise). In a synchronous group
-it is the confirm offset; in an asynchronous one the confirm offset is the leader's written end, and
-membership is only watched.
+Guarantee (docs/formats/ha.md, rules R1 and R2, invariant I5): the replicated end never decreases
+and never exceeds the leader's own end or the acknowledged end of any in-sync member, all at the
+group's flush level (flushed ends in SYNC_FLUSH, written ends otherwise). In a synchronous group it
+is the confirm offset; in an asynchronous group the confirm offset is the leader's written end, and
+membership is only observed.
 
-A member moves through four states, each change in `member.MOVES`:
+A member has four states; `member.MOVES` lists the moves:
 
-    GONE      no stream, and not counted
-    CATCHUP   a stream, and not counted
-    JOINING   near enough and moving: the replicated end already waits for it, but it does not count as in sync.
-              Without this state a follower under load would chase an end that moves every turn.
-    IN_SYNC   counted. Losing the stream does not end this state: only `lag_limit_ns` without having
-              caught up does. So whatever waits when a follower dies times out as "unknown" first
-              (design, section 4), and a short interruption changes nothing.
+    GONE      no stream, not counted
+    CATCHUP   a stream, not counted
+    JOINING   close to the end and moving: the replicated end already waits for it, but it does not count
+              as in sync. Without this state a follower under load would never reach the moving end.
+    IN_SYNC   counted. A lost stream does not end this state: only `lag_limit_ns` without catching up
+              does. So sends that wait for a failed follower time out with an unknown result first, and
+              a short interruption changes nothing.
 
-While fewer than `min_in_sync` replicas are in sync the replicated end stands still: nothing may be
-confirmed that minInSyncReplicas forbids.
+While fewer than `min_in_sync` replicas are in sync the replicated end stands still.
 
-**Who decides.** A static leader decides alone (`Limits.decides_alone`): the moves above are the truth. Otherwise
-the group's state is (`StateSeen`), IN_SYNC means that it names exactly this life, and a move into or out of it
-is asked for (`ProposeIsr`). Whoever is in the state or in an undecided proposal counts; a life that the state names and that has
-acknowledged nothing to *this* leader stops the replicated end, unless a later life of it that has all of it fills
-its seat (`Member.fills`). See `pending_isr.py`.
+A static leader decides alone (`Limits.decides_alone`). Otherwise the group's state decides
+(`StateSeen`): IN_SYNC means that the state names exactly this incarnation, and the leader proposes
+every change (`ProposeIsr`). Members of the state and of undecided proposals count. An incarnation
+that the state names and that has not acknowledged anything to *this* leader stops the replicated
+end, unless a later incarnation with all of its data takes its seat (`Member.fills`). See
+`pending_isr.py`.
 
-The state here is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
+The state is derived: a restarted leader rebuilds it from its followers' first acknowledgements.
 """
 
 from dataclasses import dataclass, field
@@ -76,11 +76,11 @@ __all__ = [
     "Tick",
 ]
 
-#: How long a joining follower may hold the replicated end back: below the time-out of a send (3 s),
-#: so that a follower which stalls while it joins costs latency and never an answer.
+#: How long a joining follower may hold the replicated end back: below the timeout of a send (3 s),
+#: so that a follower that stalls while it joins costs latency and never an answer.
 JOIN_HOLD_NS = 1_000_000_000
-#: Ticks further apart than this mean that the leader itself slept (a stopped process, a busy loop):
-#: nobody could be heard in that time, so it is not held against the followers.
+#: Ticks further apart than this mean that the leader was suspended (a stopped process, a blocked
+#: loop): followers are not blamed for that silence.
 TICK_GAP_MAX_NS = 500_000_000
 
 
@@ -89,20 +89,21 @@ class InSyncSet:
     limits: Limits
     log_end: int
     flushed_end: int
-    replicated: int = 0  #: start value: the confirm offset of an earlier life of this leader
-    me: Ref | None = None  #: this life; needed unless the leader decides alone
-    epoch: int = 1  #: that we lead
-    epoch_start: int = 0  #: of that epoch: who joins holds everything below
+    replicated: int = 0  #: start value: the confirm offset of an earlier incarnation of this leader
+    me: Ref | None = None  #: this incarnation; required unless the leader decides alone
+    epoch: int = 1  #: that this replica leads
+    epoch_start: int = 0  #: of that epoch: a joining member holds everything below
     members: dict[int, Member] = field(default_factory=dict)
     sessions: dict[int, Member] = field(default_factory=dict)
-    #: The leader included; 0: a controller decides and no state was seen yet.
+    #: Including the leader; 0: a controller decides and no state has arrived yet.
     in_sync_count: int = 1
-    refusal: str | None = None  #: why a write must be refused now, or None
-    tick_ns: int = 0  #: time of the last tick; 0 = none yet
-    proposals: Proposals | None = None  #: given: of an earlier time in which we led this epoch
-    _counting: list[Member] = field(default_factory=list)  #: they bound the replicated end
-    _seated: list[Member] = field(default_factory=list)  #: who could be elected beside us
-    _blocked: bool = False  #: a life counts of which we know no position
+    refusal: str | None = None  #: why writes must be refused now, or None
+    tick_ns: int = 0  #: time of the last tick; 0: none yet
+    #: initial value: from an earlier time as leader of this epoch
+    proposals: Proposals | None = None
+    _counting: list[Member] = field(default_factory=list)  #: members that bound the replicated end
+    _seated: list[Member] = field(default_factory=list)  #: other members that could be elected
+    _blocked: bool = False  #: a counted incarnation has no known position
 
     def __post_init__(self) -> None:
         if not self.limits.decides_alone and self.proposals is None:
@@ -115,18 +116,21 @@ class InSyncSet:
 
     @property
     def confirm(self) -> int:
-        """Everything below is what this group promises to have; readers may go up to here."""
+        """The end that this group guarantees to keep; readers may read up to it."""
         return self.replicated if self.limits.is_sync else self.log_end
 
     @property
     def is_alone(self) -> bool:
-        """Nobody else could be elected. Never True before a state was seen."""
+        """Whether no other replica can be elected. False until a state has arrived."""
         return self.proposals is None or self.proposals.is_alone
 
     @property
     def oldest_echo_ns(self) -> int | None:
-        """The oldest of the newest echoes of all others who count; None: no other does, or one never echoed, or
-        somebody who does not count is eligible and could be elected without any of them."""
+        """The oldest of the newest echoes of all other counted members.
+
+        None: no other member counts, one never echoed, or a replica that does not count is
+        eligible.
+        """
         if self._blocked or (self.proposals is not None and self.proposals.has_eligible):
             return None
         return min((member.echo_ns for member in self._seated), default=0) or None
@@ -140,7 +144,7 @@ class InSyncSet:
                 assert event.log_end >= self.log_end, (event.log_end, self.log_end)
                 self.log_end = event.log_end
             case Flushed():
-                # The flusher may report bytes of a record that is not whole yet.
+                # The flusher may report bytes of an incomplete record.
                 self.flushed_end = max(self.flushed_end, min(event.flushed_end, self.log_end))
             case SessionOpened():
                 self._on_opened(event, now_ns, effects)
@@ -162,7 +166,7 @@ class InSyncSet:
         return self.flushed_end if self.limits.counts_flushed else self.log_end
 
     def position(self, member: Member) -> int:
-        """The end up to which `member` counts, at the group's flush level."""
+        """Return the acknowledged end of `member` at the group's flush level."""
         return member.flushed_end if self.limits.counts_flushed else member.written_end
 
     def _advance(self, effects: list[Effect]) -> None:
@@ -184,7 +188,7 @@ class InSyncSet:
             member = Member(event.broker_id, event.replica_uuid, event.incarnation)
             self.members[event.broker_id] = member
         if event.incarnation < member.incarnation and self.proposals is not None:
-            effects.append(CloseSession(event.session, "a newer life of it is known"))
+            effects.append(CloseSession(event.session, "a newer incarnation of it is known"))
             return
         if member.session:
             effects.append(CloseSession(member.session, "replaced by a newer stream"))
@@ -195,8 +199,8 @@ class InSyncSet:
             self._follow_state(self.proposals, now_ns, effects)
         if member.state is MemberState.IN_SYNC:
             if self.position(member) < self.replicated and self.limits.decides_alone:
-                # It no longer holds what it once acknowledged (a lost page cache, a new disk).
-                self._leave(member, "came back with less than it had acknowledged", effects)
+                # It lost data that it acknowledged (page cache, new disk).
+                self._leave(member, "returned with less than it had acknowledged", effects)
         else:
             self._move(member, MemberState.CATCHUP)
         self._propose(now_ns, effects)
@@ -204,7 +208,7 @@ class InSyncSet:
     def _on_closed(self, event: SessionClosed) -> None:
         member = self.sessions.pop(event.session, None)
         if member is None:
-            return  # replaced before: the newer stream goes on
+            return  # already replaced by a newer stream
         member.session = 0
         member.verified = False
         self._leave_stream(member)
@@ -245,8 +249,8 @@ class InSyncSet:
         if member.learner:
             return
         if member.state is MemberState.CATCHUP:
-            # Near in bytes, and moving: one that stands still just below the end (a stuck disk)
-            # would only hold everyone up.
+            # Close to the end and moving: a follower that stalls just below the end (a stuck disk)
+            # would only delay all sends.
             if self.log_end - member.written_end > self.limits.join_lag_bytes:
                 return
             if now_ns - member.caught_up_ns > JOIN_HOLD_NS or now_ns < member.no_join_before_ns:
@@ -263,12 +267,13 @@ class InSyncSet:
             self._propose(now_ns, effects)
 
     def _has_arrived(self, member: Member) -> bool:
-        """It holds everything that is confirmed and everything of former epochs (R2)."""
+        """Return whether it holds everything confirmed and everything of former epochs (R2)."""
         needed = max(self.replicated, self.epoch_start)
         return member.verified and self.position(member) >= needed
 
     def _notice_return(self, member: Member) -> None:
-        """A later life of somebody whom the state names may have reached what was acknowledged before."""
+        """Check whether a later incarnation of a named member reached the acknowledged end of the
+        earlier."""
         if self._blocked and not member.returned and self._has_arrived(member):
             member.returned = self.position(member) >= member.owed(self.limits.counts_flushed)
             self._count_members()
@@ -293,7 +298,7 @@ class InSyncSet:
         self._propose(now_ns, effects)
 
     def _leave(self, member: Member, reason: str, effects: list[Effect]) -> None:
-        """Out of the set, or the wish to be rid of it: until that is decided it counts."""
+        """Remove a member, or mark it for removal: it counts until the controller decides."""
         if not self.limits.decides_alone:
             member.unwanted = member.unwanted or reason
             return
@@ -315,14 +320,16 @@ class InSyncSet:
             self._propose(now_ns, effects)
 
     def _follow_state(self, proposals: Proposals, now_ns: int, effects: list[Effect]) -> None:
-        """IN_SYNC is exactly whom the state names."""
+        """Set IN_SYNC for exactly the incarnations that the state names."""
         for ref in sorted(proposals.committed - {proposals.me}):
             member = self.members.get(ref.broker_id)
             if member is None:
                 member = self.members[ref.broker_id] = Member(ref.broker_id, "", ref.incarnation)
             elif member.incarnation < ref.incarnation:
                 if member.session:
-                    effects.append(CloseSession(member.session, "a newer life of it registered"))
+                    effects.append(
+                        CloseSession(member.session, "a newer incarnation of it registered")
+                    )
                     del self.sessions[member.session]
                 member.live_anew(ref.incarnation)
                 self._leave_stream(member)
@@ -333,7 +340,7 @@ class InSyncSet:
                 effects.append(MemberJoined(member.broker_id))
         for member in self.members.values():
             if member.state is MemberState.IN_SYNC and member.ref not in proposals.committed:
-                reason, member.unwanted = member.unwanted or "the group's state says so", ""
+                reason, member.unwanted = member.unwanted or "removed by the group's state", ""
                 self._move(member, MemberState.CATCHUP if member.session else MemberState.GONE)
                 effects.append(MemberLeft(member.broker_id, reason))
         self._count_members()

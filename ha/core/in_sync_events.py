@@ -1,6 +1,6 @@
-"""What happens to a leader's in-sync set (events), and what it wants done (effects); see `in_sync.py`.
+"""Events and effects of the leader's in-sync set (`in_sync.py`).
 
-Events are plain slotted values: two of them are made for every acknowledgement.
+Events are plain slotted values, because every acknowledgement creates two.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from .group_state import GroupState, Ref
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How one group counts; fixed while the process lives."""
+    """Limits of one group; fixed for an incarnation of the leader."""
 
-    is_sync: bool  #: False: the confirm offset is the written end and members are only watched
+    is_sync: bool  #: False: the confirm offset is the written end and membership is only observed
     counts_flushed: bool  #: True in SYNC_FLUSH groups
     min_in_sync: int  #: the leader included
-    lag_limit_ns: int  #: not caught up for this long: out of the set
+    lag_limit_ns: int  #: not caught up for this long: removed from the set
     join_lag_bytes: int  #: written end this close to the leader's: may join
     dead_after_ns: int  #: no frame for this long: the stream is closed
-    decides_alone: bool = True  #: False: a controller decides who is in sync, we propose
+    decides_alone: bool = True  #: False: a controller decides membership and the leader proposes
     proposal_retry_ns: int = 1_000_000_000
 
 
@@ -37,8 +37,11 @@ class Flushed:
 
 @dataclass(slots=True)
 class SessionOpened:
-    """A follower's hello was accepted. Its ends are claims: they can lower what it is counted with,
-    and only acknowledgements, which follow its check of the log's tail, can raise it."""
+    """A follower's hello was accepted.
+
+    Its ends are claims: they can lower its position. Only acknowledgements, which follow its check
+    of the log's end, can raise it.
+    """
 
     session: int
     broker_id: int
@@ -47,7 +50,7 @@ class SessionOpened:
     written_end: int
     flushed_end: int
     learner: bool = False  #: never counts
-    suspect: bool = False  #: it may have lost what an earlier life acknowledged
+    suspect: bool = False  #: it may have lost what an earlier incarnation acknowledged
 
 
 @dataclass(slots=True)
@@ -55,8 +58,9 @@ class Acked:
     session: int
     written_end: int
     flushed_end: int
-    sent_end: int  #: end of what was sent on this stream: no honest acknowledgement is larger
-    echo_ns: int = 0  #: time stamp of the newest of our frames that it had read; 0: it says none
+    sent_end: int  #: end of what was sent on this stream: upper limit of a valid acknowledgement
+    #: time stamp of the newest frame of this leader that it had read; 0: not reported
+    echo_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -66,15 +70,18 @@ class SessionClosed:
 
 @dataclass(slots=True)
 class StateSeen:
-    """The group's state, from wherever: a directive, the answer to a proposal, our own disk. Older ones than
-    the newest and those of another epoch change nothing. Not for a group that decides alone."""
+    """The group's state from any source: a directive, the answer to a proposal, the disk.
+
+    States that are older than the newest or of another epoch are ignored. Not for a group that
+    decides alone.
+    """
 
     state: GroupState
 
 
 @dataclass(slots=True)
 class IsrAnswered:
-    """A controller answered the proposal `seq`, or could not be asked (`state` None)."""
+    """A controller answered the proposal `seq`, or was unreachable (`state` None)."""
 
     seq: int
     accepted: bool
@@ -93,7 +100,7 @@ Event = Appended | Flushed | SessionOpened | Acked | SessionClosed | StateSeen |
 
 @dataclass(frozen=True, slots=True)
 class ConfirmMoved:
-    """Only in synchronous groups: in an asynchronous one the confirm offset is the log's end."""
+    """Only in synchronous groups: in an asynchronous group the confirm offset is the log's end."""
 
     confirm: int
 
@@ -117,7 +124,8 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class ProposeIsr:
-    """Ask the controller for this set, as AlterIsr with our epoch; `IsrAnswered` follows, or nothing does."""
+    """Propose this set to the controller as AlterIsr of the own epoch; `IsrAnswered` may never
+    follow."""
 
     seq: int
     version: int

@@ -1,25 +1,27 @@
-"""How long a leader may go on writing without hearing from anyone (HA note, rule R4).
+"""Lease: how long a leader may write without answers from controller and followers (rule R4).
 
-A leader may write while one of these stands:
+A leader may write while one of these permissions holds:
 
-    controller   a controller's lease, counted from the moment the beat that it answers was *sent*
-    peers        every other member of the effective in-sync set has echoed a time stamp of ours that is younger
-                 than the lease less a margin: the echo counts, not its arrival, because a process that was
-                 stopped reads old acknowledgements as if they were fresh
-    alone        nobody else can be elected: the in-sync set is this replica, and nobody is eligible beside it
+    controller   a controller's lease, counted from the time at which the answered heartbeat was *sent*
+    peers        every other member of the effective in-sync set echoed a time stamp of this leader that
+                 is younger than the lease less a margin. The time stamp counts, not the arrival of the
+                 echo, because a suspended process reads old acknowledgements late
+    alone        no other replica can be elected: the in-sync set is this replica, and none is eligible
 
-and never before `write_after_ns`: the former leader's permission must have ended first. Safety of synchronous
-groups does not rest on any of it (rule R5); it bounds what an asynchronous group can lose.
+and never before `write_after_ns`: the former leader's permission must have ended. The safety of
+synchronous groups does not depend on leases (rule R5); they bound the loss of an asynchronous
+group.
 
-Times are one process's steady nanoseconds; a rate error of 1 % between two machines is inside the margin.
+Times are steady nanoseconds of one process; the margin covers a rate error of 1 % between two
+machines. See docs/formats/ha.md, rule R4.
 """
 
 from dataclasses import dataclass
 
-#: "Without end": larger than any time.
+#: Larger than any time.
 FOREVER_NS = 1 << 62
-#: An echo may be this much younger than the lease only: clocks of two machines run apart a little, and the
-#: frame needs time. A tenth of the lease.
+#: Divisor of the margin: an echo must be younger than the lease less a tenth, because clocks of two
+#: machines drift and the frame needs time.
 MARGIN_PART = 10
 
 
@@ -37,23 +39,23 @@ class Lease:
         return self.lease_ns // MARGIN_PART
 
     def renewed(self, sent_ns: int, lease_ns: int) -> None:
-        """A controller answered the beat that we sent at `sent_ns`."""
+        """Renew by a controller's answer to the heartbeat sent at `sent_ns`."""
         self.controller_until_ns = max(self.controller_until_ns, sent_ns + lease_ns)
 
     def peers_echoed(self, oldest_ns: int | None, *, alone: bool) -> None:
-        """`oldest_ns`: the oldest of the newest echoes of every other member; None: there is no other
-        member, or one never echoed. `alone`: nobody else could be elected."""
+        """Renew by echoes. `oldest_ns`: the oldest of the newest echoes of all other members; None:
+        there is no other member, or one never echoed. `alone`: no other replica can be elected."""
         self.peers_until_ns = 0 if oldest_ns is None else oldest_ns + self.lease_ns - self.margin_ns
         self.alone = alone
 
     def ended(self) -> None:
-        """We do not lead any more: nothing of this lease counts for the next time."""
+        """Drop every permission: this replica no longer leads."""
         self.controller_until_ns = self.peers_until_ns = 0
         self.alone = False
 
     @property
     def until_ns(self) -> int:
-        """Until when writing is permitted as far as is known now."""
+        """The end of the permission to write as known now."""
         if self.alone or not self.is_needed:
             return FOREVER_NS
         return max(self.controller_until_ns, self.peers_until_ns)

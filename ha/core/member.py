@@ -1,4 +1,4 @@
-"""One follower as its leader sees it: a row of `in_sync.py`, which decides; here is only what it holds."""
+"""Member: one follower as its leader sees it, a row of the in-sync set (`in_sync.py`)."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -23,7 +23,7 @@ MOVES: frozenset[tuple[MemberState, MemberState]] = frozenset(
         (MemberState.JOINING, MemberState.GONE),  # the stream ended
         (MemberState.JOINING, MemberState.IN_SYNC),  # reached the replicated end
         (MemberState.IN_SYNC, MemberState.CATCHUP),  # behind for too long, or came back shorter
-        (MemberState.IN_SYNC, MemberState.GONE),  # gone for too long
+        (MemberState.IN_SYNC, MemberState.GONE),  # disconnected for too long
         (MemberState.GONE, MemberState.IN_SYNC),  # the group's state names it
         (MemberState.CATCHUP, MemberState.IN_SYNC),  # the same
     }
@@ -35,36 +35,39 @@ class Member:
     """One follower, by broker id. Rows are never removed: there is one per configured replica."""
 
     broker_id: int
-    replica_uuid: str  #: empty: named by the state, not heard of yet
+    replica_uuid: str  #: empty: named by the state, no hello yet
     incarnation: int
     state: MemberState = MemberState.GONE
     session: int = 0  #: 0 = no stream
     written_end: int = 0  #: end of the last whole message it holds, as acknowledged
     flushed_end: int = 0  #: <= written_end
-    verified: bool = False  #: it has acknowledged on this stream, so its tail equals ours
+    #: acknowledged on this stream, so the end of its log equals the leader's
+    verified: bool = False
     learner: bool = False
     heard_ns: int = 0  #: last frame on this stream
-    echo_ns: int = 0  #: newest time stamp of ours that this life had read
+    echo_ns: int = 0  #: newest time stamp of the leader that this incarnation had read
     opened_ns: int = 0  #: of this stream
     caught_up_ns: int = 0  #: latest time at which it held everything the leader had at that time
     mark_end: int = 0  #: leader's end at `mark_ns`: reaching it moves `caught_up_ns` there
     mark_ns: int = 0
     joining_since_ns: int = 0
     no_join_before_ns: int = 0  #: pause after a join that did not arrive
-    owed_written_end: int = 0  #: what its earlier lives had acknowledged
+    owed_written_end: int = 0  #: what its earlier incarnations had acknowledged
     owed_flushed_end: int = 0
-    suspect: bool = False  #: this life may lack what earlier ones acknowledged
-    returned: bool = False  #: this life has acknowledged all of that, and all that is replicated
-    unwanted: str = ""  #: why we ask the controller to take it out of the set
+    suspect: bool = False  #: this incarnation may lack what earlier ones acknowledged
+    #: this incarnation has acknowledged all of that, and everything replicated
+    returned: bool = False
+    unwanted: str = ""  #: why the leader proposes to remove it
 
     @property
     def ref(self) -> Ref:
         return Ref(self.broker_id, self.incarnation)
 
     def open(self, event: SessionOpened, own_end: int, now_ns: int) -> None:
-        """A hello was accepted: its claims lower what it holds, and never raise it."""
+        """Handle an accepted hello: its claims lower the position and never raise it."""
         if self.replica_uuid not in ("", event.replica_uuid):
-            self.written_end = self.flushed_end = 0  # another disk: its past counts for nothing
+            # another disk: earlier acknowledgements do not count
+            self.written_end = self.flushed_end = 0
         if event.incarnation != self.incarnation:
             self._leave_life()
         if event.written_end < self.written_end or event.flushed_end < self.flushed_end:
@@ -85,11 +88,11 @@ class Member:
         self.heard_ns = now_ns
         if self.opened_ns <= event.echo_ns <= now_ns:  # else of another leader's clock
             self.echo_ns = max(self.echo_ns, event.echo_ns)
-        # A first acknowledgement below the claims of the hello is as bad as a short hello.
+        # A first acknowledgement below the claims of the hello is treated like a short hello.
         self.written_end, self.flushed_end = event.written_end, event.flushed_end
 
     def measure(self, position: int, own_end: int, now_ns: int) -> None:
-        """When did it last hold everything that the leader had at that time?"""
+        """Update the last time at which it held everything that the leader had at that time."""
         if position >= own_end:
             self.caught_up_ns = now_ns
             self.mark_end, self.mark_ns = own_end, now_ns
@@ -98,7 +101,8 @@ class Member:
             self.mark_end, self.mark_ns = own_end, now_ns
 
     def live_anew(self, incarnation: int) -> None:
-        """A newer life of it registered, which has said nothing to us: what the older one said is not its."""
+        """Switch to a newer incarnation that has not connected yet: earlier positions do not
+        count."""
         self._leave_life()
         self.incarnation = incarnation
         self.written_end = self.flushed_end = self.session = 0
@@ -111,22 +115,23 @@ class Member:
         self.suspect = self.returned = False
 
     def owed(self, counts_flushed: bool) -> int:
-        """What its earlier lives had acknowledged, at the group's flush level."""
+        """Return what earlier incarnations acknowledged, at the group's flush level."""
         return self.owed_flushed_end if counts_flushed else self.owed_written_end
 
     def fills(self, seat: Ref, replica_uuid: str) -> bool:
-        """Whether this life stands in for `seat`, an earlier one of the same disk, named `replica_uuid` by the
-        group's state, until the state names this one.
+        """Return whether this incarnation stands in for `seat`, an earlier one of the same disk.
 
-        That life is over: a disk has one process. What it had acknowledged is here, so whatever an election believes of
-        the seat is true of us; and the seat passes to no other life than this one or a later one.
+        `replica_uuid` is the disk that the group's state names. The earlier incarnation has ended,
+        because a disk has one process, and everything it acknowledged is here. So every assumption
+        of an election about the seat holds for this incarnation, until the state names it or a
+        later one.
         """
         is_later = seat.broker_id == self.broker_id and seat.incarnation < self.incarnation
         is_same_disk = bool(replica_uuid) and replica_uuid == self.replica_uuid
         return is_later and is_same_disk and self.returned and not (self.suspect or self.learner)
 
     def forgive(self, slept_ns: int, now_ns: int) -> None:
-        """The leader itself slept: nobody could be heard in that time."""
+        """Extend the timeouts by the time in which the leader itself was suspended."""
         self.heard_ns = min(now_ns, self.heard_ns + slept_ns)
         self.caught_up_ns = min(now_ns, self.caught_up_ns + slept_ns)
         self.mark_ns = min(now_ns, self.mark_ns + slept_ns)

@@ -1,15 +1,16 @@
-"""The in-sync set as the group's state has it, and what is undecided of the changes that we proposed.
+"""The committed in-sync set, and the undecided proposals of the leader (pure; rule R2).
 
-Rule R2 of the HA note. Until it is known what became of a proposal, the leader counts the *union* of the committed
-set and of everything it proposed on top of it (mistakes of RocketMQ #5663; Kafka's "maximal ISR").
+Until the outcome of a proposal is known, the leader counts the *union* of the committed set and of
+everything proposed on top of it (Kafka's "maximal ISR"; RocketMQ #5663 shows the loss without it).
 
-A proposal names the version of the state that it changes, and the controller accepts it only for exactly
-that version. So a proposal is decided, whatever happened to its answer, once a state of a higher
-version is seen: either it is part of that state's past, or it never will be. An answer that brings no newer
-state decides nothing: a copy of the request may still be on its way.
+A proposal names the version of the state that it changes, and the controller accepts it only for
+exactly that version. So a proposal is decided once a state of a higher version arrives, whatever
+happened to its answer: it is either part of that state's past, or never will be. An answer without
+a newer state decides nothing: a copy of the request may still be in flight.
 
-Members are lives, not replicas: one that died and came back without its tail is another member (Kafka KIP-903). One that
-came back with all of it fills the seat of its earlier life until a controller says so (`Member.fills`).
+Members are incarnations, not replicas: a replica that returns without its tail is another member
+(Kafka KIP-903). One that returns with all of it fills the seat of its earlier incarnation until the
+controller replaces it (`Member.fills`). See docs/formats/ha.md, rule R2.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,35 +23,35 @@ from .member import Member
 @dataclass(frozen=True, slots=True)
 class Proposal:
     seq: int  #: strictly increasing while this leader leads
-    version: int  #: of the state that it changes
-    members: tuple[Ref, ...]  #: ascending, the leader included
+    version: int  #: version of the state that it changes
+    members: tuple[Ref, ...]  #: ascending, including the leader
 
 
 @dataclass(slots=True)
 class Proposals:
     me: Ref
-    epoch: int  #: that we lead
-    retry_ns: int  #: a proposal without a decision is made again after this time, as a new one
-    version: int = 0  #: of the newest state seen; 0: none yet
+    epoch: int  #: that this replica leads
+    retry_ns: int  #: an undecided proposal is repeated as a new one after this time
+    version: int = 0  #: of the newest state; 0: none yet
     committed: frozenset[Ref] = frozenset()
     undecided: frozenset[Ref] = frozenset()  #: members of all proposals since that version
     has_eligible: bool = False
-    uuids: dict[int, str] = field(default_factory=dict)  #: disks of the group's members
+    uuids: dict[int, str] = field(default_factory=dict)  #: replica uuids of the group's members
     last_seq: int = 0
-    proposed_ns: int = 0  #: of the last undecided one; 0: none
+    proposed_ns: int = 0  #: of the last undecided proposal; 0: none
 
     @property
     def effective(self) -> frozenset[Ref]:
-        """Everyone whom an election might believe to hold what we confirm."""
+        """Every incarnation that an election may assume to hold the confirmed data."""
         return self.committed | self.undecided
 
     @property
     def is_alone(self) -> bool:
-        """Nobody else could be elected (R4, third permission)."""
+        """Whether no other replica can be elected (R4, third permission)."""
         return self.effective == {self.me} and not self.has_eligible
 
     def seated(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
-        """Who holds the others' seats of the effective set, and whether that is known of every one."""
+        """Return the holders of the other effective seats, and whether every seat has one."""
         found: list[Member] = []
         is_whole = bool(self.version)
         for ref in self.effective - {self.me}:
@@ -63,7 +64,7 @@ class Proposals:
         return found, is_whole
 
     def state_seen(self, state: GroupState) -> bool:
-        """Take a newer state; False: it says nothing new, or is not of our epoch."""
+        """Adopt a newer state; returns False for an older one or one of another epoch."""
         if state.version <= self.version or state.epoch != self.epoch or state.leader != self.me:
             return False
         self.version = state.version
@@ -76,7 +77,7 @@ class Proposals:
         return True
 
     def propose(self, wanted: Iterable[Ref], now_ns: int) -> Proposal | None:
-        """The proposal to make now, if one is needed and the last one had its time."""
+        """Return the proposal to send now, or None."""
         members = frozenset(wanted)
         assert self.me in members, (self.me, members)
         if not self.version or (members == self.committed and not self.undecided):

@@ -1,22 +1,23 @@
-"""The role of one replica: who it is told to be, and the order in which it becomes it.
+"""Role machine: the role of one replica and the order of steps into it (pure).
 
-Roles and their moves (`_MOVES`; HA note, section 6.7):
+Roles and their moves (`_MOVES`; docs/formats/ha.md, section 6.7):
 
-    FOLLOWER    takes bytes from the leader that the group's state names, or waits for one
-    PROMOTING   elected: the promise is being saved, the log flushed, the epoch assigned; then it waits until the
-                former leader can no longer write
-    LEADER      takes writes while its lease says so (`lease.py`)
-    FENCED      led, and does not any more: takes nothing until a leader is named. Who stopped for nothing but want of
-                permission leads on in the same epoch, through PROMOTING, when it may be had again (`may_resume`)
-    HOLD        must not follow (it would cut what was confirmed) and was not elected: an operator decides
+    FOLLOWER    receives from the leader that the group's state names, or waits for one
+    PROMOTING   elected: saves the promise, flushes the log, assigns the epoch, and waits until the former
+                leader can no longer write
+    LEADER      accepts writes while its lease permits (`lease.py`)
+    FENCED      stopped leading: accepts nothing until a leader is named. A leader that stopped only
+                because its permission expired resumes the same epoch through PROMOTING (`may_resume`)
+    HOLD        must not follow (it would cut confirmed bytes) and was not elected: an operator decides
 
-Promises: the promised epoch never goes back, and it is on the disk (`SavePromise` -> `PromiseSaved`) before
-anything is done or acknowledged in that epoch (I1); it leads an epoch only if the group's state names this
-*incarnation* and nothing newer was promised (I2); after a promotion it takes no write before the former
-leader's permission has ended, unless that one is proved dead; a state of a lower version changes nothing.
+Guarantees: the promised epoch never decreases, and it is durable (`SavePromise` -> `PromiseSaved`)
+before anything is done or acknowledged in that epoch (I1). The replica leads an epoch only if the
+group's state names this *incarnation* and no newer epoch was promised (I2). After a promotion it
+accepts no write before the former leader's permission has ended, unless that leader is proven dead.
+A state of a lower version changes nothing.
 
-A *static* replica has no controller: its epoch is what its files say, its lease never ends, and orders come
-from an operator's script as the same events.
+A *static* replica has no controller: its epoch comes from its files, its lease never ends, and
+orders come from an operator's command as the same events.
 """
 
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ _MOVES: dict[Role, tuple[Role, ...]] = {
     Role.FENCED: (Role.FOLLOWER, Role.PROMOTING, Role.HOLD),
     Role.HOLD: (Role.FOLLOWER, Role.PROMOTING),
 }
-#: A leader without permission for this many leases steps down, so that whoever waits gets an answer.
+#: A leader without permission for this many leases steps down, so that waiting sends get an answer.
 LAPSED_LEASES = 2
 
 
@@ -104,20 +105,22 @@ class RoleMachine:
     me: Ref
     lease: Lease
     promised_epoch: int  #: durable
-    state: GroupState | None = None  #: the newest that is known
+    state: GroupState | None = None  #: the newest known
     role: Role = Role.FOLLOWER
-    epoch: int = 0  #: that we lead, or led last; 0: none in this life
+    epoch: int = 0  #: that this replica leads or led last; 0: none in this incarnation
     following: tuple[Ref, int] | None = None  #: leader and epoch of the last Follow
-    pending_epoch: int = 0  #: a promise that is on its way to the disk
-    promoted: bool = False  #: PROMOTING: everything is done but the waiting
-    heard_ns: int = 0  #: last frame of another leader; after a restart, the start: an older life may have heard it
+    pending_epoch: int = 0  #: a promise that is being written to disk
+    promoted: bool = False  #: PROMOTING: only the wait is left
+    #: last frame of another leader; after a restart, the start: an earlier incarnation may have
+    #: received one
+    heard_ns: int = 0
     former: tuple[int, int] | None = (
         None  #: broker id and epoch of the newest leader before the state's
     )
-    led_epoch: int = 0  #: newest epoch of which our log had bytes when this life began
-    proven: bool = False  #: PROMOTING: the former leader is dead, there is nothing to wait for
-    lapsed_ns: int = 0  #: LEADER: since when it may not write; 0: it may
-    lapsed: bool = False  #: FENCED for nothing but want of permission, or PROMOTING after it
+    led_epoch: int = 0  #: newest epoch with bytes in the log at the start of this incarnation
+    proven: bool = False  #: PROMOTING: the former leader is proven dead, no wait
+    lapsed_ns: int = 0  #: LEADER: time since which it may not write; 0: it may
+    lapsed: bool = False  #: FENCED only because the permission expired, or PROMOTING after it
     hold_reason: str = ""
     _hold_version: int = field(default=0)
 
@@ -127,9 +130,9 @@ class RoleMachine:
             case LeaseRenewed():
                 self.lease.renewed(event.sent_ns, event.lease_ns)
                 if self.lease.may_write(now_ns):
-                    self._resume("a controller answers", effects)
+                    self._resume("the controller answers again", effects)
             case FollowersReturned():
-                self._resume("the followers are back", effects)
+                self._resume("the followers returned", effects)
             case PeerEcho():
                 self.lease.peers_echoed(event.oldest_ns, alone=event.alone)
             case LeaderHeard():
@@ -164,7 +167,7 @@ class RoleMachine:
     def _on_directive(self, event: DirectiveArrived, now_ns: int, effects: list[Effect]) -> None:
         if event.state is not None:
             if self.state is not None and event.state.version < self.state.version:
-                return  # an order that stands on an old state
+                return  # the order is based on an old state
             self._see(event.state, now_ns, effects)
         match event.order:
             case Order.PROMOTE:
@@ -178,7 +181,7 @@ class RoleMachine:
                 if self.role not in (Role.LEADER, Role.PROMOTING):
                     effects.append(Reseed(event.detail or "ordered"))
             case Order.FOLLOW | Order.NONE:
-                pass  # the state says whom
+                pass  # the state names the leader
 
     def _see(self, state: GroupState, now_ns: int, effects: list[Effect]) -> None:
         if self.state is None or state.version > self.state.version:
@@ -192,7 +195,9 @@ class RoleMachine:
             if state.epoch > self.epoch:
                 self._lose(f"epoch {state.epoch} has begun", effects)
             elif state.epoch == self.epoch and state.leader != self.me:
-                self._lose(f"the group's state of version {state.version} names another", effects)
+                self._lose(
+                    f"the group's state of version {state.version} names another leader", effects
+                )
         self._follow_state(state, effects)
 
     def _follow_state(self, state: GroupState, effects: list[Effect]) -> None:
@@ -200,14 +205,14 @@ class RoleMachine:
         if leader is None or self.role in (Role.LEADER, Role.PROMOTING):
             return
         if leader.broker_id == self.me.broker_id:
-            return  # elected, or an older life of ours: an order will say
+            return  # elected, or an earlier incarnation of this replica: wait for the order
         if self.role is Role.HOLD and state.version <= self._hold_version:
             return
         if state.epoch > max(self.promised_epoch, self.pending_epoch):
             self._promise(state.epoch, effects)
         if state.epoch <= self.promised_epoch:
-            # Also when more was promised (a fence without an election): our hello tells that leader, which steps
-            # down, and somebody is elected for a newer epoch. Nothing of an older one is taken.
+            # Also with a higher promise (a fence without an election): the hello makes that leader
+            # step down, and a newer epoch is elected. Nothing of an older epoch is accepted.
             self._follow(leader, state.epoch, effects)
 
     def _follow(self, leader: Ref, epoch: int, effects: list[Effect]) -> None:
@@ -247,10 +252,10 @@ class RoleMachine:
             effects.append(Promote(state.epoch))
 
     def _former_permission_ends_ns(self, state: GroupState) -> int:
-        """When the former leader can surely not write any more, by what it heard from us (R4)."""
+        """Return the time at which the former leader can surely not write any more (R4)."""
         if not self.heard_ns or not self.lease.is_needed:
             return 0
-        # An older life of ours, which this one has replaced: if it led, those before it could not write.
+        # An earlier incarnation of this replica: if it led, its predecessors could not write.
         before = state.epoch - 1
         if self.former == (self.me.broker_id, before) and self.led_epoch == before:
             return 0
@@ -272,7 +277,7 @@ class RoleMachine:
             self._follow_state(self.state, effects)
 
     def _on_higher(self, epoch: int, effects: list[Effect]) -> None:
-        """Nothing of a lower epoch is taken any more."""
+        """Refuse everything of lower epochs from now on."""
         if epoch > self.epoch and self.role in (Role.LEADER, Role.PROMOTING):
             self._lose(f"epoch {epoch} was seen", effects)
         self._promise(epoch, effects)
@@ -283,7 +288,7 @@ class RoleMachine:
         if self.role is Role.PROMOTING and event.epoch == self.epoch:
             self.promoted = True
             if not self.proven and self.state is not None:
-                # Until now its stream may have brought frames, and taken echoes back.
+                # Until now the stream may have delivered frames and returned echoes.
                 ends_ns = self._former_permission_ends_ns(self.state)
                 self.lease.write_after_ns = max(self.lease.write_after_ns, ends_ns)
             self._lead_when_due(now_ns, effects)
@@ -297,27 +302,28 @@ class RoleMachine:
 
     @property
     def may_resume(self) -> bool:
-        """It stopped for nothing but want of permission, and nobody can have led after it."""
+        """Whether it stopped only because its permission expired, and no replica can have led after
+        it."""
         state = self.state
         is_newest = max(self.promised_epoch, self.pending_epoch) <= self.epoch
         named = state is not None and state.leader == self.me and state.epoch == self.epoch
         return self.lapsed and is_newest and named
 
     def _resume(self, reason: str, effects: list[Effect]) -> None:
-        """Lead on in the same epoch: like a leader whose permission came back a moment before it gave up."""
+        """Resume the same epoch, as if the permission had returned just before the step-down."""
         if self.role is not Role.FENCED or not self.may_resume:
             return
-        self.proven = True  # those before it are as gone as they were
+        self.proven = True  # the predecessors are gone as before
         self.promoted = False
         self.following = None
-        self._move(Role.PROMOTING, f"{reason}: epoch {self.epoch} goes on", effects)
+        self._move(Role.PROMOTING, f"{reason}: epoch {self.epoch} continues", effects)
         self.lapsed = True
         effects.append(Promote(self.epoch))
 
     def _on_step_down(self, event: StepDownOrdered, effects: list[Effect]) -> None:
         if self.role in (Role.LEADER, Role.PROMOTING):
             self._lose(event.reason, effects)
-        self.lapsed = False  # by order: it stays so
+        self.lapsed = False  # ordered: it must not resume
         if event.epoch:
             self._promise(event.epoch, effects)
 

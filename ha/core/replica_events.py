@@ -1,4 +1,4 @@
-"""What happens to a replica's role (events), and what it wants done (effects); see `replica.py`."""
+"""Events and effects of a replica's role machine (`replica.py`)."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +15,7 @@ class Role(Enum):
 
 
 class Order(Enum):
-    """Names are those of the wire's enumeration, without its prefix."""
+    """Orders; the names are those of the protobuf enumeration without its prefix."""
 
     NONE = "NONE"
     FOLLOW = "FOLLOW"
@@ -30,26 +30,27 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DirectiveArrived:
-    """Of the controller that decides, or of an operator's script. `state` None: it knows none."""
+    """A directive of the active controller or of an operator's command. `state` None: none
+    known."""
 
     state: GroupState | None
     order: Order = Order.NONE
     old_leader_is_dead: bool = False
     detail: str = ""
-    drain_ns: int = 0  #: STEP_DOWN: the shell may let the followers catch up for so long first
-    next: Ref | None = None  #: STEP_DOWN: who leads next
+    drain_ns: int = 0  #: STEP_DOWN: time for the followers to catch up first
+    next: Ref | None = None  #: STEP_DOWN: the next leader
 
 
 @dataclass(frozen=True, slots=True)
 class StateSeen:
-    """A newer state came another way: in a leader's hello, in the answer to a proposal."""
+    """A newer state from another source: a leader's hello, the answer to a proposal."""
 
     state: GroupState
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    sent_ns: int  #: when the beat was sent that the lease answers
+    sent_ns: int  #: send time of the heartbeat that the lease answers
     lease_ns: int
 
 
@@ -63,7 +64,7 @@ class PeerEcho:
 
 @dataclass(frozen=True, slots=True)
 class LeaderHeard:
-    """The last frame of a leader of `epoch` came at `heard_ns`."""
+    """The last frame of the leader of `epoch` arrived at `heard_ns`."""
 
     epoch: int
     heard_ns: int
@@ -71,7 +72,7 @@ class LeaderHeard:
 
 @dataclass(frozen=True, slots=True)
 class FollowersReturned:
-    """Everyone who holds a seat beside us asks us to lead on (`returning.py`)."""
+    """Every other seat holder sent a hello to this fenced leader (`leader_resume.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class PromiseSaved:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """`Promote` is done: everything is flushed and the epoch is assigned."""
+    """`Promote` is complete: everything is flushed and the epoch is assigned."""
 
     epoch: int
 
@@ -98,13 +99,13 @@ class FenceOrdered:
 
 @dataclass(frozen=True, slots=True)
 class StepDownOrdered:
-    epoch: int  #: of the next leader; 0: it will be said
+    epoch: int  #: of the next leader; 0: unknown
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HoldNeeded:
-    """Following would cut below our own confirm offset, or the bytes below the cut differ."""
+    """Following would cut below the own confirm offset, or the bytes below the cut differ."""
 
     reason: str
 
@@ -141,7 +142,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SavePromise:
-    """Make the promise durable, then say `PromiseSaved`."""
+    """Make the promise durable; answered by `PromiseSaved`."""
 
     epoch: int
 
@@ -153,29 +154,29 @@ class SaveState:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Close the stream, drop a half message, flush everything, assign the epoch durably, then say
-    `Promoted`."""
+    """Close the stream, drop a partly received record, flush everything, assign the epoch durably;
+    answered by `Promoted`."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Take writes from now on: EPOCH_START first."""
+    """Accept writes from now on, EPOCH_START first."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Stop leading: who waits for an answer gets "unknown"."""
+    """Stop leading: waiting sends get an unknown result."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Follow the leader of `epoch`, whose address stands in the newest state; None: nobody."""
+    """Follow the leader of `epoch`, whose address is in the newest state; None: no leader."""
 
     leader: Ref | None
     epoch: int
@@ -188,7 +189,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Reseed:
-    """Move the data aside and copy everything again, between two lives."""
+    """Move the data aside and copy everything again before the next start."""
 
     reason: str
 

@@ -1,13 +1,15 @@
-"""Whether a leader that stopped for want of permission may try again, because its followers are back (pure).
+"""Resume of a leader that stopped because its permission to write expired (pure).
 
-A leader without a controller lives on its followers' echoes (rule R4 of the HA note). When the last of them
-dies it stops, and nobody else can be elected while no controller is there. Followers that come back say hello to
-the leader that the group's state names. When everyone who holds a seat beside it has done so, in the life that
-the state names or in a later one of the same disk that has lost nothing, it leads on in the same epoch. That permits no write yet:
-the echoes on the new streams do (`InSyncSet.oldest_echo_ns`), and who does not earn them in time is left again.
+A leader without a controller depends on its followers' echoes (rule R4). When the last follower
+fails it stops, and without a controller no other replica can be elected. Returning followers send
+their hello to the leader that the group's state names. When every other seat holder has done so, as
+the incarnation that the state names or as a later one of the same disk without loss, the leader
+resumes the same epoch. That alone permits no write: the echoes on the new streams do
+(`InSyncSet.oldest_echo_ns`), and without them the leader stops again.
 
-Everyone is needed: a leader whom one of two followers cannot reach must stay silent, or the controller which hears from the
-other one that the leader is there would not elect another.
+Every seat holder is required: a leader that cannot reach one of two followers must stay silent, or
+the controller, informed by the other follower that the leader is alive, would not elect another
+(docs/formats/ha.md, rule R4).
 """
 
 from dataclasses import dataclass, field
@@ -20,15 +22,16 @@ from .replica import RoleMachine
 
 @dataclass(slots=True)
 class Returning:
-    """The hellos that a stopped leader has refused lately; one of each member, so they are bounded."""
+    """The recent hellos that a stopped leader refused; one per member, so they are bounded."""
 
-    window_ns: int  #: an older hello counts for nothing
+    window_ns: int  #: older hellos do not count
     _heard: dict[int, tuple[FollowerFacts, int]] = field(default_factory=dict)
 
     def greeted(
         self, facts: FollowerFacts, machine: RoleMachine, proposals: Proposals | None, now_ns: int
     ) -> bool:
-        """A hello of this group: whether `machine` may lead on now. `proposals`: of the time when it led."""
+        """Enter a hello of this group and return whether `machine` may resume. `proposals`: of its
+        epoch."""
         state = machine.state
         if not machine.may_resume or state is None or proposals is None or state.eligible:
             return False

@@ -1,1 +1,1 @@
-"""The group controller: elections, in-sync set changes and operator commands. Pure."""
+"""Group controller: elections, in-sync set changes and operator commands. Pure."""

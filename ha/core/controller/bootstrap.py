@@ -1,12 +1,13 @@
-"""The first state of a group: a new group's first leader, and a lost store rebuilt (pure).
+"""Bootstrap of a group: the first leader of a new group, and recovery of a lost state store (pure).
 
-A new group (no replica has a state on its disk) is founded with one leader alone in the in-sync set; the
-others join it by the ordinary proposals. Broker 0 is the founder when it is there and nobody has more.
+A new group (no replica has a state on disk) starts with a leader alone in the in-sync set; the
+other replicas join by ordinary proposals. Broker 0 becomes the first leader unless another replica
+has more data.
 
-A store that was lost (HA note, 6.3 and drill 22) is rebuilt from the copies on the replicas: the highest
-version, provided that a replica which was in sync in that version is among those that answered, and
-that others had the grace time to say more. What the lost store may have decided after that is kept apart
-from what comes now: versions and epochs jump, so that no number is given out twice.
+A lost state store (docs/formats/ha.md, section 6.3 and drill 22) is rebuilt from the copies on the
+replicas: the highest version, provided that a replica which was in sync in that version is alive
+and the other members had the grace time to report. Versions and epochs jump, so that no number
+which the lost store may have used is used twice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,12 +15,13 @@ from collections.abc import Iterable, Mapping
 from ..group_state import GroupState, Member, Policy
 from .events import Limits, Replica
 
-#: Far more decisions than a group can have made between the newest copy on a replica and the loss.
+#: Distance of the jump: far more decisions than can separate the newest replica's copy from the
+#: loss.
 JUMP = 1_000
 
 
 def newest_known(replicas: Iterable[Replica]) -> GroupState | None:
-    """The highest version that any replica has on its disk."""
+    """Return the state with the highest version on any replica's disk."""
     known = [r.known for r in replicas if r.known is not None and not r.known.is_new]
     return max(known, key=lambda state: state.version, default=None)
 
@@ -27,7 +29,7 @@ def newest_known(replicas: Iterable[Replica]) -> GroupState | None:
 def may_rebuild(
     known: GroupState, replicas: Mapping[int, Replica], now_ns: int, limits: Limits
 ) -> bool:
-    """A replica that was in sync in the highest known version answers now."""
+    """Return whether a replica that was in sync in `known` is alive."""
     return any(r.alive(now_ns, limits) and _was_in_sync(known, r) for r in replicas.values())
 
 
@@ -41,7 +43,7 @@ def _was_in_sync(known: GroupState, replica: Replica) -> bool:
 def all_answered(
     known: GroupState, replicas: Mapping[int, Replica], now_ns: int, limits: Limits
 ) -> bool:
-    """Nobody is left who could know more."""
+    """Return whether every member of `known` is alive."""
     return all(
         m.broker_id in replicas and replicas[m.broker_id].alive(now_ns, limits)
         for m in known.members
@@ -49,7 +51,8 @@ def all_answered(
 
 
 def rebuilt(known: GroupState, replicas: Iterable[Replica]) -> GroupState:
-    """`known` as the store's first entry; numbers jump over what may have been lost."""
+    """Return `known` as the store's first entry, with version and epochs moved past lost
+    decisions."""
     epochs = [known.epoch, known.epoch_floor]
     for replica in replicas:
         epochs += (replica.beat.promised_epoch, replica.beat.last_epoch)
@@ -59,7 +62,7 @@ def rebuilt(known: GroupState, replicas: Iterable[Replica]) -> GroupState:
 def founder(
     replicas: Mapping[int, Replica], now_ns: int, limits: Limits, *, grace_over: bool
 ) -> Replica | None:
-    """Who leads a new group first, or None while it is not clear."""
+    """Return the first leader of a new group, or None while the choice is open."""
     alive = {i: r for i, r in replicas.items() if r.alive(now_ns, limits) and not r.beat.learner}
     best = max(alive.values(), key=_weight, default=None)
     if best is None:
@@ -74,7 +77,7 @@ def founder(
 
 
 def _weight(replica: Replica) -> tuple[int, ...]:
-    """The larger founds the group: whoever is whole, has the newest epoch and the longer log."""
+    """Return the rank of a candidate; the largest becomes the first leader."""
     beat = replica.beat
     whole = int(not beat.suspect)
     content = int(not beat.log_is_empty)
@@ -84,7 +87,7 @@ def _weight(replica: Replica) -> tuple[int, ...]:
 def founded(
     cluster: str, group: str, leader: Replica, replicas: Iterable[Replica], epoch: int
 ) -> GroupState:
-    """The first state: the founder alone is in sync."""
+    """Return the first state, with the first leader alone in sync."""
     beat = leader.beat
     state = GroupState(
         cluster=cluster,

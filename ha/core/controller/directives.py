@@ -1,16 +1,18 @@
-"""What a broker is told, and what people are told of the group (pure; HA note, 6.6 and 6.7).
+"""Directives for brokers, and the phase and explanation of a group for operators (pure).
 
-    the state names this life as leader, it leads                NONE, with a lease
-    ... and it is to hand over                                   STEP_DOWN, without a lease
-    ... and it does not lead yet                                 PROMOTE, repeated with every answer
-    ... and it has led this epoch, and does not any more         NONE: an election is due
-    it leads and the state names somebody else, or nobody        STEP_DOWN
-    the state names another replica                              FOLLOW
-    nobody leads, and the group is held                          HOLD
-    nobody leads, or an earlier life of the same replica         NONE: wait
+    Registration of the replica, against the state               Order
+    named as leader, leads                                       NONE, with a lease
+    named as leader, leads, must hand over                       STEP_DOWN, without a lease
+    named as leader, does not lead yet                           PROMOTE, repeated in every answer
+    named as leader, led this epoch and stepped down             NONE: an election is due
+    leads, but is not the leader in the state                    STEP_DOWN
+    another replica is leader                                    FOLLOW
+    no leader, the group is held                                 HOLD
+    no leader, or the leader is an earlier incarnation of it     NONE: wait
 
-Every beat is answered with one directive; every change of the state is pushed. A lease is only given by the
-active nameserver, for a state that its store has confirmed.
+Every heartbeat is answered with one directive; every change of the state is pushed. Only the active
+nameserver grants leases, and only for a state that its store confirmed (docs/formats/ha.md,
+sections 6.6 and 6.7).
 """
 
 from .events import Direct, Order, Replica
@@ -21,7 +23,7 @@ _NS_PER_MS = 1_000_000
 
 
 def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0) -> Direct:
-    """The directive for this replica; `answers` is the number of the beat, 0 for a push."""
+    """Return the directive for `replica`; `answers` is the heartbeat's number, 0 for a push."""
     state = group.state
     if not group.active or not group.is_read:
         return Direct(replica.session, replica.beat.broker_id, Order.NONE, state, active=False)
@@ -44,14 +46,14 @@ def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0)
 
 
 def order_for(group: GroupView, replica: Replica) -> Order:
-    """The order alone; see the table above."""
+    """Return the order (see the module's table)."""
     state, beat = group.state, replica.beat
     leader = state.leader
     if leader is not None and leader == replica.ref:
         if group.operations.stepping_down:
             return Order.STEP_DOWN
         leads = beat.leads and beat.last_epoch >= state.epoch
-        # Who led this epoch and stepped down cannot lead it again: an election is due.
+        # A leader that stepped down in this epoch cannot lead it again: an election is due.
         return Order.NONE if leads or replica.led_epoch >= state.epoch else Order.PROMOTE
     if beat.leads:
         return Order.STEP_DOWN
@@ -67,7 +69,7 @@ def _deserves_lease(group: GroupView, replica: Replica) -> bool:
 
 
 def phase(group: GroupView, now_ns: int) -> str:
-    """The word that operators see."""
+    """Return the phase of the group for operators."""
     state = group.state
     if state.hold_reason:
         return "hold"
@@ -82,7 +84,7 @@ def phase(group: GroupView, now_ns: int) -> str:
 
 
 def explain(group: GroupView, now_ns: int) -> str:
-    """One sentence for people: what the group waits for, or that all is well."""
+    """Return one sentence on what the group waits for, or that it is stable."""
     state = group.state
     word = phase(group, now_ns)
     if word == "hold":
@@ -90,20 +92,23 @@ def explain(group: GroupView, now_ns: int) -> str:
     known = group.newest_known()
     if known.version > state.version:
         return (
-            f"the store of states was lost; waiting for a replica that was in sync in version"
-            f" {known.version}"
+            "the state store was lost; waiting for a replica that was in sync in version "
+            f"{known.version}"
         )
     if word == "no_leader":
-        return "nobody has led this group yet; a broker with brokerId 0 begins at once"
+        return "no replica has led this group yet; a broker with brokerId 0 starts immediately"
     if word == "draining":
-        return "no new messages are taken" if state.drain else "the leader hands over"
+        return "new messages are refused" if state.drain else "the leader is handing over"
     leader = state.leader
     if leader is None:
         return "no leader; waiting for a replica that was in sync"
     if word == "electing":
-        return f"broker {leader.broker_id} was elected for epoch {state.epoch} and takes over"
+        return f"broker {leader.broker_id} was elected for epoch {state.epoch} and is taking over"
     if word == "stable":
         return f"broker {leader.broker_id} leads epoch {state.epoch}"
     if heard_by_others(group, state, now_ns):
-        return f"broker {leader.broker_id} is silent here, but its followers hear it: no election"
-    return f"broker {leader.broker_id} is silent"
+        return (
+            f"broker {leader.broker_id} sends no heartbeats to this nameserver, but its "
+            "followers receive its frames: no election"
+        )
+    return f"broker {leader.broker_id} sends no heartbeats"

@@ -1,10 +1,10 @@
-"""Who leads next: candidates, their order, and the state after the election (pure; HA note, rule R3).
+"""Election: candidates, their order, and the state after the election (pure).
 
-A candidate is a live replica of the in-sync set; if there is none, of the eligible set. Between
-candidates: one that can lead at once (has room, did not just fail to), then the newest epoch, the longer
-log (as far as it counts at the group's flush level), the priority, the lower broker id. The new in-sync
-set is whoever of the old one is alive, not the winner alone: with three replicas a second failure right
-after the first must still find a candidate.
+A candidate is a live replica of the in-sync set; if there is none, of the eligible set. Candidates
+rank by: able to lead immediately (disk not full, no failed promotion), newest epoch, log end at the
+group's flush level, priority, lower broker id. The new in-sync set keeps every live member of the
+old one, not only the winner: with three replicas a second failure right after the first must still
+find a candidate (docs/formats/ha.md, rule R3).
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,18 +16,19 @@ from .events import Limits, Replica
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of looking for a leader."""
+    """Outcome of an election."""
 
     winner: Replica | None
     from_eligible: bool = False
     live_in_sync: tuple[Ref, ...] = ()
-    refused: tuple[str, ...] = ()  #: why each live replica cannot lead, for people
-    missing: tuple[Ref, ...] = ()  #: seats to which nobody alive answers
-    lost: tuple[Ref, ...] = ()  #: seats of former lives, whose replica came back without them
+    refused: tuple[str, ...] = ()  #: why each live replica cannot lead
+    missing: tuple[Ref, ...] = ()  #: seats without a live replica
+    #: seats of earlier incarnations whose replica returned without the data
+    lost: tuple[Ref, ...] = ()
 
     @property
     def reason(self) -> str:
-        """Why nobody can lead, for people."""
+        """Why no replica can lead."""
         parts = list(self.refused)
         if self.missing:
             ids = ", ".join(str(ref.broker_id) for ref in self.missing)
@@ -38,7 +39,7 @@ class Verdict:
 def find_leader(
     state: GroupState, replicas: Mapping[int, Replica], now_ns: int, limits: Limits
 ) -> Verdict:
-    """Who of the live replicas may lead, and is the best of them."""
+    """Return the best live candidate and the reasons against the others."""
     alive = [r for r in replicas.values() if r.alive(now_ns, limits)]
     refused = [f"broker {r.beat.broker_id} {why}" for r in alive if (why := objection(state, r))]
     seated = {r.ref: r for r in alive if not objection(state, r)}
@@ -65,7 +66,7 @@ def _came_back_without(ref: Ref, replicas: Mapping[int, Replica]) -> bool:
 
 
 def objection(state: GroupState, replica: Replica) -> str:
-    """Why this live replica must not lead; empty: it may."""
+    """Return why this live replica must not lead, or an empty string."""
     beat = replica.beat
     member = state.member(beat.broker_id)
     if beat.ref not in state.in_sync and beat.ref not in state.eligible:
@@ -79,23 +80,23 @@ def objection(state: GroupState, replica: Replica) -> str:
         return "is a learner"
     if member is not None and member.partial:
         return "has only the newer part of the log"
-    # Whether its log reaches what was confirmed is asked when a life registers (`membership.py`): later
-    # beats may be older than the proposal by which the leader took it in.
+    # Whether its log reaches the confirmed end is checked at registration (`membership.py`): later
+    # heartbeats may be older than the proposal by which the leader added it.
     return ""
 
 
 def rank(state: GroupState, replica: Replica) -> tuple[int, ...]:
-    """The larger leads."""
+    """Return the rank of a candidate; the largest wins."""
     beat = replica.beat
     failed = replica.failed_epoch > 0 and replica.failed_epoch >= state.epoch
     end = beat.flushed_end if state.policy.sync_flush else beat.log_end
-    # Who has just handed everything over, perhaps because it stops, comes last too.
+    # A replica that has just drained, perhaps because it stops, ranks last too.
     usable = not failed and not beat.no_room and not beat.drained
     return (int(usable), beat.last_epoch, end, beat.priority, -beat.broker_id)
 
 
 def next_epoch(state: GroupState, replicas: Iterable[Replica]) -> int:
-    """Above everything that anybody has promised or written."""
+    """Return an epoch above every epoch promised or written by any replica."""
     seen = [state.epoch, state.epoch_floor]
     for replica in replicas:
         beat = replica.beat
@@ -104,14 +105,14 @@ def next_epoch(state: GroupState, replicas: Iterable[Replica]) -> int:
 
 
 def elected(state: GroupState, verdict: Verdict, epoch: int) -> GroupState:
-    """The state after the verdict's winner was elected for `epoch`; the version is not moved."""
+    """Return the state after the election; the version stays."""
     assert verdict.winner is not None
     beat = verdict.winner.beat
     in_sync = ordered_refs([*(() if verdict.from_eligible else verdict.live_in_sync), beat.ref])
     seats = (*state.in_sync, *state.eligible)
     left = [ref for ref in seats if ref not in in_sync and ref not in verdict.lost]
     policy = state.policy
-    # Below the minimum nothing will be confirmed, so whoever leaves keeps holding everything.
+    # Below the minimum nothing is confirmed, so a member that leaves keeps everything confirmed.
     eligible = ordered_refs(left) if len(in_sync) < policy.min_in_sync else ()
     eligible = without(eligible, *(ref.broker_id for ref in in_sync))
     reached = min(beat.confirm, beat.log_end)
@@ -131,8 +132,10 @@ def elected(state: GroupState, verdict: Verdict, epoch: int) -> GroupState:
 
 
 def forced(state: GroupState, target: Replica, epoch: int) -> GroupState:
-    """The state after an operator made `target` the leader and accepted the loss; the version is not
-    moved. Nobody else holds what it holds, so it is alone in the in-sync set."""
+    """Return the state after an operator forced `target` to lead; the version stays.
+
+    `target` is alone in the in-sync set, because no other replica is known to hold the same log.
+    """
     beat = target.beat
     return state.with_(
         version=state.version,

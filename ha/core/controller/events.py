@@ -1,8 +1,9 @@
-"""What the group controller hears and what it orders: plain values, no behaviour.
+"""Events and effects of the group controller: plain values without behaviour.
 
-Mirrors `cometmq.v1.BrokerBeat`, `Directive` and `AlterIsrRequest` without protobuf. All times are the
-steady nanoseconds of whoever runs the controller, except `sent_ns`, which is the broker's own and only
-compared with earlier beats of the same life. Source: HA note, sections 6.6 to 6.8.
+They mirror `cometmq.v1.BrokerBeat`, `Directive` and `AlterIsrRequest` without protobuf. All times
+are steady nanoseconds of the controller's process, except `sent_ns`, which is the broker's clock
+and only compared with earlier heartbeats of the same incarnation (docs/formats/ha.md, sections 6.6
+to 6.8).
 """
 
 from dataclasses import dataclass, field
@@ -10,36 +11,35 @@ from enum import Enum
 
 from ..group_state import NO_ADDRESSES, Addresses, GroupState, Policy, Ref
 
-#: Positions and epochs above this are a broken sender's: they must fit signed 64-bit numbers, with room
-#: to add to them.
+#: Upper limit of positions and epochs: they fit signed 64-bit integers with headroom for additions.
 NUMBER_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times that one controller goes by."""
+    """Time limits of one controller."""
 
-    lease_ns: int = 5_000_000_000  #: L: a leader may write so long after it sent a beat
-    beat_ns: int = 1_000_000_000  #: how often brokers beat
+    lease_ns: int = 5_000_000_000  #: a leader may write for this long after it sent a heartbeat
+    beat_ns: int = 1_000_000_000  #: interval of heartbeats
 
     @property
     def grace_ns(self) -> int:
-        """How long a controller that has just started listens before it elects (R3)."""
+        """How long a controller collects heartbeats after its start before it elects (rule R3)."""
         return self.lease_ns + 2 * self.beat_ns
 
     @property
     def take_over_ns(self) -> int:
-        """How long a replica that was elected may take until it leads: its own wait, and its work."""
+        """How long an elected replica may take until it leads: its wait and its work."""
         return 3 * self.lease_ns
 
     @property
     def tick_gap_max_ns(self) -> int:
-        """Events further apart mean that the controller itself slept: silence proves nothing."""
+        """Events further apart mean that the controller was suspended: silence proves nothing."""
         return max(self.lease_ns // 2, 200_000_000)
 
 
 class Order(Enum):
-    """Names are those of the wire's enumeration."""
+    """Orders; the names are those of the protobuf enumeration."""
 
     NONE = "NONE"
     FOLLOW = "FOLLOW"
@@ -51,14 +51,14 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a replica says of itself."""
+    """State that a replica reports about itself."""
 
     broker_id: int
     replica_uuid: str
     incarnation: int
     seq: int = 0
     sent_ns: int = 0
-    leads: bool = False  #: its role is LEADER
+    leads: bool = False  #: role LEADER
     addresses: Addresses = NO_ADDRESSES
     promised_epoch: int = 0
     last_epoch: int = 0
@@ -67,8 +67,8 @@ class Beat:
     flushed_end: int = 0
     confirm: int = 0
     suspect: bool = False
-    heard_epoch: int = 0  #: of the leader that it follows; 0: of none
-    heard_age_ns: int = -1  #: since that leader's last frame; -1: never
+    heard_epoch: int = 0  #: epoch of the leader that it follows; 0: none
+    heard_age_ns: int = -1  #: since the last frame of that leader; -1: never
     known: GroupState | None = None
     policy: Policy | None = None
     learner: bool = False
@@ -79,7 +79,7 @@ class Beat:
 
     @property
     def ref(self) -> Ref:
-        """This life."""
+        """This incarnation of the replica."""
         return Ref(self.broker_id, self.incarnation)
 
 
@@ -88,7 +88,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The controller begins to listen. `state` is what its store holds, None while it is unread."""
+    """The controller starts. `state` is the content of its store, None while it is not read."""
 
     state: GroupState | None
     active: bool = True
@@ -96,7 +96,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ActiveChanged:
-    """This nameserver became, or ceased to be, the one that decides."""
+    """This nameserver became active or inactive."""
 
     active: bool
 
@@ -114,7 +114,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class ProcessExited:
-    """A supervisor saw the process end. Incarnation 0: whichever life was last."""
+    """A supervisor reported the end of a process. Incarnation 0: the latest one."""
 
     broker_id: int
     replica_uuid: str
@@ -134,8 +134,11 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True)
 class CasDone:
-    """The store's answer. `state` is what it holds now; None: it does not know whether it took the
-    change, or cannot be reached, and must be read again."""
+    """Result of a compare-and-set.
+
+    `state` is the content of the store now; None: the store is unreachable or the outcome is
+    unknown, and the store must be read again.
+    """
 
     ticket: int
     accepted: bool
@@ -144,7 +147,7 @@ class CasDone:
 
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """What the store holds now (version 0: nothing); None: it cannot be read at present."""
+    """Content of the store (version 0: empty); None: the store cannot be read now."""
 
     state: GroupState | None
 
@@ -175,14 +178,14 @@ class SetDrain:
 @dataclass(frozen=True, slots=True)
 class SetPolicy:
     request: int
-    sync: bool | None = None  #: None: as it is
-    min_in_sync: int = 0  #: 0: as it is
+    sync: bool | None = None  #: None: unchanged
+    min_in_sync: int = 0  #: 0: unchanged
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed; `wall_ms` only dates holds for people."""
+    """A timer tick; `wall_ms` is only recorded as the start of a hold."""
 
     wall_ms: int = 0
 
@@ -208,7 +211,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet:
-    """Put `state` in place of the version that is expected; answer with `CasDone`."""
+    """Replace the expected version by `state`; answered by `CasDone`."""
 
     ticket: int
     expected_version: int
@@ -217,12 +220,12 @@ class CompareAndSet:
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """Read the store; answer with `StateRead`."""
+    """Read the store; answered by `StateRead`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """Tell the broker of this session."""
+    """Send a directive on this session."""
 
     session: int
     broker_id: int
@@ -238,7 +241,7 @@ class Direct:
 
 
 class RefusalCode(Enum):
-    """Why a beat is not taken."""
+    """Reasons to refuse a heartbeat."""
 
     ID_IN_USE = "ID_IN_USE"
     STALE = "STALE"
@@ -257,7 +260,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class ProposalAnswer:
-    """Undecided: the leader keeps counting the union and proposes again."""
+    """Answer to a proposal. Not decided: the leader keeps counting the union and proposes again."""
 
     request: int
     accepted: bool
@@ -267,7 +270,7 @@ class ProposalAnswer:
 
 
 class Outcome(Enum):
-    """How an operator's command ended."""
+    """Result of an operator's command."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -286,7 +289,7 @@ class OperationAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The group's state is another one now: log it once, show it, push it."""
+    """The group's state changed: log it once, publish it, push it."""
 
     old: GroupState
     new: GroupState
@@ -295,7 +298,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Something an operator should see, once."""
+    """An event for the log."""
 
     event: str
     detail: str
@@ -315,17 +318,17 @@ Effect = (
 
 @dataclass(slots=True)
 class Replica:
-    """What the controller has seen of a replica: its newest life. Lost with the process."""
+    """Registration of a replica: its newest incarnation. Not persistent."""
 
     beat: Beat
     session: int  #: 0: closed
     heard_ns: int
-    first_ns: int  #: of this life
+    first_ns: int  #: of this incarnation
     beats: int = 1
-    led_epoch: int = 0  #: the newest epoch in which this life was seen leading
-    dead: bool = False  #: proven: its supervisor saw it exit
+    led_epoch: int = 0  #: newest epoch in which this incarnation reported that it leads
+    dead: bool = False  #: proven: its supervisor reported the exit
     dead_ns: int = 0
-    failed_epoch: int = 0  #: it was elected for this epoch and did not lead in time
+    failed_epoch: int = 0  #: elected for this epoch, but did not lead in time
     known: GroupState | None = field(default=None, repr=False)
 
     @property
@@ -333,17 +336,17 @@ class Replica:
         return self.beat.ref
 
     def alive(self, now_ns: int, limits: Limits) -> bool:
-        """It beat within the lease, and nobody saw it die."""
+        """Return whether a heartbeat came within the lease and no exit was reported."""
         return not self.dead and now_ns - self.heard_ns < limits.lease_ns
 
 
 @dataclass(slots=True)
 class PendingChange:
-    """The change that the store is asked for."""
+    """A change that the store has not confirmed yet."""
 
     ticket: int
     state: GroupState
     why: str
     proven: bool = False
     proposal: AlterIsr | None = None
-    taken: bool = False  #: the proposal is accepted by this change, not burned
+    taken: bool = False  #: the change accepts the proposal instead of burning it

@@ -1,15 +1,16 @@
-"""Decides who leads one group: the controller's state machine (pure: no clock, no I/O).
+"""Group controller: the state machine that elects the leader of one group (pure: no clock, no I/O).
 
-    event + time -> effects        every change of the group's state is a `CompareAndSet` effect; nothing
-                                   is told to anybody before its `CasDone` says that the store took it
+    event + time -> effects
 
     NO_LEADER -> ELECTING -> STABLE -> SUSPECT_LEADER -> ELECTING, plus HOLD and DRAINING (`phase`)
 
-Two controllers that both believe to be active do no harm: each decision is a compare-and-set on the
-version that it was made from. A controller that dies, or sleeps, stops nothing: brokers go on by what they
-know, and after a start or a long gap it listens for the grace time before it believes in anybody's
-silence. Source: HA note, sections 6.3, 6.7 and 6.8 (R2, R3, R12); the parts of the decision are in
-`membership.py`, `election.py`, `proposals.py`, `bootstrap.py` and `operations.py`.
+Every change of the group's state is a `CompareAndSet` effect. No directive reflects the change
+before its `CasDone` confirms it. Two controllers that are active at the same time do no harm: each
+decision is a compare-and-set on the version it was made from. A controller that stops or is
+suspended stops no group: brokers continue with the last state, and after a start or a long gap the
+controller collects heartbeats for the grace time before silence counts (docs/formats/ha.md,
+sections 6.3, 6.7 and 6.8; rules R2, R3, R12). The rules are in `membership.py`, `election.py`,
+`proposals.py`, `bootstrap.py` and `operations.py`.
 """
 
 from ..group_state import GroupState
@@ -53,7 +54,7 @@ from .replica_registry import ReplicaRegistry
 
 
 class GroupController:
-    """One group. `state` is the newest committed state that is known here."""
+    """One group. `state` is the newest committed state known here."""
 
     def __init__(self, cluster: str, group: str, limits: Limits) -> None:
         self.limits = limits
@@ -66,12 +67,12 @@ class GroupController:
         self.grace_until_ns = 0
         self.wall_ms = 0
         self.elected_ns = 0
-        self.confirm_seen = 0  #: what a leader last promised to hold; for people only
-        self._leader_start: int | None = None  #: where the last leader's log began
+        self.confirm_seen = 0  #: newest confirm offset in a leader's heartbeat; for messages only
+        self._leader_start: int | None = None  #: start of the last leader's log
         self.pending: PendingChange | None = None
-        self._store_version = 0  #: below `state.version`: the store has lost what it once took
+        self._store_version = 0  #: below `state.version`: the store lost a committed state
         self._proposal: AlterIsr | None = None
-        self.proven_epoch = 0  #: everyone who led before this epoch is known to be gone
+        self.proven_epoch = 0  #: every leader before this epoch is proven gone
         self.led_epoch = self.vacant_epoch = 0  #: see `predecessors_are_gone`
         self._ticket = 0
         self._reading = False
@@ -81,7 +82,7 @@ class GroupController:
     # --- events -----------------------------------------------------------------------------------
 
     def on_event(self, event: Event, now_ns: int) -> list[Effect]:
-        """Take one event; returns what is to be done, in order."""
+        """Handle one event; returns the effects in order."""
         effects: list[Effect] = []
         self._notice_sleep(now_ns, effects)
         match event:
@@ -110,7 +111,7 @@ class GroupController:
         return effects
 
     def _notice_sleep(self, now_ns: int, effects: list[Effect]) -> None:
-        """Ticks come all the time: without an event for long it was the controller that did not hear."""
+        """Extend the grace time after a gap between events: the controller was suspended."""
         last, self._last_ns = self._last_ns, now_ns
         if last is not None and now_ns - last > self.limits.tick_gap_max_ns:
             self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.grace_ns)
@@ -129,13 +130,13 @@ class GroupController:
             return
         self.active = event.active
         if event.active:
-            # Leases that the former active controller gave out may still run.
+            # Leases granted by the formerly active controller may still run.
             self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.lease_ns)
             self.is_read = False
             self._read(effects)
             return
-        self._refuse_proposal("another nameserver decides now", effects)
-        self.operations.abandon("another nameserver decides now", effects)
+        self._refuse_proposal("another nameserver is active now", effects)
+        self.operations.abandon("another nameserver is active now", effects)
 
     def _on_beat(self, event: BeatArrived, now_ns: int, effects: list[Effect]) -> None:
         taken = self.roster.beat(event, self.state, now_ns, self.grace_until_ns, effects)
@@ -149,9 +150,9 @@ class GroupController:
         known = beat.known
         if known is not None and known.version > self.state.version:
             if self.active:
-                self._read(effects)  # the store has moved on, or has lost what was decided
+                self._read(effects)  # the store has a newer state, or lost a committed one
             else:
-                self._adopt(known, "told by a replica", now_ns, effects)
+                self._adopt(known, "reported by a replica", now_ns, effects)
         self._decide(now_ns, effects)
         replica = self.replicas.get(beat.broker_id)
         if replica is not None and replica.session == event.session:
@@ -159,13 +160,13 @@ class GroupController:
 
     def _on_proposal(self, event: AlterIsr, effects: list[Effect]) -> None:
         if not self.active or not self.is_read:
-            self._answer(event, effects, "this nameserver does not decide", decided=False)
+            self._answer(event, effects, "this nameserver is not active", decided=False)
             return
         waiting = self._proposal
         if waiting is not None and waiting.proposal_seq >= event.proposal_seq:
-            self._answer(event, effects, "a newer proposal waits already", decided=False)
+            self._answer(event, effects, "a newer proposal is pending", decided=False)
             return
-        self._refuse_proposal("a newer proposal came", effects)
+        self._refuse_proposal("replaced by a newer proposal", effects)
         self._proposal = event
 
     def _on_tick(self, event: Tick, effects: list[Effect]) -> None:
@@ -185,11 +186,11 @@ class GroupController:
         self._reading = False
         state = event.state
         if state is None:
-            return  # a tick asks again
+            return  # a tick retries
         self.is_read = True
         self._store_version = state.version
         if self.pending is not None and self.pending.ticket == 0:
-            # Its outcome was unknown; what is read now is final.
+            # The outcome was unknown; the state read now is final.
             self._settle(state == self.pending.state, state, now_ns, effects)
             return
         self._adopt(state, "read", now_ns, effects)
@@ -208,7 +209,7 @@ class GroupController:
     def _settle(
         self, accepted: bool, state: GroupState, now_ns: int, effects: list[Effect]
     ) -> None:
-        """The pending change is decided; `state` is what the store holds."""
+        """Complete the pending change; `state` is the content of the store."""
         pending, self.pending = self.pending, None
         assert pending is not None
         if accepted and pending.proven and state.epoch > self.state.epoch:
@@ -222,13 +223,13 @@ class GroupController:
         if proposal is None:
             return
         taken = accepted and pending.taken
-        reason = "" if taken else (pending.why if accepted else "the store did not take the change")
+        reason = "" if taken else (pending.why if accepted else "the store refused the change")
         # Without a newer version a late copy of the proposal could still be accepted.
         decided = accepted or state.version > proposal.state_version
         self._answer(proposal, effects, reason, accepted=taken, decided=decided)
 
     def _adopt(self, state: GroupState, why: str, now_ns: int, effects: list[Effect]) -> None:
-        """Believe in a committed state, unless a newer one is known, and tell every broker."""
+        """Adopt a committed state if it is newer, and push it to every broker."""
         old = self.state
         if state.version <= old.version:
             return
@@ -249,7 +250,7 @@ class GroupController:
         proposal: AlterIsr | None = None,
         taken: bool = False,
     ) -> None:
-        """Ask the store for `state` in the next version."""
+        """Append the effect that asks the store for `state` as the next version."""
         if state.version <= self.state.version:
             state = state.with_(version=self.state.version + 1)
         self._ticket += 1
@@ -260,7 +261,7 @@ class GroupController:
     # --- decisions --------------------------------------------------------------------------------
 
     def _decide(self, now_ns: int, effects: list[Effect]) -> None:
-        """The one place where changes are begun: at most one is under way."""
+        """Start at most one change; the only place that starts one."""
         if not self.active or not self.is_read or self._reading or self.pending is not None:
             return
         known = self.newest_known()
@@ -289,18 +290,18 @@ class GroupController:
             self.operations.step(now_ns, effects)
 
     def _absorbed(self, now_ns: int) -> tuple[GroupState, list[str]]:
-        """The state with what live replicas say, and why it differs."""
+        """Return the state updated by live registrations, and the reasons."""
         state = self.state
         alive = [r for r in self.replicas.values() if r.alive(now_ns, self.limits)]
         base = absorb(state, alive)
         base = mark_partial(base, self._leader_start, alive)
         notes = []
         if base.in_sync != state.in_sync:
-            notes.append("a replica came back in a new life")
+            notes.append("a replica returned in a new incarnation")
         return base, notes
 
     def leader_row(self, state: GroupState) -> Replica | None:
-        """What was seen of the leader in the life in which it leads."""
+        """Return the leader's registration, if it is the incarnation named by `state`."""
         if state.leader is None:
             return None
         row = self.replicas.get(state.leader.broker_id)
@@ -313,7 +314,7 @@ class GroupController:
     def _replace_leader(
         self, base: GroupState, gone: LeaderGone, now_ns: int, notes: list[str]
     ) -> GroupState:
-        """The state with a new leader, or without one when nobody may lead."""
+        """Return the state with a new leader, or without one when no replica may lead."""
         verdict = find_leader(base, self.replicas, now_ns, self.limits)
         if verdict.winner is not None:
             epoch = next_epoch(base, self.replicas.values())
@@ -323,7 +324,7 @@ class GroupController:
             self._nobody_since_ns = now_ns
         waited = now_ns - self._nobody_since_ns >= self.limits.lease_ns
         reason = f"{verdict.reason} (the leader: {gone.reason})"
-        # A hold is written once, and again when its reason has changed, at most once a lease.
+        # A hold is written once, and again when its reason changes, at most once per lease.
         if base.hold_reason == reason or not (waited or not (verdict.missing or base.hold_reason)):
             if base.leader is not None and gone.proven:
                 base = base.with_(version=base.version, leader=None)
@@ -342,12 +343,12 @@ class GroupController:
     # --- the first state --------------------------------------------------------------------------
 
     def newest_known(self) -> GroupState:
-        """The newest state that anybody has, this controller included."""
+        """Return the newest state held by this controller or any replica."""
         known = founding.newest_known(self.replicas.values())
         return known if known is not None and known.version > self.state.version else self.state
 
     def _rebuild(self, known: GroupState, now_ns: int, effects: list[Effect]) -> None:
-        """The store, which was read, has lost what it once took."""
+        """Rebuild a store that lost committed states."""
         replicas = self.replicas
         if not founding.may_rebuild(known, replicas, now_ns, self.limits):
             return
@@ -358,7 +359,7 @@ class GroupController:
             self.cas(state, why, effects)
 
     def _found(self, now_ns: int, effects: list[Effect]) -> None:
-        """A group that nobody knows anything about begins."""
+        """Start a group that has no state anywhere."""
         grace_over = now_ns >= self.grace_until_ns
         leader = founding.founder(self.replicas, now_ns, self.limits, grace_over=grace_over)
         if leader is None:

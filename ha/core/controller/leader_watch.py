@@ -1,14 +1,15 @@
-"""Whether a group has to have another leader, and how sure that is (pure; HA note, rule R3).
+"""Leader watch: whether a group needs another leader, and how certain that is (pure; rule R3).
 
-    its process was seen to end                                              proven
-    its replica came back in a new life                                      proven
-    it led this epoch and says that it leads no longer                       proven
-    silent for a lease, and no live in-sync replica hears it                 by time
-    elected, alive, and not leading for three leases                         by time
+    its process ended                                          proven
+    its replica returned in a new incarnation                  proven
+    it led this epoch and reports that it stepped down         proven
+    silent for a lease, no live in-sync replica receives it    by time
+    elected and alive, but not leading for three leases        by time
 
-Proven: the new leader need not wait until the old one's permission to write has run out. Silence counts only
-after the grace time. A leader that only the controller cannot hear is left alone. One that stopped for want of
-permission says on that it leads: it may lead on at any time, so its word would prove nothing.
+Proven: the new leader need not wait until the permission to write of the old one expires. Silence
+counts only after the grace time. A leader cut off only from the controller keeps leading. A leader
+that stopped writing without permission still reports that it leads: it may continue at any time, so
+its report would prove nothing (docs/formats/ha.md, rule R3).
 """
 
 from dataclasses import dataclass
@@ -20,14 +21,15 @@ from .group_view import GroupView
 
 @dataclass(frozen=True, slots=True)
 class LeaderGone:
-    """Why somebody else has to lead."""
+    """Reason for a new election."""
 
     reason: str
-    proven: bool  #: the former leader's life has ended, or it said itself that it does not lead
+    proven: bool  #: the former incarnation ended, or reported that it stepped down
 
 
 def leader_gone(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone | None:
-    """The verdict on the leader of `base`, the state with the newest registrations in it."""
+    """Return why the leader of `base`, the state with all registrations absorbed, must be
+    replaced."""
     if base.leader is None:
         return _without_leader(group, base, now_ns)
     row = group.leader_row(base)
@@ -37,7 +39,7 @@ def leader_gone(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone |
         return _about_leading(group, row, now_ns)
     if now_ns < group.grace_until_ns or heard_by_others(group, base, now_ns):
         return None
-    return LeaderGone("it is silent, and no in-sync replica hears it", proven=False)
+    return LeaderGone("no heartbeats, and no in-sync replica receives its frames", proven=False)
 
 
 def _without_leader(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone | None:
@@ -50,16 +52,16 @@ def _without_leader(group: GroupView, base: GroupState, now_ns: int) -> LeaderGo
             and member is not None
             and member.replica_uuid == returned.beat.replica_uuid
         )
-        return LeaderGone("it came back in a new life", proven=same_disk)
+        return LeaderGone("it returned in a new incarnation", proven=same_disk)
     seats = {ref.broker_id for ref in (*base.in_sync, *base.eligible)}
     alive = {i for i, row in group.replicas.items() if row.alive(now_ns, group.limits)}
     if now_ns < group.grace_until_ns and not seats <= alive:
         return None
-    return LeaderGone("there is none", proven=True)
+    return LeaderGone("the group has no leader", proven=True)
 
 
 def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | None:
-    """A live leader that does not lead: it stepped down, or does not manage to take over."""
+    """Judge a live replica that was elected but does not lead."""
     if row.beat.leads or group.operations.stepping_down:
         return None
     if row.led_epoch >= group.state.epoch:
@@ -71,7 +73,7 @@ def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | 
 
 
 def heard_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:
-    """A live in-sync replica still hears the leader: only the controller is cut off from it."""
+    """Return whether a live in-sync replica receives the leader: only the controller is cut off."""
     for ref in base.in_sync:
         row = group.replicas.get(ref.broker_id)
         if row is None or row.ref != ref or ref == base.leader:
@@ -86,11 +88,11 @@ def heard_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:
 
 
 def predecessors_are_gone(group: GroupView) -> bool:
-    """Whether proof about the state's leader proves anything about those before it: who was elected and never
-    led has not waited for them, so they may still write.
+    """Return whether proof about the current leader also covers every leader before it.
 
-    `led_epoch`: the newest whose leader was seen leading; `proven_epoch`: everyone before it is known to be gone;
-    `vacant_epoch`: everyone up to it is.
+    A leader that was elected and never led has not waited for its predecessors, so they may still
+    write. `led_epoch`: the newest epoch whose leader reported that it leads; `proven_epoch`: every
+    leader before it is proven gone; `vacant_epoch`: every leader up to and including it is.
     """
     state = group.state
     if state.leader is None:

@@ -1,15 +1,16 @@
-"""What registrations change in a group's state: new lives of replicas, lost ones, addresses (pure).
+"""Membership: changes of a group's state by registrations of replicas (pure).
 
-A replica that comes back in a new life keeps its seat in the in-sync or eligible set only when what it
-acknowledged has survived; otherwise it loses the seat and has to catch up (HA note, rule R2):
+A replica that returns in a new incarnation keeps its seat in the in-sync or eligible set only if
+the data it acknowledged survived; otherwise it loses the seat and has to catch up
+(docs/formats/ha.md, rule R2):
 
-    it says that it may have lost bytes (suspect)           loses its seat
-    another disk answers under its broker id                loses its seat
-    synchronous group, and its log ends below what the      loses its seat
-    group has confirmed
-    otherwise (the page cache survived, or all was flushed) keeps it, under its new incarnation
+    suspect: it may have lost bytes                         loses its seat
+    another disk registers under its broker id              loses its seat
+    synchronous group, log ends below the confirmed end     loses its seat
+    otherwise (page cache survived, or all was flushed)     keeps it, under the new incarnation
 
-Whoever would be the last to leave keeps its seat under a life to which no live replica answers: nobody is electable then, and the group is held until an operator decides.
+The last member keeps its seat under an incarnation that no live replica has: no replica is
+electable then, and the group is held until an operator decides.
 """
 
 from collections.abc import Iterable
@@ -24,12 +25,12 @@ from ..group_state import (
 )
 from .events import NUMBER_MAX, Beat, Replica
 
-#: The life of a seat whose disk was replaced: larger than any life that a replica can have.
+#: Incarnation of a seat whose disk was replaced: larger than that of any replica.
 LOST_DISK = NUMBER_MAX + 1
 
 
 def absorb(state: GroupState, replicas: Iterable[Replica]) -> GroupState:
-    """The state with what the replicas say of themselves; its version is not moved."""
+    """Return the state updated by the registrations; the version stays."""
     for replica in sorted(replicas, key=lambda r: r.beat.broker_id):
         state = _seats(state, replica.beat)
         state = _members(state, replica.beat)
@@ -37,7 +38,7 @@ def absorb(state: GroupState, replicas: Iterable[Replica]) -> GroupState:
 
 
 def loss_of(state: GroupState, beat: Beat) -> str:
-    """Why this life cannot take the seat of the earlier one; empty: it can."""
+    """Return why this incarnation cannot keep the seat of the earlier one, or an empty string."""
     if _other_disk(state, beat):
         return "has another disk than before"
     if beat.suspect:
@@ -50,7 +51,7 @@ def loss_of(state: GroupState, beat: Beat) -> str:
 
 
 def _seats(state: GroupState, beat: Beat) -> GroupState:
-    """The in-sync and eligible sets after this registration."""
+    """Return the state with the in-sync and eligible sets updated by one registration."""
     broker_id = beat.broker_id
     other_disk = _other_disk(state, beat)
     held = state.in_sync_ref(broker_id)
@@ -66,12 +67,12 @@ def _seats(state: GroupState, beat: Beat) -> GroupState:
 
 def _in_sync_seat(state: GroupState, beat: Beat, held: Ref) -> GroupState:
     others = without(state.in_sync, beat.broker_id)
-    led = state.leader == held  # its former life led, and is dead: a new epoch is due
+    led = state.leader == held  # the former incarnation led and has ended: a new epoch is due
     leader = None if led else state.leader
     if not loss_of(state, beat):
         in_sync = ordered_refs([*others, beat.ref])
         return state.with_(version=state.version, in_sync=in_sync, leader=leader)
-    # Lives are counted by each disk: the new disk's must not pass for the old one's.
+    # Incarnations count per disk: the new disk's number must not pass for the old one's.
     kept = Ref(beat.broker_id, LOST_DISK) if _other_disk(state, beat) else held
     in_sync = others or (kept,)
     return state.with_(version=state.version, in_sync=in_sync, leader=leader)
@@ -88,8 +89,8 @@ def _members(state: GroupState, beat: Beat) -> GroupState:
         beat.broker_id,
         beat.replica_uuid,
         beat.addresses,
-        # Who is in sync in this very life has reached the leader's confirm offset (I11): the mark in
-        # its last beat is older than that.
+        # A member in sync in this incarnation has reached the leader's confirm offset (I11): the
+        # suspect flag in its last heartbeat is older than that.
         suspect=beat.suspect and beat.ref not in state.in_sync,
         partial=_partial(known, beat),
     )
@@ -103,12 +104,13 @@ def _members(state: GroupState, beat: Beat) -> GroupState:
 
 
 def _partial(known: Member | None, beat: Beat) -> bool:
-    """What was said before of the same disk; `mark_partial` compares with the leader's log."""
+    """Return the partial mark of the same disk; `mark_partial` compares it with the leader's
+    log."""
     return known is not None and known.replica_uuid == beat.replica_uuid and known.partial
 
 
 def _with_room(state: GroupState, keep: int) -> GroupState:
-    """Without the first member that holds no seat, so that a new one has room."""
+    """Return the state without the first member that holds no seat."""
     seats = {ref.broker_id for ref in (*state.in_sync, *state.eligible)} | {keep}
     idle = [member for member in state.members if member.broker_id not in seats]
     if not idle:
@@ -120,11 +122,13 @@ def _with_room(state: GroupState, keep: int) -> GroupState:
 def mark_partial(
     state: GroupState, leader_start: int | None, replicas: Iterable[Replica]
 ) -> GroupState:
-    """Mark replicas whose log begins above the leader's (R8), and clear marks that are over.
+    """Set the partial mark of replicas whose log begins above the leader's, and clear outdated
+    marks (R8).
 
-    A replica that has a seat never gets the mark: two replicas delete old segments at slightly different
-    times, and a group must not become unable to fail over in between. While no leader was heard
-    (`leader_start` None) nobody gets it, and only a log from the very beginning is known to be whole.
+    A replica with a seat never gets the mark: two replicas delete old segments at slightly
+    different times, and the group must stay able to fail over in between. While the leader's log
+    start is unknown (`leader_start` None) no replica gets it, and only a log that starts at 0 is
+    known to be complete.
     """
     for replica in replicas:
         beat = replica.beat

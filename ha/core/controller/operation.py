@@ -1,4 +1,4 @@
-"""One operation that an operator ordered, while it is under way, and how it is answered (pure; HA note, 6.6)."""
+"""The state of one operator command in progress (pure; docs/formats/ha.md, section 6.6)."""
 
 from dataclasses import dataclass, field
 
@@ -8,13 +8,13 @@ from .events import Effect, OperationAnswer, Outcome
 
 @dataclass(slots=True)
 class Operation:
-    """A switchover, forced election or change of the policy under way. Request 0: the controller's own idea."""
+    """A switchover, forced election or policy change. Request 0: started by the controller."""
 
     request: int
     target: Ref
     deadline_ns: int
     phase: str = "catch_up"  #: catch_up, step_down, electing, taking_over
-    mark_end: int = 0  #: the leader's end at the start
+    mark_end: int = 0  #: the leader's log end at the start
     drain_until_ns: int = 0
     epoch: int = 0
     steps: list[str] = field(default_factory=list)
@@ -22,16 +22,16 @@ class Operation:
     loses: bool = False
     is_forced: bool = False
     why: str = ""
-    policy: Policy | None = None  #: of the epoch that begins; None: as it is
+    policy: Policy | None = None  #: policy of the next epoch; None: unchanged
 
 
 def refuse(request: int, reason: str, effects: list[Effect]) -> None:
-    """The command was not begun."""
+    """Answer that the command was refused."""
     effects.append(OperationAnswer(request, Outcome.REFUSED, reason, (reason,)))
 
 
 def answer(operation: Operation, outcome: Outcome, text: str, effects: list[Effect]) -> None:
-    """How it ended, for whoever asked; nobody asked for the controller's own ideas."""
+    """Answer the command, unless the controller started it."""
     if operation.request:
         steps = tuple(operation.steps)
         answer = OperationAnswer(operation.request, outcome, text, steps, *operation.lost)

@@ -1,13 +1,13 @@
-"""What operators order: switchover, forced election, drain, policy, each in steps that people read (pure).
+"""Operator commands: switchover, forced election, drain, policy change (pure).
 
-Switchover: wait until the target holds what the leader held at the start; tell the leader to step down
-(it refuses writes, and beats as a follower when the target has everything); elect the target with that
-proof; wait until it leads. Nothing is cut anywhere, and no write is accepted in between. When a step does not
-happen in time the leader is elected again, and the answer says so. A change of the policy is a switchover
-to the leader itself (`policy_change.py`).
+Switchover: wait until the target holds the leader's log end as of the start; direct the leader to
+step down (it refuses writes, and reports role FOLLOWER when the target has everything); elect the
+target with that proof; wait until it leads. Nothing is cut and no write is accepted in between.
+When a step does not complete in time the leader is elected again and the command fails with the
+reason. A policy change is a switchover to the leader itself (`policy_change.py`).
 
-At most one operation a group at a time. It is lost with the controller; each step leaves a state from which the
-ordinary rules go on.
+At most one operation per group. It is not persistent; each step leaves a state from which the
+ordinary rules continue.
 """
 
 from ..group_state import Ref, names
@@ -30,9 +30,9 @@ from .policy_change import policy_plan, policy_refusal, seated_for, wanted, word
 
 _NS_PER_MS = 1_000_000
 DEFAULT_WAIT_NS = 10_000_000_000
-#: Longest wait that a caller may ask for: an answer has to come while he still listens.
+#: Longest wait that a command may request: the answer must arrive before its caller times out.
 WAIT_MAX_NS = 60_000_000_000
-#: Writes are refused while a leader drains, so it gets no longer than this.
+#: A draining leader refuses writes, so its time is bounded.
 DRAIN_MAX_NS = 3_000_000_000
 
 
@@ -46,16 +46,16 @@ class Operations:
 
     @property
     def stepping_down(self) -> bool:
-        """The leader was told to step down, and its doing so is expected."""
+        """Whether the leader was directed to step down."""
         return self.current is not None and self.current.phase == "step_down"
 
     @property
     def next_leader(self) -> Ref | None:
-        """Who leads after the leader has stepped down."""
+        """The leader after the step-down."""
         return self.current.target if self.current is not None else None
 
     def drain_ms(self, now_ns: int) -> int:
-        """What is left of the leader's time to step down."""
+        """Return the milliseconds that the leader has left to step down."""
         if self.current is None:
             return 0
         return max(1, (self.current.drain_until_ns - now_ns) // _NS_PER_MS)
@@ -66,15 +66,15 @@ class Operations:
         now_ns: int,
         effects: list[Effect],
     ) -> None:
-        """An operator's command arrived."""
+        """Start an operator's command, or refuse it."""
         group = self._group
         refusal = ""
         if not group.active or not group.is_read:
-            refusal = "this nameserver does not decide at present: ask the active one"
+            refusal = "this nameserver is not active: send the command to the active one"
         elif group.state.is_new:
             refusal = f"group {group.state.group} has no state yet: no replica has led it"
         elif self.current is not None and not isinstance(event, SetDrain):
-            refusal = "another switchover or election of this group is under way: wait for it"
+            refusal = "another switchover or election of this group is in progress: wait for it"
         if refusal:
             refuse(event.request, refusal, effects)
         elif isinstance(event, SetDrain):
@@ -87,7 +87,7 @@ class Operations:
             self._begin_force(event, now_ns, effects)
 
     def abandon(self, reason: str, effects: list[Effect]) -> None:
-        """The controller decides no longer."""
+        """Fail the operation because this nameserver is no longer active."""
         operation, self.current = self.current, None
         if operation is not None:
             operation.steps.append(reason)
@@ -97,7 +97,7 @@ class Operations:
         self._drains.clear()
 
     def step(self, now_ns: int, effects: list[Effect]) -> None:
-        """Go on with what is under way; called after every event, when no change is pending."""
+        """Continue the operation; called after every event when no change is pending."""
         if self._drains:
             self._step_drain(effects)
             return
@@ -110,7 +110,7 @@ class Operations:
 
     def _begin_drain(self, event: SetDrain, effects: list[Effect]) -> None:
         if len(self._drains) >= 16:
-            refuse(event.request, "too many commands at once: wait", effects)
+            refuse(event.request, "too many commands in progress: wait", effects)
             return
         self._drains.append(event)
 
@@ -118,17 +118,17 @@ class Operations:
         state = self._group.state
         wanted = self._drains[-1].drain
         if state.drain != wanted:
-            why = "drained by an operator" if wanted else "takes messages again"
+            why = "drained by an operator" if wanted else "accepts messages again"
             self._group.cas(state.with_(drain=wanted), why, effects)
             return
         what = (
-            "is drained: producers are sent elsewhere"
+            "is drained: producers use other groups"
             if wanted
-            else "takes messages from producers"
+            else "accepts messages from producers"
         )
         for drain in self._drains:
             message = f"group {state.group} {what}"
-            steps = (f"state version {state.version} says so on disk",)
+            steps = (f"state version {state.version} is committed",)
             effects.append(OperationAnswer(drain.request, Outcome.DONE, message, steps))
         self._drains.clear()
 
@@ -139,7 +139,8 @@ class Operations:
         leader = self._live_leader(now_ns)
         if leader is None:
             reason = (
-                "the group has no live leader to hand over: use failover, or wait for an election"
+                "the group has no live leader to hand over from: use failover, or wait for "
+                "an election"
             )
             refuse(event.request, reason, effects)
             return
@@ -188,14 +189,14 @@ class Operations:
             self.current = operation
 
     def _live_leader(self, now_ns: int) -> Replica | None:
-        """Who leads and is there."""
+        """Return the registration of the leader if it is alive and leads."""
         row = self._group.leader_row(self._group.state)
         if row is None or not row.beat.leads or not row.alive(now_ns, self._group.limits):
             return None
         return row
 
     def _target(self, to: int, now_ns: int) -> Replica | str:
-        """Who shall lead, or a sentence why nobody can."""
+        """Return the replica to switch over to, or a sentence why none can take over."""
         group = self._group
         state = group.state
         leader_id = state.leader.broker_id if state.leader is not None else -1
@@ -211,7 +212,7 @@ class Operations:
         ]
         if to < 0:
             best = max(good, key=lambda row: rank(state, row), default=None)
-            return best or f"nobody can take over without loss: {objections(group, now_ns)}"
+            return best or f"no replica can take over without loss: {objections(group, now_ns)}"
         row = group.replicas.get(to)
         if row is None or not row.alive(now_ns, group.limits):
             return f"broker {to} is not connected"
@@ -221,7 +222,7 @@ class Operations:
         return row
 
     def _make_room(self, now_ns: int) -> None:
-        """A leader whose disk is full hands over to a replica in sync that has room."""
+        """Hand over from a leader whose disk is full to an in-sync replica with free space."""
         leader = self._live_leader(now_ns)
         if leader is None or not leader.beat.no_room:
             return
@@ -247,7 +248,7 @@ class Operations:
         group = self._group
         leader = group.leader_row(group.state)
         if leader is None or not leader.alive(now_ns, group.limits):
-            self._fail(operation, "the leader went away meanwhile", effects)
+            self._fail(operation, "the leader disconnected", effects)
             return
         target = self._live_target(operation, now_ns)
         if target is None:
@@ -263,8 +264,8 @@ class Operations:
         operation.phase = "step_down"
         operation.drain_until_ns = now_ns + DRAIN_MAX_NS
         operation.steps.append(
-            f"broker {target.beat.broker_id} has everything up to {operation.mark_end}; broker"
-            f" {leader.beat.broker_id} was told to step down"
+            f"broker {target.beat.broker_id} has everything up to {operation.mark_end}; "
+            f"broker {leader.beat.broker_id} was directed to step down"
         )
         if leader.session:
             effects.append(directive(group, leader, now_ns))
@@ -274,7 +275,7 @@ class Operations:
         leader = group.leader_row(group.state)
         target = self._live_target(operation, now_ns)
         if leader is None or target is None:
-            self._fail(operation, "a replica went away while the leader stepped down", effects)
+            self._fail(operation, "a replica disconnected while the leader stepped down", effects)
             return
         overdue = now_ns >= operation.drain_until_ns + group.limits.beat_ns
         if leader.beat.leads:
@@ -285,7 +286,7 @@ class Operations:
         if not complete and not overdue:
             return
         if not complete and not group.state.policy.sync:
-            reason = "the target did not get the leader's last messages; the leader goes on"
+            reason = "the target did not get the leader's last messages; the leader continues"
             self._elect(operation, leader, now_ns, effects)
             self._fail(operation, reason, effects)
             return
@@ -319,7 +320,7 @@ class Operations:
         group = self._group
         state = group.state
         if state.leader != operation.target or state.epoch < operation.epoch:
-            self._fail(operation, "another decision came first", effects)
+            self._fail(operation, "another decision took effect first", effects)
             return
         row = group.leader_row(state)
         if row is not None and row.beat.leads and row.beat.last_epoch >= state.epoch:
@@ -362,7 +363,8 @@ class Operations:
         operation = Operation(event.request, row.ref, now_ns, phase="electing", is_forced=True)
         why = objection(state, row)
         if why or not state.policy.sync:
-            # Who is in sync in a synchronous group has everything confirmed, whatever its last beat said.
+            # A member in sync of a synchronous group has everything confirmed, whatever its last
+            # heartbeat reports.
             operation.lost = lost_range(group, row)
         operation.loses = bool(why) or operation.lost[1] > 0
         operation.why = f"forced by an operator: {event.reason or 'no reason given'}"
@@ -379,7 +381,9 @@ class Operations:
         group = self._group
         row = group.replicas.get(operation.target.broker_id)
         if row is None or row.ref != operation.target:
-            self._fail(operation, "the broker came back in another life: look again", effects)
+            self._fail(
+                operation, "the broker restarted meanwhile: check its state and try again", effects
+            )
             return
         former = group.leader_row(group.state)
         proven = former is not None and former.dead

@@ -1,7 +1,8 @@
-"""What operators are told: plans, reasons, and what a forced election can lose (pure; HA note, 6.6).
+"""Messages for operators: plans, reasons, and the possible loss of a forced election (pure).
 
-The loss is an estimate: the newest confirm offset that was ever committed or heard against the end of the
-target's log. What no beat told, because the replica that knew it is gone, nobody can count.
+The loss is an estimate: the newest confirm offset that was committed or reported, against the log
+end of the target. Bytes that only a lost replica held and never reported are not counted
+(docs/formats/ha.md, section 6.6).
 """
 
 from ..group_state import GroupState, names
@@ -13,7 +14,7 @@ _NS_PER_MS = 1_000_000
 
 
 def lost_range(group: GroupView, target: Replica) -> tuple[int, int]:
-    """Bytes that the group has, or had, and the target does not; (0, 0): none that are known."""
+    """Return the byte range that the group has or had and the target lacks; (0, 0): none known."""
     state = group.state
     ends = [state.confirm_floor, group.confirm_seen]
     for row in group.replicas.values():
@@ -25,7 +26,7 @@ def lost_range(group: GroupView, target: Replica) -> tuple[int, int]:
 
 
 def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]) -> list[str]:
-    """Where the group stands and what the election would mean."""
+    """Return the state of the group and the consequence of the election, as sentences."""
     beat = row.beat
     steps = [
         f"the group is at version {state.version}, epoch {state.epoch};"
@@ -35,12 +36,12 @@ def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]
     if why:
         steps.append(f"broker {beat.broker_id} {why}: messages that were answered OK can be lost")
     if lost[1]:
-        steps.append(f"known to be missing on it: bytes {lost[0]} to {lost[1]}")
+        steps.append(f"missing on it: bytes {lost[0]} to {lost[1]}")
     return steps
 
 
 def objections(group: GroupView, now_ns: int) -> str:
-    """Why no other replica is fit to lead."""
+    """Return why no other replica can lead."""
     state = group.state
     reasons = [
         f"broker {row.beat.broker_id} {objection(state, row) or 'is not in sync'}"
@@ -54,6 +55,6 @@ def switchover_plan(leader: Replica, target: Replica, wait_ns: int) -> list[str]
     old, new = leader.beat.broker_id, target.beat.broker_id
     return [
         f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has {leader.beat.log_end}",
-        f"would tell broker {old} to step down when broker {new} has everything",
+        f"would direct broker {old} to step down when broker {new} has everything",
         f"would elect broker {new} and wait until it leads",
     ]

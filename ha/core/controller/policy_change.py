@@ -1,10 +1,11 @@
-"""Another meaning of OK for a group that runs: synchronous or not, how many have to be in sync (pure; HA note, 6.6).
+"""Policy change of a running group: synchronous or not, and the minimum of in-sync replicas (pure).
 
-A policy holds for whole epochs, so that every leader, follower and election of one epoch counts alike. The leader steps
-down as for a switchover and is elected again, for an epoch with the new policy; no message is taken in between. What
-an asynchronous epoch answered OK may be on its leader alone: when a group becomes synchronous its leader is alone in
-the in-sync set at first, and the others come back to it as soon as they have everything. Should it be lost in that
-moment, the group waits for it.
+A policy holds for whole epochs, so that every leader, follower and election of one epoch counts
+alike. The leader steps down as for a switchover and is elected again for an epoch with the new
+policy; no message is accepted in between. Messages of an asynchronous epoch that were answered OK
+may exist on its leader alone: when a group becomes synchronous its leader starts alone in the
+in-sync set, and the others rejoin when they have everything. If the leader is lost before that, the
+group waits for it (docs/formats/ha.md, section 6.6).
 """
 
 from dataclasses import replace
@@ -14,18 +15,19 @@ from .events import Replica, SetPolicy
 
 
 def wanted(state: GroupState, event: SetPolicy) -> Policy:
-    """The policy that an operator asks for; what he does not name stays, and an asynchronous group waits for nobody."""
+    """Return the requested policy. Unset fields stay; an asynchronous group has minimum 1."""
     sync = state.policy.sync if event.sync is None else event.sync
     kept = state.policy.min_in_sync if sync else 1
     return replace(state.policy, sync=sync, min_in_sync=event.min_in_sync or kept)
 
 
 def policy_refusal(state: GroupState, policy: Policy, live: int) -> str:
-    """Why it cannot be; empty: it can. `live`: how many of the in-sync set are there now."""
+    """Return why the policy cannot be set, or an empty string. `live`: in-sync replicas alive
+    now."""
     if policy.min_in_sync > 1 and not policy.sync:
         return (
-            f"an asynchronous group never waits for a replica, so at least {policy.min_in_sync} in sync"
-            " could not be kept"
+            "an asynchronous group never waits for a replica, so a minimum of "
+            f"{policy.min_in_sync} in sync cannot be kept"
         )
     if policy.min_in_sync > live:
         return (
@@ -36,23 +38,23 @@ def policy_refusal(state: GroupState, policy: Policy, live: int) -> str:
 
 
 def seated_for(state: GroupState, policy: Policy, leader: Ref) -> GroupState:
-    """The state from which the leader is elected again; the version is not moved."""
+    """Return the state from which the leader is elected again; the version stays."""
     if policy.sync and not state.policy.sync:
         state = state.with_(version=state.version, in_sync=(leader,), eligible=())
     return state.with_(version=state.version, policy=policy)
 
 
 def policy_plan(leader: Replica, old: Policy, new: Policy) -> list[str]:
-    """What would be done, for people."""
+    """Return the steps of a dry run."""
     broker_id = leader.beat.broker_id
     return [
         f"the group is {words(old)}; it would be {words(new)}",
-        f"would tell broker {broker_id} to step down when its followers have everything",
+        f"would direct broker {broker_id} to step down when its followers have everything",
         f"would elect broker {broker_id} again, for an epoch with the new policy",
     ]
 
 
 def words(policy: Policy) -> str:
-    """A policy as people read it."""
+    """Return a policy as text."""
     kind = "synchronous" if policy.sync else "asynchronous"
     return f"{kind}, with at least {policy.min_in_sync} in sync"

@@ -1,9 +1,9 @@
-"""Whether a leader's proposal for the in-sync set is taken (pure; HA note, rule R2).
+"""Decision on a leader's proposal for the in-sync set (pure; docs/formats/ha.md, rule R2).
 
-A refusal must stay true for every late copy of the same proposal, because the leader stops counting the
-proposed members when it hears it. Refusals for the version, the epoch or the sequence stay true by
-themselves. Any other refusal is made final by *burning* the proposal: the state's version and sequence
-move on, through the same compare-and-set, before the answer goes out.
+A refusal must hold for every late copy of the same proposal, because the leader stops counting the
+proposed members when it receives the refusal. Refusals by version, epoch or sequence number always
+hold. Any other refusal is made final by *burning* the proposal: version and sequence number of the
+state advance by compare-and-set before the answer is sent.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from .events import NUMBER_MAX, AlterIsr, Limits, Replica
 
 class Judgement(Enum):
     ACCEPT = "accept"
-    REFUSE = "refuse"  #: a copy that comes later is refused too
-    BURN = "burn"  #: refuse, after the state has moved on
-    BEHIND = "behind"  #: the leader knows a newer state than we do: nothing can be said
+    REFUSE = "refuse"  #: a late copy is refused too
+    BURN = "burn"  #: refuse, after the state has advanced
+    BEHIND = "behind"  #: the leader has a newer state than this controller: undecidable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ def judge(
     now_ns: int,
     limits: Limits,
 ) -> Ruling:
-    """The ruling on one proposal."""
+    """Return the decision on one proposal."""
     if proposal.epoch > state.epoch or proposal.state_version > state.version:
-        return Ruling(Judgement.BEHIND, "the controller does not know this state yet; try again")
+        return Ruling(Judgement.BEHIND, "this controller does not have that state yet; try again")
     if late := _late(state, proposal):
         return Ruling(Judgement.REFUSE, late)
     if wrong := _wrong(proposal):
@@ -46,14 +46,14 @@ def judge(
             continue
         objection = _objection(ref, replicas.get(ref.broker_id), now_ns, limits)
         if not objection and state.member(ref.broker_id) is None:
-            objection = "has no place in the group"
+            objection = "is not a member of the group"
         if objection:
             return Ruling(Judgement.BURN, f"broker {ref.broker_id} {objection}")
     return Ruling(Judgement.ACCEPT)
 
 
 def _late(state: GroupState, proposal: AlterIsr) -> str:
-    """Refusals that no later state can take back."""
+    """Return a refusal that every later state repeats, or an empty string."""
     if max(proposal.proposal_seq, proposal.confirm) > NUMBER_MAX:
         return "a sequence number or a position is larger than any group can have"
     if proposal.epoch != state.epoch:
@@ -78,9 +78,9 @@ def _wrong(proposal: AlterIsr) -> str:
 
 
 def _objection(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits) -> str:
-    """Why this life cannot join now."""
+    """Return why this incarnation cannot join now, or an empty string."""
     if replica is None or replica.ref != ref:
-        return f"is not known in its life {ref.incarnation}"
+        return f"is not registered with incarnation {ref.incarnation}"
     if not replica.alive(now_ns, limits):
         return "is not connected to the controller"
     if replica.beat.learner:
@@ -89,9 +89,10 @@ def _objection(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits) -
 
 
 def accepted(state: GroupState, proposal: AlterIsr, replicas: Mapping[int, Replica]) -> GroupState:
-    """The state with the proposed set; the version is not moved.
+    """Return the state with the proposed set; the version stays.
 
-    While fewer than the minimum are in sync nothing is confirmed, so whoever leaves then stays eligible.
+    While fewer than the minimum are in sync nothing is confirmed, so a member that leaves stays
+    eligible.
     """
     members = tuple(sorted(proposal.members))
     ids = {ref.broker_id for ref in members}
@@ -111,8 +112,11 @@ def accepted(state: GroupState, proposal: AlterIsr, replicas: Mapping[int, Repli
 
 
 def _joined(member: Member, replica: Replica, proposal: AlterIsr) -> Member:
-    """A member that joins: not suspect, because it has reached the leader's confirm offset in this
-    very life (I11); partial while its newest beat does not show yet where its log begins."""
+    """Return the member as it joins.
+
+    It is not suspect, because this incarnation reached the leader's confirm offset (I11). It stays
+    partial while its newest heartbeat does not show where its log begins.
+    """
     unseen = replica.beat.log_is_empty and proposal.confirm > 0
     return Member(
         member.broker_id,
@@ -124,5 +128,5 @@ def _joined(member: Member, replica: Replica, proposal: AlterIsr) -> Member:
 
 
 def burned(state: GroupState, proposal: AlterIsr) -> GroupState:
-    """The state after a refusal that must stay true; the version is not moved."""
+    """Return the state after a final refusal; the version stays."""
     return state.with_(version=state.version, last_proposal_seq=proposal.proposal_seq)

@@ -1,14 +1,14 @@
-"""Which replicas of a group speak to this controller, in which life, and since when (pure).
+"""Replica registry: the newest incarnation and the newest heartbeat of every replica (pure).
 
-A beat counts when it comes from the newest life of the replica that holds its broker id:
+A heartbeat is accepted from the newest incarnation of the replica that holds its broker id:
 
-    another disk under the same broker id, while the holder is alive         refused: ID_IN_USE
-    another disk, before the grace time is over, and the holder unheard      refused: ID_IN_USE
-    the same life from other addresses, while it is alive                    refused: a copied directory
-    an older life of the same disk                                           refused: STALE
-    an earlier or repeated beat of the same life                             ignored
+    another disk under the same broker id, the holder is alive               refused: ID_IN_USE
+    another disk, within the grace time, no heartbeat of the holder          refused: ID_IN_USE
+    same incarnation from other addresses, while it is alive                 refused: copied directory
+    older incarnation of the same disk                                       refused: STALE
+    earlier or repeated heartbeat of the same incarnation                    ignored
     numbers that no log can have                                             refused: INVALID
-    a seventeenth replica                                                    refused: FULL
+    more than 16 replicas                                                    refused: FULL
 """
 
 from ..group_state import MEMBERS_MAX, GroupState
@@ -27,7 +27,7 @@ from .events import (
 
 
 class ReplicaRegistry:
-    """The newest life of every replica that was heard."""
+    """The newest incarnation of every registered replica."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -41,7 +41,7 @@ class ReplicaRegistry:
         grace_until_ns: int,
         effects: list[Effect],
     ) -> bool:
-        """Enter a beat; False: it was refused or is late, and nothing has changed."""
+        """Enter a heartbeat; returns False if it was refused or is late, and nothing changed."""
         beat = event.beat
         refusal = self._refusal(event, state, now_ns, grace_until_ns)
         if refusal is not None:
@@ -54,19 +54,20 @@ class ReplicaRegistry:
         if (beat.sent_ns, beat.seq) <= (row.beat.sent_ns, row.beat.seq):
             return False
         if row.session not in (0, event.session):
-            reason = "the same broker has opened a newer session"
+            reason = "the same broker opened a newer session"
             effects.append(Refuse(row.session, RefusalCode.STALE, reason))
         self._same_life(row, event, now_ns, effects)
         return True
 
     def close(self, session: int) -> None:
-        """A session ended. It proves nothing about the process behind it."""
+        """Detach a closed session. This proves nothing about the broker's process."""
         for row in self.replicas.values():
             if row.session == session:
                 row.session = 0
 
     def exited(self, event: ProcessExited, now_ns: int) -> bool:
-        """A supervisor saw a process end; False: that life is not, or no longer, known here."""
+        """Mark a replica dead after its supervisor reported the exit; returns False for an unknown
+        incarnation."""
         row = self.replicas.get(event.broker_id)
         if row is None or event.replica_uuid not in ("", row.beat.replica_uuid):
             return False
@@ -84,7 +85,7 @@ class ReplicaRegistry:
         known = beat.known
         if row is not None:
             if row.session not in (0, event.session):
-                reason = "a newer life of this broker has registered"
+                reason = "a newer incarnation of this broker registered"
                 effects.append(Refuse(row.session, RefusalCode.STALE, reason))
             if row.known is not None and (known is None or known.version < row.known.version):
                 known = row.known
@@ -99,9 +100,11 @@ class ReplicaRegistry:
     ) -> None:
         beat = event.beat
         if row.dead and now_ns - row.dead_ns > 2 * self._limits.beat_ns:
-            # More than a beat that was under way: whoever reported the exit was wrong.
+            # Later than any heartbeat in flight: the exit report was wrong.
             row.dead = False
-            effects.append(Noted("replica.not_dead", f"broker {beat.broker_id} beats again"))
+            effects.append(
+                Noted("replica.not_dead", f"broker {beat.broker_id} sends heartbeats again")
+            )
         row.beat = beat
         row.session = event.session
         row.heard_ns = now_ns
@@ -131,8 +134,8 @@ class ReplicaRegistry:
         other_disk = member is not None and member.replica_uuid not in ("", beat.replica_uuid)
         if other_disk and now_ns < grace_until_ns:
             reason = (
-                f"brokerId {beat.broker_id} belongs to another replica of the group, which may"
-                " still come; this one is heard again when it has stayed away"
+                f"brokerId {beat.broker_id} belongs to another replica of the group, which "
+                "may still register; this one is accepted after the grace time"
             )
             return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
         return None
@@ -157,15 +160,16 @@ class ReplicaRegistry:
         copied = beat.ref == held.ref and row.session not in (0, event.session) and alive
         if copied and held.addresses != beat.addresses:
             reason = (
-                f"the same replica is alive at {held.addresses.client}: was its data directory"
-                " copied? Delete ha/replica.meta in the copy, or stop one of the two"
+                f"the same replica is alive at {held.addresses.client}: was its data "
+                "directory copied? Delete ha/replica.meta in the copy, or stop one of the "
+                "two"
             )
             return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
         return None
 
 
 def _invalid(beat: Beat, state: GroupState) -> str:
-    """Why no honest replica sends this; empty: it may."""
+    """Return why the heartbeat is invalid, or an empty string."""
     numbers = (
         beat.incarnation,
         beat.promised_epoch,
@@ -175,13 +179,15 @@ def _invalid(beat: Beat, state: GroupState) -> str:
         beat.confirm,
     )
     if not beat.replica_uuid or beat.broker_id < 0 or beat.incarnation == 0:
-        return "a beat names a replica uuid, an incarnation and a brokerId that is not negative"
+        return (
+            "a heartbeat needs a replica uuid, an incarnation and a brokerId that is not negative"
+        )
     if max(numbers) > NUMBER_MAX:
         return "an epoch or a position is larger than any log can have"
     if not beat.log_start <= beat.log_end or beat.flushed_end > beat.log_end:
         return (
-            f"log start {beat.log_start}, flushed end {beat.flushed_end} and end {beat.log_end}"
-            " contradict each other"
+            f"log start {beat.log_start}, flushed end {beat.flushed_end} and end "
+            f"{beat.log_end} contradict each other"
         )
     known = beat.known
     if known is not None and not known.is_new:
