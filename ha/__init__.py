@@ -1,5 +1,6 @@
-"""Replication: a follower's commit log becomes a byte copy of its leader's.
+"""Replication: keeps a follower's commit log a byte copy of its leader's.
 
-`core/` decides (no clock, no sockets, no files), the rest of the folder acts; `README.md` states the
-promise, the limits and what a crash leaves behind. Source of the protocol: HA note, section 6.
+`core/` decides (no clock, no sockets, no files), the other folders do the I/O. `README.md` states
+the guarantees, the limits and the state after a crash; docs/formats/ha.md, section 6 is the
+protocol.
 """

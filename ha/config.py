@@ -1,8 +1,8 @@
-"""Settings of replication: the one place of every default (HA note, section 6.10).
+"""Replication settings and their defaults.
 
-RocketMQ's own keys keep their names and meaning (`brokerRole`, `haListenPort`, `haMasterAddress`,
-`slaveTimeout`, `minInSyncReplicas`, `haTransferBatchSize`); the rest are ours. Contradictions are
-refused here, so that `SYNC_MASTER` can never silently mean "asynchronous".
+Settings of RocketMQ keep their names and meaning (`brokerRole`, `haListenPort`, `haMasterAddress`,
+`slaveTimeout`, `minInSyncReplicas`, `haTransferBatchSize`). Contradictions are refused here, so
+that `SYNC_MASTER` never silently means "asynchronous" (docs/formats/ha.md, section 6.10).
 """
 
 from dataclasses import dataclass, field
@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 BrokerRole = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 
-#: A frame may be this much larger than its chunk: headers, a piece of offsets, protobuf's own bytes.
+#: Headroom of a frame over its chunk: headers, a piece of offsets, protobuf encoding.
 FRAME_OVERHEAD_BYTES = 64 * 1024
-#: gRPC refuses larger frames on both sides (HA note, 6.11).
+#: Limit of a frame for gRPC on both sides (docs/formats/ha.md, section 6.11).
 MAX_FRAME_BYTES = 8 << 20
-#: A stream without a frame for this many beats is dead (HA note, 6.10).
+#: A stream without a frame for this many heartbeat intervals is dead (docs/formats/ha.md, section
+#: 6.10).
 DEAD_AFTER_BEATS = 3
-#: A lease outlives this many beats to the controller: one may be lost and the next one late.
+#: A lease covers this many controller heartbeats: one may be lost and the next one late.
 LEASE_BEATS = 3
-#: Followers of one leader at most: each may hold a window of unacknowledged bytes in memory.
+#: Limit of followers per leader: each may hold a window of unacknowledged bytes in memory.
 MAX_FOLLOWERS = 15
 
 
@@ -34,8 +35,8 @@ class HaConfig:
     broker_role: BrokerRole = field(
         default="ASYNC_MASTER",
         metadata={
-            "help": "ASYNC_MASTER answers at once, SYNC_MASTER waits for every in-sync replica, "
-            "SLAVE follows a master"
+            "help": "ASYNC_MASTER answers after its own append, SYNC_MASTER waits for every in-sync "
+            "replica, SLAVE follows a master"
         },
     )
     ha_listen_port: int = _setting(10912, "port of replication and control; 0 takes a free one")
@@ -55,35 +56,37 @@ class HaConfig:
     )
     ha_transfer_batch_size: int = _setting(256 * 1024, "commit-log bytes in one chunk", "bytes")
     ha_window_size: int = _setting(
-        8 << 20, "bytes sent to one follower and not yet received by it, at most", "bytes"
+        8 << 20, "limit of bytes sent to one follower and not yet received by it", "bytes"
     )
-    ha_beat_interval_ms: int = _setting(500, "an idle stream carries a beat this often", "ms")
+    ha_beat_interval_ms: int = _setting(
+        500, "heartbeat interval of an idle replication stream", "ms"
+    )
     ha_reconnect_min_ms: int = _setting(100, "first pause before a follower reconnects", "ms")
     ha_reconnect_max_ms: int = _setting(2000, "longest pause before a follower reconnects", "ms")
     ha_refused_retry_ms: int = _setting(
-        10_000, "a follower that was refused (for example DIVERGED) asks again this often", "ms"
+        10_000, "retry interval of a follower that was refused (for example DIVERGED)", "ms"
     )
     ha_offsets_interval_ms: int = _setting(
-        200, "changed consumer offsets go to the followers this often", "ms"
+        200, "interval at which changed consumer offsets are sent to the followers", "ms"
     )
     enable_controller_mode: bool = _setting(
         False,
-        "the nameservers' group controller says who leads; false: brokerId and brokerRole do, and an "
-        "operator's script promotes",
+        "true: the nameservers' group controller elects the leader; false: brokerId and "
+        "brokerRole define it, and an operator promotes",
     )
     controller_lease_ms: int = _setting(
         5000,
-        "a leader that neither the controller nor its followers confirmed for this long takes no writes; as "
-        "long the controller waits before it elects another",
+        "a leader that neither the controller nor its followers confirmed for this long "
+        "refuses writes; the controller waits this long before it elects another",
         "ms",
     )
     controller_beat_interval_ms: int = _setting(
         1000,
-        "a broker tells the controller this often how far it is, and at once on a change",
+        "heartbeat interval of a broker to the controller; changes are reported immediately",
         "ms",
     )
     ha_priority: int = _setting(
-        0, "of several replicas that are equally far, the one with the higher number is elected"
+        0, "of replicas with equal logs, the one with the higher number is elected"
     )
     cluster_token: str = _setting(
         "", "secret of the cluster's internal calls; empty: only this machine may connect"
@@ -91,22 +94,24 @@ class HaConfig:
 
     sync_from_last_file: bool = _setting(
         False,
-        "an empty replica copies from the master's last segment on, not from its oldest one: it is there soon, but "
-        "is not elected before retention has taken what it lacks",
+        "an empty replica copies from the master's last segment on, not from the oldest "
+        "one: it is in sync sooner, but is not electable until retention has deleted what "
+        "it lacks",
     )
     ha_scrub_interval_ms: int = _setting(
         3_600_000,
-        "finished segments are compared with their checksums and with the other replicas this often; 0: only "
-        "when somebody asks (cometmq ha diff) or damage was found",
+        "interval at which finished segments are verified against their checksums and the "
+        "other replicas; 0: only on request (cometmq ha diff) or after damage was found",
         "ms",
     )
     ha_scrub_rate: int = _setting(
-        64 << 20, "the comparison reads at most this much a second; 0: no limit", "bytes"
+        64 << 20, "read limit of the verification per second; 0: no limit", "bytes"
     )
     replay_tail: Literal["manual", "auto"] = _setting(
         "manual",
-        "messages of a tail that this replica had to give up are sent again when an operator says so (manual: "
-        "cometmq ha replay-tail) or as soon as it follows (auto); consumers may see some twice",
+        "replay of messages from a diverged tail that this replica cut: manual (cometmq ha "
+        "replay-tail) or auto (as soon as it follows a leader); consumers may receive "
+        "duplicates",
     )
 
     def __post_init__(self) -> None:
@@ -129,8 +134,9 @@ class HaConfig:
             )
         if self.broker_role == "ASYNC_MASTER" and self.min_in_sync_replicas > 1:
             raise ValueError(
-                f"brokerRole=ASYNC_MASTER never waits for a replica, so minInSyncReplicas="
-                f"{self.min_in_sync_replicas} could not be kept: use SYNC_MASTER, or 1"
+                "brokerRole=ASYNC_MASTER never waits for a replica, so "
+                f"minInSyncReplicas={self.min_in_sync_replicas} cannot be kept: use "
+                "SYNC_MASTER, or 1"
             )
         if (
             self.is_sync
@@ -138,9 +144,9 @@ class HaConfig:
             and self.ha_in_sync_lag_ms <= self.slave_timeout
         ):
             raise ValueError(
-                f"haInSyncLagMs={self.ha_in_sync_lag_ms} must be longer than slaveTimeout="
-                f"{self.slave_timeout}: a send that waits for a lost replica has to time out "
-                "before that replica leaves the in-sync set"
+                f"haInSyncLagMs={self.ha_in_sync_lag_ms} must be longer than "
+                f"slaveTimeout={self.slave_timeout}: a send that waits for a lost replica "
+                "must time out before that replica leaves the in-sync set"
             )
 
     def _check_times(self) -> None:
@@ -160,8 +166,9 @@ class HaConfig:
             )
         if self.ha_beat_interval_ms * DEAD_AFTER_BEATS >= self.ha_in_sync_lag_ms:
             raise ValueError(
-                f"haBeatIntervalMs={self.ha_beat_interval_ms}: {DEAD_AFTER_BEATS} beats must fit "
-                f"into haInSyncLagMs={self.ha_in_sync_lag_ms}, or idle replicas would fall out"
+                f"haBeatIntervalMs={self.ha_beat_interval_ms}: {DEAD_AFTER_BEATS} heartbeats "
+                f"must fit into haInSyncLagMs={self.ha_in_sync_lag_ms}, or idle replicas "
+                "would leave the in-sync set"
             )
 
     def _check_controller(self) -> None:
@@ -179,13 +186,14 @@ class HaConfig:
             return
         if self.ha_master_address:
             raise ValueError(
-                f"haMasterAddress={self.ha_master_address} names a master by hand, but with "
-                "enableControllerMode=true the controller does: remove one of them"
+                f"haMasterAddress={self.ha_master_address} sets a master, but with "
+                "enableControllerMode=true the controller elects it: remove one of them"
             )
         if self.ha_beat_interval_ms * DEAD_AFTER_BEATS > self.controller_lease_ms:
             raise ValueError(
-                f"controllerLeaseMs={self.controller_lease_ms} must be at least {DEAD_AFTER_BEATS} times "
-                f"haBeatIntervalMs={self.ha_beat_interval_ms}: an idle leader lives by its beats"
+                f"controllerLeaseMs={self.controller_lease_ms} must be at least "
+                f"{DEAD_AFTER_BEATS} times haBeatIntervalMs={self.ha_beat_interval_ms}: the "
+                "heartbeats of an idle leader must renew its lease"
             )
 
     def _check_sizes(self) -> None:
@@ -200,13 +208,13 @@ class HaConfig:
             )
         if self.ha_window_size < self.ha_transfer_batch_size:
             raise ValueError(
-                f"haWindowSize={self.ha_window_size} is below haTransferBatchSize="
-                f"{self.ha_transfer_batch_size}: nothing could ever be sent"
+                f"haWindowSize={self.ha_window_size} is below "
+                f"haTransferBatchSize={self.ha_transfer_batch_size}: no chunk would fit"
             )
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica leads from its start on, because its configuration says so."""
+        """Whether the configuration makes this replica the leader from its start."""
         return self.broker_role != "SLAVE" and not self.enable_controller_mode
 
     @property

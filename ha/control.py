@@ -1,9 +1,11 @@
-"""`cometmq.v1.ReplicaControl` on the replication port: what an operator, a script or a peer may ask of this replica.
+"""Control service `cometmq.v1.ReplicaControl` on the replication port: calls of operators and
+peers.
 
-Every call needs the cluster's token. Promises: an answer of code OK means that it was done, or is being done where the
-sentence says so; anything that can lose bytes needs `accept_loss`; `dry_run` changes nothing. In controller mode
-nobody is promoted or re-pointed past the controller, whose state is the only truth: those calls are refused with a
-sentence. A static group's roles change by exactly these calls (`scripts/promote`). (HA note, sections 6.6 and 6.14)
+Every call needs the cluster token. Code OK means that the action is complete, or started where the
+message says so. Actions that can lose bytes need `accept_loss`; `dry_run` changes nothing. In
+controller mode calls that would promote or redirect a replica are refused, because only the
+controller decides; the roles of a static group change by exactly these calls (`scripts/promote`).
+See docs/formats/ha.md, sections 6.6 and 6.14.
 """
 
 import asyncio
@@ -31,14 +33,14 @@ from .stream.token import is_admitted
 
 _logger = logging.getLogger(__name__)
 
-#: A promotion that took longer than this is going on, and the answer says so.
+#: A promotion that takes longer continues, and the answer reports the role.
 _PROMOTE_WAIT_S = 20.0
 _DRAIN_MAX_MS = 60_000
 _POLL_S = 0.01
 
 _MODE = (
-    "this group is led by its controller (enableControllerMode=true): use cometmq ha switchover, failover or "
-    "force-elect"
+    "this group is led by its controller (enableControllerMode=true): use cometmq ha "
+    "switchover, failover or force-elect"
 )
 
 
@@ -71,7 +73,7 @@ class Control:
         }
 
     def handler(self, method: str) -> Any:
-        """gRPC's handler of a path, or None."""
+        """Return the gRPC handler of a path, or None."""
         if method in self._unary:
             kind, act = self._unary[method]
 
@@ -99,7 +101,7 @@ class Control:
         if not is_admitted(token, context.invocation_metadata(), context.peer()):
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                "clusterToken is missing or wrong; without one only this machine may call",
+                "clusterToken is missing or wrong; without a token only this machine may call",
             )
         try:
             return kind.FromString(raw)
@@ -143,21 +145,22 @@ class Control:
         if self._replica.promised_epoch < request.epoch:
             return self.status(v2.INTERNAL_ERROR, "the promise could not be saved")
         _logger.warning("ha.fenced_by_order epoch=%d", request.epoch)
-        return self.status(message=f"nothing of an epoch below {request.epoch} is taken any more")
+        return self.status(message=f"epochs below {request.epoch} are refused from now on")
 
     async def _step_down(self, request: v1.StepDownRequest) -> v1.ControlResponse:
         roles = self._roles
         if roles.role is not Role.LEADER:
             return self._refuse(f"this replica does not lead, it is {roles.role.value}")
         if request.drain_ms > _DRAIN_MAX_MS:
-            return self._refuse(f"drain_ms may be {_DRAIN_MAX_MS} at most")
+            return self._refuse(f"drain_ms may be at most {_DRAIN_MAX_MS}")
         steps = []
         if request.drain_ms > 0:
             drained = await roles.drain(request.drain_ms / 1000)
             if not drained and roles.role is Role.LEADER:
                 roles.end_drain()
                 return self._refuse(
-                    f"the followers do not have everything after {request.drain_ms} ms: it still leads"
+                    f"the followers do not have everything after {request.drain_ms} ms: this "
+                    "replica still leads"
                 )
             if drained:
                 end = self._replica.log.log_end
@@ -167,7 +170,7 @@ class Control:
         if request.HasField("state"):
             roles.directive(core.DirectiveArrived(state_from(request.state), Order.FOLLOW))
             steps.append("follows the leader of the new state")
-        return self._answer("it does not lead any more", *steps)
+        return self._answer("this replica no longer leads", *steps)
 
     async def _promote(self, request: v1.PromoteRequest) -> v1.ControlResponse:
         roles, replica = self._roles, self._replica
@@ -195,50 +198,55 @@ class Control:
             await asyncio.sleep(_POLL_S)
             waited_s += _POLL_S
         if roles.role is Role.LEADER:
-            return self._answer(f"it leads epoch {state.epoch}")
-        return self._answer(f"it is {roles.role.value}", code=v2.INTERNAL_ERROR)
+            return self._answer(f"this replica leads epoch {state.epoch}")
+        return self._answer(f"this replica is {roles.role.value}", code=v2.INTERNAL_ERROR)
 
     async def _follow(self, request: v1.FollowRequest) -> v1.ControlResponse:
         if not self._roles.is_static:
             return self._refuse(_MODE)
         state = state_from(request.state)
         if state.leader is None or state.leader == self._replica.ref:
-            return self._refuse("the state names nobody else as the leader")
+            return self._refuse("the state names no other replica as the leader")
         self._roles.directive(core.DirectiveArrived(state, Order.FOLLOW))
         if self._roles.machine.state != state:
             return self._refuse("a newer state is known here")
-        return self._answer(f"it follows broker {state.leader.broker_id}")
+        return self._answer(f"this replica follows broker {state.leader.broker_id}")
 
     async def _reseed(self, request: v1.ReseedRequest) -> v1.ControlResponse:
         roles = self._roles
         if roles.role in (Role.LEADER, Role.PROMOTING):
-            return self._refuse("a leader cannot begin anew: switch over first")
+            return self._refuse("a leader cannot reseed: switch over first")
         if not roles.may_reseed() and not request.accept_loss:
             return self._refuse(
-                "the group may count on this replica's bytes: say accept_loss if another one has them all"
+                "the group may count on this replica's data: set accept_loss if another "
+                "replica has all of it"
             )
         steps = [
             "stop serving",
-            "move the store aside, nothing is deleted",
+            "move the store aside; nothing is deleted",
             "copy everything again",
         ]
         if request.dry_run:
             return self._answer("this would be done", *steps)
         roles.reseed("an operator's order")
-        return self._answer("it begins anew now", *steps)
+        return self._answer("reseed started", *steps)
 
     async def _cut_tail(self, request: v1.CutTailRequest) -> v1.ControlResponse:
         roles, log = self._roles, self._replica.log
         if roles.role in (Role.LEADER, Role.PROMOTING):
             return self._refuse("a leader's log cannot be cut: switch over first")
         if not log.log_start <= request.to < log.log_end:
-            return self._refuse(f"its log is from {log.log_start} to {log.log_end}")
+            return self._refuse(f"the log reaches from {log.log_start} to {log.log_end}")
         if request.to < roles.confirm and not request.accept_loss:
             return self._refuse(
-                f"bytes up to {roles.confirm} are confirmed: say accept_loss to cut them off"
+                f"bytes up to {roles.confirm} are confirmed: set accept_loss to cut them"
             )
         size = log.log_end - request.to
-        steps = [f"archive {size} bytes from {request.to} on", "cut the log", "say hello again"]
+        steps = [
+            f"archive {size} bytes from {request.to} on",
+            "cut the log",
+            "reconnect to the leader",
+        ]
         if request.dry_run:
             return self._answer("this would be done", *steps)
         roles.cut(
@@ -248,7 +256,7 @@ class Control:
             "an operator",
             accept_loss=request.accept_loss,
         )
-        return self._answer("it is cut now", *steps)
+        return self._answer("cut started", *steps)
 
     async def _replay_tail(self, request: v1.ReplayTailRequest) -> v1.ControlResponse:
         replay = self._hooks.replay_tail

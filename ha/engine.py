@@ -1,11 +1,13 @@
-"""Replication of one broker: the face that the broker sees (design, sections 3 and 4).
+"""Replication of one broker: the interface to the broker.
 
-Composes the roles, the port, the controller's link and one housekeeping task. Everything runs on the loop that
-`start` was called on; nothing here waits for a replica or for a controller: who promises something to
-a client compares with `confirm` when `on_confirm` says that it moved.
+It composes the roles, the replication port, the controller link and one housekeeping task.
+Everything runs on the event loop that called `start`. Nothing here waits for a replica or a
+controller: a send that must be replicated compares its end with `confirm` when `on_confirm` is
+called.
 
-A static replica leads or follows from its construction on. In controller mode it starts as a follower without a leader;
-`announce` opens the sessions to the nameservers, and roles change in place through `on_promote` and `on_step_down`.
+A static replica leads or follows from its construction. In controller mode it starts as a follower
+without a leader; `announce` opens the sessions to the nameservers, and the role changes through
+`on_promote` and `on_step_down`.
 """
 
 import asyncio
@@ -35,19 +37,20 @@ __all__ = ["Identity", "MemberStatus", "Replication", "Role"]
 
 _logger = logging.getLogger(__name__)
 
-#: Housekeeping looks at beats, leases and lag this many times a beat, but not more often than needed.
+#: Housekeeping checks heartbeats, leases and lag this often per heartbeat interval, up to a
+#: maximum.
 _TICKS_PER_BEAT = 5
 _TICK_MAX_S = 0.1
-#: A promotion that waits for its time is looked at this often.
+#: Interval of the check while a promotion waits.
 _TICK_PROMOTING_S = 0.01
 _POSITIONS_EVERY_NS = 100_000_000
-#: Followers get this long to take the goodbye.
+#: Time for followers to receive the goodbye.
 _STOP_GRACE_S = 0.5
 _KINDS = ("TIMER", "LOCKS", "POP")
 
 
 class Replication(Hooks):
-    """Create it after the log was opened (recovered), before anything is appended."""
+    """Replication of one broker; create it after recovery of the log, before the first append."""
 
     def __init__(
         self,
@@ -62,7 +65,10 @@ class Replication(Hooks):
         bind_address: str = "127.0.0.1",
         nameservers: Sequence[str] = (),
     ) -> None:
-        """`directory` is `<store>/ha`; raises WrongReplicaError, DamagedStateError and OSError."""
+        """Open the state files in `directory` (`<store>/ha`).
+
+        Raises WrongReplicaError, DamagedStateError and OSError.
+        """
         super().__init__()
         self.config = config
         self.identity = identity
@@ -97,7 +103,7 @@ class Replication(Hooks):
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> int:
-        """Open the port and follow or serve; returns the port. Raises HaPortInUseError."""
+        """Open the port and start to follow or serve; returns the port. Raises HaPortInUseError."""
         self.port = await self._server.start(self._bind_address)
         meta = self.replica.meta
         _logger.info(
@@ -115,14 +121,17 @@ class Replication(Hooks):
         return self.port
 
     def announce(self, *, client: str, ha: str, metrics: str) -> None:
-        """Where this replica is reached. In controller mode the sessions to the nameservers begin with it:
-        call it when everything else is ready to lead."""
+        """Set the addresses of this replica, and in controller mode open the sessions to the
+        nameservers.
+
+        Call it when everything else is ready to lead.
+        """
         self._addresses = v1.ReplicaAddresses(client=client, ha=ha, metrics=metrics)
         if self._link is not None:
             self._link.start()
 
     async def stop(self) -> None:
-        """Say goodbye, close the port and remember the confirm offset. The log stays open."""
+        """Send goodbyes, close the port and save the confirm offset. The log stays open."""
         if self._housekeeping is not None:
             self._housekeeping.cancel()
             await asyncio.gather(self._housekeeping, return_exceptions=True)
@@ -155,7 +164,7 @@ class Replication(Hooks):
 
     def _save_positions(self) -> None:
         leader = self.roles.leader
-        # What an asynchronous leader alone has is no promise of the group.
+        # The part of the log that only an asynchronous leader has is not confirmed by the group.
         confirm = self.confirm if leader is None else leader.core.replicated
         self.replica.positions.save(confirm, self.roles.local_ok)
 
@@ -164,7 +173,7 @@ class Replication(Hooks):
         if leader is None:
             return
         if leader is not self._meta_leader:
-            # Followers have heard another leader since, and new ones nothing.
+            # Followers had another leader meanwhile, or are new.
             self._meta_leader, self._meta_sent = leader, {}
         if self.offsets_snapshot is not None:
             self._send_kind(leader.send_meta, "OFFSETS", self.offsets_snapshot())
@@ -186,16 +195,19 @@ class Replication(Hooks):
     # --- told by the broker -----------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log grew (leader). Call it once a turn, after the turn's appends."""
+        """Handle growth of the log (leader). Call it once per loop turn, after the turn's
+        appends."""
         leader = self.roles.leader
         if leader is None:
             return
         moved = leader.appended()
         if not leader.core.limits.is_sync:
-            # Before the answers: a tail that nobody else has is counted by it after a kill.
+            # Before the answers: after a kill, this counts the answered messages of a diverged
+            # tail.
             self.replica.positions.note_answered(leader.core.log_end)
         if moved and not self._confirm_scheduled:
-            # The caller may register its waits after this call: they must not miss the news.
+            # The caller may register its waits after this call, so the callback comes in the next
+            # turn.
             self._confirm_scheduled = True
             asyncio.get_running_loop().call_soon(self._tell_confirm)
 
@@ -204,25 +216,28 @@ class Replication(Hooks):
         self.on_confirm()
 
     def flushed(self) -> None:
-        """The log's flushed offset moved."""
+        """Handle a move of the log's flushed offset."""
         if self.roles.leader is not None:
             self.roles.leader.flushed()
         elif self.roles.follower is not None:
             self.roles.follower.flushed()
 
     def set_leader(self, ha_address: str) -> None:
-        """Static follower: the leader's replication port as host:port; empty when none is known. A state of the
-        group that a script gave counts more."""
+        """Set the leader's replication port as host:port (static follower); empty: unknown.
+
+        A group state set by an operator takes precedence.
+        """
         roles = self.roles
         if roles.is_static and roles.follower is not None and roles.machine.following is None:
             roles.follower.set_leader(ha_address)
 
     def disk_failed(self, reason: str) -> None:
-        """A flush or a write failed for good: mark this replica suspect, lead no more, and call `fatal`."""
+        """Handle a permanent flush or write failure: mark this replica suspect, step down, call
+        `fatal`."""
         self.roles.feed(DiskFailed(reason))
 
     async def hand_over(self, to: int, max_wait_ms: int) -> v1.GroupsResponse | None:
-        """Ask the group's controller to let broker `to` lead; None: there is none, or none answered."""
+        """Ask the controller to switch over to broker `to`; None without an answer."""
         return None if self._link is None else await self._link.switch_over(to, max_wait_ms)
 
     # --- asked by the broker ----------------------------------------------------------------------
@@ -237,28 +252,28 @@ class Replication(Hooks):
 
     @property
     def epoch(self) -> int:
-        """That this replica leads or follows."""
+        """The epoch that this replica leads or follows."""
         return self.replica.epoch
 
     @property
     def state(self) -> GroupState | None:
-        """The newest state of the group that is known here; None in a static group that nobody changed."""
+        """The newest known state of the group; None in a static group that was never changed."""
         return self.roles.machine.state
 
     @property
     def policy(self) -> Policy:
-        """What an OK means in this group."""
+        """The meaning of an OK in this group."""
         return self.roles.policy
 
     @property
     def is_draining(self) -> bool:
-        """A planned step-down is under way: writes are to be held, the next leader takes them."""
+        """Whether a planned step-down is in progress: writes are held for the next leader."""
         return self.roles.draining
 
     @property
     def leader_hint(self) -> tuple[int, str, str] | None:
-        """Broker id, clients' address and replication address of the leader that the group's state names, if it
-        is not this replica."""
+        """Broker id, client address and replication address of the leader in the group's state, if
+        it is another replica."""
         state = self.roles.machine.state
         if state is None or state.leader is None or state.leader == self.replica.ref:
             return None
@@ -269,12 +284,15 @@ class Replication(Hooks):
 
     @property
     def confirm(self) -> int:
-        """Everything below is as safe as this group promises. Never goes back while we live, but when an
-        asynchronous leader steps down: what it alone had may have to go."""
+        """The end below which everything is confirmed by the group.
+
+        It never decreases in one run, except when an asynchronous leader steps down: bytes that it
+        alone has may be cut.
+        """
         return self.roles.confirm
 
     def write_refusal(self) -> str | None:
-        """Why a write must be answered HA_NOT_AVAILABLE before anything is appended, or None."""
+        """Return why a write must be refused with HA_NOT_AVAILABLE before the append, or None."""
         roles = self.roles
         leader = roles.leader
         if leader is None:
@@ -282,14 +300,15 @@ class Replication(Hooks):
         if leader.core.refusal is not None:
             return leader.core.refusal
         if roles.draining:
-            return "a planned change of the leader is under way"
+            return "a planned change of the leader is in progress"
         if roles.is_static:
             return None
         return roles.permission_refusal()
 
     @property
     def may_write(self) -> bool:
-        """Whether this replica leads and R4 lets it write now; a minimum of replicas is another matter."""
+        """Whether this replica leads and its lease permits writes; the in-sync minimum is not
+        checked."""
         if self.roles.leader is None or self.roles.draining:
             return False
         return self.roles.is_static or self.roles.permission_refusal() is None
@@ -304,7 +323,8 @@ class Replication(Hooks):
 
     @property
     def leader_alive(self) -> bool:
-        """Whether the leader was heard within three beats; on the leader itself, always."""
+        """Whether a frame of the leader came within three heartbeat intervals; on the leader always
+        True."""
         follower = self.roles.follower
         return follower is None or (follower.core.leader_alive and not follower.stopped)
 
@@ -318,7 +338,7 @@ class Replication(Hooks):
 
     @property
     def refused(self) -> str | None:
-        """Any refusal of the leader that stands, DIVERGED included: `CODE: sentence`, or None."""
+        """The leader's current refusal as `CODE: sentence`, DIVERGED included, or None."""
         follower = self.roles.follower
         if follower is None or not follower.core.refusal_code:
             return None
@@ -326,21 +346,21 @@ class Replication(Hooks):
 
     @property
     def in_sync_count(self) -> int:
-        """Replicas in sync, the leader included; 0 on a follower, which cannot know."""
+        """Number of in-sync replicas including the leader; 0 on a follower."""
         return 0 if self.roles.leader is None else self.roles.leader.core.in_sync_count
 
     @property
     def has_controller(self) -> bool:
-        """Whether a nameserver that decides about this group is heard."""
+        """Whether an active nameserver answers."""
         return self._link is not None and self._link.has_controller
 
     @property
     def counters(self) -> dict[str, int]:
-        """Events worth a metric, by name, since the start."""
+        """Event counts by name since the start, for metrics."""
         return dict(self.replica.counts)
 
     def members(self) -> list[MemberStatus]:
-        """This replica first, then what it knows of the others."""
+        """Return this replica first, then the others it has rows for."""
         now_ns = self._steady_ns()
         leader, follower = self.roles.leader, self.roles.follower
         if leader is not None:
@@ -373,7 +393,7 @@ class Replication(Hooks):
     # --- the controller's link --------------------------------------------------------------------
 
     def beat(self) -> v1.BrokerBeat:
-        """What this replica says of itself now."""
+        """Return the current heartbeat of this replica."""
         refusal = self.write_refusal() if self.is_leader else None
         return beat(self.replica, self.roles, self, self._addresses, refusal or "")
 

@@ -1,21 +1,21 @@
-"""What a caller of replication can react to.
+"""Exceptions of replication.
 
-HaError
-├── HaPortInUseError        another process listens on haListenPort
-├── WrongReplicaError       the data directory belongs to another cluster or group
-├── DamagedStateError       a file in `<store>/ha/` cannot be believed
-└── CutRefusedError         a plan (`rejoin/pending.py`) would take away bytes that must stay
+HaError ├── HaPortInUseError        another process listens on haListenPort ├── WrongReplicaError
+the data directory belongs to another cluster or group ├── DamagedStateError       a file in
+`<store>/ha/` fails its checksum └── CutRefusedError         a plan would remove bytes that must
+stay
 
-Refusals on the wire (WRONG_CLUSTER, DIVERGED, ...) are states, not exceptions: see `core/follower.py`.
+Refusals on the wire (WRONG_CLUSTER, DIVERGED, ...) are states, not exceptions: see
+`core/follower.py`.
 """
 
 
 class HaError(Exception):
-    """Base of everything this module raises for its callers."""
+    """Base class of replication errors."""
 
 
 class HaPortInUseError(HaError):
-    """The replication port cannot be bound; the sentence says what to do."""
+    """The replication port cannot be bound."""
 
 
 class WrongReplicaError(HaError):
@@ -27,4 +27,4 @@ class DamagedStateError(HaError):
 
 
 class CutRefusedError(HaError):
-    """A plan would take away bytes that must stay; nothing was changed."""
+    """A plan would remove bytes that must stay; nothing was changed."""

@@ -1,6 +1,6 @@
-"""What replication tells people: one row for each replica it knows, and its events by name.
+"""Replication status for operators: one row per known replica, and advice on refusals.
 
-Made for `cluster describe`, the metrics and the banner; nothing decides by it.
+Used by `cluster describe`, the metrics and the banner; no decision depends on it.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ class MemberStatus:
     state: str  #: leader | gone | catchup | joining | in_sync; on a follower: its stream's state
     connected: bool
     in_sync: bool
-    log_end: int  #: written end, as far as this replica knows
+    log_end: int  #: written end, as known to this replica
     flushed_end: int
     lag_bytes: int  #: behind the leader's log end
-    behind_ms: int  #: since it last held everything; 0 when it does
+    behind_ms: int  #: since it last held everything; 0 if it does now
 
 
-#: What to do about a refusal; `{where}` is the leader's address.
+#: Advice by refusal code; `{where}` is the leader's address.
 ADVICE = {
     "DIVERGED": (
         "This replica holds messages that its leader at {where} does not have. Nothing was changed "
@@ -38,4 +38,4 @@ ADVICE = {
         "clusterToken in every broker.conf of the cluster."
     ),
 }
-ADVICE_OTHERWISE = "The leader at {where} refused this replica; it asks again from time to time."
+ADVICE_OTHERWISE = "The leader at {where} refused this replica; it retries periodically."

@@ -1,8 +1,9 @@
-"""Records of one replica's log, read for another by their places: `ReplicaControl.ReadPlaces`.
+"""Record reads from a peer's log by position: `ReplicaControl.ReadPlaces`.
 
-A leader that has to hand out old messages knows from its queues where they lie; a follower's disk is as good as its
-own, and nobody sends there (HA note, R10). Promises: all that was asked for, each piece as long as it should be, or
-nothing; the follower's loop does not wait for its disk. Whether the bytes are right is for the asker to check.
+A leader that delivers old messages takes their positions from its queues and reads them from a
+follower, whose disk is otherwise idle (docs/formats/ha.md, R10). An answer holds every requested
+range in full length, or nothing; the follower's event loop does not wait for its disk. The caller
+verifies the bytes.
 """
 
 import asyncio
@@ -20,16 +21,16 @@ from .scrub.peer import PeerError
 from .stream.redial import RedialedChannel
 from .stream.token import token_metadata
 
-#: In one answer: what a frame may hold, without what a record's own prefix takes.
+#: Limit of one answer: a frame less the prefixes of the records.
 _BYTES_MAX: Final = MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES
 _COUNT_MAX: Final = 1024
-#: A disk that is slower than this is no help: the asker reads for itself.
+#: Timeout: from a slower disk the caller reads its own log instead.
 _TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES),)
 
 
 class RangeReads(Protocol):
-    """Prepares reads of log ranges (`store/blocks.py`)."""
+    """The part of a store that reads need (`store/blocks.py`)."""
 
     def range_reader(
         self, ranges: Sequence[tuple[int, int]]
@@ -37,31 +38,31 @@ class RangeReads(Protocol):
 
 
 async def read_places(blocks: RangeReads, request: v1.ReadPlacesRequest) -> v1.ReadPlacesResponse:
-    """The answer of a replica."""
+    """Return a replica's answer to a read request."""
     if len(request.offsets) != len(request.lengths) or len(request.offsets) > _COUNT_MAX:
-        text = f"as many lengths as offsets, and {_COUNT_MAX} at most"
+        text = f"offsets and lengths must have equal counts, at most {_COUNT_MAX}"
         return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
     if sum(request.lengths) > _BYTES_MAX:
-        text = f"more than {_BYTES_MAX} bytes at once"
+        text = f"more than {_BYTES_MAX} bytes requested"
         return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
     places = list(zip(request.offsets, request.lengths, strict=True))
     held = ExitStack()
     try:
         read = held.enter_context(blocks.range_reader(places))
         work = asyncio.get_running_loop().run_in_executor(None, read)
-        # Not when this task ends: an asker that has left does not stop the thread, which needs the files.
+        # Not when this task ends: a cancelled call does not stop the thread, which needs the files.
         work.add_done_callback(lambda _: held.close())
         records = await asyncio.shield(work)
     except (OffsetOutOfRangeError, CorruptLogError, OSError) as error:
         return v1.ReadPlacesResponse(code=v2.INTERNAL_ERROR, message=str(error))
     if [len(record) for record in records] != list(request.lengths):
-        text = "the log has not so many bytes there"
+        text = "range extends past the log end"
         return v1.ReadPlacesResponse(code=v2.INTERNAL_ERROR, message=text)
     return v1.ReadPlacesResponse(code=v2.OK, records=records)
 
 
 class PeerRecordReads:
-    """The asking side, for one replication address; used on one loop."""
+    """Reads from one replication address; used on one event loop."""
 
     def __init__(self, address: str, token: str = "") -> None:
         self.address = address
@@ -69,7 +70,7 @@ class PeerRecordReads:
         self._metadata = token_metadata(token)
 
     async def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Its bytes of each offset and length. Raises PeerError."""
+        """Return the bytes of each (offset, length). Raises PeerError."""
         request = v1.ReadPlacesRequest(
             offsets=[offset for offset, _ in places], lengths=[length for _, length in places]
         )

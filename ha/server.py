@@ -1,8 +1,8 @@
-"""The replication port: who may come in, and the answer to a hello.
+"""Replication port: admission of streams, and the answer to a hello.
 
-Every replica listens, so that a port conflict shows at start and a follower that was pointed at another
-follower gets a sentence instead of a refused connection. The port is never shared with another process
-(HA note, section 6.11).
+Every replica listens, so that a port conflict shows at start, and a follower pointed at another
+follower gets a sentence instead of a refused connection. The port is never shared with another
+process (docs/formats/ha.md, section 6.11).
 """
 
 import asyncio
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A caller that opens a stream says hello within this time, or makes room for others.
+#: Time for the hello of a new stream, before its slot is released.
 _HELLO_TIMEOUT_S = 5.0
-#: A hello waits this long for a promotion that is under way.
+#: A hello waits for a promotion in progress, in this many polls.
 _PROMOTION_POLLS = 200
 _PROMOTION_POLL_S = 0.01
-#: Streams at once: every follower, each with an old stream that is still being torn down, and strangers.
+#: Limit of concurrent streams: every follower, each with an old stream that is still closing, and
+#: unauthenticated peers.
 _STREAMS_MAX = 64
 
 
@@ -44,7 +45,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         self._roles = roles
         self._control = control
         config = replica.config
-        # A follower asks again at least once in its longest pause.
+        # A follower retries at least once within its longest pause.
         window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
         self._returning = Returning(window_ms * 1_000_000)
         self._server: Any = None
@@ -76,7 +77,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
     def service(self, call: Any) -> Any:
         if call.method == paths.HA_REPLICATE:
-            # Frames come and go as bytes: a frame that cannot be parsed is ours to answer, not gRPC's.
+            # Frames are raw bytes: this module answers a frame that cannot be parsed, not gRPC.
             return grpc.stream_stream_rpc_method_handler(self._replicate)
         return self._control.handler(call.method)
 
@@ -105,7 +106,8 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                 greeting.log_end,
             )
             await context.write(leader.reply(verdict))
-            await read_to_end(context.read, _HELLO_TIMEOUT_S)  # it goes away to cut
+            # the follower closes the stream to cut
+            await read_to_end(context.read, _HELLO_TIMEOUT_S)
         elif not leader.has_room(greeting.broker_id):
             await _abort(
                 context,
@@ -116,7 +118,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             await leader.serve(context, greeting, verdict)
 
     def _greeted(self, facts: hello.FollowerFacts) -> None:
-        """A leader that stopped for want of permission leads on when everybody is back."""
+        """Resume a leader that stopped without permission when all followers have returned."""
         roles, identity = self._roles, self._replica.identity
         if (facts.cluster, facts.group) != (identity.cluster, identity.group):
             return
@@ -125,7 +127,8 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             roles.feed(FollowersReturned())
 
     async def _wait_for_promotion(self) -> None:
-        """Followers hear of an election as soon as the one who was elected: it may still be at work."""
+        """Followers learn of an election as early as the elected replica, which may still be
+        promoting."""
         for _ in range(_PROMOTION_POLLS):
             if self._roles.role is not Role.PROMOTING:
                 return
@@ -174,14 +177,14 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
 
 async def admit(context: Any, replica: Replica) -> None:
-    """One rule for everything on this port."""
+    """Admit a caller, or abort the call; the rule for everything on this port."""
     token = replica.config.cluster_token
     if not is_admitted(token, context.invocation_metadata(), context.peer()):
         replica.counts["strangers"] += 1
         await _abort(
             context,
             grpc.StatusCode.PERMISSION_DENIED,
-            "clusterToken is missing or wrong; without one only this machine may connect",
+            "clusterToken is missing or wrong; without a token only this machine may connect",
         )
 
 
@@ -196,7 +199,7 @@ async def _read_hello(context: Any) -> v1.Hello:
     except DecodeError:
         frame = v1.FollowerFrame()
     if frame.WhichOneof("frame") != "hello":
-        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first frame is no hello")
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the first frame is not a hello")
     return frame.hello
 
 

@@ -1,11 +1,11 @@
-"""What a replica does beside following and leading: it scrubs its sealed segments, sends archived tails again, and hands
-over when it leads without room.
+"""Upkeep of a replica: scrub, replay of archived tails, and handover when the disk is full.
 
-Begins when the replica is announced, ends before the store is closed. Other replicas are those that the group's state names; in
-a static group the leader that is followed. With `replayTail=auto` what was cut is sent again as soon as the group has
-a leader, in the order of the cuts; until all of it was taken it is tried again. Where several replicas archived the same
-bytes, the one with the lowest broker id sends them, and the others when it has not for a while. What scrubbing found counts
-in `Replication.counters` as `scrub_*`. (HA note, R7, R14 and drill 27)
+It starts when the replica is announced and stops before the store closes. Peers are the replicas in
+the group's state; in a static group, the leader that is followed. With `replayTail=auto` archived
+tails are replayed as soon as the group has a leader, in the order of the cuts, and retried until
+all messages were sent. If several replicas archived the same bytes, the one with the lowest broker
+id sends them, and the others after a delay. Scrub results are counted in `Replication.counters` as
+`scrub_*` (docs/formats/ha.md, R7, R14 and drill 27).
 """
 
 import asyncio
@@ -31,20 +31,20 @@ _logger = logging.getLogger(__name__)
 
 _Bytes = tuple[int, int, int, int]
 
-#: An automatic replay looks this often whether there is a leader to send to.
+#: An automatic replay checks for a leader at this interval.
 _LOOK_S = 0.2
-#: One that did not get everything sent waits so long for the next try.
+#: Pause before the retry of an incomplete replay.
 _AGAIN_S = 10.0
-#: So often a replica looks whether another one sends what both archived, before it does so itself.
+#: Number of checks whether another replica replays a tail that both archived, before this one does.
 _PATIENCE = 3
 
 
 class Stored(ScrubbedStore, Room, Protocol):
-    """What is needed of a store."""
+    """The part of a store that upkeep needs."""
 
 
 class Upkeep:
-    """Sets what `Replication` answers of digests, ranges and tails."""
+    """Runs the upkeep tasks and sets the hooks of `Replication` for digests, ranges and tails."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class Upkeep:
         *,
         send: tails.Send | None = None,
     ) -> None:
-        """`own_client`: this node's own clients' address, which forwards; `send` in place of a producer's way."""
+        """`own_client` returns this node's client address, which forwards; `send` replaces a
+        producer."""
         self._replication = replication
         self._own_client = own_client
         replica, config = replication.replica, replication.config
@@ -86,7 +87,8 @@ class Upkeep:
         await self.scrub.stop()
 
     async def _replay_on(self) -> None:
-        """Tails are made between two lives: those that are there at the start are all of them."""
+        """Replay tails until none is open. Tails are only created before a start, so none is added
+        later."""
         looks = 0
         while True:
             try:
@@ -99,7 +101,7 @@ class Upkeep:
                 await self._replay_all(wait=looks <= _PATIENCE)
                 if not self._open_tails():
                     return
-            except (OSError, HaError) as error:  # of the archive; the next try may find it whole
+            except (OSError, HaError) as error:  # of the archive; the next attempt may succeed
                 _logger.error("ha.tails.not_replayed error=%s", error)
             await asyncio.sleep(_AGAIN_S)
 
@@ -107,7 +109,8 @@ class Upkeep:
         return [tail for tail in self._replication.archived_tails() if not tail.replayed]
 
     async def _replay_all(self, *, wait: bool) -> None:
-        """What others have sent is only marked; with `wait` what a lower broker id holds, too, is left to it."""
+        """Replay the open tails. Those sent by others are only marked; with `wait`, tails that a
+        lower broker id also holds are left to it."""
         sent, left = await self._held_by_others()
         for tail in self._open_tails():
             bytes_ = same_bytes(tail)
@@ -116,13 +119,15 @@ class Upkeep:
             marked = [tail.file_id] if bytes_ in sent else []
             request = v1.ReplayTailRequest(file_id=tail.file_id, sent_elsewhere=marked)
             answer = await self.replay.run(request)
-            _logger.info("ha.tails.replayed messages=%d said=%s", answer.messages, answer.message)
+            _logger.info(
+                "ha.tails.replayed messages=%d message=%s", answer.messages, answer.message
+            )
             if answer.code != v2.OK:
                 return
 
     async def _held_by_others(self) -> tuple[set[_Bytes], set[_Bytes]]:
-        """What other replicas archived and have sent, and what those of lower broker ids have not. Who is silent cannot
-        be waited for."""
+        """Return the tails that other replicas archived and sent, and those that lower broker ids
+        have not sent yet. Unreachable replicas are ignored."""
         sent, left = set[_Bytes](), set[_Bytes]()
         for peer in self._peers():
             try:
@@ -138,14 +143,15 @@ class Upkeep:
         return sent, left
 
     def _count(self, result: Result) -> None:
-        """Of one round; damage that stays is counted at every one."""
+        """Count the results of one round; unrepaired damage counts in every round."""
         counts = self._replication.roles.counts
         for name in ("rounds", "blocks", "rotten", "mended", "lost", "different"):
             counts[f"scrub_{name}"] += getattr(result, name)
         counts["scrub_unreached"] += len(result.unreached)
 
     def _client_of_leader(self) -> str:
-        """Any node forwards what it does not own: where nobody is known to lead, this one knows first."""
+        """Return the leader's client address. Any node forwards, so without a known leader it is
+        this one."""
         hint = None if self._replication.is_leader else self._replication.leader_hint
         return self._own_client() if hint is None or not hint[1] else hint[1]
 
@@ -156,7 +162,7 @@ class Upkeep:
         return Peer(address, self._replication.config.cluster_token)
 
     def _peer_addresses(self) -> list[str]:
-        """Replication ports of the others."""
+        """Return the replication addresses of the other replicas."""
         replication = self._replication
         state, mine = replication.state, replication.replica.meta.replica_uuid
         members = () if state is None else state.members

@@ -1,11 +1,12 @@
-"""Archived tails: bytes of the log that a rejoining replica had to give up, and what is known of them.
+"""Archived tails: bytes that a rejoining replica cut from its log, and their descriptions.
 
-    <store>/ha/diverged/<epoch>-<start>-<end>.log     the bytes from `start` on, as they lay in the log
-    <store>/ha/diverged/<epoch>-<start>-<end>.json    `Tail`, in the form of `state/documents.py`
+    <store>/ha/diverged/<epoch>-<start>-<end>.log     the bytes from `start` on, unchanged
+    <store>/ha/diverged/<epoch>-<start>-<end>.json    `DivergedTail`, as of `state/documents.py`
 
-`epoch` is the newest one of the bytes, `end` is behind the last whole record; what lay behind it (a torn record)
-is in the file too. The description is written after the bytes are on the disk: a tail counts when it is there, and
-only then may the log be changed (invariant I8). Nothing here deletes a tail. (HA note, 6.5, R6 and R7)
+`epoch` is the newest epoch of the bytes, `end` the end of the last whole record; the file also has
+what followed it (a torn record). The description is written after the bytes are durable, and the
+log may be changed only after that (invariant I8). Nothing here deletes a tail (docs/formats/ha.md,
+section 6.5, R6 and R7).
 """
 
 import os
@@ -22,7 +23,7 @@ from ..errors import DamagedStateError
 from ..state import documents
 
 FOLDER: Final = "diverged"
-#: Ids that a report names; the archive has them all.
+#: Message ids in a report; the archive has all of them.
 SAMPLE_MAX: Final = 16
 _CHUNK_BYTES: Final = 1 << 20
 
@@ -34,26 +35,26 @@ class Tail:
     file_id: str
     epoch: int
     start: int
-    end: int  #: behind the last whole record
-    size: int  #: bytes in the file; it may go on behind `end`
+    end: int  #: end of the last whole record
+    size: int  #: bytes in the file, which may continue after `end`
     crc32: int  #: of the file
-    messages: int  #: records that clients wrote, the broker's own left out
+    messages: int  #: records written by clients, without the broker's own
     records: int
-    answered_ok: int  #: of `messages`, those that end at or below `local_ok`
-    sample_ids: tuple[str, ...]  #: of messages that were answered, the first ones
-    local_ok: int  #: the highest end that this replica ever answered OK
+    answered_ok: int  #: those of `messages` that end at or below `local_ok`
+    sample_ids: tuple[str, ...]  #: of the first answered messages
+    local_ok: int  #: highest end that this replica ever answered OK
     confirm: int
     below_confirm: bool
     first_stored_ms: int
     last_stored_ms: int
-    decided_epoch: int  #: of the leader that asked for the cut
+    decided_epoch: int  #: epoch of the leader that ordered the cut
     leader: str
     reason: str
     cut_at_ms: int
     plan_id: str
-    reported: bool = False  #: a controller has taken the report
-    replayed: bool = False  #: all of it was sent again
-    replayed_to: int = 0  #: everything below was sent again, but for `unsent`
+    reported: bool = False  #: a controller has acknowledged the report
+    replayed: bool = False  #: every message was sent again
+    replayed_to: int = 0  #: everything below was sent again, except `unsent`
     unsent: tuple[int, ...] = ()  #: offsets of messages that the group refused
 
     @property
@@ -62,12 +63,12 @@ class Tail:
 
 
 def folder_of(directory: Path) -> Path:
-    """`directory` is `<store>/ha`."""
+    """Return the archive folder of `<store>/ha`."""
     return directory / FOLDER
 
 
 def tails(directory: Path) -> list[Tail]:
-    """Every archived tail, the oldest cut first. Raises DamagedStateError."""
+    """Return every archived tail, the oldest cut first. Raises DamagedStateError."""
     found = []
     for path in sorted(folder_of(directory).glob("*.json")):
         content = documents.read(path)
@@ -84,18 +85,18 @@ def _tail_of(path: Path, content: dict[str, Any]) -> Tail:
             values[name] = tuple(values.get(name) or ())
         return Tail(**values)
     except (KeyError, TypeError) as error:
-        raise DamagedStateError(f"{path} describes no tail: {error}.") from None
+        raise DamagedStateError(f"{path} is not a valid description of a tail: {error}.") from None
 
 
 def save(directory: Path, tail: Tail, disk: Disk) -> None:
-    """Write the description, durably. Raises OSError."""
+    """Write the description durably. Raises OSError."""
     documents.write(folder_of(directory) / f"{tail.file_id}.json", asdict(tail), disk)
 
 
 def copy_tail(
     directory: Path, file_id: str, log: CommitLog, span: tuple[int, int], disk: Disk
 ) -> tuple[int, int]:
-    """Copy the bytes [start, end) of the log; durable. Returns size and CRC-32.
+    """Copy the bytes [start, end) of the log durably; returns size and CRC-32.
 
     Raises DiskFullError or OSError, with the log untouched.
     """
@@ -120,8 +121,9 @@ def copy_tail(
     except OSError as error:
         if error.errno in NO_SPACE:
             raise DiskFullError(
-                f"There is no room to archive the tail of the log from {span[0]} on as {path}. Free some "
-                "space: this replica cannot rejoin its group before, and nothing of it is lost."
+                "There is not enough disk space to archive the tail of the log from "
+                f"{span[0]} on as {path}. Free some space: until then this replica cannot "
+                "rejoin its group. No data is lost."
             ) from error
         raise
     return size, crc
@@ -135,7 +137,7 @@ def _chunks(log: CommitLog, start: int, end: int) -> Iterator[bytes]:
 
 
 def used_end(log: CommitLog, start: int) -> int:
-    """Behind the last byte from `start` on that is not zero, or `start`."""
+    """Return the end of the last non-zero byte from `start` on, or `start`."""
     for segment in reversed(log.segments_between(start, log.end)):
         position = max(start - segment.start, 0)
         used = segment.used_end(position)

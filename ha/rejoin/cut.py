@@ -1,16 +1,18 @@
-"""Giving up a tail of the log that is not the leader's: archived first, then zeroed, so that it never comes back.
+"""Cut of a diverged tail: archived first, then zeroed, so that it never comes back.
 
-On the closed directory, in this order (HA note, R6; every step can be repeated):
+Steps on the closed directory (docs/formats/ha.md, R6; each can be repeated):
 
-1. [to, end) is copied to `diverged/` and described, durably (`archive.py`; invariant I8).
-2. The checkpoint no longer says that what goes was flushed, and `abort` is there: recovery then believes no derived
-   file behind the cut, and finds the log's new end without complaint.
-3. Progress that rests on what goes is put aside or lowered: consumer offsets, timers (`progress.py`), digests.
-4. Later segments are dropped, the last one first; the rest of the cut's own segment is zeroed and flushed (I14). Bytes that
-   merely lie behind an end that moved would pass their checksums after a crash, and be back (finding 5).
-5. The epoch history loses its suffix, durably, and positions behind the cut become the cut.
+1. Copy [to, end) to `diverged/` with a description, durably (`archive.py`; invariant I8).
+2. Lower the checkpoint below the cut and create `abort`: recovery then rebuilds every derived file
+   behind the cut and accepts the log's new end.
+3. Move aside or lower progress that depends on the tail: consumer offsets, timers (`progress.py`),
+   digests.
+4. Delete later segments, the last one first; zero and flush the rest of the cut's own segment
+   (I14). Bytes that merely lay beyond a lowered end would pass their checksums after a crash and
+   return.
+5. Truncate the epoch history durably, and lower positions to the cut.
 
-Queues, index and timer log are cut by the store's own recovery when it opens.
+The store's own recovery cuts queues, index and timer log when it opens.
 """
 
 import logging
@@ -47,7 +49,8 @@ __all__ = ["cut"]
 
 _logger = logging.getLogger(__name__)
 
-#: Before the first timer that the tail delivered: slots are a second, and read when they are over.
+#: Margin before the first timer that the tail delivered: slots are one second wide and read after
+#: it.
 _TIMER_MARGIN_MS: Final = 2_000
 
 
@@ -61,9 +64,10 @@ class _Border:
 
 
 def cut(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list[str]:
-    """Do a CUT plan; `directory` is `<store>/ha`. Returns what was done.
+    """Carry out a CUT plan; `directory` is `<store>/ha`. Returns the steps as sentences.
 
-    A plan that must not be done is refused: the log stays as it is, and a step says why. Raises OSError.
+    A plan that must not be carried out leaves the log unchanged, and a step states the reason.
+    Raises OSError.
     """
     log = _open_log(config, disk)
     try:
@@ -87,7 +91,7 @@ def _open_log(config: StoreConfig, disk: Disk) -> CommitLog:
 
 
 class _Cut:
-    """One run of a plan over the log, which is loaded and not recovered."""
+    """One run of a plan over a log that is loaded and not recovered."""
 
     def __init__(
         self, directory: Path, config: StoreConfig, plan: Plan, log: CommitLog, disk: Disk
@@ -104,14 +108,14 @@ class _Cut:
         self._check()
         if plan.to >= log.end:
             self._cut_epochs(plan.to)
-            return [f"nothing lies behind {plan.to}"]
+            return [f"the log already ends at or before {plan.to}"]
         border = self._border()
         found = survey(log, border.at, self._positions.get("local_ok", 0))
         tail = self._archive(border, found)
         steps = [_said(tail)] if tail is not None else ["nothing to archive"]
         self._prepare_recovery(border)
         if tail is not None:
-            # While the tail is still there: a second run sees less of it.
+            # While the tail is still in the log: a second run finds less of it.
             steps += self._lower_progress(found, tail)
         digests.forget(self._directory, border.at, self._disk)
         removed = log.cut(border.at)
@@ -145,17 +149,19 @@ class _Cut:
         confirm = min(self._positions.get("confirm", 0), log.end)
         if plan.to < log.start:
             raise CutRefusedError(
-                f"The log begins at {log.start}, so it cannot be cut to {plan.to}: this replica has to "
-                "begin anew (cometmq ha reseed)."
+                f"The log begins at {log.start}, so it cannot be cut to {plan.to}: this "
+                "replica has to reseed (cometmq ha reseed)."
             )
         if plan.to < confirm and not plan.accept_loss:
             raise CutRefusedError(
-                f"Everything below {confirm} is confirmed, and the cut to {plan.to} would take it away. "
-                "Only a forced election with accepted loss may do that."
+                f"Everything below {confirm} is confirmed, and a cut to {plan.to} would "
+                "remove confirmed bytes. Only a forced election with accepted loss permits "
+                "that."
             )
 
     def _border(self) -> _Border:
-        """The record's end at or before `to`. Damage in front of it is left to the scrub: never cut there."""
+        """Return the record end at or before `to`; `to` itself if damage precedes it (left to the
+        scrub)."""
         log, to = self._log, self._plan.to
         segment = log.segment_at(to)
         start, stored_ms, end, lost = -1, 0, segment.start, False
@@ -174,7 +180,7 @@ class _Cut:
     # -- steps --------------------------------------------------------------------------------
 
     def _archive(self, border: _Border, found: Survey) -> Tail | None:
-        """Step 1. A run before this one may have zeroed a part already: its archive counts then."""
+        """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""
         plan = self._plan
         existing = archive.tails(self._directory)
         for tail in existing:
@@ -222,10 +228,10 @@ class _Cut:
         try:
             return epochs_file.load(self._directory) or EpochHistory()
         except DamagedStateError:
-            return EpochHistory()  # made again from the log by who opens it
+            return EpochHistory()  # rebuilt from the log when it opens
 
     def _epoch_of(self, end: int) -> int:
-        """Of the newest byte that goes."""
+        """Return the epoch of the newest byte that is cut."""
         try:
             return self._history().epoch_at(max(end - 1, 0)).epoch
         except LookupError:
@@ -241,7 +247,7 @@ class _Cut:
             checkpoint = file.load()
             at, stored_ms = border.at, border.last_stored_ms
             checkpoint.flushed_end = min(checkpoint.flushed_end, at)
-            # Not exactly known without a record: no time at all vouches for nothing.
+            # Without a record the time is unknown: 0 vouches for nothing.
             for name in ("physic", "logics", "index"):
                 key = f"{name}_msg_timestamp_ms"
                 setattr(checkpoint, key, min(getattr(checkpoint, key), stored_ms))
@@ -284,7 +290,7 @@ class _Cut:
                 slots.close()
 
     def _lower_timers(self, found: Survey, tail: Tail) -> None:
-        """What the tail delivered is to be delivered again, by whoever leads."""
+        """Lower the timer progress, so that the leader's state delivers the tail's timers again."""
         file = TimerCheckpointFile(str(self._config.root / "config" / "timercheck"), self._disk)
         try:
             check = file.load()
@@ -301,7 +307,7 @@ class _Cut:
 
 
 def _written_ms(path: Path) -> int:
-    """When the plan was made, by its file."""
+    """Return the time of the plan, from its file."""
     return path.stat().st_mtime_ns // 1_000_000
 
 

@@ -1,17 +1,18 @@
-"""From records of an archived tail to messages that a producer could have sent, to be sent again.
+"""Messages of an archived tail: turns its records into sends for a replay.
 
-What is a message, and what its record becomes (broker semantics, sections 5.1, 6.2 and 6.4; HA note, R7):
+Mapping of records (docs/formats/broker-semantics.md, sections 5.1, 6.2 and 6.4; docs/formats/ha.md,
+R7):
 
-| record of | becomes |
-| --- | --- |
-| a topic | the same message: id, tag, keys, group, properties, body as it was compressed |
-| the timer topic, the schedule topic | the message with its delivery time, for its own topic |
-| the half topic | the prepared message, unless the tail holds its outcome as well |
-| metadata, checkpoints of pops, decisions | nothing: who leads now makes its own |
-| a retry or dead-letter topic, a timer's copy | nothing: the message it comes from is delivered again |
+    Record of                                      Replayed as
+    a topic                                        the same message: id, tag, keys, group, properties,
+                                                   body as compressed
+    the timer topic, the schedule topic            the message with its delivery time, for its own topic
+    the half topic                                 the half message, unless the tail has its outcome too
+    metadata, pop checkpoints, decisions           nothing: the leader writes its own
+    a retry or dead-letter topic, a timer's copy   nothing: the original message is delivered again
 
-Every message gets the user property REPLAYED_FROM = <file id>@<offset>: it is a repeat of something that was promised, and
-consumers may see it twice. The outcome was unknown to nobody but us, so nothing is left out on suspicion.
+Every message gets the user property REPLAYED_FROM = <file id>@<offset>, because consumers may
+receive it twice. No message with an unknown outcome is left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,12 +34,13 @@ _HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _NOT_SENT: Final = ("rmq_sys_REVIVE_LOG_", "%RETRY%", "%DLQ%")
 _COMPRESSED: Final = 0x1
-#: What is not a producer's own: it is set again, or means something only where it was.
+#: Properties that a producer does not set: they are set again, or are valid only in the original
+#: log.
 _SYSTEM_NAMES: Final = FORBIDDEN_PROPERTIES | {ORIGIN}
 
 
 def is_message(topic: str) -> bool:
-    """Whether records of this topic are messages that a producer sent."""
+    """Return whether records of this topic are messages of producers."""
     return topic not in (_META_TOPIC, _OP_TOPIC) and not topic.startswith(_NOT_SENT)
 
 
@@ -46,17 +48,18 @@ def is_message(topic: str) -> bool:
 class Resend:
     """One message to send again."""
 
-    offset: int  #: of its record in the log that was
+    offset: int  #: of its record in the former log
     end: int
     message: v2.Message
 
 
 def records(path: Path, start: int) -> Iterator[Record]:
-    """The whole records of an archive whose first byte lay at `start`; what is none is passed over."""
+    """Yield the whole records of an archive that begins at offset `start`; other bytes are
+    skipped."""
     from ...store.scan.walk import walk
 
     data = open_bytes(path)
-    # The bytes are of several segments: every blank ends a walk, and the next record begins the next.
+    # The bytes span several segments: every blank ends a walk, and the next record starts another.
     position = 0
     while 0 <= position < len(data):
         found = walk(data, start, position, len(data), "skip", check_crc=True)
@@ -77,7 +80,7 @@ def _next_record(data: Any, start: int, position: int) -> int:
 
 
 def messages(path: Path, start: int, file_id: str) -> Iterator[Resend]:
-    """The messages of an archive in the order of the log."""
+    """Yield the messages of an archive in the order of the log."""
     settled = _settled(path, start)
     for record in records(path, start):
         properties = record.properties_dict
@@ -94,13 +97,13 @@ def messages(path: Path, start: int, file_id: str) -> Iterator[Resend]:
 
 
 def _is_copy(topic: str, properties: Mapping[str, str]) -> bool:
-    """Whether a timer made it: its own record stays, or is sent again."""
+    """Return whether a timer made it: the timer's own record stays, or is sent again."""
     return topic != TIMER_TOPIC and DEQUEUED.decode() in properties
 
 
 @dataclass(slots=True)
 class _Settled:
-    """Half messages whose outcome is in the tail: by offset in the half queue, and by id."""
+    """Half messages whose outcome is in the tail, by offset in the half queue and by id."""
 
     offsets: set[int]
     ids: set[str]
@@ -118,7 +121,7 @@ def _settled(path: Path, start: int) -> _Settled:
 
 
 def _message(record: Record, properties: Mapping[str, str]) -> v2.Message | None:
-    """None: it has no place to go to."""
+    """Return the message to send, or None if it has no destination topic."""
     waits = record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC, _HALF_TOPIC)
     topic = properties.get(REAL_TOPIC, "") if waits else record.topic
     if not topic or (waits and not is_message(topic)):
@@ -159,7 +162,7 @@ def _set_system(system: Any, record: Record, properties: Mapping[str, str]) -> N
 
 
 def _due_ms(record: Record, properties: Mapping[str, str]) -> int:
-    """When it was to be delivered; 0: at once."""
+    """Return its delivery time; 0: immediately."""
     if record.topic == TIMER_TOPIC:
         for name in ("TIMER_DELIVER_MS", OUT_MS):
             if properties.get(name, "").isdigit():

@@ -1,7 +1,7 @@
-"""What a tail of the log holds, before it goes: how many messages, which were answered, which queues shrink.
+"""Survey of a diverged tail before the cut: messages, answered messages, affected queues.
 
-Messages are what would be replayed (`diverged_messages.py`); the broker's own records count as records only, because who leads
-now makes them anew. (HA note, R6 and R7)
+Messages are the records that a replay would send (`diverged_messages.py`); the broker's own records
+count as records only, because the leader writes its own (docs/formats/ha.md, R6 and R7).
 """
 
 from dataclasses import dataclass, field
@@ -19,32 +19,32 @@ from ...store.timer.rules import OUT_MS, TIMER_TOPIC, UNIQUE_KEY
 from .archive import SAMPLE_MAX, used_end
 from .diverged_messages import DEQUEUED, is_message
 
-_UNITLESS: Final = (0x4, 0xC)  # prepared and rolled back records have no place in a queue
+_UNITLESS: Final = (0x4, 0xC)  # prepared and rolled back records have no unit in a queue
 _TRANSACTION_MASK: Final = 0xC
 
 
 @dataclass(slots=True)
 class Survey:
-    """What stands in the log from `start` on."""
+    """Content of the log from `start` on."""
 
     start: int
     local_ok: int
-    end: int = 0  #: behind the last whole record
-    used_end: int = 0  #: behind the last whole record and the last byte that is not zero
+    end: int = 0  #: end of the last whole record
+    used_end: int = 0  #: end of the last whole record or non-zero byte
     records: int = 0
     messages: int = 0
     answered_ok: int = 0
     first_stored_ms: int = 0
     last_stored_ms: int = 0
-    #: The earliest time for which the tail holds a timer's delivery; 0: none.
+    #: The earliest time of a timer delivery in the tail; 0: none.
     delivered_from_ms: int = 0
     sample_ids: list[str] = field(default_factory=list)
-    #: (topic, queue id) -> the first queue offset that goes.
+    #: (topic, queue id) -> the first queue offset that is cut.
     queues: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 def survey(log: CommitLog, start: int, local_ok: int) -> Survey:
-    """Walk the log from `start`, a record's border, to its end. Changes nothing."""
+    """Walk the log from `start`, a record boundary, to its end. Changes nothing."""
     found = Survey(start, local_ok, end=start, used_end=used_end(log, start))
     topics = TopicTable()
     for segment in log.segments_between(start, found.used_end):
@@ -57,7 +57,7 @@ def _survey_segment(segment: Segment, found: Survey, topics: TopicTable) -> None
     first = max(found.start - segment.start, 0)
     stop = min(found.used_end - segment.start, segment.size)
     with segment.hold() as data:
-        # Damage is passed over: what lies behind it goes as well, so it is counted.
+        # Damage is skipped: records after it are cut as well, so they count.
         records = walk(data, segment.start, first, stop, "skip", check_crc=True, topics=topics)
         try:
             for columns in records:
@@ -96,7 +96,8 @@ def _note_queues(found: Survey, columns: Columns, topics: TopicTable) -> None:
 
 
 def _note_deliveries(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -> Flags:
-    """Copies that a timer made, as flags: whoever leads now makes them again, from the earliest on."""
+    """Return the flags of timer copies: the leader delivers those timers again, from the earliest
+    on."""
     starts, lengths = columns.properties_start, columns.properties_length
     made: Flags = value_spans(raw, starts, lengths, DEQUEUED)[1] > 0
     for at in np.flatnonzero(made).tolist():

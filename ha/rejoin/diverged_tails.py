@@ -1,13 +1,14 @@
-"""What others see of archived tails: the list in a replica's status, and replay.
+"""Archived tails for other components: the list in a replica's status, and the replay.
 
-(The report of a cut is the controller link's: `role/controller_link.py`.) Replay sends the messages again like any producer:
+Replay sends the messages again like a producer (`role/controller_link.py` reports the cuts):
 
     replay = Replay(directory, send)            # `send`: one SendMessage to the group's leader
     response = await replay.run(request)        # v1.ReplayTailRequest -> v1.ControlResponse
 
-Several replicas may have archived the same bytes: who asks names the tails that another replica sent (`diverged_key.py` tells
-which those are), and these are marked, not sent. Order is not preserved between messages without a message group, and duplicates are possible: the last answers before
-a crash may not be known, so nothing in a tail is left out. Progress is durable: a replay that was interrupted goes on. (HA note, R7)
+If several replicas archived the same bytes, the request names the tails that another replica sent
+(`diverged_key.py` compares them); these are marked, not sent. Order is kept only within a message
+group, and duplicates are possible: the last answers before a crash may be unknown, so nothing in a
+tail is left out. Progress is durable: an interrupted replay continues (docs/formats/ha.md, R7).
 """
 
 import asyncio
@@ -31,14 +32,14 @@ __all__ = ["Replay", "Send", "listed", "send_to"]
 
 _logger = logging.getLogger(__name__)
 
-#: One message to the group's leader, through the normal way of a producer. Raises what the call raises.
+#: Sends one message to the group's leader like a producer. Raises what the call raises.
 Send = Callable[[v2.SendMessageRequest], Awaitable[v2.SendMessageResponse]]
-#: So many are under way at once, and progress is saved after each round: repeats after a crash are no more.
+#: Concurrent sends; progress is saved after each round, which bounds repeats after a crash.
 _ROUND: Final = 64
-#: More refused messages than this stop a replay: something is wrong with the group, not with them.
+#: More refused messages than this stop a replay: the cause is the group, not the messages.
 _UNSENT_MAX: Final = 1000
 _SEND_TIMEOUT_S: Final = 10.0
-#: What a client says of itself (gRPC API, section 2).
+#: Client metadata (docs/formats/grpc-api.md, section 2).
 _CLIENT: Final = (
     ("x-mq-client-id", "cometmq-replay-tail"),
     ("x-mq-language", "PYTHON"),
@@ -47,7 +48,7 @@ _CLIENT: Final = (
 
 
 def listed(directory: Path) -> list[v1.ArchivedTail]:
-    """Every archived tail, as a replica's status names them; `directory` is `<store>/ha`."""
+    """Return every archived tail as in a replica's status; `directory` is `<store>/ha`."""
     return [
         v1.ArchivedTail(
             file_id=tail.file_id,
@@ -74,7 +75,8 @@ class Replay:
         self._lock = asyncio.Lock()
 
     async def run(self, request: v1.ReplayTailRequest) -> v1.ControlResponse:
-        """Replay one tail, or all that were not; `messages` counts what was sent (or would be)."""
+        """Replay one tail, or all open ones; `messages` counts the sends (or those of a dry
+        run)."""
         async with self._lock:
             wanted = [
                 tail for tail in archive.tails(self._directory) if _is_wanted(tail, request.file_id)
@@ -102,7 +104,8 @@ class Replay:
             archive.save(self._directory, replace(tail, replayed=True), self._disk)
             _logger.warning("ha.tail.sent_elsewhere file=%s", tail.file_id)
         response.steps.append(
-            f"{tail.file_id} holds the same bytes as another replica's, which sends them: not sent twice"
+            f"{tail.file_id} holds the same bytes as the tail of another replica, which "
+            "sends them: not sent twice"
         )
 
     def _messages(self, tail: Tail) -> Iterable[Resend]:
@@ -115,7 +118,7 @@ class Replay:
         )
 
     async def _replay(self, tail: Tail, response: v1.ControlResponse) -> bool:
-        """Whether others may follow."""
+        """Replay one tail; returns whether to continue with the next."""
         sent, refused = 0, list[int]()
         progress = tail
         pending = iter(self._messages(tail))
@@ -151,7 +154,8 @@ class Replay:
         return response.code == v2.OK
 
     async def _send_round(self, batch: list[Resend]) -> AsyncIterator[tuple[Resend, str]]:
-        """Each with why it was refused, or "". Messages of a group keep their order."""
+        """Send a batch; yields each message with its refusal or "". Message groups keep their
+        order."""
         free = [each for each in batch if not each.message.system_properties.message_group]
         results = await asyncio.gather(*(self._send_one(each) for each in free))
         for pair in zip(free, results, strict=True):
@@ -167,7 +171,7 @@ class Replay:
         except Exception as error:
             if cancel_requests() > asked_to_end:
                 raise asyncio.CancelledError from None
-            # Whatever it is, the message stays in the archive and in `unsent`.
+            # In every case the message stays in the archive and in `unsent`.
             _logger.warning("ha.tail.not_sent offset=%d error=%r", each.offset, error)
             return f"the message at {each.offset} could not be sent: {error}"
         if answer.status.code == v2.OK:
@@ -184,7 +188,7 @@ def _is_wanted(tail: Tail, file_id: str) -> bool:
 
 
 def send_to(address: Callable[[], str]) -> Send:
-    """Sends to whoever `address` names at that moment (host:port of a clients' port; "": nobody is known)."""
+    """Return a `Send` to the current `address` (host:port of a client port; "": unknown)."""
 
     async def send(request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         target = address()

@@ -34,18 +34,18 @@ def _new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, and what to say about it in the archive's description."""
+    """A change of the log, and its reason for the archive's description."""
 
     kind: str  #: CUT or RESEED
-    to: int = 0  #: CUT: the first byte that goes
-    epoch: int = 0  #: of the leader, or the operator's decision, that asks for it
-    #: CUT: (epoch, start) of what stays; empty: our own history up to `to`.
+    to: int = 0  #: CUT: the first byte that is cut
+    epoch: int = 0  #: of the leader or the operator's decision behind it
+    #: CUT: (epoch, start) of the entries that stay; empty: the own history up to `to`.
     epochs: tuple[tuple[int, int], ...] = ()
     reason: str = ""
-    leader: str = ""  #: who asked, for people: "broker 1 at 10.0.0.2:10912"
-    accept_loss: bool = False  #: bytes below our own confirm offset may go (a forced election)
+    leader: str = ""  #: origin, for operators: "broker 1 at 10.0.0.2:10912"
+    accept_loss: bool = False  #: bytes below the own confirm offset may be cut (a forced election)
     at_ms: int = 0  #: wall time of the decision
-    plan_id: str = field(default_factory=_new_id)  #: tells a repeated run from another plan
+    plan_id: str = field(default_factory=_new_id)  #: distinguishes a repeated run from another plan
 
     def __post_init__(self) -> None:
         if self.kind not in (CUT, RESEED):
@@ -60,7 +60,8 @@ def _pairs(epochs: Iterable[Iterable[Any]]) -> tuple[tuple[int, int], ...]:
 
 
 def write_plan(directory: Path, plan: Plan, disk: Disk | None = None) -> None:
-    """Make `plan` the plan of `directory` (`<store>/ha`), in place of one that was not done. Raises OSError."""
+    """Write `plan` durably to `directory` (`<store>/ha`), replacing a pending one. Raises
+    OSError."""
     documents.write(directory / PENDING_NAME, asdict(plan), disk or Disk())
     _logger.warning(
         "ha.plan.written kind=%s to=%d epoch=%d reason=%s",
@@ -72,7 +73,7 @@ def write_plan(directory: Path, plan: Plan, disk: Disk | None = None) -> None:
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """The plan that waits, or None. Raises DamagedStateError."""
+    """Return the pending plan, or None. Raises DamagedStateError."""
     path = directory / PENDING_NAME
     try:
         content = documents.read(path)
@@ -82,6 +83,6 @@ def read_plan(directory: Path) -> Plan | None:
         return Plan(**{name: value for name, value in content.items() if name in known})
     except (DamagedStateError, TypeError, ValueError) as error:
         raise DamagedStateError(
-            f"The plan {path} cannot be read ({error}). Delete it: if it is still needed, this replica's "
-            "leader asks for it again."
+            f"The plan {path} cannot be read ({error}). Delete it: if it is still needed, "
+            "this replica's leader orders it again."
         ) from None

@@ -1,14 +1,15 @@
-"""Progress that rests on bytes which are about to go: consumer offsets, delay levels, timers.
+"""Progress that depends on bytes to be cut: consumer offsets, delay levels, timers.
 
-A consumer's offset may pass a message whose checkpoint lies in the log behind it, and a delay level's a message
-whose delivered copy does. When those records go, the progress must go as well, or the message is passed over for
-good: replicas merge progress by maximum. The leader has its own, and sends all of it to a replica that joins. So
-the files move aside, beside the archived tail; nothing is deleted:
+A consumer offset may have passed a message whose checkpoint lies later in the log, and a delay
+level a message whose delivered copy does. When those records are cut, the progress must be lowered
+too, or the message would be skipped, because replicas merge progress by maximum. The leader sends
+its progress to a replica that joins. So the files move aside, next to the archived tail; nothing is
+deleted:
 
     <store>/ha/diverged/<file id>.progress/consumerOffset.json ...
 
-Without a leader that asked for the cut (an operator's decision on the only replica) there is nobody to learn
-progress from: offsets are lowered to the new ends of their queues instead. (HA note, R6 step 3)
+Without a leader (an operator's cut on the only replica) offsets are lowered to the new ends of
+their queues instead (docs/formats/ha.md, R6 step 3).
 """
 
 import os
@@ -28,7 +29,7 @@ _SEPARATOR: Final = "@"
 
 
 def set_aside(directory: Path, root: Path, file_id: str, disk: Disk) -> list[str]:
-    """Move the files of progress beside the archive `file_id`; what was done. Raises OSError."""
+    """Move the progress files next to the archive `file_id`; returns the steps. Raises OSError."""
     target = folder_of(directory) / f"{file_id}.progress"
     config = root / "config"
     files = [config / _OFFSETS, config / _DELAYS]
@@ -42,14 +43,15 @@ def set_aside(directory: Path, root: Path, file_id: str, disk: Disk) -> list[str
     for folder in {str(path.parent) for path in present} | {str(target), str(target.parent)}:
         disk.sync_directory(folder)
     return [
-        f"moved {len(present)} files of progress to {os.path.join(target.parent.name, target.name)}"
+        f"moved {len(present)} progress files to {os.path.join(target.parent.name, target.name)}"
     ]
 
 
 def lower_offsets(
     directory: Path, root: Path, ends: Mapping[tuple[str, int], int], disk: Disk
 ) -> list[str]:
-    """Lower consumer offsets to the new `ends` of their queues; what was done. Raises OSError."""
+    """Lower consumer offsets to the new `ends` of their queues; returns the steps. Raises
+    OSError."""
     path = root / "config" / _OFFSETS
     content = load(path)
     lowered: list[str] = []
@@ -59,7 +61,7 @@ def lower_offsets(
         if lowered:
             persist(path, dumps(ordered(content)), disk)
     recent = directory / _RECENT
-    if recent.exists():  # frames that rely on the old end; the table is a few seconds old at most
+    if recent.exists():  # its frames rely on the old end; the table is at most a few seconds old
         disk.unlink(str(recent))
         disk.sync_directory(str(directory))
     if not lowered:

@@ -1,12 +1,13 @@
-"""Beginning anew: the store's data moves aside, and the replica starts empty under a new identity.
+"""Reseed: the store's data moves aside, and the replica starts empty under a new identity.
 
-    <store>/aside/<plan id>/...                 what lay in the store directory, under its own names
+    <store>/aside/<plan id>/...                 the content of the store directory
     <store>/aside/<plan id>/ha/...              positions and histories of that log
     <log directory>/aside-<plan id>/...         segments of a log directory outside of the store's
 
-Nothing is deleted: the room is the operator's to free, once the replica is in sync again. What stays: archived
-tails, the group's last state, and in `replica.meta` the promise (I1), the number of starts and the suspect mark (I11); the uuid is
-new, because a replica is its data. (HA note, R9 and 6.7, RESEED)
+Nothing is deleted: the operator frees the disk space once the replica is in sync again. These stay:
+archived tails, the group's last state, and in `replica.meta` the promise (I1), the number of starts
+and the suspect mark (I11). The uuid is new, because it identifies the data (docs/formats/ha.md, R9
+and section 6.7).
 """
 
 import os
@@ -23,12 +24,12 @@ from .plan import Plan
 __all__ = ["ASIDE", "reseed"]
 
 ASIDE: Final = "aside"
-#: What a store directory consists of; everything else there is not ours to move.
+#: The parts of a store directory; other files there are not moved.
 _DATA: Final = (
     *("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index"),
     *("timerwheel", "timerlog", "checkpoint", "config", "lost", "abort"),
 )
-#: What belongs to the log that goes.
+#: State of the log that moves.
 _STATE: Final = (
     *("epochs", "epochs.previous", "positions", "digests"),
     *("offsets-recent", "pop-handover"),
@@ -36,13 +37,13 @@ _STATE: Final = (
 
 
 def reseed(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list[str]:
-    """Do a RESEED plan; `directory` is `<store>/ha`. Returns what was done. Raises OSError."""
+    """Carry out a RESEED plan; `directory` is `<store>/ha`. Returns the steps. Raises OSError."""
     root = config.root
     target = root / ASIDE / plan.plan_id
     moved = _move([root / name for name in _DATA], target, disk)
     moved += _move([directory / name for name in _STATE], target / directory.name, disk)
     for folder in dict.fromkeys(config.commit_log_directories + config.read_only_directories):
-        if folder.is_dir():  # one outside of the store's directory; the others have moved
+        if folder.is_dir():  # outside of the store directory, whose own log has already moved
             segments = [path for path in sorted(folder.iterdir()) if path.is_file()]
             moved += _move(segments, folder / f"{ASIDE}-{plan.plan_id}", disk)
     _renew_identity(directory, disk)
@@ -50,7 +51,7 @@ def reseed(directory: Path, config: StoreConfig, plan: Plan, disk: Disk) -> list
 
 
 def _move(paths: list[Path], target: Path, disk: Disk) -> int:
-    """Rename what is there into the folder `target`, durably. A second run finds nothing."""
+    """Rename the existing paths into the folder `target` durably. A second run finds none."""
     present = [path for path in paths if path.exists()]
     if not present:
         return 0
@@ -75,6 +76,6 @@ def _renew_identity(directory: Path, disk: Disk) -> None:
 
 
 def aside(root: Path) -> list[str]:
-    """What earlier plans moved aside, for people."""
+    """Return the ids of the plans that moved data aside."""
     folder = root / ASIDE
     return sorted(os.listdir(folder)) if folder.is_dir() else []

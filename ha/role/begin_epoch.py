@@ -1,8 +1,8 @@
-"""Before an epoch begins and before one ends: what a leader waits for.
+"""Start of an epoch on a new leader, and drain before a planned step-down.
 
-A new leader's log is on its disk, whole, and the epoch's entry in the history is, before anything of the epoch is written
-(HA note, section 6.7). A leader that steps down by plan waits until its followers have everything, so that nothing
-has to be cut.
+The log is flushed and the epoch's entry in the history is durable before anything of the epoch is
+written (docs/formats/ha.md, section 6.7). A leader that steps down as planned waits until its
+followers have everything, so that nothing has to be cut.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _POLL_S = 0.005
 
 
 async def begin_epoch(replica: Replica, epoch: int, is_wanted: Callable[[], bool]) -> str | None:
-    """Flush everything, then assign the epoch, unless it is not wanted any more. Returns what failed."""
+    """Flush everything, then assign the epoch while `is_wanted`; returns the failure or None."""
     log = replica.log
     while log.flushed_offset < log.log_end and is_wanted():
         if (refusal := log_refusal(log)) is not None:
@@ -28,12 +28,12 @@ async def begin_epoch(replica: Replica, epoch: int, is_wanted: Callable[[], bool
         try:
             replica.assign_epoch(epoch, log.log_end)
         except OSError as error:
-            return f"epoch {epoch} could not be begun: {error}"
+            return f"epoch {epoch} could not be started: {error}"
     return None
 
 
 def log_refusal(log: object) -> str | None:
-    """Why the log cannot be written any more for good, or None."""
+    """Return why the log is permanently unwritable, or None."""
     if getattr(log, "writable", True) or getattr(log, "paused", False):
         return None
     return str(getattr(log, "refusal", "")) or "the log cannot be written"
@@ -42,8 +42,10 @@ def log_refusal(log: object) -> str | None:
 async def drained(
     side: LeaderSide, seconds: float, successor: Ref | None, still_leads: Callable[[], bool]
 ) -> bool:
-    """Wait until every follower in sync has everything; after half of the time `successor` alone is enough. Whether
-    they have: of one that leads no more when it is asked, nobody knows."""
+    """Wait until every in-sync follower, or after half of the time `successor`, has everything.
+
+    Returns whether they have; False once the replica no longer leads.
+    """
     steady_ns = side.replica.steady_ns
     drain = Drain(successor, steady_ns(), int(seconds * 1e9))
     while still_leads():

@@ -1,12 +1,14 @@
-"""The broker's side of its conversation with the group controller: one session to every nameserver.
+"""Controller link: the broker's sessions with the group controllers, one per nameserver.
 
-Beats say how far this replica is, every `controllerBeatIntervalMs` and at once when something changed; directives of
-the nameserver that decides say who leads. States are taken from any of them: a version is a fact, whoever
-tells it. Leases are counted from the moment the answered beat was sent (R4).
+Heartbeats report the positions of this replica every `controllerBeatIntervalMs` and immediately on
+a change; directives of the active nameserver name the leader. States are accepted from any
+nameserver, because a committed version is final. Leases count from the send time of the answered
+heartbeat (R4).
 
-Promises: nothing waits for a nameserver; one that is gone, slow or restarted costs only its own session, which is
-opened again; a proposal is asked of the one that decides, and of the others while none is known, at most once each,
-and a newer proposal replaces it; reports of cuts are repeated until a controller took them.
+Nothing waits for a nameserver: a failed, slow or restarted one costs only its own session, which is
+reopened. A proposal goes to the active nameserver, or to each of the others once while none is
+known active; a newer proposal replaces it. Reports of cuts are repeated until a controller
+acknowledges them.
 """
 
 import asyncio
@@ -38,17 +40,17 @@ _logger = logging.getLogger(__name__)
 
 _RETRY_MIN_S = 0.05
 _RETRY_MAX_S = 1.0
-#: Beats whose answers may still come; an older one's lease would have ended anyway.
+#: Heartbeats whose answers are awaited; the lease of an older one would have expired.
 _ANSWERS_MAX = 64
 _CALL_TIMEOUT_S = 2.0
 _REPORT_EVERY_S = 2.0
-#: Beats at once on a change, but not more often than this.
+#: Minimum interval between heartbeats on a change.
 _BEAT_PAUSE_S = 0.005
 _MESSAGE_BYTES_MAX = 1 << 20
 
 
 class LinkContext(Protocol):
-    """What the link needs of the engine."""
+    """The engine's interface for the link."""
 
     def beat(self) -> v1.BrokerBeat: ...
     def directive(self, event: DirectiveArrived) -> None: ...
@@ -57,7 +59,7 @@ class LinkContext(Protocol):
 
 
 class _Session:
-    """To one nameserver."""
+    """The session with one nameserver."""
 
     def __init__(self, link: "ControllerLink", address: str) -> None:
         self.address = address
@@ -91,7 +93,7 @@ class _Session:
             await asyncio.sleep(pause_s * (0.75 + random.random() / 2))
 
     async def _converse(self) -> bool:
-        """One stream; whether it was ever answered."""
+        """Run one stream; returns whether it was ever answered."""
         link = self._link
         options = [
             *PEER_OPTIONS,
@@ -134,7 +136,7 @@ class _Session:
         try:
             directive = v1.Directive.FromString(raw)
         except DecodeError:
-            _logger.warning("ha.controller.nonsense address=%s", self.address)
+            _logger.warning("ha.controller.invalid_directive address=%s", self.address)
             return
         if directive.active is not self.active:
             self.active = directive.active
@@ -185,7 +187,7 @@ class ControllerLink:
 
     @property
     def has_controller(self) -> bool:
-        """Whether a nameserver that decides is heard."""
+        """Whether an active nameserver answers."""
         return any(session.active for session in self._sessions)
 
     def start(self) -> None:
@@ -201,12 +203,13 @@ class ControllerLink:
         self._tasks = []
 
     def changed(self) -> None:
-        """Something that a controller should hear at once."""
+        """Send a heartbeat soon, because something changed."""
         for session in self._sessions:
             session.changed()
 
     def log_grew(self) -> None:
-        """A log that has begun is news: whose last beat says that it has none may not be elected."""
+        """Report the first bytes of an empty log: a replica whose last heartbeat says empty may not
+        be elected."""
         log = self.replica.log
         if self._said_empty and log.log_end > log.log_start:
             self.changed()
@@ -224,7 +227,7 @@ class ControllerLink:
     # --- calls ------------------------------------------------------------------------------------
 
     def propose(self, proposal: ProposeIsr) -> None:
-        """Ask for another in-sync set; replaces a proposal that nobody answered yet."""
+        """Propose another in-sync set; replaces an unanswered proposal."""
         self._proposal = proposal
         self._proposed.set()
 
@@ -279,13 +282,13 @@ class ControllerLink:
         except (grpc.RpcError, asyncio.InvalidStateError, DecodeError) as error:
             _logger.info("ha.controller.call_failed address=%s error=%s", session.address, error)
         except asyncio.CancelledError:
-            pass  # ours, or the channel was closed under the call
+            pass  # of this task, or the channel was closed under the call
         if cancel_requests() > asked_to_end:
             raise asyncio.CancelledError
         return None
 
     async def switch_over(self, to: int, max_wait_ms: int) -> v1.GroupsResponse | None:
-        """Ask the active controller for a planned change of the leader; None: none answered."""
+        """Ask the active controller for a switchover; None without an answer."""
         request = v1.SwitchoverRequest(
             group=self.replica.identity.group, to=to, max_wait_ms=max_wait_ms
         )
@@ -299,7 +302,7 @@ class ControllerLink:
     # --- reports ----------------------------------------------------------------------------------
 
     async def _report_cuts(self) -> None:
-        """What was archived before this life (and earlier ones); none of it is forgotten."""
+        """Report every archived tail that no controller has acknowledged."""
         replica = self.replica
         try:
             waiting = [t for t in archive.tails(replica.directory) if not t.reported]
@@ -332,7 +335,7 @@ class ControllerLink:
                 continue
             if await self._call(session, paths.REPORT_CUT, request, v1.ReportCutResponse) is None:
                 continue
-            # Written anew each time: a replay may have moved its own mark meanwhile.
+            # Reloaded before each save: a replay may have moved its own mark meanwhile.
             for now in archive.tails(self.replica.directory):
                 if now.file_id == tail.file_id:
                     archive.save(self.replica.directory, replace(now, reported=True), Disk())

@@ -1,8 +1,9 @@
-"""A leader without room hands over to a replica that has some; without one it stays, and is read-only.
+"""Handover from a leader with a full disk to an in-sync replica with free space.
 
-Nothing is wrong with a full disk: nothing was written half, reading goes on, and writing goes on by itself when there is
-room (`store/log/write_gate.py`). But a group need not wait for that while an in-sync replica could lead. So the leader asks the
-controller for a planned change, which loses nothing. Static groups have no controller: they wait. (HA note, drill 27)
+A full disk is not a failure: no record is torn, reads continue, and writes resume when space is
+free (`store/log/write_gate.py`). But the group need not wait for that while an in-sync replica
+could lead, so the leader asks the controller for a switchover, which loses nothing. Without such a
+replica, and in static groups, the leader stays and is read-only (docs/formats/ha.md, drill 27).
 """
 
 import asyncio
@@ -20,17 +21,17 @@ __all__ = ["Room", "DiskFullHandover"]
 _logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 0.5
-#: What is over by the second look was a moment's: a segment that was being deleted.
+#: Consecutive checks, so that a short shortage (a segment being deleted) does not count.
 _LOOKS: Final = 2
-#: A controller that refused is asked again so soon.
+#: Pause after a refusal by the controller.
 _AGAIN_S: Final = 10.0
 _MAX_WAIT_MS: Final = 1_500
-#: The store pauses above it (diskSpaceWarningLevelRatio).
+#: The store pauses above this percentage (diskSpaceWarningLevelRatio).
 _USE_MAX: Final = 90
 
 
 class Room(Protocol):
-    """What is needed of a store."""
+    """The part of a store that the handover needs."""
 
     @property
     def paused(self) -> bool: ...
@@ -44,13 +45,13 @@ class Room(Protocol):
 
 class DiskFullHandover:
     def __init__(self, replication: Replication, store: Room, peer: Callable[[str], Peer]) -> None:
-        """`peer` makes one of an address."""
+        """`peer` returns a client for an address."""
         self._replication = replication
         self._store = store
         self._peer = peer
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Check the disk until cancelled."""
         looks = 0
         while True:
             looks = looks + 1 if self._is_stuck() else 0
@@ -66,7 +67,7 @@ class DiskFullHandover:
         return full and self._replication.is_leader
 
     async def hand_over(self) -> bool:
-        """Whether the controller has taken the wish."""
+        """Request the switchover; returns whether the controller accepted it."""
         state = self._replication.state
         if state is None:
             return False
@@ -74,7 +75,7 @@ class DiskFullHandover:
             try:
                 status = await self._peer(address).status()
             except PeerError as error:
-                _logger.info("ha.room.unreached peer=%s error=%s", address, error)
+                _logger.info("ha.disk_full.unreached peer=%s error=%s", address, error)
                 continue
             if status.beat.disk_use >= _USE_MAX:
                 continue
@@ -82,16 +83,16 @@ class DiskFullHandover:
             if answer is None:
                 return False
             _logger.warning(
-                "ha.room.handed_over to=%d code=%d message=%s",
+                "ha.disk_full.handed_over to=%d code=%d message=%s",
                 *(broker_id, answer.code, answer.message),
             )
             self._replication.roles.counts["handed_over_without_room"] += answer.code == v2.OK
             return bool(answer.code == v2.OK)
-        _logger.warning("ha.room.read_only: no in-sync replica has room")
+        _logger.warning("ha.disk_full.read_only: no in-sync replica has free disk space")
         return False
 
     def _in_sync(self, state: GroupState) -> list[tuple[str, int]]:
-        """Replication ports and broker ids of the other members of the in-sync set."""
+        """Return replication addresses and broker ids of the other in-sync members."""
         mine = self._replication.identity.broker_id
         members = [state.member(ref.broker_id) for ref in state.in_sync if ref.broker_id != mine]
         return [(m.addresses.ha, m.broker_id) for m in members if m is not None and m.addresses.ha]

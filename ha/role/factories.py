@@ -1,4 +1,4 @@
-"""Makes the two sides of replication out of this replica's settings and positions."""
+"""Factories of the leader and follower side, from the replica's settings and positions."""
 
 from ..core import follower, in_sync
 from ..core.epochs import EpochHistory
@@ -21,9 +21,11 @@ def make_leader(
     decides_alone: bool,
     proposals: Proposals | None = None,
 ) -> LeaderSide:
-    """The side of a leader of `epoch`, whose history is saved; `confirm` is what is known to be safe.
+    """Return the side of a leader of `epoch`, whose history is saved; `confirm` is confirmed
+    already.
 
-    `proposals`: what is undecided since it led before; it counts on if that was in this epoch (R2).
+    `proposals`: undecided proposals since it last led; they still count if that was this epoch
+    (R2).
     """
     config, log = replica.config, replica.log
     limits = in_sync.Limits(
@@ -51,7 +53,7 @@ def make_leader(
 def make_follower(
     replica: Replica, hooks: Hooks, owner: FollowerContext, confirm: int
 ) -> FollowerSide:
-    """The side of a follower that knows no leader yet."""
+    """Return the side of a follower without a leader."""
     config, log = replica.config, replica.log
     limits = follower.Limits(
         dead_after_ns=config.dead_after_ns,
@@ -69,6 +71,6 @@ def make_follower(
         history=EpochHistory(replica.history.entries),
         promised=replica.promised_epoch,
         suspect=replica.meta.suspect,
-        is_sync=True,  # the leader says when a cut may go below the confirm offset
+        is_sync=True,  # the leader decides when a cut may go below the confirm offset
     )
     return FollowerSide(replica, members, hooks, owner)

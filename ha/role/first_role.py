@@ -1,7 +1,8 @@
-"""What a replica is when a life of it begins: a follower without a leader, or what a static group's files say.
+"""Role of a replica at its start: follower without a leader, or from the files of a static group.
 
-A static leader goes on in its epoch. It does not lead if a script decided otherwise meanwhile (`group.state`), or if it
-promised a newer epoch to somebody whom it does not know (it was fenced). (HA note, sections 6.5 and 6.7)
+A static leader continues its epoch. It does not lead if an operator promoted another replica
+meanwhile (`group.state`), or if it promised a newer epoch to an unknown leader (it was fenced). See
+docs/formats/ha.md, sections 6.5 and 6.7.
 """
 
 import logging
@@ -15,13 +16,13 @@ _logger = logging.getLogger(__name__)
 
 
 def first_role(replica: Replica) -> RoleMachine:
-    """The role machine of a life that begins now."""
+    """Return the role machine of a starting replica."""
     is_static = not replica.config.enable_controller_mode
     lease = Lease(replica.config.lease_ns, is_needed=not is_static)
     machine = RoleMachine(replica.ref, lease, replica.promised_epoch, replica.state)
     state = replica.state
     if state is not None and state.leader is not None:
-        # An older life of ours may have heard the leader a moment ago.
+        # An earlier incarnation may have received a frame of the leader just before.
         machine.heard_ns = replica.steady_ns()
         machine.led_epoch = replica.newest_epoch_with_bytes()
         if state.leader.broker_id == machine.me.broker_id:
@@ -31,8 +32,8 @@ def first_role(replica: Replica) -> RoleMachine:
         if replica.promised_epoch > last_epoch:
             machine.role = Role.FENCED
             _logger.error(
-                "ha.fenced promised_epoch=%d last_epoch=%d: this replica was told that another one leads. "
-                "Promote one with scripts/promote.",
+                "ha.fenced promised_epoch=%d last_epoch=%d: this replica was fenced by a "
+                "newer epoch. Promote one with scripts/promote.",
                 replica.promised_epoch,
                 last_epoch,
             )
@@ -46,15 +47,17 @@ def first_role(replica: Replica) -> RoleMachine:
 
 
 def _leads_statically(replica: Replica, state: GroupState | None) -> bool:
-    """What a script decided last counts more than what the configuration says."""
+    """Return whether this static replica leads; the last promotion takes precedence over the
+    configuration."""
     if state is None or state.leader is None:
         return replica.config.is_leader
     member = state.member(state.leader.broker_id)
     is_me = member is not None and member.replica_uuid == replica.meta.replica_uuid
     if not is_me and replica.config.is_leader:
         _logger.error(
-            "ha.role.overruled brokerRole=%s, but the group's state of version %d names broker %d as the "
-            "leader: this replica follows it. Delete %s if that is not meant any more.",
+            "ha.role.overruled brokerRole=%s, but the group's state of version %d names "
+            "broker %d as the leader: this replica follows it. Delete %s if that is "
+            "outdated.",
             replica.config.broker_role,
             state.version,
             state.leader.broker_id,

@@ -1,4 +1,4 @@
-"""What a replica says of itself: the beat of its sessions with controllers, and the answer to Status."""
+"""Heartbeats to controllers, and parts of the Status answer."""
 
 from ...proto import v1
 from ..core.group_state import Policy
@@ -8,7 +8,7 @@ from ..state.replica import Replica
 from ..state.state_codec import policy_message, state_message
 from .roles import RoleDriver
 
-#: What a permission without end is told as.
+#: Reported for a permission without end.
 _FOREVER_MS = 1 << 31
 
 
@@ -19,11 +19,11 @@ def beat(
     addresses: v1.ReplicaAddresses,
     write_refusal: str,
 ) -> v1.BrokerBeat:
-    """Its facts now; number and time of the beat are the sender's."""
+    """Return the heartbeat; the sender sets its number and time."""
     log, identity, meta = replica.log, replica.identity, replica.meta
     state = replica.state
     heard_epoch, heard_age_ms = _heard(replica, roles)
-    # One that only lacks permission is no proof that nobody writes: it leads on as soon as it is answered.
+    # A leader that only lacks permission proves no free seat: it resumes as soon as it is answered.
     is_leader = roles.leader is not None or roles.machine.may_resume
     return v1.BrokerBeat(
         replica=v1.ReplicaIdentity(
@@ -56,14 +56,15 @@ def beat(
 
 
 def _own_policy(replica: Replica) -> Policy:
-    """What this replica's configuration wants of a new group."""
+    """Return the policy that this replica's configuration gives a new group."""
     config = replica.config
     is_sync = config.broker_role == "SYNC_MASTER"
     return Policy(is_sync, replica.sync_flush, config.min_in_sync_replicas)
 
 
 def _heard(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
-    """Epoch of the leader that is followed, and how long ago it was heard in ms; 0 and -1: of none."""
+    """Return the epoch of the followed leader and the age of its last frame in ms; 0 and -1:
+    none."""
     side = roles.follower
     if side is None or side.stopped or not side.frame_ns:
         return 0, -1
@@ -71,7 +72,7 @@ def _heard(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
 
 
 def detail(roles: RoleDriver) -> str:
-    """Why a replica is what it is, for people."""
+    """Return the reason of a replica's state, for operators."""
     if roles.machine.hold_reason:
         return roles.machine.hold_reason
     if roles.follower is not None and roles.follower.core.refusal_code:
@@ -80,7 +81,7 @@ def detail(roles: RoleDriver) -> str:
 
 
 def may_write_ms(replica: Replica, roles: RoleDriver) -> int:
-    """What is left of a leader's permission to write; -1: there is none."""
+    """Return the rest of a leader's permission to write; -1: none."""
     now_ns, lease = replica.steady_ns(), roles.machine.lease
     if not roles.machine.may_write(now_ns):
         return -1

@@ -1,7 +1,8 @@
-"""From this life to the next: the plan that changes bytes of the log, written while the replica still runs.
+"""Plans for the next start: cut or reseed, written while the replica still runs.
 
-The plan is on the disk before anybody is told to reopen; a disk without room for it is tried again, because the replica can
-do nothing else meanwhile. At most one plan a life. (`rejoin/pending.py` does it; HA note, R6 and R9)
+The plan is durable before `on_reopen` is called; on a full disk the write is retried, because the
+replica can do nothing else meanwhile. At most one plan per start. `rejoin/pending.py` carries it
+out (docs/formats/ha.md, R6 and R9).
 """
 
 import asyncio
@@ -27,7 +28,7 @@ class Plans:
         self._cuts_told = False
 
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
-        """Give up everything from `to` on, which lies in an archive afterwards."""
+        """Plan a cut of everything from `to` on, which is archived first."""
         entries = self._replica.history.entries
         plan = Plan(
             CUT,
@@ -41,7 +42,7 @@ class Plans:
         self._reopen(plan)
 
     def reseed(self, reason: str) -> None:
-        """Move everything aside and copy it again."""
+        """Plan to move all data aside and copy it again."""
         self._reopen(Plan(RESEED, epoch=self._replica.epoch, reason=reason))
 
     def _reopen(self, plan: Plan) -> None:
@@ -62,7 +63,7 @@ class Plans:
         self._hooks.on_reopen(f"{plan.kind}: {plan.reason}")
 
     def unreported_cuts(self) -> list[v1.CutDone]:
-        """For the leader's log: once in a life."""
+        """Return the unreported cuts for the leader's log; once per start."""
         if self._cuts_told:
             return []
         self._cuts_told = True

@@ -1,9 +1,9 @@
-"""Drives the role machine of this replica: executes its effects, and holds the side that the role needs.
+"""Role driver: executes the effects of the role machine, and owns the leader or follower side.
 
-Exactly one side exists at any time: the leader's while `role` is LEADER, the follower's otherwise (it knows the confirm
-offset also while it follows nobody). Everything runs on the broker's loop. Promises: effects are executed in
-order; what must be durable before the next step is durable before it; bytes of the log are never changed here:
-what has to go, goes by a plan between two lives (`rejoin/pending.py`).
+Exactly one side exists at any time: the leader's while `role` is LEADER, otherwise the follower's,
+which keeps the confirm offset even without a leader. Everything runs on the broker's event loop.
+Effects are executed in order, and each step that must be durable is durable before the next. Bytes
+of the log are never changed here: a cut is a plan for the next start (`rejoin/pending.py`).
 """
 
 import asyncio
@@ -38,13 +38,13 @@ class RoleDriver:
         self.leader: LeaderSide | None = None
         self.follower: FollowerSide | None = None
         self.draining = False
-        self.drained = False  #: stepped down by order, and the next leader has everything
+        self.drained = False  #: stepped down as ordered, and the next leader has everything
         self.counts = replica.counts
-        #: Something that the controller should hear soon.
+        #: A change that the controller should receive soon.
         self.on_news: Callable[[], None] = lambda: None
-        #: A proposal of the leader's side, for the controller.
+        #: A proposal of the leader side, for the controller.
         self.on_propose: Callable[[ProposeIsr], None] = lambda proposal: None
-        self.proposals: Proposals | None = None  #: of the time when we led last
+        self.proposals: Proposals | None = None  #: of the last time as leader
         self._started = False
         self._effects: deque[core.Effect] = deque()
         self._running = False
@@ -64,11 +64,11 @@ class RoleDriver:
             self.follower.start()
         state = self.machine.state
         if state is not None and self.leader is None:
-            # The leader that was last known may still be there, and no controller.
+            # The last known leader may be alive while no controller is.
             self.feed(core.StateSeen(state))
 
     async def stop(self) -> None:
-        """Nothing is decided any more; streams get a goodbye."""
+        """Stop all decisions; streams get a goodbye."""
         self._started = False
         for task in list(self._tasks):
             task.cancel()
@@ -82,7 +82,7 @@ class RoleDriver:
 
     @property
     def local_ok(self) -> int:
-        """No answer OK of this replica was for a byte above it."""
+        """No answer OK of this replica was for a byte above this offset."""
         before = self.replica.positions.local_ok
         if self.leader is None:
             return before
@@ -92,7 +92,8 @@ class RoleDriver:
         return max(before, answered)
 
     def permission_refusal(self) -> str | None:
-        """Why R4 forbids a write now, or None. One clock read and a comparison, nearly always."""
+        """Return why the lease forbids a write now (R4), or None. Usually one clock read and a
+        comparison."""
         lease = self.machine.lease
         now_ns = self.replica.steady_ns()
         if lease.may_write(now_ns) and self.machine.role is Role.LEADER:
@@ -102,8 +103,9 @@ class RoleDriver:
             return None
         self.counts["writes_without_permission"] += 1
         return (
-            "this leader has heard neither the controller nor its followers for "
-            f"{self.replica.config.controller_lease_ms} ms: another one may have been elected"
+            "this leader had no answer from the controller or its followers for "
+            f"{self.replica.config.controller_lease_ms} ms: another leader may have been "
+            "elected"
         )
 
     # --- events -----------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ class RoleDriver:
     def feed(self, event: core.Event) -> None:
         self._effects.extend(self.machine.on_event(event, self.replica.steady_ns()))
         if self._running:
-            return  # whoever executes effects now goes on with these
+            return  # the running loop continues with these effects
         self._running = True
         try:
             while self._effects:
@@ -124,7 +126,7 @@ class RoleDriver:
             self._running = False
 
     def directive(self, event: core.DirectiveArrived) -> None:
-        """Of the controller that decides. A leader that steps down by plan lets its followers catch up first."""
+        """Handle a directive of the active controller. A planned step-down drains first."""
         if self.follower is not None:
             heard = core.LeaderHeard(self.follower.core.epoch, self.follower.frame_ns)
             self.feed(heard)
@@ -144,7 +146,7 @@ class RoleDriver:
         self.feed(core.Tick())
 
     def refresh_lease(self) -> None:
-        """Take over what the followers' echoes permit (R4)."""
+        """Renew the lease from the followers' echoes (R4)."""
         if self.leader is not None and not self.is_static:
             members = self.leader.core
             self.feed(core.PeerEcho(members.oldest_echo_ns, members.is_alone))
@@ -197,7 +199,7 @@ class RoleDriver:
         try:
             self.replica.save_state(state)
         except OSError as error:
-            # It is not truth: the next version tries again, and the controller has it.
+            # Not the source of truth: the next version retries, and the controller has it.
             _logger.warning("ha.state.not_saved version=%d error=%s", state.version, error)
         if self.leader is not None:
             self.leader.state_seen(state)
@@ -244,7 +246,7 @@ class RoleDriver:
     def _lead(self, epoch: int) -> None:
         replica = self.replica
         try:
-            replica.meta.set_suspect(False)  # what it holds is what the group holds now
+            replica.meta.set_suspect(False)  # its data is the group's data now
         except OSError as error:
             self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
             return
@@ -269,16 +271,16 @@ class RoleDriver:
         self.proposals = leader.core.proposals
         leader.step_down(self._address_of_leader())
         self.hooks.on_step_down(reason)
-        # Only now, when nothing is appended any more. What an asynchronous leader alone had is no promise of
-        # the group: a cut may take it.
+        # Only now, when nothing is appended any more. The group has not confirmed what only an
+        # asynchronous leader has: a cut may remove it.
         self._make_new_follower(leader.core.replicated)
         self.draining = False
         self.on_news()
 
     def _hold(self, reason: str) -> None:
         _logger.error(
-            "ha.hold reason=%s. Nothing was changed; an operator decides: cometmq ha status, then "
-            "cometmq ha force-elect or cometmq ha reseed",
+            "ha.hold reason=%s. Nothing was changed; an operator decides: cometmq ha "
+            "status, then cometmq ha force-elect or cometmq ha reseed",
             reason,
         )
         if self.follower is not None:
@@ -296,12 +298,12 @@ class RoleDriver:
     # --- between two lives ------------------------------------------------------------------------
 
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
-        """Give up everything from `to` on, which lies in an archive afterwards."""
+        """Plan a cut of everything from `to` on, which is archived first."""
         self._before_reopening()
         self.plans.cut(to, epoch, reason, leader, accept_loss=accept_loss)
 
     def reseed(self, reason: str) -> None:
-        """Move everything aside and copy it again."""
+        """Plan to move all data aside and copy it again."""
         self._before_reopening()
         self.plans.reseed(reason)
 
@@ -314,7 +316,7 @@ class RoleDriver:
         return self.plans.unreported_cuts()
 
     def may_reseed(self) -> bool:
-        """Nobody counts on our bytes, as far as we know."""
+        """Return whether the group's state counts this replica neither in sync nor eligible."""
         state = self.machine.state
         if self.is_static or state is None:
             return False
@@ -326,7 +328,7 @@ class RoleDriver:
     # --- told by the follower's side --------------------------------------------------------------
 
     def promise(self, epoch: int) -> None:
-        """A leader of this epoch accepted us: durable on return."""
+        """Save the promise for a leader that accepted this follower: durable on return."""
         self.feed(core.HigherEpochSeen(epoch))
 
     def state_seen(self, state: GroupState) -> None:
@@ -353,11 +355,14 @@ class RoleDriver:
         self.on_news()
 
     async def drain(self, seconds: float, successor: Ref | None = None) -> bool:
-        """Take no writes, and wait until the followers in sync have everything; whether they do, or at least
-        `successor` does."""
+        """Refuse writes and wait until the in-sync followers, or at least `successor`, have
+        everything.
+
+        Returns whether they have.
+        """
         self.draining = True
         self.hooks.on_drain(True)
-        await asyncio.sleep(0)  # what was taken in this turn is in the log now
+        await asyncio.sleep(0)  # appends of this turn are in the log now
         side = self.leader
         return side is None or await drained(side, seconds, successor, lambda: self.leader is side)
 
@@ -386,7 +391,7 @@ class RoleDriver:
 
     @property
     def policy(self) -> Policy:
-        """What an OK means here: the group's state says, without one the configuration."""
+        """The meaning of an OK, from the group's state or, without one, the configuration."""
         config, state = self.replica.config, self.machine.state
         if not self.is_static and state is not None:
             return state.policy
