@@ -1,4 +1,4 @@
-"""What a scrub needs of a store, what can be set, and what it says it found (`scrub.py`)."""
+"""Interfaces of the scrub: the store, the options, and the result."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -7,7 +7,7 @@ from ...store.blocks import BlockAccess
 
 
 class ScrubbedStore(Protocol):
-    """The part of a store that a scrub uses."""
+    """The part of a store that the scrub needs (`store/block_api.py`)."""
 
     @property
     def blocks(self) -> BlockAccess: ...
@@ -23,18 +23,18 @@ class ScrubbedStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    interval_s: float = 3600.0  #: 0: only when somebody asks
-    bytes_per_second: int = 64 << 20  #: of reading; 0: no limit
+    interval_s: float = 3600.0  #: 0: only on request
+    bytes_per_second: int = 64 << 20  #: read limit; 0: none
 
 
 @dataclass(slots=True)
 class Result:
-    """What scrubbing found since the start, and in one round."""
+    """Results of a scrub: of one round, or in total since the start."""
 
     rounds: int = 0
-    blocks: int = 0  #: checked against their digests
+    blocks: int = 0  #: compared with their digests
     rotten: int = 0  #: did not match
     mended: int = 0
-    lost: int = 0  #: rotten, and nobody has the right bytes
+    lost: int = 0  #: damaged, and no replica has the right bytes
     different: int = 0  #: another replica has other bytes, and both match their own digests
     unreached: list[str] = field(default_factory=list)  #: replicas that did not answer

@@ -1,4 +1,5 @@
-"""Another replica over ReplicaControl: its digests, its bytes, and how it is (HA note, R14)."""
+"""Client of another replica's ReplicaControl: digests, log bytes, status (docs/formats/ha.md,
+R14)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,25 +16,25 @@ from ..stream.token import TOKEN_KEY
 
 __all__ = ["Peer", "PeerError"]
 
-#: Digests of a segment that nobody asked for before are taken first: half a second a GiB, and the disk.
+#: Missing digests are computed first: half a second per GiB, plus the disk.
 _DIGESTS_TIMEOUT_S: Final = 600.0
 _READ_TIMEOUT_S: Final = 30.0
 _STATUS_TIMEOUT_S: Final = 2.0
 
 
 class PeerError(Exception):
-    """The replica did not answer, or not as it should."""
+    """The replica did not answer, or sent an invalid answer."""
 
 
 class Peer:
-    """One replica at the address of its replication port."""
+    """One replica at its replication address."""
 
     def __init__(self, address: str, token: str = "") -> None:
         self.address = address
         self._metadata = ((TOKEN_KEY, token),) if token else ()
 
     async def digests(self, start: int, end: int) -> AsyncIterator[v1.BlockDigest]:
-        """What it noted of the blocks of its finished segments in the range. Raises PeerError."""
+        """Yield its recorded digests of finished blocks in the range. Raises PeerError."""
         request = v1.DigestsRequest(start=start, end=end, recorded_only=True)
         async for each in self._stream(
             paths.GET_DIGESTS, request, v1.BlockDigest, _DIGESTS_TIMEOUT_S
@@ -41,7 +42,7 @@ class Peer:
             yield each
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Its bytes from `offset` on; fewer if it does not have them. Raises PeerError."""
+        """Return its bytes from `offset` on, fewer if it does not have all. Raises PeerError."""
         request = v1.ReadRangeRequest(offset=offset, length=length)
         found = bytearray()
         async for part in self._stream(paths.READ_RANGE, request, v1.LogBytes, _READ_TIMEOUT_S):
@@ -49,11 +50,11 @@ class Peer:
                 raise PeerError(f"{self.address} sent damaged bytes at {part.offset}")
             found += part.data
             if len(found) > length:
-                raise PeerError(f"{self.address} sent more than was asked for")
+                raise PeerError(f"{self.address} sent more bytes than requested")
         return bytes(found)
 
     async def status(self) -> v1.ReplicaStatus:
-        """What it says of itself. Raises PeerError."""
+        """Return its status. Raises PeerError."""
         asked_to_end = cancel_requests()
         try:
             async with grpc.aio.insecure_channel(self.address) as channel:
@@ -62,7 +63,7 @@ class Peer:
                 answer = await call(raw, timeout=_STATUS_TIMEOUT_S, metadata=self._metadata)
                 return v1.ReplicaStatus.FromString(answer)
         except DecodeError as error:
-            raise PeerError(f"{self.address} sent what cannot be read") from error
+            raise PeerError(f"{self.address} sent an invalid message") from error
         except Exception as error:
             if cancel_requests() > asked_to_end:
                 raise asyncio.CancelledError from None
@@ -81,7 +82,7 @@ class Peer:
                 async for answer in call(raw, timeout=timeout_s, metadata=self._metadata):
                     yield kind.FromString(answer)
         except DecodeError as error:
-            raise PeerError(f"{self.address} sent what cannot be read") from error
+            raise PeerError(f"{self.address} sent an invalid message") from error
         except Exception as error:
             if cancel_requests() > asked_to_end:
                 raise asyncio.CancelledError from None

@@ -1,8 +1,9 @@
-"""Whether the records in a block of the log are whole: the witnesses where no digest can be believed.
+"""Damaged records in a block of the log, for blocks without a reliable digest.
 
-A record is judged by its structure, its own place, its body's checksum (`store/scan/walk.py`), and its own where it ends with one
-(`enabledAppendPropCRC`): without that nobody can tell whose properties are right. The walk begins at the segment's
-start, because only there a record's border is certain. Runs on a thread: a GiB takes half a second.
+A record is checked by its structure, its position, its body's checksum (`store/scan/walk.py`), and
+the checksum over the whole record if it has one (`enabledAppendPropCRC`); without that, changed
+properties go unnoticed. The walk begins at the segment's start, because only there a record
+boundary is certain. Runs on a thread: a GiB takes half a second.
 """
 
 from typing import Final
@@ -10,15 +11,18 @@ from typing import Final
 from ...store.format.record import CRC_NAME, CRC_TAIL_BYTES, property_crc_ok
 from ...store.scan.walk import StopReason, walk
 
-#: No record, and no blank, is longer (store/format/record.py).
+#: Longest record and longest blank (store/format/record.py).
 _REACH_BYTES: Final = 8 << 20
 
 
 def damaged_records(
     data: memoryview, base: int, place: tuple[int, int], patch: bytes | None = None
 ) -> bool:
-    """Whether a record that touches the block [position, position + length) of the finished segment at offset
-    `base` is damaged; `patch` stands in the place of the block's bytes."""
+    """Return whether a record that touches a block of a finished segment is damaged.
+
+    The block is [position, position + length) of the segment at offset `base`; `patch` replaces its
+    bytes.
+    """
     position, length = place
     border = _border(data, base, position)
     end = position + length
@@ -39,13 +43,13 @@ def damaged_records(
 
 
 def _is_changed(record: bytes) -> bool:
-    """Whether it ends in a checksum of itself that does not match."""
+    """Return whether the record ends with a checksum of itself that does not match."""
     tail = record[-CRC_TAIL_BYTES:]
     return tail.startswith(CRC_NAME) and not property_crc_ok(record)
 
 
 def _border(data: memoryview, base: int, position: int) -> int:
-    """Where the record begins that holds `position`, as far as whole records lead there."""
+    """Return the start of the record at `position`, as far as whole records lead there."""
     records = walk(data, base, 0, position, "skip")
     border = 0
     for columns in records:

@@ -1,16 +1,18 @@
-"""Scrub: finished segments are what they were, and what the other replicas have; a rotten block is mended.
+"""Scrub: verifies finished segments against their digests and the other replicas, and repairs
+blocks.
 
-    a segment is finished -> CRC-32 of every MiB of it, on a thread -> `<store>/ha/digests`
-    every hour, and when somebody finds damage:
-        own blocks against their digests     rotten: no reader gets it until it is mended
-        digests against the other replicas'  different: the side whose records are damaged is wrong
-        rotten -> ReadRange from the others -> the bytes that have our digest -> written, flushed, read again
+    a segment is finished -> CRC-32 of every MiB, on a thread -> `<store>/ha/digests`
+    every hour, and after a reader found damage:
+        own blocks against their digests     mismatch: damaged, readers wait until it is repaired
+        digests against other replicas'      different: the side with damaged records is wrong
+        damaged -> ReadRange from peers -> bytes that match the digest -> write, flush, read again
 
-Promises: nothing is ever cut because of damage; a block is overwritten only with bytes that match the digest that was
-taken of it when it was whole (or, where that was taken too late, that make its damaged records whole). While a replica
-that may have the right bytes is silent, readers wait in front of a rotten block. Where nobody has them, records whose
-bodies are whole are read and the others passed over; the block stays, and is said aloud at every round. Reading a segment goes on at
-most at `bytes_per_second`. (HA note, R14, drill 26)
+Damage never causes a cut. A block is only overwritten with bytes that match the digest taken when
+it was intact (or, if that was taken too late, that make its damaged records whole). While a replica
+that may have the right bytes does not answer, readers wait in front of a damaged block. If no
+replica has them, readers get the records with intact bodies and skip the others; the block stays,
+and every round logs it. Reads are limited to `bytes_per_second` (docs/formats/ha.md, R14, drill
+26).
 """
 
 import asyncio
@@ -34,16 +36,17 @@ __all__ = ["Options", "Result", "Scrub", "ScrubbedStore"]
 
 _logger = logging.getLogger(__name__)
 
-#: What rots before its digest is taken can be told by checksums of records alone: the log's end is looked at so often.
+#: Interval of the check for finished segments: damage before the digest is taken shows only in the
+#: checksums of records.
 _SEAL_EVERY_S: Final = 0.05
-#: A digest that could not be saved is tried again so soon.
+#: Pause before a failed save of a digest is retried.
 _SEAL_AGAIN_S: Final = 1.0
-#: After damage was found a round begins so soon, and not more often.
+#: Pause between the detection of damage and the next round.
 _SOON_S: Final = 0.2
 
 
 class Scrub:
-    """One store's; everything but reading and checksums runs on the loop."""
+    """The scrub of one store; everything except reads and checksums runs on the event loop."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Scrub:
         options: Options | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """`directory` is `<store>/ha`; `peers` are the other replicas as they are known at that moment."""
+        """`directory` is `<store>/ha`; `peers` returns the other replicas known now."""
         self._directory = directory
         self._store = store
         self._blocks = store.blocks
@@ -61,18 +64,18 @@ class Scrub:
         self._options = options or Options()
         self._disk = disk or Disk()
         self._digests = digests.load(directory)
-        #: Finished before this life: what is taken of them now may be of rotten bytes already.
+        #: Finished before this start: their bytes may be damaged before the digest is taken.
         self._late = {start for start, _ in store.blocks.finished_segments()}
-        self._next_roll = 0  # before the log's end is here no other segment is finished
+        self._next_roll = 0  # no other segment is finished before the log's end reaches this
         self._rotten: set[tuple[int, int]] = set()  # begin, end
         self._unmendable: set[tuple[int, int]] = set()
-        self._whole: set[int] = set()  # blocks that were whole when they were sent on
+        self._whole: set[int] = set()  # blocks that were intact when they were sent
         self._tasks: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
         self._sealing = asyncio.Lock()
         self._soon = asyncio.Event()
         self.total = Result()
-        #: Told of every round's result.
+        #: Called with the result of every round.
         self.on_round: Callable[[Result], None] | None = None
 
     # -- life ---------------------------------------------------------------------------------
@@ -84,7 +87,7 @@ class Scrub:
         self._tasks = [loop.create_task(self._seal_on()), loop.create_task(self._scrub_on())]
 
     async def stop(self) -> None:
-        """Before the store is closed."""
+        """Stop; call it before the store closes."""
         self._blocks.on_damaged_record = self._blocks.before_raw_read = None
         for task in self._tasks:
             task.cancel()
@@ -118,21 +121,21 @@ class Scrub:
     # -- digests ------------------------------------------------------------------------------
 
     async def seal(self) -> int:
-        """Take the digests of finished segments that have none; how many."""
+        """Take the missing digests of finished segments; returns their number."""
         async with self._sealing:
             return await self._seal()
 
     async def _seal(self) -> int:
         finished = self._blocks.finished_segments()
         first = finished[0][0] if finished else self._store.log_start
-        if any(start < first for start in self._digests):  # retention was here
+        if any(start < first for start in self._digests):  # retention deleted segments
             self._digests = {s: each for s, each in self._digests.items() if s >= first}
             await asyncio.to_thread(digests.forget, self._directory, 1 << 62, self._disk, first)
         taken = 0
         while (found := self._unsealed()) is not None:
             start, size = found
             held = self._blocks.hold_segment(start)
-            if held is None:  # retention took it this moment
+            if held is None:  # deleted by retention just now
                 break
             try:
                 blocks = await asyncio.to_thread(digests.blocks_of, held.data)
@@ -142,9 +145,9 @@ class Scrub:
             await asyncio.to_thread(digests.append, self._directory, digest, self._disk)
             self._digests[start] = digest
             taken += 1
-            if digest.sealed:  # it comes from memory still: no need to look before it is sent
+            if digest.sealed:  # still from memory: no check needed before it is sent
                 self._whole.update(range(start, start + size, BLOCK_BYTES))
-            else:  # many at once, after an upgrade: nobody is in a hurry
+            else:  # many at once, after an upgrade: not urgent
                 await self._pause(size)
         latest = self._blocks.finished_segments()[-1:]
         if latest and found is None:
@@ -152,7 +155,7 @@ class Scrub:
         return taken
 
     def _unsealed(self) -> tuple[int, int] | None:
-        """A segment without a digest: one that was just finished before all that lay there at the start."""
+        """Return a segment without a digest: those finished after the start come first."""
         left = [each for each in self._blocks.finished_segments() if each[0] not in self._digests]
         return min(left, key=lambda each: (each[0] in self._late, each), default=None)
 
@@ -163,7 +166,8 @@ class Scrub:
     # -- a round ------------------------------------------------------------------------------
 
     async def run_once(self) -> Result:
-        """Check everything that is finished, mend what can be mended. Raises OSError when mending fails."""
+        """Check every finished segment and repair what can be repaired. Raises OSError when a
+        repair fails."""
         async with self._lock:
             await self.seal()
             result = Result(rounds=1)
@@ -186,7 +190,7 @@ class Scrub:
         level = logging.INFO if not (result.rotten or result.different) else logging.WARNING
         _logger.log(
             level,
-            "scrub.round blocks=%d rotten=%d mended=%d lost=%d different=%d unreached=%s",
+            "scrub.round blocks=%d damaged=%d repaired=%d lost=%d different=%d unreached=%s",
             *(result.blocks, result.rotten, result.mended, result.lost, result.different),
             ",".join(result.unreached) or "-",
         )
@@ -200,14 +204,15 @@ class Scrub:
     async def _now(
         self, digest: SegmentDigest, first: int = 0, last: int = 1 << 62
     ) -> AsyncIterator[tuple[int, int, int]]:
-        """Start, length and present CRC-32 of the segment's blocks that touch [first, last)."""
+        """Yield start, length and current CRC-32 of the segment's blocks that touch [first,
+        last)."""
         for position in range(0, digest.size, BLOCK_BYTES):
             begin = digest.start + position
             length = min(BLOCK_BYTES, digest.size - position)
             if begin + length <= first or begin >= last:
                 continue
             held = self._blocks.hold_segment(digest.start)
-            if held is None:  # retention took it meanwhile
+            if held is None:  # deleted by retention meanwhile
                 return
             try:
                 crc = await asyncio.to_thread(digests.block_crc, held.data, position, length)
@@ -222,12 +227,13 @@ class Scrub:
         self._rotten.add((begin, end))
         self._blocks.mark_damaged(begin, end)
         self._whole.discard(begin)
-        _logger.error("scrub.rotten begin=%d end=%d", begin, end)
+        _logger.error("scrub.damaged begin=%d end=%d", begin, end)
 
     # -- the other replicas -------------------------------------------------------------------
 
     async def _compare(self, result: Result) -> None:
-        """What others noted of the same blocks. Where both are as they were and differ, one was rotten before."""
+        """Compare recorded digests with the peers'. If both match their bytes and differ, one was
+        damaged before its digest was taken."""
         if not self._digests:
             return
         start = min(self._digests)
@@ -258,14 +264,15 @@ class Scrub:
         )
 
     def _digest_at(self, offset: int) -> SegmentDigest | None:
-        # All segments are of one size.
+        # All segments have one size.
         size = next(iter(self._digests.values())).size if self._digests else 1
         return self._digests.get(offset - offset % size)
 
     async def _damaged(
         self, digest: SegmentDigest, begin: int, length: int, patch: bytes | None = None
     ) -> bool:
-        """Whether a record that touches the block is damaged, with `patch` in the block's place."""
+        """Return whether a record that touches the block is damaged, with `patch` in place of the
+        block."""
         held = self._blocks.hold_segment(digest.start)
         if held is None:
             return False
@@ -277,11 +284,11 @@ class Scrub:
 
     async def _mend(self, begin: int, end: int, result: Result) -> None:
         digest = self._digest_at(begin)
-        if digest is None:  # retention took it
+        if digest is None:  # deleted by retention
             self._forget_rot(begin, end)
             return
         length = end - begin
-        if await self._is_whole(digest, begin, length):  # a read that failed once, not the disk
+        if await self._is_whole(digest, begin, length):  # one failed read, not the disk
             self._forget_rot(begin, end)
             return
         silent = False
@@ -295,7 +302,7 @@ class Scrub:
             if len(data) == length and await self._is_right(digest, begin, data):
                 await self._put(digest, begin, data)
                 result.mended += 1
-                _logger.warning("scrub.mended begin=%d end=%d peer=%s", begin, end, peer.address)
+                _logger.warning("scrub.repaired begin=%d end=%d peer=%s", begin, end, peer.address)
                 return
         result.lost += 1
         if silent:  # it may have them: readers wait
@@ -309,12 +316,12 @@ class Scrub:
         return as_noted and not await self._damaged(digest, begin, length)
 
     async def _is_right(self, digest: SegmentDigest, begin: int, data: bytes) -> bool:
-        """Whether these are the bytes that belong there."""
+        """Return whether these are the right bytes of the block."""
         if zlib.crc32(data) == digest.block_at(begin)[2]:
             return not await self._damaged(digest, begin, len(data), data)
         if digest.sealed and not await self._is_as_noted(digest, begin):
-            return False  # it rotted later: only what was noted is right
-        # Our digest was taken when nothing was known, or of rotten bytes: the records are the witnesses.
+            return False  # damaged after the digest: only matching bytes are right
+        # The digest may be of damaged bytes: check the records instead.
         was_damaged = await self._damaged(digest, begin, len(data))
         return was_damaged and not await self._damaged(digest, begin, len(data), data)
 
@@ -341,7 +348,8 @@ class Scrub:
     # -- what readers and senders find --------------------------------------------------------
 
     def _found_by_reader(self, offset: int, size: int) -> bool:
-        """A record is damaged: mark its blocks, mend them soon. False: nobody could, go on behind it."""
+        """Mark the blocks of a damaged record and schedule their repair; returns False if
+        unrepairable."""
         digest = self._digest_at(offset)
         if digest is None:
             self._soon.set()
@@ -357,7 +365,7 @@ class Scrub:
         return True
 
     def _check_before_sending(self, begin: int, end: int) -> None:
-        """A replica that catches up must not copy what is rotten: each block is looked at once."""
+        """Check each block once before it is sent, so that a replica never copies damaged bytes."""
         digest = self._digest_at(begin)
         if digest is None:
             return
@@ -373,13 +381,15 @@ class Scrub:
             if now != crc:
                 self._mark(start, start + length)
                 self._soon.set()
-                raise CorruptLogError(str(digest.start), start, "a block of the log is rotten.")
+                raise CorruptLogError(
+                    str(digest.start), start, "the checksum of a block does not match."
+                )
             self._whole.add(start)
 
     # -- served to others ---------------------------------------------------------------------
 
     async def get_digests(self, request: v1.DigestsRequest) -> AsyncIterator[v1.BlockDigest]:
-        """The blocks of finished segments that touch the range: what was noted, and what lies there now."""
+        """Yield the finished blocks that touch the range, with recorded and current checksum."""
         await self.seal()
         end = request.end or 1 << 62
         for start in sorted(self._digests):
@@ -397,5 +407,5 @@ class Scrub:
                 yield block_message(digest, begin, crc)
 
     def read_range(self, request: v1.ReadRangeRequest) -> AsyncIterator[v1.LogBytes]:
-        """Bytes as they lie in the log, at most 4 MiB; fewer where the log ends."""
+        """Yield the log's bytes, at most 4 MiB, fewer at the log's end."""
         return log_bytes(self._store, request)

@@ -1,4 +1,5 @@
-"""What a replica answers to others' scrubs: blocks and bytes as messages (HA note, R14)."""
+"""Answers to other replicas' scrubs: block digests and log bytes as messages (docs/formats/ha.md,
+R14)."""
 
 import asyncio
 import zlib
@@ -17,7 +18,7 @@ _PART_BYTES: Final = 256 << 10
 async def log_bytes(
     store: ScrubbedStore, request: v1.ReadRangeRequest
 ) -> AsyncIterator[v1.LogBytes]:
-    """Bytes as they lie in the log, at most 4 MiB; fewer where the log ends."""
+    """Yield the log's bytes, at most 4 MiB, fewer at the log's end."""
     offset = request.offset
     end = min(offset + min(request.length, _READ_MAX), store.log_end)
     while offset < end:

@@ -1,13 +1,14 @@
-"""`<store>/ha/digests`: checksums of finished segments, block by block, taken when each was finished.
+"""Digest file `<store>/ha/digests`: checksums of the blocks of finished segments.
 
-One line a segment, appended; a later line of the same segment replaces an earlier one:
+One line per segment, appended; a later line of the same segment replaces an earlier one:
 
     <start> <size> <kind> <CRC-32 of the blocks, 8 hexadecimal digits> <blocks>
 
-`blocks` is the CRC-32 of every BLOCK_BYTES of the segment (the last one may be shorter), 8 hexadecimal digits each.
-`kind` is `s`, sealed: taken when the segment was finished, from what had just been written; or `l`, late: taken
-from what lay on the disk when nothing was known. A damaged line counts as none. Derived; its loss costs certainty about
-who is right when two replicas differ. (HA note, 6.5 and R14; CRC-32: design, 8.2)
+`blocks` has the CRC-32 of every BLOCK_BYTES of the segment (the last block may be shorter), 8
+hexadecimal digits each. `kind` is `s`, sealed: taken when the segment was finished, from bytes just
+written; or `l`, late: taken from bytes on disk of unknown state. A damaged line is ignored. Derived
+data: its loss costs certainty about which of two differing replicas is right (docs/formats/ha.md,
+section 6.5 and R14).
 """
 
 import os
@@ -40,7 +41,7 @@ class SegmentDigest:
         return self.start + self.size
 
     def block_at(self, offset: int) -> tuple[int, int, int]:
-        """Start, length and CRC-32 of the block that holds `offset`."""
+        """Return start, length and CRC-32 of the block that contains `offset`."""
         index = (offset - self.start) // BLOCK_BYTES
         position = index * BLOCK_BYTES
         return self.start + position, min(BLOCK_BYTES, self.size - position), self.blocks[index]
@@ -54,7 +55,7 @@ class SegmentDigest:
 
     @classmethod
     def decode(cls, line: bytes) -> "SegmentDigest | None":
-        """None for a damaged line."""
+        """Return the digest, or None for a damaged line."""
         try:
             start, size, kind, crc, blocks = line.decode("ascii").split(" ")
             count = -(-int(size) // BLOCK_BYTES)
@@ -67,17 +68,18 @@ class SegmentDigest:
 
 
 def blocks_of(data: memoryview) -> tuple[int, ...]:
-    """CRC-32 of every block. For a thread: a segment of 1 GiB takes about half a second."""
+    """Return the CRC-32 of every block. For a thread: a segment of 1 GiB takes about half a
+    second."""
     return tuple(zlib.crc32(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES))
 
 
 def block_crc(data: memoryview, position: int, length: int) -> int:
-    """CRC-32 of what lies there now."""
+    """Return the current CRC-32 of the block."""
     return zlib.crc32(data[position : position + length])
 
 
 def load(directory: Path) -> dict[int, SegmentDigest]:
-    """Every segment's digest by its start; `directory` is `<store>/ha`."""
+    """Return every segment's digest by its start; `directory` is `<store>/ha`."""
     try:
         data = (directory / DIGESTS_NAME).read_bytes()
     except FileNotFoundError:
@@ -93,13 +95,13 @@ def _decode_lines(data: bytes) -> Iterator[SegmentDigest]:
 
 
 def append(directory: Path, digest: SegmentDigest, disk: Disk) -> None:
-    """Add a segment's line, durably. Raises OSError."""
+    """Append a segment's line durably. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / DIGESTS_NAME
     descriptor = disk.open(str(path), os.O_RDWR | os.O_CREAT)
     try:
         end = os.fstat(descriptor).st_size
-        # A line that a crash left without its end must not take this one with it.
+        # Terminate a line that a crash left incomplete.
         torn = end > 0 and disk.pread(descriptor, 1, end - 1) != b"\n"
         disk.pwrite(descriptor, b"\n" * torn + digest.encode(), end)
         disk.fdatasync(descriptor)
@@ -110,7 +112,7 @@ def append(directory: Path, digest: SegmentDigest, disk: Disk) -> None:
 
 
 def forget(directory: Path, end: int, disk: Disk, start: int = 0) -> None:
-    """Keep only segments that lie within [start, end), durably. Raises OSError."""
+    """Keep only segments within [start, end), durably. Raises OSError."""
     known = load(directory)
     kept = [each for each in known.values() if start <= each.start and each.end <= end]
     if len(kept) < len(known):

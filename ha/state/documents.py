@@ -1,10 +1,10 @@
-"""A small JSON document that is on the disk, whole, or not there: the form of plans and descriptions.
+"""Small JSON documents with a checksum, replaced atomically: the form of plans and descriptions.
 
     cometmq-doc1 <CRC-32 of the rest, 8 hexadecimal digits>
     { JSON }
 
-Written beside its place, flushed, then renamed, and the name is flushed: a crash leaves the document before or
-this one, and a `.tmp` that nobody reads. All of it is text. (CRC-32: design, 8.2)
+Written to `.tmp`, flushed, renamed, and the directory is flushed: a crash leaves the previous
+document or this one, and possibly an unused `.tmp`. The file is text.
 """
 
 import json
@@ -26,7 +26,7 @@ def encode(content: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any] | None:
-    """The content, or None for bytes that are damaged."""
+    """Return the content, or None for damaged bytes."""
     header, body = data[:_HEADER_BYTES], data[_HEADER_BYTES:]
     if header != _MAGIC + b"%08x\n" % zlib.crc32(body):
         return None
@@ -35,7 +35,7 @@ def decode(data: bytes) -> dict[str, Any] | None:
 
 
 def write(path: Path, content: dict[str, Any], disk: Disk) -> None:
-    """Durable on return. Raises OSError, with what was there before."""
+    """Write the document durably. Raises OSError, with the previous one in place."""
     new_folder = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -54,7 +54,7 @@ def write(path: Path, content: dict[str, Any], disk: Disk) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """The content; None when there is no such file. Raises DamagedStateError."""
+    """Return the content, or None without a file. Raises DamagedStateError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The epoch history, made again from the log: every epoch begins with an EPOCH_START record.
+"""Rebuild of the epoch history from the log: every epoch begins with an EPOCH_START record.
 
-For a replica whose `epochs` file is missing or damaged (HA note, 6.5 rule 3). Reads the whole log once, at the speed of
-the scanner. What lies in front of the first such record was written before there were epochs: it is of the first one.
+For a replica whose `epochs` file is missing or damaged (docs/formats/ha.md, section 6.5, rule 3).
+It reads the whole log once at scanner speed. Bytes before the first such record belong to the first
+epoch.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ _FIRST_EPOCH: Final = 1
 
 
 def scan(log: ReplicatedLog) -> EpochHistory | None:
-    """The history that the log's records tell; None when they tell nothing. Raises OSError."""
+    """Return the history, or None without EPOCH_START records. Raises OSError."""
     history = EpochHistory()
     topics = TopicTable()
     offset = log.log_start
@@ -49,7 +50,7 @@ def _note(history: EpochHistory, data: bytes) -> None:
         return
     start = min(found.start or record.physical_offset, record.physical_offset)
     if found.epoch < 1 or found.epoch <= history.last_epoch:
-        return  # a leader that paused leads on in the same epoch, and says so again
+        return  # a leader that resumed the same epoch writes it again
     if not history.entries and start > 0 and found.epoch > _FIRST_EPOCH:
         history.assign(_FIRST_EPOCH, 0)
     history.assign(found.epoch, start)

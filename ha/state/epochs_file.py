@@ -1,13 +1,14 @@
-"""`<store>/ha/epochs`: which leader wrote which bytes of this log. Truth, but it can be made again from the log.
+"""Epoch file `<store>/ha/epochs`: the epoch history of the log. Can be rebuilt from the log.
 
     cometmq-epochs1 <CRC-32 of the rest, 8 hexadecimal digits>
     <epoch> <start>
     ...
 
-One line an epoch, ascending. A new version is written beside it, flushed and renamed; the version before stays as
-`epochs.previous`. It is on the disk before the first byte of a new epoch is acknowledged. A missing or damaged
-file is no misfortune: every epoch begins with an EPOCH_START record (`epoch_scan.py`).
-(HA note, section 6.5; rules of the history: `core/epochs.py`)
+One line per epoch, ascending. A new version is written to a temporary file, flushed and renamed;
+the previous version stays as `epochs.previous`. It is durable before the first byte of a new epoch
+is acknowledged. A missing or damaged file is rebuilt from the EPOCH_START records
+(`epoch_scan.py`). See docs/formats/ha.md, section 6.5; `core/epochs.py` has the rules of the
+history.
 """
 
 import os
@@ -32,7 +33,7 @@ def encode(history: EpochHistory) -> bytes:
 
 
 def decode(data: bytes) -> EpochHistory | None:
-    """The history, or None for bytes that are damaged."""
+    """Return the history, or None for damaged bytes."""
     header, body = data[:_HEADER_BYTES], data[_HEADER_BYTES:]
     if header != _MAGIC + b"%08x\n" % zlib.crc32(body):
         return None
@@ -44,7 +45,7 @@ def decode(data: bytes) -> EpochHistory | None:
 
 
 def load(directory: Path, name: str = EPOCHS_NAME) -> EpochHistory | None:
-    """The history; None when there is no file. Raises DamagedStateError."""
+    """Return the history, or None without a file. Raises DamagedStateError."""
     path = directory / name
     try:
         history = decode(path.read_bytes())
@@ -56,7 +57,7 @@ def load(directory: Path, name: str = EPOCHS_NAME) -> EpochHistory | None:
 
 
 def save(directory: Path, history: EpochHistory, disk: Disk | None = None) -> None:
-    """Durable on return; nothing is written when it is there already. Raises OSError."""
+    """Write the history durably; an unchanged one is not written. Raises OSError."""
     disk = disk or Disk()
     path, previous = directory / EPOCHS_NAME, directory / PREVIOUS_NAME
     data = encode(history)
@@ -72,7 +73,7 @@ def save(directory: Path, history: EpochHistory, disk: Disk | None = None) -> No
     finally:
         os.close(descriptor)
     if path.exists():
-        # A second name for the version before: `epochs` itself is never missing.
+        # A hard link to the previous version, so that `epochs` is never missing.
         with suppress(FileNotFoundError):
             disk.unlink(str(previous))
         os.link(path, previous)

@@ -1,8 +1,9 @@
-"""`<store>/ha/group.state`: the newest state of the group that this replica has seen; durable on return.
+"""Group state file `<store>/ha/group.state`: this replica's newest copy; durable on return.
 
-Not truth: that is the controllers' store (or, in a static group, whoever an operator's script promoted). A controller
-that lost its store makes it again from these copies (HA note, section 6.3), a replica that starts without a
-controller finds its leader by it, and a script decides by it. Losing the file costs no data.
+The source of truth is the controllers' store (in a static group, the operator's last promotion). A
+controller that lost its store rebuilds it from these copies (docs/formats/ha.md, section 6.3), a
+replica that starts without a controller finds its leader here, and promotion scripts read it.
+Losing the file costs no data.
 """
 
 import base64
@@ -17,7 +18,7 @@ from .slots import SlotFile
 from .state_codec import state_from, state_message
 
 STATE_NAME = "group.state"
-#: 16 members with long host names are about 6 KiB in base64.
+#: 16 members with long host names take about 6 KiB in base64.
 _SLOT_BYTES = 16 * 1024
 
 _logger = logging.getLogger(__name__)
@@ -34,14 +35,16 @@ class GroupStateFile:
         try:
             found = self._slots.load()
         except DamagedStateError as error:
-            _logger.warning("ha.state.damaged error=%s; it comes again", error)
+            _logger.warning(
+                "ha.state.damaged error=%s; the controller or the leader sends it again", error
+            )
             return None
         if found is None:
             return None
         return state_from(v1.GroupState.FromString(base64.b64decode(found["state"])))
 
     def save(self, state: GroupState) -> None:
-        """Raises OSError, with the state before."""
+        """Write the state. Raises OSError, with the previous one in place."""
         body = state_message(state).SerializeToString()
         leader = None if state.leader is None else str(state.leader)
         self._slots.save(

@@ -1,13 +1,16 @@
-"""`<store>/ha/positions`: how far the confirm offset had come, and what was answered. A hint: its loss costs no data.
+"""Position file `<store>/ha/positions`: confirm offset and answered end. Losing it costs no data.
 
-    confirm    everything below is on every member of the in-sync set. Without it a follower that restarts while its
-               leader is down could not tell what may be read, and a cut below it would go unnoticed (I7)
-    local_ok   no answer OK of this replica was for a byte above it: tells which messages of an archived tail
-               somebody believes to be stored (HA note, R7)
+    confirm    everything below is on every member of the in-sync set. Without it a follower that
+               restarts while its leader is down cannot tell what may be read, and a cut below it
+               would go unnoticed (I7)
+    local_ok   no answer OK of this replica was for a byte above it: shows which messages of an
+               archived tail were answered (docs/formats/ha.md, R7)
 
-Written without fsync, at most every 100 ms: what it names was confirmed before, so a stale value is merely a smaller
-one. `answered` beside it is the same `local_ok` of an asynchronous leader, in shared memory (the value and its
-complement): it moves with every turn of appends, without a system call, so that a killed process leaves it exact. After a power loss the log may be shorter than it says; every user takes the minimum with its own end.
+Written without fsync, at most every 100 ms: a stale value is only smaller. `answered` is the
+`local_ok` of an asynchronous leader in shared memory (the value and its complement): it moves with
+every turn of appends without a system call, so that it is exact after a killed process. After a
+power loss the log may be shorter than the file states; every user takes the minimum with its own
+log end.
 """
 
 import mmap
@@ -40,30 +43,30 @@ class Positions:
         try:
             state = self._slots.load()
         except DamagedStateError:
-            return  # without fsync a power loss may tear both slots; nothing is known then
+            return  # without fsync a power loss may tear both slots; then both are unknown
         if state:
             self.confirm = int(state["confirm"])
             self.local_ok = int(state.get("local_ok", 0))
 
     def note_answered(self, end: int) -> None:
-        """Answers OK go out for everything below `end`."""
+        """Note that answers OK are about to be sent for everything below `end`."""
         if not self._answered.closed:
             _ANSWERED.pack_into(self._answered, 0, end, end ^ _ALL_BITS)
 
     def save(self, confirm: int, local_ok: int = 0) -> None:
-        """Remember both; nothing is written when neither moved."""
+        """Save both; nothing is written when neither moved."""
         local_ok = max(local_ok, self.local_ok)
         if confirm != self.confirm or local_ok != self.local_ok:
-            # A full disk keeps the smaller value; the next call tries again.
+            # A full disk keeps the smaller value; the next call retries.
             with suppress_no_space():
                 self._slots.save({"confirm": confirm, "local_ok": local_ok})
                 self.confirm, self.local_ok = confirm, local_ok
                 noted = 0 if self._answered.closed else _ANSWERED.unpack_from(self._answered)[0]
                 if 0 < noted <= local_ok:
-                    _ANSWERED.pack_into(self._answered, 0, 0, 0)  # a cut may lower what was saved
+                    _ANSWERED.pack_into(self._answered, 0, 0, 0)  # a cut may lower the saved value
 
     def close(self) -> None:
-        """What was noted and not saved stays where the next life finds it."""
+        """Close the files. An unsaved `answered` stays in shared memory for the next start."""
         self._slots.close()
         if not self._answered.closed:
             self._answered.close()
@@ -74,7 +77,8 @@ def _map(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(descriptor).st_size < _ANSWERED.size:
-            os.pwrite(descriptor, bytes(_ANSWERED.size), 0)  # not a hole: a full disk must not kill
+            # no hole in the file: a store to a mapped page must not fault on a full disk
+            os.pwrite(descriptor, bytes(_ANSWERED.size), 0)
         return mmap.mmap(descriptor, _ANSWERED.size)
     finally:
         os.close(descriptor)

@@ -1,8 +1,9 @@
-"""This replica, as both sides of replication see it: who it is, what it promised, whose bytes it holds.
+"""Durable state of this replica: identity, promise, epochs, positions; shared by both sides.
 
-Owns the durable files of `<store>/ha/` that a running replica writes: `replica.meta`, `epochs`, `group.state` and
-`positions`. Each change is on the disk when the call returns (positions excepted), because what follows rests on it:
-an acknowledgement on the promise (I1), a byte of a new epoch on its entry in the history (section 6.5).
+It owns the files of `<store>/ha/` that a running replica writes: `replica.meta`, `epochs`,
+`group.state` and `positions`. Each change is durable on return (positions excepted), because later
+steps depend on it: an acknowledgement on the promise (I1), a byte of a new epoch on its entry in
+the history (docs/formats/ha.md, section 6.5).
 """
 
 import logging
@@ -21,7 +22,7 @@ from .group_state_file import GroupStateFile
 from .positions import Positions
 from .replica_meta import Identity, ReplicaMeta, start_replica
 
-#: The epoch of a log that was written before there were any.
+#: The epoch of a log without epochs.
 FIRST_EPOCH = 1
 
 _logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class Replica:
         sync_flush: bool,
         disk: Disk | None = None,
     ) -> None:
-        """Counts a start. Raises WrongReplicaError, DamagedStateError and OSError."""
+        """Open the files and count a start. Raises WrongReplicaError, DamagedStateError and
+        OSError."""
         self.config = config
         self.identity = identity
         self.log = log
@@ -48,7 +50,7 @@ class Replica:
         self.segment_size = segment_size
         self.sync_flush = sync_flush
         self.directory = directory
-        #: Events worth a metric, by name, since the start.
+        #: Event counts by name since the start, for metrics.
         self.counts: Counter[str] = Counter()
         self.meta: ReplicaMeta = start_replica(directory, identity, disk, sync_flush=sync_flush)
         self.ref = Ref(identity.broker_id, self.meta.incarnation)
@@ -56,11 +58,11 @@ class Replica:
         self._state_file = GroupStateFile(directory, disk)
         self.positions = Positions(directory)
         self.history = self._load_history()
-        #: Of the leader that we are or follow; what is not yet known counts as what was promised.
+        #: Of the leader that this replica is or follows; at least the promised epoch.
         self.epoch = max(FIRST_EPOCH, self.history.last_epoch, self.meta.promised_epoch)
         if self.meta.suspect:
             _logger.warning(
-                "ha.suspect end=%d: bytes that were acknowledged may be missing here", log.log_end
+                "ha.suspect end=%d: this replica may lack bytes that it acknowledged", log.log_end
             )
 
     def _load_history(self) -> EpochHistory:
@@ -77,20 +79,20 @@ class Replica:
         if history is None:
             history = found or EpochHistory()
             if not history.entries and log.log_end > log.log_start:
-                # One leader has written all of it: nobody else could before there were epochs.
+                # One leader wrote all of it: there was no other before epochs existed.
                 history.assign(FIRST_EPOCH, 0)
             if history.entries:
                 epochs_file.save(directory, history, self._disk)
                 self.counts["epochs_made"] += 1
-                _logger.warning("ha.epochs.made history=%s", history)
+                _logger.warning("ha.epochs.rebuilt history=%s", history)
         if history.entries and history.entries[-1].start > log.log_end:
-            # A power loss took the first bytes of an epoch whose entry was on the disk before.
+            # A power loss removed the first bytes of an epoch whose entry was already on disk.
             history.truncate(log.log_end + 1)
             epochs_file.save(directory, history, self._disk)
         return history
 
     def _scan(self) -> EpochHistory | None:
-        """The history that the EPOCH_START records of the log tell."""
+        """Return the history from the log's EPOCH_START records."""
         try:
             from .epoch_scan import scan
         except ImportError:
@@ -101,7 +103,7 @@ class Replica:
 
     @property
     def state(self) -> GroupState | None:
-        """The newest state of the group that this replica knows."""
+        """The newest state of the group known to this replica."""
         return self._state_file.state
 
     @property
@@ -115,7 +117,8 @@ class Replica:
         self._state_file.save(state)
 
     def assign_epoch(self, epoch: int, start: int) -> None:
-        """The bytes from `start` on are of `epoch`; on the disk before any of them is acknowledged."""
+        """Label the bytes from `start` on with `epoch`; durable before any of them is
+        acknowledged."""
         changed = EpochHistory(self.history.entries)
         changed.assign(epoch, start)
         changed.collapse(self.log.log_start)
@@ -124,19 +127,23 @@ class Replica:
         _logger.info("ha.epoch.assigned epoch=%d start=%d", epoch, start)
 
     def label_of(self, offset: int) -> EpochStart:
-        """Epoch of the byte at `offset`, and where it began; bytes that nobody labelled are of the first epoch."""
+        """Return epoch and epoch start of the byte at `offset`; unlabelled bytes have the first
+        epoch."""
         try:
             return self.history.epoch_at(offset)
         except LookupError:
             return EpochStart(FIRST_EPOCH, 0)
 
     def newest_epoch_with_bytes(self) -> int:
-        """0 of an empty log."""
+        """Return the epoch of the last byte; 0 for an empty log."""
         return self.history.last_written(self.log.log_end)
 
     def close_with(self, log: object) -> None:
-        """Nothing more will be written. The stop counts as clean when the log is closed with everything on the
-        disk, which a store says through `on_closed`."""
+        """Close the files after the last write.
+
+        The stop counts as clean when the log closes with everything on disk, which a store reports
+        through `on_closed`.
+        """
         self.positions.close()
         self._state_file.close()
 

@@ -1,14 +1,16 @@
-"""`<store>/ha/replica.meta`: who this replica is, across restarts. Truth; durable before anyone sees it.
+"""Identity file `<store>/ha/replica.meta`: uuid, incarnation, promise. Every change is durable.
 
-A replica is (broker id, uuid, incarnation): the uuid is born with the data directory, the incarnation
-counts its starts, so that a message about an earlier life is recognised (HA note, section 6.2). Losing
-the file costs nothing but the identity: the leader then sees a new replica with an old log.
+A replica is (broker id, uuid, incarnation): the uuid is created with the data directory, the
+incarnation counts its starts, so that a message about an earlier incarnation is recognised
+(docs/formats/ha.md, section 6.2). Losing the file costs only the identity: the leader then sees a
+new replica with an old log.
 
-`promised_epoch`: frames of an older epoch are refused; on the disk before anything is acknowledged in it (I1).
-`suspect`: this replica may have lost bytes that it acknowledged (section 6.5). A killed process loses nothing that
-reached the page cache, so a start is suspect only if the last stop was not clean, the machine started anew since
-(another boot id) and the group does not flush before it acknowledges; or if a flush failed. It survives
-restarts, and goes when all bytes below the leader's confirm offset are there again.
+`promised_epoch`: frames of an older epoch are refused; durable before anything is acknowledged in
+it (I1). `suspect`: this replica may have lost bytes that it acknowledged (section 6.5). A killed
+process loses nothing that reached the page cache, so a start is suspect only if the last stop was
+not clean, the machine rebooted since (another boot id) and the group acknowledges before it
+flushes; or if a flush failed. The mark survives restarts, and is cleared when all bytes below the
+leader's confirm offset are present again.
 """
 
 import uuid
@@ -26,7 +28,7 @@ META_NAME = "replica.meta"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the configuration says about a replica."""
+    """The configured identity of a replica."""
 
     cluster: str
     group: str
@@ -34,7 +36,8 @@ class Identity:
 
 
 class ReplicaMeta:
-    """The open file; every change is durable on return. Raises OSError, with the state before."""
+    """The open file; every change is durable on return. Raises OSError, with the previous state in
+    place."""
 
     def __init__(self, slots: SlotFile, state: dict[str, Any]) -> None:
         self._slots = slots
@@ -46,7 +49,7 @@ class ReplicaMeta:
 
     @property
     def incarnation(self) -> int:
-        """Starts of this data directory, this one included."""
+        """Number of starts of this data directory, including this one."""
         return int(self._state["incarnation"])
 
     @property
@@ -62,7 +65,7 @@ class ReplicaMeta:
         return str(self._state["boot_id"])
 
     def promise(self, epoch: int) -> None:
-        """Never goes back."""
+        """Raise the promised epoch; it never decreases."""
         if epoch > self.promised_epoch:
             self._save(promised_epoch=epoch)
 
@@ -71,7 +74,7 @@ class ReplicaMeta:
             self._save(suspect=suspect)
 
     def mark_clean(self) -> None:
-        """Everything is on the disk and nothing more will be written."""
+        """Mark the stop as clean: everything is on disk and nothing more will be written."""
         self._save(clean_shutdown=True)
 
     def close(self) -> None:
@@ -86,7 +89,7 @@ class ReplicaMeta:
 def start_replica(
     directory: Path, identity: Identity, disk: Disk | None = None, *, sync_flush: bool = True
 ) -> ReplicaMeta:
-    """Count one more start of the replica in `directory` (`<store>/ha`) and return what it is now.
+    """Count one more start of the replica in `directory` (`<store>/ha`) and return its state.
 
     Raises WrongReplicaError when the directory belongs to another cluster or group.
     """
@@ -96,10 +99,10 @@ def start_replica(
         state = {"replica_uuid": str(uuid.uuid4()), "incarnation": 0, "promised_epoch": 1}
     elif (state["cluster"], state["group"]) != (identity.cluster, identity.group):
         raise WrongReplicaError(
-            f"{directory} belongs to group {state['group']} of cluster {state['cluster']}, the "
-            f"configuration says group {identity.group} of cluster {identity.cluster}. Point "
-            "storePathRootDir to this replica's own directory, or delete "
-            f"{directory / META_NAME} if the cluster or group was renamed on purpose."
+            f"{directory} belongs to group {state['group']} of cluster {state['cluster']}, "
+            f"but the configuration has group {identity.group} of cluster "
+            f"{identity.cluster}. Point storePathRootDir to this replica's own directory, or "
+            f"delete {directory / META_NAME} if the cluster or group was renamed on purpose."
         )
     now = boot_id(directory)
     state.update(
@@ -118,7 +121,7 @@ def start_replica(
 def _is_suspect(state: dict[str, Any], now: str, *, sync_flush: bool) -> bool:
     if state.get("suspect", False):
         return True
-    # A file of a version that did not write these says nothing bad.
+    # A file without these fields is of an older version.
     clean = state.get("clean_shutdown", True)
     before = state.get("boot_id", now)
     return not clean and before != now and not sync_flush

@@ -1,4 +1,4 @@
-"""A small state file that survives a crash at any moment: two slots, written in turn.
+"""Slot file: a small state file that survives a crash at any moment; two slots, written in turn.
 
 offset  size  field      meaning
      0    12  magic      b"cometmq-ha1 "
@@ -9,11 +9,11 @@ offset  size  field      meaning
     42     6  length     of the body, decimal
     48     1  newline
     49     n  body       JSON, UTF-8
-  ....        padding    newlines up to the slot's size, 4096 unless the file says otherwise
+....        padding    newlines up to the slot's size, 4096 unless the file sets another
 
-All of it is text: `cat` shows both slots. A torn write damages one slot and leaves the other, which is
-the state before; a file of which no slot is valid was damaged by something else, and loading says so.
-Format: HA note, section 6.5 (checksums are CRC-32: design, 8.2).
+The file is text: `cat` shows both slots. A torn write damages one slot and leaves the other, the
+previous state; if no slot is valid, the file was damaged otherwise and loading fails. Format:
+docs/formats/ha.md, section 6.5.
 """
 
 import json
@@ -41,7 +41,7 @@ def encode_slot(sequence: int, state: dict[str, Any], slot_bytes: int = SLOT_BYT
 
 
 def decode_slot(slot: bytes, slot_bytes: int = SLOT_BYTES) -> tuple[int, dict[str, Any]] | None:
-    """Sequence and state, or None for a slot that was never written or is damaged."""
+    """Return sequence and state, or None for an unwritten or damaged slot."""
     if len(slot) != slot_bytes or not slot.startswith(_MAGIC):
         return None
     try:
@@ -60,7 +60,7 @@ def _crc(sequence: int, body: bytes) -> int:
 
 
 class SlotFile:
-    """One state file. `save` is durable on return when the file was opened with `durable=True`."""
+    """One slot file. `save` is durable on return if the file was opened with `durable=True`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SlotFile:
         self._descriptor = -1
 
     def load(self) -> dict[str, Any] | None:
-        """The newest state; None when the file does not exist. Raises DamagedStateError."""
+        """Return the newest state, or None without a file. Raises DamagedStateError."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class SlotFile:
         descriptor = self._disk.open(str(self.path), os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(descriptor).st_size < 2 * self._slot_bytes:
-                # Both slots at once: no later save can meet a full disk.
+                # Both slots at once, so that a later save needs no new disk space.
                 self._disk.fallocate(descriptor, 2 * self._slot_bytes)
             if self._durable:
                 self._disk.sync_directory(str(self.path.parent))

@@ -1,7 +1,7 @@
-"""Conversion between `cometmq.v1` messages and the group state of the pure cores.
+"""Codec between `cometmq.v1` messages and the group state of the pure core.
 
-Used by replicas (their own copy of the state, the stream's hello), nameservers and the operator's
-commands. Nothing is checked here beyond what protobuf checks; `GroupState.validate` is the judge.
+Used for the replicas' copies, the stream's hello, the nameservers and the operators' commands. Only
+protobuf's own checks apply here; `GroupState.validate` checks the invariants.
 """
 
 from ...proto import v1
@@ -9,7 +9,7 @@ from ..core.group_state import Addresses, GroupState, Member, Policy, Ref
 
 
 def state_message(state: GroupState) -> v1.GroupState:
-    """A state as the wire and the disk carry it."""
+    """Return the message of a state, as on the wire and on disk."""
     return v1.GroupState(
         cluster=state.cluster,
         group=state.group,
@@ -31,7 +31,7 @@ def state_message(state: GroupState) -> v1.GroupState:
 
 
 def state_from(message: v1.GroupState) -> GroupState:
-    """The state that a message carries; version 0 when it carries none."""
+    """Return the state of a message; version 0 for an empty one."""
     return GroupState(
         cluster=message.cluster,
         group=message.group,
@@ -53,17 +53,17 @@ def state_from(message: v1.GroupState) -> GroupState:
 
 
 def ref_message(ref: Ref) -> v1.ReplicaRef:
-    """One life."""
+    """Return the message of an incarnation."""
     return v1.ReplicaRef(broker_id=ref.broker_id, incarnation=ref.incarnation)
 
 
 def ref_from(message: v1.ReplicaRef) -> Ref:
-    """One life."""
+    """Return the incarnation of a message."""
     return Ref(message.broker_id, message.incarnation)
 
 
 def member_message(member: Member) -> v1.GroupMember:
-    """One replica of the group."""
+    """Return the message of a member."""
     addresses = member.addresses
     return v1.GroupMember(
         broker_id=member.broker_id,
@@ -77,7 +77,7 @@ def member_message(member: Member) -> v1.GroupMember:
 
 
 def member_from(message: v1.GroupMember) -> Member:
-    """One replica of the group."""
+    """Return the member of a message."""
     return Member(
         message.broker_id,
         message.replica_uuid,
@@ -88,17 +88,17 @@ def member_from(message: v1.GroupMember) -> Member:
 
 
 def addresses_from(message: v1.ReplicaAddresses) -> Addresses:
-    """Where a replica is reached."""
+    """Return the addresses of a message."""
     return Addresses(message.client, message.ha, message.metrics)
 
 
 def policy_message(policy: Policy) -> v1.GroupPolicy:
-    """What an OK means."""
+    """Return the message of a policy."""
     return v1.GroupPolicy(
         sync=policy.sync, sync_flush=policy.sync_flush, min_in_sync=policy.min_in_sync
     )
 
 
 def policy_from(message: v1.GroupPolicy) -> Policy:
-    """What an OK means; a minimum that was never said is one."""
+    """Return the policy of a message; an unset minimum is 1."""
     return Policy(message.sync, message.sync_flush, max(1, message.min_in_sync))

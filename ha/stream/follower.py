@@ -1,9 +1,9 @@
-"""The follower's side: one stream to the leader, opened again whenever it ends.
+"""Follower side: one stream to the leader, reopened whenever it ends.
 
-The only driver of `core/follower.py`: it dials, turns frames into events and executes the effects. Chunks are appended
-on the loop as they arrive; one acknowledgement answers all that arrived in the meantime. What the store refuses (a
-full disk, an I/O error) ends the stream and is tried again: the leader keeps the bytes. Nothing here ever removes a
-byte of the log.
+It drives `core/follower.py`: it connects, turns frames into events and executes the effects. Chunks
+are appended on the event loop as they arrive; one acknowledgement covers all that arrived
+meanwhile. A failed append (a full disk, an I/O error) ends the stream and is retried: the leader
+keeps the bytes. Nothing here removes a byte of the log.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from .token import token_metadata
 
 _logger = logging.getLogger(__name__)
 
-#: A complaint is our last frame; the leader has this long to read it and close the stream.
+#: A NACK is the last frame; the leader has this long to read it and close the stream.
 _COMPLAINT_TIMEOUT_S = 1.0
 
 
@@ -42,18 +42,18 @@ class FollowerSide:
         self.hooks = hooks
         self.owner = owner
         self.stopped = False
-        self.frame_ns = 0  #: when the leader's last frame came; 0: none did
+        self.frame_ns = 0  #: time of the leader's last frame; 0: none
         self.address = replica.config.ha_master_address
         self._random = random.Random(replica.meta.replica_uuid)  # spreads reconnects of replicas
         self._task: asyncio.Task[None] | None = None
         self._attempt_task: asyncio.Task[bool] | None = None
-        self._hurry = asyncio.Event()  #: the address changed: do not wait any longer
+        self._hurry = asyncio.Event()  #: the address changed: skip the pause
         self._ack_wanted = asyncio.Event()
-        self._data = b""  #: of the chunk that is being decided on
+        self._data = b""  #: of the chunk that is being processed
         self._offset = 0
         self._echo_ts = 0
         self._pause_ms = 0
-        self._refusals = 0  #: in a row, of the kind that passes
+        self._refusals = 0  #: consecutive temporary refusals
         self._drop: str | None = None
         self._nack: bytes | None = None
         self._joiner = frames.MetaJoiner()
@@ -74,7 +74,7 @@ class FollowerSide:
     def set_leader(self, address: str) -> None:
         """Follow the leader at `host:port`; empty: none is known."""
         if self.core.state is events.State.CUTTING:
-            address = ""  # this life is over
+            address = ""  # stopped
         if address == self.address:
             return
         _logger.info("ha.leader.address address=%s", address or "unknown")
@@ -83,10 +83,10 @@ class FollowerSide:
         self._hurry.set()
 
     def hurry(self) -> None:
-        self._hurry.set()  # whatever pause is going on is over: the leader is there
+        self._hurry.set()  # a pause is over: the leader is known
 
     def promised(self, epoch: int) -> None:
-        """The promise was raised outside of this stream, and is durable."""
+        """Handle a promise that was raised outside of this stream and is durable."""
         self._run(self.core.on_event(events.Promised(epoch), 0))
         if self._drop is not None:
             self._end_attempt(self._drop)
@@ -116,9 +116,10 @@ class FollowerSide:
             self._hurry.clear()
 
     async def _attempt_once(self) -> None:
-        """One stream from dialling to its end; a task of its own, so that ending it is not stopping."""
+        """Run one stream from connecting to its end; its own task, so that ending it does not stop
+        the side."""
         self._drop = self._nack = None
-        self._echo_ts = 0  # of this stream: a former leader had another clock
+        self._echo_ts = 0  # per stream: a former leader had another clock
         self.hooks.on_stream()
         log = self.replica.log
         history = EpochHistory(self.replica.history.entries)
@@ -154,7 +155,7 @@ class FollowerSide:
             self._attempt_task.cancel()
 
     async def _attempt(self) -> bool:
-        """Returns whether the leader said goodbye."""
+        """Run the stream; returns whether the leader sent a goodbye."""
         config = self.replica.config
         options = channel_options(config.ha_window_size)
         async with grpc.aio.insecure_channel(self.address, options=options) as channel:
@@ -179,11 +180,11 @@ class FollowerSide:
                 if self._on_frame(raw):
                     return True
             if self._nack is not None:
-                # The writer sends the complaint as its last frame; the leader then closes the stream.
+                # The writer sends the NACK as its last frame; the leader then closes the stream.
                 await asyncio.wait([writer], timeout=_COMPLAINT_TIMEOUT_S)
                 await read_to_end(call.read, _COMPLAINT_TIMEOUT_S)
         finally:
-            # Cancelling a write cancels the whole call: nothing more can be said after this.
+            # Cancelling a write cancels the whole call: nothing more can be sent after this.
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
         return False
@@ -191,7 +192,8 @@ class FollowerSide:
     async def _write_acks(self, call: Any) -> None:
         await self._ack_wanted.wait()
         if self._nack is None:
-            # Before the first acknowledgement: who counts us in sync has what we consumed alone.
+            # Before the first acknowledgement: a leader that counts this follower has its consumer
+            # offsets.
             cuts = self.owner.unreported_cuts()
             for frame in first_frames(self.replica, self.core, self.hooks, cuts):
                 await call.write(frame)
@@ -212,12 +214,12 @@ class FollowerSide:
     # --- frames -----------------------------------------------------------------------------------
 
     def _on_frame(self, raw: bytes) -> bool:
-        """Returns whether it was a goodbye."""
+        """Handle a frame; returns whether it was a goodbye."""
         self.frame_ns = now_ns = self.replica.steady_ns()
         try:
             frame = v1.LeaderFrame.FromString(raw)
         except DecodeError:
-            self._drop = "bytes that are no frame"
+            self._drop = "invalid frame"
             return False
         kind = frame.WhichOneof("frame")
         if kind == "chunk":
@@ -256,7 +258,7 @@ class FollowerSide:
         if meta.kind == v1.OFFSETS:
             self.hooks.offsets_apply(payload)
             return
-        # A kind of a later form of the protocol has no name here; the log alone is complete.
+        # A kind of a later protocol version has no name here; the log alone is complete.
         apply = self.hooks.meta_apply.get(frames.kind_name(meta.kind))
         if apply is not None:
             apply(payload)
@@ -266,7 +268,7 @@ class FollowerSide:
         try:
             state = frames.state_of(reply.group_state)
         except DecodeError:
-            self._drop = "a group state that cannot be read"
+            self._drop = "invalid group state"
             return
         if state is not None:
             self.owner.state_seen(state)
@@ -295,15 +297,16 @@ class FollowerSide:
             self._compare(verify, now_ns)
 
     def _compare(self, verify: v1.RangeCheck, now_ns: int) -> None:
-        """Nothing to compare is equal: an empty log begins where the leader's does."""
+        """Compare the end of the log; an empty range is equal, because an empty log starts like the
+        leader's."""
         log = self.replica.log
         try:
             equal = (
                 verify.start == verify.end or log.log_crc(verify.start, verify.end) == verify.crc32
             )
         except OffsetOutOfRangeError:
-            # Retention moved the log's start since the hello, which the next one will say.
-            self._drop = "the bytes to compare have expired here"
+            # Retention moved the log's start since the hello; the next hello has the new one.
+            self._drop = "the bytes to compare were deleted by retention"
             return
         self._run(self.core.on_event(events.TailCompared(equal), now_ns))
 
@@ -357,7 +360,7 @@ class FollowerSide:
                     pass  # answered by `_on_reply`, which has the leader's checksum
 
     def _pause(self, after_ms: int) -> int:
-        """A refusal that passes, in the middle of a change of leader, is no reason to stay away long."""
+        """Return the pause; a temporary refusal during a change of leader keeps it short."""
         if self.core.refusal_code not in PASSING:
             self._refusals = 0
             return after_ms
@@ -370,13 +373,14 @@ class FollowerSide:
         self.owner.cut(
             effect.to,
             effect.epoch,
-            f"the log parted from the leader's at {effect.to}",
+            f"the log diverges from the leader's at {effect.to}",
             f"the leader at {self.address}",
             accept_loss=effect.accept_loss,
         )
 
     def _assign(self, epoch: int, start: int) -> None:
-        """On the disk before the first byte of the epoch is acknowledged; a failure takes no byte."""
+        """Save the epoch before the first byte of it is acknowledged; after a failure no byte is
+        appended."""
         try:
             self.replica.assign_epoch(epoch, start)
         except OSError as error:
@@ -390,7 +394,7 @@ class FollowerSide:
         except (StoreError, OSError) as error:
             full = isinstance(error, DiskFullError)
             complaint = events.NackReason.DISK_FULL if full else events.NackReason.DISK_ERROR
-            if str(error) != self._append_error:  # it comes back with every attempt
+            if str(error) != self._append_error:  # it repeats with every attempt
                 self._append_error = str(error)
                 _logger.warning("ha.append.failed offset=%d error=%s", self._offset, error)
             self._run(self.core.on_event(events.AppendFailed(complaint, str(error)), 0))

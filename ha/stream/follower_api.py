@@ -1,8 +1,9 @@
-"""What a follower says first on a stream, and what it needs of whoever decides on roles.
+"""First frames of a follower, and the protocol of the role driver for its follower side.
 
-The hello names everything that the leader decides by (`core/hello.py`): who speaks, how far its log goes, which epochs wrote
-it, and what it promised. Before its first acknowledgement a follower hands over what came to be while no leader was: what
-it cut in a former life, consumer offsets, pops. (HA note, section 6.6; design, 8.4)
+The hello has everything that the leader's decision needs (`core/hello.py`): identity, log range,
+epoch history and promise. Before its first acknowledgement a follower sends what happened while
+there was no leader: cuts of earlier incarnations, consumer offsets, pops (docs/formats/ha.md,
+section 6.6).
 """
 
 import logging
@@ -18,12 +19,12 @@ from . import frames
 
 _logger = logging.getLogger(__name__)
 
-#: Refusals that a change of leader brings and takes away again.
+#: Temporary refusals during a change of leader.
 PASSING: Final = frozenset({"NOT_LEADER", "STALE_EPOCH", "NEWER_EPOCH_SEEN"})
 
 
 class FollowerContext(Protocol):
-    """What a follower needs of whoever decides on roles."""
+    """The part of the role driver that the follower side calls."""
 
     def promise(self, epoch: int) -> None: ...
     def state_seen(self, state: GroupState) -> None: ...
@@ -36,7 +37,7 @@ class FollowerContext(Protocol):
 
 
 def hello(replica: Replica, core: Follower) -> bytes:
-    """The first frame of a stream."""
+    """Return the first frame of a stream."""
     frame = v1.Hello(
         cluster_id=replica.identity.cluster,
         group=replica.identity.group,
@@ -66,7 +67,8 @@ def _want_from(replica: Replica, core: Follower) -> Any:
 def first_frames(
     replica: Replica, core: Follower, hooks: Hooks, cuts: list[v1.CutDone]
 ) -> list[bytes]:
-    """What goes before the first acknowledgement: who counts us in sync has it."""
+    """Return the frames before the first acknowledgement: a leader that counts this follower has
+    them."""
     piece_bytes = replica.config.ha_transfer_batch_size
     first = [v1.FollowerFrame(cut_done=done) for done in cuts]
     payloads: list[tuple[str, bytes | None]] = []
@@ -82,7 +84,7 @@ def first_frames(
 
 
 def tell_refusal(code: str, detail: str, address: str) -> None:
-    """Said once for each new reason."""
+    """Log a refusal; called once for each new reason."""
     if code in PASSING:
         _logger.warning("ha.follower.stopped code=%s detail=%s address=%s", code, detail, address)
         return

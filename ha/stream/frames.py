@@ -1,7 +1,7 @@
-"""Between protobuf frames and what the cores understand (HA note, section 6.6).
+"""Codec between protobuf frames and the values of the cores (docs/formats/ha.md, section 6.6).
 
-Chunks and acknowledgements are built field by field: assigning a sub-message would copy the data once
-more. A payload of consumer offsets may be larger than a frame, so it travels in pieces that the
+Chunks and acknowledgements are built field by field: assigning a sub-message would copy the data
+once more. A payload of consumer offsets may exceed a frame, so it travels in pieces that the
 receiver joins.
 """
 
@@ -13,7 +13,7 @@ from ..core.epochs import EpochHistory, EpochStart
 from ..core.group_state import GroupState
 from ..state.state_codec import state_from, state_message
 
-#: All offsets of a broker with 80,000 queues are about 5 MB; more than this is no honest payload.
+#: Limit of a payload: all offsets of a broker with 80,000 queues are about 5 MB.
 META_BYTES_MAX = 64 << 20
 
 _KIND_NAMES = {int(number): name for name, number in v1.MetaKind.items()}
@@ -94,7 +94,7 @@ def reject(
 
 
 def follower_facts(frame: v1.Hello) -> hello.FollowerFacts:
-    """Raises ValueError for epochs that no history can have."""
+    """Return the content of a hello. Raises ValueError for an invalid epoch history."""
     history = history_from(frame.epochs)
     return hello.FollowerFacts(
         cluster=frame.cluster_id,
@@ -120,7 +120,7 @@ def epoch_points(history: EpochHistory) -> list[v1.EpochStartPoint]:
 
 
 def history_from(points: Iterable[v1.EpochStartPoint]) -> EpochHistory:
-    """Raises ValueError for epochs that no history can have."""
+    """Return the epoch history of points. Raises ValueError for an invalid one."""
     return EpochHistory(EpochStart(point.epoch, point.start) for point in points)
 
 
@@ -129,14 +129,14 @@ def state_bytes(state: GroupState | None) -> bytes:
 
 
 def state_of(body: bytes) -> GroupState | None:
-    """The group's state of a frame; None: it carries none. Raises DecodeError."""
+    """Return the group's state of a frame, or None. Raises DecodeError."""
     return state_from(v1.GroupState.FromString(body)) if body else None
 
 
 def meta_pieces(
     kind: str, epoch: int, version: int, payload: bytes, piece_bytes: int
 ) -> Iterator[v1.Meta]:
-    """The frames of one full payload of a kind, for example all consumer offsets."""
+    """Return the frames of one full payload of a kind, for example all consumer offsets."""
     number = v1.MetaKind.Value(kind)
     for start in range(0, max(1, len(payload)), piece_bytes):
         end = start + piece_bytes
@@ -151,17 +151,17 @@ def meta_pieces(
 
 
 def kind_name(kind: int) -> str:
-    """The wire's name of a kind of state; empty: none that is known here."""
+    """Return the protobuf name of a kind of state; empty: unknown."""
     return _KIND_NAMES.get(kind, "")
 
 
 def nack_name(code: int) -> str:
-    """`nack_gap`, ..., also of a code that is not known here."""
+    """Return `nack_gap`, ..., also for an unknown code."""
     return _NACK_NAMES.get(code, "nack_unknown")
 
 
 class MetaJoiner:
-    """Joins the pieces of one payload; pieces of an older version, or another kind, are given up."""
+    """Joins the pieces of one payload; pieces of an older version or another kind are dropped."""
 
     def __init__(self) -> None:
         self._version = (0, 0)
@@ -169,7 +169,8 @@ class MetaJoiner:
         self._size = 0
 
     def add(self, meta: v1.Meta) -> bytes | None:
-        """The whole payload after its last piece. Raises ValueError when it grows without end."""
+        """Add a piece; returns the payload after its last piece. Raises ValueError above the
+        limit."""
         version = (int(meta.kind), meta.version)
         if version != self._version:
             self._version = version

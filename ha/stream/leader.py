@@ -1,8 +1,8 @@
-"""The leader's side: feeds the in-sync set and drives one session for each follower.
+"""Leader side: feeds the in-sync set and runs one session for each follower.
 
-The only driver of `core/in_sync.py`: it turns frames and the log's growth into events and executes the
-effects. Membership and the confirm offset are decided there, sending is done in `sender.py`.
-Everything runs on the broker's loop; a frame that cannot be believed ends its stream, never more.
+It drives `core/in_sync.py`: it turns frames and the log's growth into events and executes the
+effects. Membership and the confirm offset are decided there, `sender.py` sends. Everything runs on
+the broker's event loop; an invalid frame ends only its own stream.
 """
 
 import logging
@@ -29,13 +29,13 @@ class LeaderSide:
         self.hooks = hooks
         self._sessions: dict[int, Session] = {}
         self._next_number = 1
-        self._meta: dict[str, tuple[int, bytes]] = {}  #: the newest of each kind
-        self._complaints: dict[int, str] = {}  #: the last one of each follower, to say it once
+        self._meta: dict[str, tuple[int, bytes]] = {}  #: newest payload of each kind
+        self._complaints: dict[int, str] = {}  #: last NACK of each follower, to log it once
         self._beat_ns = replica.config.ha_beat_interval_ms * 1_000_000
         self._leading = True
-        #: A controller is to be asked for another in-sync set.
+        #: Called with a proposal for the controller.
         self.on_propose: Callable[[in_sync.ProposeIsr], None] = lambda proposal: None
-        #: What bounds the permission to write (R4) may have changed.
+        #: Called when the permission to write (R4) may have changed.
         self.on_membership: Callable[[], None] = lambda: None
 
     # --- told by the engine -----------------------------------------------------------------------
@@ -45,7 +45,7 @@ class LeaderSide:
         return self.core.confirm
 
     def appended(self) -> bool:
-        """The log grew: send it on. Returns whether the confirm offset moved with it."""
+        """Send new bytes of the log; returns whether the confirm offset moved."""
         effects = self.core.on_event(in_sync.Appended(self.replica.log.log_end), 0)
         for session in self._sessions.values():
             session.wake()
@@ -62,7 +62,7 @@ class LeaderSide:
                 session.want_beat()
 
     def send_meta(self, kind: str, version: int, payload: bytes) -> None:
-        """State beside the log changed; a follower that comes later gets it first of all."""
+        """Send changed state beside the log; a follower that joins later gets it first."""
         self._meta[kind] = (version, payload)
         for session in self._sessions.values():
             session.send_meta(kind, version, payload)
@@ -73,14 +73,14 @@ class LeaderSide:
             session.say_goodbye(frame)
 
     def step_down(self, hint_leader: str) -> None:
-        """Nothing of what still comes on the streams counts any more."""
+        """Ignore everything that still arrives on the streams."""
         self._leading = False
         frame = frames.bye(v1.STEPDOWN, hint_leader)
         for session in self._sessions.values():
             session.say_goodbye(frame, at_once=True)
 
     def state_seen(self, state: GroupState) -> None:
-        """A state of the group; which of them are in sync it says, unless we decide alone."""
+        """Adopt a group state, which names the in-sync members unless this leader decides alone."""
         self._run(self.core.on_event(in_sync.StateSeen(state), self.replica.steady_ns()))
         self.on_membership()
 
@@ -100,7 +100,7 @@ class LeaderSide:
         self._run(self.core.on_event(event, self.replica.steady_ns()))
 
     def on_meta(self, kind: int, payload: bytes) -> None:
-        """What a follower brings from a time when it served alone."""
+        """Merge state that a follower kept while it had no leader."""
         if kind == v1.OFFSETS:
             self.hooks.offsets_apply(payload)
             return
@@ -126,7 +126,7 @@ class LeaderSide:
             return
         self._complaints[session.broker_id] = nack.detail
         _logger.warning(
-            "ha.follower.complains broker_id=%d code=%s offset=%d detail=%s",
+            "ha.follower.nack broker_id=%d code=%s offset=%d detail=%s",
             session.broker_id,
             frames.nack_name(nack.code),
             nack.offset,
@@ -148,7 +148,7 @@ class LeaderSide:
                     self.on_membership()
                     self.on_propose(effect)
                 case in_sync.ConfirmMoved():
-                    self._tell_confirm()  # first: it should be on its way before the answers
+                    self._tell_confirm()  # first, so that it is sent before the answers
                     self.hooks.on_confirm()
                 case in_sync.MemberJoined():
                     _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
@@ -171,9 +171,10 @@ class LeaderSide:
                         closing.close(effect.reason)
 
     def _tell_confirm(self) -> None:
-        """An OK is about to go out: a follower that serves alone a moment later must show the message.
+        """Send the confirm offset before an OK: a follower that serves alone later must show the
+        message.
 
-        Where more bytes wait to be sent, the next chunk says it.
+        If more bytes wait to be sent, the next chunk carries it.
         """
         log_end = self.replica.log.log_end
         for session in self._sessions.values():
@@ -188,7 +189,7 @@ class LeaderSide:
     # --- streams ----------------------------------------------------------------------------------
 
     def holders(self) -> dict[int, hello.Holder]:
-        """Broker ids with a stream, and who speaks on it."""
+        """Return the connected broker ids with the replica on each stream."""
         members = self.core.members
         return {
             session.broker_id: hello.Holder(
@@ -202,7 +203,7 @@ class LeaderSide:
         return broker_id in members or len(members) < MAX_FOLLOWERS
 
     async def serve(self, context: Any, greeting: v1.Hello, verdict: hello.Accept) -> None:
-        """Drive the stream of an accepted follower until it ends."""
+        """Run the stream of an accepted follower until it ends."""
         session = self._open(context, greeting, verdict)
         try:
             for kind, (version, payload) in self._meta.items():
@@ -245,7 +246,7 @@ class LeaderSide:
         return session
 
     def reply(self, verdict: hello.Accept | hello.CutTo) -> bytes:
-        """Go on at `start_offset`; a follower whose log is longer cuts it to there first."""
+        """Return the accepting reply from `start_offset`, or the order to cut."""
         replica = self.replica
         crc = replica.log.log_crc(verdict.verify_from, verdict.verify_to)
         cut = verdict.cut if isinstance(verdict, hello.CutTo) else 0

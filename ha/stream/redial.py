@@ -1,11 +1,13 @@
-"""A channel to a peer for single calls, made anew after a failure.
+"""Channel for single calls to a peer, reconnected after a failure.
 
-A name may mean another address by then (containers come back with exchanged addresses), and the library goes on with the
-address that it has for as long as anybody answers there: the call would reach the wrong process, and nobody would
-notice. A new channel looks the name up. Calls that are under way on the old one have the time that they were given.
+A name may resolve to another address later (containers return with exchanged addresses), and gRPC
+keeps the old address as long as any process answers there: the call would reach the wrong process
+unnoticed. A new channel resolves the name again. Calls in progress on the old channel keep their
+time limit.
 
-Promises: a call ends with its answer or with an RpcError. The library cancels what is still under way when a channel
-closes, and tells so by CancelledError: whoever waited would take it for his own cancellation, and his task would end.
+A call ends with its answer or with an RpcError. gRPC cancels calls in progress when a channel
+closes and raises CancelledError, which the caller would take for its own cancellation; it is
+converted here.
 """
 
 import asyncio
@@ -17,22 +19,22 @@ import grpc.aio
 
 from ...proto.peers import PEER_OPTIONS, cancel_requests
 
-#: Later than this after its time is over, a call on a channel that was replaced is cut off.
+#: Calls on a replaced channel are cut off this long after their time limit.
 _CLOSE_LATE_S = 1.0
 
 
 class RedialedChannel:
-    """To one `host:port`; used on one loop."""
+    """Channel to one `host:port`; used on one event loop."""
 
     def __init__(self, target: str, options: Sequence[tuple[str, int]] = ()) -> None:
         self._target = target
         self._options = (*PEER_OPTIONS, *options)
         self._channel: Any = None
-        self._longest_s = 0.0  #: that a call was given
+        self._longest_s = 0.0  #: of any call
         self._closing: set[asyncio.Task[None]] = set()
 
     async def call(self, path: str, request: bytes, metadata: Any, timeout_s: float) -> bytes:
-        """One call. Raises grpc.aio.AioRpcError; the next one dials then."""
+        """Call once. Raises grpc.aio.AioRpcError; then the next call reconnects."""
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self._target, options=self._options)
         channel = self._channel
@@ -46,7 +48,7 @@ class RedialedChannel:
                 raise
             raise _closed(self._target) from None
         except grpc.RpcError:
-            if channel is self._channel:  # else another call was the first to notice
+            if channel is self._channel:  # else another call already replaced it
                 self.redial()
             if cancel_requests() > asked_to_end:
                 raise asyncio.CancelledError from None
@@ -54,7 +56,7 @@ class RedialedChannel:
         return answer
 
     def redial(self) -> None:
-        """The next call looks the name up."""
+        """Let the next call resolve the name again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             closing = channel.close(self._longest_s + _CLOSE_LATE_S)
@@ -63,7 +65,7 @@ class RedialedChannel:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Let all connections go, with what they carry."""
+        """Close all connections with their calls."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()

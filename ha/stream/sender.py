@@ -1,9 +1,9 @@
-"""One stream of the leader to one follower: what is sent next, and what comes back.
+"""Sender of one stream from the leader to a follower, and the receiver of its acknowledgements.
 
-The sender sleeps until `wake`: the log grew, an acknowledgement opened the window, or a beat is due.
-Appends of one loop turn therefore travel together, and while a frame is on its way to the transport the
-next ones gather into one chunk; nothing is delayed on purpose. At most `haWindowSize` bytes are
-under way to a follower, counted by what it has received, so that one large message cannot block it.
+The sender sleeps until `wake`: the log grew, an acknowledgement opened the window, or a heartbeat
+is due. Appends of one loop turn travel together, and while a frame is in transmission the next ones
+form one chunk; nothing is delayed on purpose. At most `haWindowSize` bytes that the follower has
+not received are in flight, so that one large message cannot block it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _NO_BORDER = 1 << 62
 
 
 class SenderContext(Protocol):
-    """What a session needs of the leader's side."""
+    """The part of the leader side that sessions call."""
 
     replica: Replica
 
@@ -42,7 +42,7 @@ class SenderContext(Protocol):
 
 
 class SessionEndedError(Exception):
-    """The stream must end; the text says why."""
+    """The stream must end; the text is the reason."""
 
 
 class Session:
@@ -73,20 +73,21 @@ class Session:
     ) -> None:
         self.number = number
         self.broker_id = broker_id
-        self.sent_end = start  #: the next chunk starts here
-        self.received_end = start  #: what the follower has taken, parts of records included
+        self.sent_end = start  #: start of the next chunk
+        #: end of the bytes that the follower received, including partial records
+        self.received_end = start
         self.confirm_sent = -1
         self.written_ns = owner.replica.steady_ns()
         self.reason = "the follower closed the stream"
         self._owner = owner
         self._replica = owner.replica
         self._context = context
-        self._queue: deque[bytes] = deque()  #: pieces of one payload at most, and one goodbye
+        self._queue: deque[bytes] = deque()  #: pieces of at most one payload, and one goodbye
         self._meta_next: dict[str, tuple[int, bytes]] = {}
         self._beat_wanted = True
         self._goodbye: tuple[bytes, bool] | None = None
         self._label = EpochStart(0, 0)
-        self._label_end = -1  #: chunks below it are of the epoch `_label`
+        self._label_end = -1  #: chunks below it have the epoch `_label`
         self._joiner = frames.MetaJoiner()
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,12 +102,12 @@ class Session:
         self._wake.set()
 
     def send_meta(self, kind: str, version: int, payload: bytes) -> None:
-        """Send this next; what is not under way yet of its kind is replaced."""
+        """Queue the payload to send next; unsent pieces of the same kind are replaced."""
         self._meta_next[kind] = (version, payload)
         self._wake.set()
 
     def say_goodbye(self, frame: bytes, *, at_once: bool = False) -> None:
-        """`at_once`: nothing more of the log is sent before it."""
+        """Queue a goodbye. `at_once`: no more of the log is sent before it."""
         self._goodbye = (frame, at_once)
         self._wake.set()
 
@@ -118,7 +119,7 @@ class Session:
     # --- the stream -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until one side ends it; `reason` says why. Errors that are no end of a stream are raised."""
+        """Run until one side ends the stream; `reason` has the cause. Other errors are raised."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._send()), loop.create_task(self._receive())]
         try:
@@ -183,12 +184,13 @@ class Session:
             confirm=self.confirm_sent,
             flushed=log.flushed_offset,
             ts=self.written_ns,
-            # Only the end of the log is known to end a record without parsing.
+            # Only the end of the log is known to be a record's end without parsing.
             ends_on_boundary=self.sent_end == log_end,
         )
 
     def _find_label(self, offset: int) -> None:
-        """A chunk never passes the beginning of an epoch, and says whose bytes it carries."""
+        """Return the next chunk, which never crosses the start of an epoch and carries its
+        label."""
         border = self._replica.history.next_start(offset)
         self._label = self._replica.label_of(offset)
         self._label_end = _NO_BORDER if border is None else border
@@ -223,7 +225,7 @@ class Session:
             try:
                 frame = v1.FollowerFrame.FromString(raw)
             except DecodeError:
-                raise SessionEndedError("the follower sent bytes that are no frame") from None
+                raise SessionEndedError("the follower sent an invalid frame") from None
             self._on_frame(frame)
 
     def _on_frame(self, frame: v1.FollowerFrame) -> None:

@@ -1,7 +1,7 @@
-"""Who may call the cluster's own services: one rule for replication and registration.
+"""Cluster token: admission to the cluster's internal services (replication, registration).
 
-The metadata `x-cometmq-token` must equal `clusterToken`. Without a configured token only this machine
-may call (design, 8.9): a cluster over a network has to choose a secret first.
+The metadata `x-cometmq-token` must equal `clusterToken`. Without a configured token only this
+machine may call: a cluster over a network has to set a secret first.
 """
 
 import hmac
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 TOKEN_KEY = "x-cometmq-token"
 
-#: gRPC writes peers as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` (also percent-encoded), `unix:...`.
+#: gRPC formats peers as `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` (also percent-encoded),
+#: `unix:...`.
 _LOCAL_PEERS = (
     "ipv4:127.",
     "ipv6:[::1]:",
@@ -21,7 +22,7 @@ _LOCAL_PEERS = (
 
 
 def is_admitted(token: str, metadata: Iterable[tuple[str, str | bytes]] | None, peer: str) -> bool:
-    """Whether a caller with this metadata and address may use the cluster's own services."""
+    """Return whether a caller with this metadata and address is admitted."""
     if not token:
         return peer.startswith(_LOCAL_PEERS)
     shown = ""
@@ -32,5 +33,5 @@ def is_admitted(token: str, metadata: Iterable[tuple[str, str | bytes]] | None, 
 
 
 def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """What a caller sends along."""
+    """Return the metadata that carries the token."""
     return ((TOKEN_KEY, token),) if token else ()
