@@ -1,4 +1,4 @@
-"""`cometmq.v1.MetaCell` on the nameserver's port: the acceptor, for the other nameservers."""
+"""Acceptor service `cometmq.v1.MetaCell` on the nameserver's port, for the other nameservers."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ class AcceptorService:
         self._token = token
 
     def methods(self) -> list[Method]:
-        """The rows of the service table."""
+        """Return the rows of the service table."""
         rows = (
             (paths.CELL_PREPARE, v1.PrepareRequest, self.prepare),
             (paths.CELL_ACCEPT, v1.AcceptRequest, self.accept),
@@ -38,19 +38,19 @@ class AcceptorService:
         ]
 
     def prepare(self, request: v1.PrepareRequest, ctx: "RequestContext") -> Any:
-        """A proposer asks for a promise."""
+        """Handle a prepare request of a proposer."""
         check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
         return self._answer(lambda: self._cells.prepare(request.cell, ballot))
 
     def accept(self, request: v1.AcceptRequest, ctx: "RequestContext") -> Any:
-        """A proposer asks to take a value."""
+        """Handle an accept request of a proposer."""
         check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
         return self._answer(lambda: self._cells.accept(request.cell, ballot, request.value))
 
     def read(self, request: v1.ReadCellRequest, ctx: "RequestContext") -> v1.CellResponse:
-        """What this acceptor has, without a promise; `accepted` says whether it votes."""
+        """Return the acceptor's state without a promise; `accepted` tells whether it votes."""
         check_token(self._token, ctx)
         cells = self._cells
         if not request.cell:

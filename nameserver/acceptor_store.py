@@ -1,17 +1,19 @@
-"""An acceptor of the nameservers' register: what it promised and took is on its disk before it says so.
+"""Acceptor store: what this acceptor promised and accepted, durable before every answer.
 
-The file `cells` holds one record a register (format: `record_file.py`; a value is a serialized
-`cometmq.v1.CellResponse`). It is truth: an acceptor that lost what it once said could let two decisions into
-one register. So a file that is missing, torn or damaged makes it *fresh*: it does not vote until
+The file `cells` holds one record per register (format: `record_file.py`; a value is a serialized
+`cometmq.v1.CellResponse`). It is a source of truth: an acceptor that loses a promise could let two
+decisions into one register. So a missing, torn or damaged file makes the acceptor *fresh*: it does
+not vote until
 
-    all other acceptors have told what they have, and it has taken that over, or
-    so many have none at all that the register has never been used (a first start)
+    all other acceptors have returned their states and it has taken them over, or
+    so many of them are empty that the register was never used (a first start)
 
-The file `acceptor` says who this acceptor is: a random number of 128 bits, made at the first start in a directory
-and in every answer from then on, so that a proposer that reaches it under two addresses counts it once. It stays when
-`cells` is lost: what counts twice is the danger, and votes wait for the others anyway.
+The file `acceptor` has the acceptor's id: 128 random bits, created at the first start in a
+directory and part of every answer, so that a proposer that reaches it under two addresses counts it
+once. The id stays when `cells` is lost: the danger is a double vote, and votes wait for the others
+anyway.
 
-Writing and fsync happen in one thread, off the event loop.
+Writes and fsync run in one thread, off the event loop.
 """
 
 import asyncio
@@ -35,13 +37,13 @@ ID_FILE = "acceptor"
 _ID_KEY = "id"
 _ID_BYTES = 16
 _ID_FORM = re.compile(rb"[0-9a-f]{32}")
-#: A register for each group that a nameserver can decide for, and one for who decides.
+#: One register for each group that a nameserver can host, and one for the active nameserver.
 CELLS_MAX = 1_100
 NAME_MAX = 300
 
 
 class AcceptorRefusedError(Exception):
-    """A request that no honest proposer makes; the text is a sentence."""
+    """A request that a correct proposer never sends; the text is a sentence."""
 
 
 class AcceptorStore:
@@ -65,36 +67,39 @@ class AcceptorStore:
             self._cells = {name: decode_cell(data) for name, data in self._file.values.items()}
         except (DamagedFileError, ValueError) as error:
             aside = self._file.set_aside()
-            logger.error("cells.damaged kept_as=%s error=%s", aside, error)
+            logger.error("acceptor.damaged kept_as=%s error=%s", aside, error)
             self._file = RecordFile(self._file.path)
             self._file.open()
             whole = False
         self.votes = whole and bool(self._cells) and not self._file.tail_was_cut
         logger.info(
-            "cells.opened cells=%d votes=%s id=%s", len(self._cells), self.votes, self.acceptor_id
+            "acceptor.opened registers=%d votes=%s id=%s",
+            len(self._cells),
+            self.votes,
+            self.acceptor_id,
         )
 
     async def close(self) -> None:
-        """Finish what is being written; no votes from now on."""
+        """Finish pending writes; no votes from now on."""
         self.votes = False
         await asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
         self._file.close()
 
     @property
     def names(self) -> list[str]:
-        """Registers that were ever used."""
+        """The registers that were ever used."""
         return sorted(self._cells)
 
     def peek(self, name: str) -> Cell:
-        """What this acceptor has; it may be less than what the register holds."""
+        """Return this acceptor's state, which may be older than the register's value."""
         return self._cells.get(name, Cell())
 
     async def prepare(self, name: str, ballot: Ballot) -> Vote:
-        """Promise, durably. Raises StoreUnavailableError, CellRefusedError."""
+        """Promise durably. Raises StoreUnavailableError, AcceptorRefusedError."""
         return await self._vote(name, lambda cell: prepare(cell, ballot))
 
     async def accept(self, name: str, ballot: Ballot, value: bytes) -> Vote:
-        """Take a value, durably. Raises StoreUnavailableError, CellRefusedError."""
+        """Accept a value durably. Raises StoreUnavailableError, AcceptorRefusedError."""
         if len(value) > VALUE_BYTES_MAX:
             raise AcceptorRefusedError(
                 f"a value of {len(value)} bytes; the limit is {VALUE_BYTES_MAX}"
@@ -102,20 +107,22 @@ class AcceptorStore:
         return await self._vote(name, lambda cell: accept(cell, ballot, value))
 
     async def take_over(self, cells: dict[str, Cell]) -> None:
-        """What the others have, after this one's disk was lost; it votes from now on."""
+        """Take over the states of the others after a lost disk; the acceptor votes from now on."""
         async with self._lock:
             await self._write(cells)
             self.votes = True
 
     async def _vote(self, name: str, decide: Callable[[Cell], Vote]) -> Vote:
         if not name or len(name) > NAME_MAX:
-            raise AcceptorRefusedError(f"the name of a register has 1 to {NAME_MAX} characters")
+            raise AcceptorRefusedError(f"a register name must have 1 to {NAME_MAX} characters")
         if not self.votes:
-            raise StoreUnavailableError("this nameserver has lost its votes and asks the others")
+            raise StoreUnavailableError(
+                "this nameserver lost its acceptor state and recovers it from the others"
+            )
         async with self._lock:
             old = self.peek(name)
             if not self.votes:
-                raise StoreUnavailableError("this nameserver stops")
+                raise StoreUnavailableError("this nameserver is stopping")
             if name not in self._cells and len(self._cells) >= CELLS_MAX:
                 raise AcceptorRefusedError(f"there are {CELLS_MAX} registers already, the limit")
             vote = replace(decide(old), acceptor_id=self.acceptor_id)
@@ -129,19 +136,21 @@ class AcceptorStore:
         try:
             await loop.run_in_executor(self._thread, self._file.put, changes)
         except OSError as error:
-            logger.error("cells.not_written error=%s", error)
-            raise StoreUnavailableError(f"its disk does not take it: {error}") from None
+            logger.error("acceptor.not_written error=%s", error)
+            raise StoreUnavailableError(
+                f"the acceptor state could not be written: {error}"
+            ) from None
         self._cells.update(cells)
 
 
 def _identity(path: Path) -> str:
-    """Who the acceptor of this directory is; made, durably, when nothing says so. Raises OSError."""
+    """Return the acceptor id of this directory, created durably if missing. Raises OSError."""
     file = RecordFile(path)
     try:
         file.open()
     except DamagedFileError as error:
         aside = file.set_aside()
-        logger.error("acceptor.damaged kept_as=%s error=%s", aside, error)
+        logger.error("acceptor.id_damaged kept_as=%s error=%s", aside, error)
         file.open()
     try:
         found = file.values.get(_ID_KEY, b"")
@@ -154,7 +163,7 @@ def _identity(path: Path) -> str:
 
 
 def cell_message(cell: Cell, *, accepted: bool, acceptor_id: str = "") -> v1.CellResponse:
-    """A cell as the wire and the disk carry it; who has it, only the wire."""
+    """Return the message of an acceptor state; the acceptor id is set only on the wire."""
     return v1.CellResponse(
         accepted=accepted,
         promised=ballot_message(cell.promised),
@@ -165,7 +174,7 @@ def cell_message(cell: Cell, *, accepted: bool, acceptor_id: str = "") -> v1.Cel
 
 
 def cell_from(message: v1.CellResponse) -> Cell:
-    """The cell in a message."""
+    """Return the acceptor state of a message."""
     promised, accepted = message.promised, message.accepted_ballot
     return Cell(
         Ballot(promised.counter, promised.proposer),
@@ -175,21 +184,21 @@ def cell_from(message: v1.CellResponse) -> Cell:
 
 
 def ballot_message(ballot: Ballot) -> v1.Ballot:
-    """A ballot as the wire carries it."""
+    """Return the message of a ballot."""
     return v1.Ballot(counter=ballot.counter, proposer=ballot.proposer)
 
 
 def encode_cell(cell: Cell) -> bytes:
-    """A cell as the file keeps it."""
+    """Return the bytes of an acceptor state for the file."""
     data: bytes = cell_message(cell, accepted=True).SerializeToString(deterministic=True)
     return data
 
 
 def decode_cell(data: bytes) -> Cell:
-    """The cell in a record. Raises ValueError."""
+    """Return the acceptor state of a record. Raises ValueError."""
     try:
         cell = cell_from(v1.CellResponse.FromString(data))
         cell.validate()
     except Exception as error:
-        raise ValueError(f"no cell: {error}") from None
+        raise ValueError(f"invalid acceptor state: {error}") from None
     return cell

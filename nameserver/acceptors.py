@@ -1,7 +1,8 @@
-"""The acceptors of the register as a proposer calls them: this nameserver's own, and its peers' over gRPC.
+"""Acceptors of the register for a proposer: this nameserver's own, and its peers' over gRPC.
 
-An address may come to lead to another acceptor than it did, or to this nameserver itself (containers that came back
-with exchanged addresses). So every answer carries who gave it, and counts once whatever the address.
+An address may resolve to another acceptor later, or to this nameserver itself (containers that
+returned with exchanged addresses). So every answer carries the acceptor's id, and counts once
+whatever the address.
 """
 
 import asyncio
@@ -24,20 +25,20 @@ from .meta_store import StoreUnavailableError
 logger = logging.getLogger(__name__)
 
 OWN = "own"
-#: Two nameservers, or four, are asked: more pairs than these only come from directories that are made anew.
+#: Limit of logged pairs: two to four peers exceed it only if their directories are recreated often.
 _TOLD_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The registers that an acceptor has heard of."""
+    """The registers that an acceptor has records of."""
 
     acceptor_id: str
     cells: list[str]
 
 
 class Acceptor(Protocol):
-    """One vote. All calls raise StoreUnavailableError when there is no answer."""
+    """One vote. All calls raise StoreUnavailableError without an answer."""
 
     name: str
 
@@ -48,11 +49,11 @@ class Acceptor(Protocol):
     async def names(self) -> Names: ...
 
     async def peek(self, cell: str) -> Vote:
-        """What it has, without a promise; `ok`: it votes."""
+        """Return its state without a promise; `ok`: it votes."""
 
 
 class OwnAcceptor:
-    """This nameserver's."""
+    """The acceptor of this nameserver."""
 
     def __init__(self, cells: AcceptorStore) -> None:
         self.name = OWN
@@ -72,7 +73,7 @@ class OwnAcceptor:
 
 
 class PeerAcceptor:
-    """Another nameserver's, by its address."""
+    """The acceptor of another nameserver, by address."""
 
     def __init__(self, address: str, token: str, timeout_s: float) -> None:
         self.name = address
@@ -81,11 +82,11 @@ class PeerAcceptor:
         self._channel = RedialedChannel(address)
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._channel.close()
 
     def look_up_again(self) -> None:
-        """Some name led to the wrong nameserver, perhaps this one's."""
+        """Resolve the address again: some address led to the wrong nameserver."""
         self._channel.redial()
 
     async def prepare(self, cell: str, ballot: Ballot) -> Vote:
@@ -122,20 +123,20 @@ def _nothing() -> None:
 
 
 class Doubles:
-    """Tells the log, once each, which address led to an acceptor that was counted already."""
+    """Logs, once per pair, an address that led to an acceptor already counted."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
-        #: Some name led astray, and it cannot be said which.
+        #: Called when some address is wrong; which one is unknown.
         self.on_double: Callable[[], None] = _nothing
 
     def tell(self, address: str, acceptor_id: str) -> None:
-        """It answered, and did not count."""
+        """Report an answer that did not count."""
         self.on_double()
         if (address, acceptor_id) in self._told or len(self._told) >= _TOLD_MAX:
             return
         self._told.add((address, acceptor_id))
-        logger.error("acceptor.twice address=%s id=%s", address, acceptor_id)
+        logger.error("acceptor.duplicate address=%s id=%s", address, acceptor_id)
 
 
 Answer = TypeVar("Answer", Names, Vote)
@@ -147,8 +148,11 @@ async def ask_once(
     doubles: Doubles,
     own_id: str = "",
 ) -> list[Answer]:
-    """The answers to a question that changes nothing: one of each acceptor, none of the silent ones, and none
-    of this nameserver's own (`own_id`) when only others are asked."""
+    """Call every acceptor once and return one answer per acceptor.
+
+    Unreachable acceptors are left out, and this nameserver's own (`own_id`) when only others are
+    called.
+    """
     answers = await asyncio.gather(*map(call, acceptors), return_exceptions=True)
     identities = Identities()
     identities.counts(OWN, own_id)

@@ -1,9 +1,10 @@
-"""Which of several nameservers decides at present: the register `controller`, held for a time.
+"""Active nameserver: a time-limited claim on the register `controller`.
 
-The holder renews it three times in its time to live, and counts its permission from before each renewal was sent, less a
-tenth for clocks of different rate. The others watch what their own acceptor has; when it has not changed for the
-whole time to live, they try to put themselves in the place of exactly that value. So at most one is active at a
-time, and if clocks fail altogether two of them still do no harm (HA note, 6.3). A holder that stops gives it back.
+The holder renews the claim three times in its time to live, and counts its permission from the time
+before each renewal was sent, less a tenth for clock drift. The others watch their own acceptor's
+state; if it has not changed for a whole time to live, they try to replace exactly that value. So at
+most one nameserver is active at a time, and even if clocks fail two of them do no harm. A holder
+that stops releases the claim (docs/formats/ha.md, section 6.3).
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _NS_PER_MS = 1_000_000
 
 
 class ActiveCell:
-    """This nameserver's claim; `on_change` hears when it begins and ends."""
+    """This nameserver's claim; `on_change` is called when it begins and ends."""
 
     def __init__(
         self,
@@ -48,21 +49,21 @@ class ActiveCell:
         self._task: asyncio.Task[None] | None = None
 
     def may_decide(self, now_ns: int) -> bool:
-        """The claim is good at this moment."""
+        """Return whether the claim is valid at `now_ns`."""
         return now_ns < self._valid_until_ns
 
     @property
     def holder(self) -> str:
-        """The address of whoever held it last, as far as this nameserver's acceptor knows."""
+        """Address of the last holder known to this nameserver's acceptor."""
         return str(_read(self._cells.peek(CELL).value).get("address", ""))
 
     def start(self, address: str) -> None:
-        """Begin to claim and to watch."""
+        """Start to claim and to watch."""
         self._address = address
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Give it back, so that another one decides at once."""
+        """Release the claim, so that another nameserver becomes active immediately."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -74,7 +75,7 @@ class ActiveCell:
             async with asyncio.timeout(self._ttl_ns / 1e9):
                 await self._register.change(CELL, self._release)
         except (StoreUnavailableError, TimeoutError):
-            logger.info("controller.not_released: the others wait until it has run out")
+            logger.info("controller.not_released: the claim stays until it expires")
 
     async def _run(self) -> None:
         pause_s = self._ttl_ns / 3e9
@@ -102,7 +103,7 @@ class ActiveCell:
             self._watch(value)
 
     def _may_claim(self, now_ns: int) -> bool:
-        """The register is free, or nobody has renewed it for its time to live."""
+        """Return whether the register is free or was not renewed for its time to live."""
         value = self._cells.peek(CELL).value
         if value != self._watched:
             self._watch(value)
@@ -136,7 +137,7 @@ class ActiveCell:
 
 
 def _read(value: bytes) -> dict[str, Any]:
-    """What the register says; nonsense counts as free."""
+    """Return the content of the register; invalid content counts as free."""
     try:
         found = json.loads(value) if value else {}
     except ValueError:

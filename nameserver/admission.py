@@ -1,7 +1,7 @@
-"""Who may use the cluster's own services of a nameserver: one rule for all of them.
+"""Admission to the cluster's internal services of a nameserver.
 
-The metadata `x-cometmq-token` must equal `clusterToken`; without a configured token only this machine may
-speak (design, 8.9).
+The metadata `x-cometmq-token` must equal `clusterToken`; without a configured token only this
+machine may call.
 """
 
 import hmac
@@ -17,7 +17,7 @@ _PERMISSION_DENIED = 7
 
 
 def check_token(token: str, ctx: "RequestContext") -> None:
-    """Raise PERMISSION_DENIED for strangers."""
+    """Raise PERMISSION_DENIED unless the caller is admitted."""
     if token:
         if not hmac.compare_digest(token.encode(), ctx.token.encode()):
             raise RpcFailure(
@@ -26,7 +26,7 @@ def check_token(token: str, ctx: "RequestContext") -> None:
     elif not _is_loopback(ctx.peer):
         raise RpcFailure(
             _PERMISSION_DENIED,
-            "a nameserver without clusterToken takes brokers of its own machine only",
+            "a nameserver without clusterToken accepts only brokers on its own machine",
         )
 
 

@@ -1,12 +1,13 @@
-"""The group controller's shell: one pure core for each group, sessions of brokers, the store of states.
+"""Controller: runs the group controllers, with the sessions of brokers and the store of states.
 
-Effects of the cores are executed in order on the event loop; changes of a state go to the `MetaStore` in a task and
-come back as events. A controller that is slow, dead or not active never stops a group: brokers only miss what
-it would have told them. Everything is bounded: groups, sessions, what waits in a session's stream (a broker that
-does not read its directives is dropped), one change and one operator's command a group at a time.
+Effects of the state machines are executed in order on the event loop. Changes of a state run in a
+task on the `MetaStore` and return as events. A slow, dead or inactive controller never stops a
+group: brokers only miss its directives. Everything is bounded: groups, sessions, a session's
+outbound queue (a broker that does not read its directives is dropped), one change and one operator
+command per group at a time.
 
-Source: HA note, 6.6 to 6.8. Not durable here: beats, sessions, and the last reports of cuts (the archives
-themselves lie on the replicas).
+Not durable here: heartbeats, sessions, and the last reports of cuts (the archives are on the
+replicas). Protocol: docs/formats/ha.md, sections 6.6 to 6.8.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 _NS_PER_MS = 1_000_000
 #: As many groups as the routes can list.
 GROUPS_MAX = 1_024
-#: Far above one session for every replica of every group that a nameserver should carry.
+#: Far above one session for every replica of every group of one nameserver.
 SESSIONS_MAX = 4_096
 LOAD_AGAIN_S = 0.5
 _GRPC = {
@@ -64,7 +65,7 @@ _UNAVAILABLE = 14
 
 
 class Controller:
-    """Runs the cores. `on_state` hears every committed state, for the routes."""
+    """Runs the state machines. `on_state` receives every committed state, for the routes."""
 
     def __init__(
         self,
@@ -94,24 +95,24 @@ class Controller:
         self._ticker: asyncio.Task[None] | None = None
         self._events: deque[tuple[HostedGroup, Event]] = deque()
         self._is_telling = False
-        self.hint: Callable[[], str] = lambda: ""  #: who decides instead, for people
-        #: Whether the permission to decide is good at a time: after a pause it may have run out unseen.
+        self.hint: Callable[[], str] = lambda: ""  #: text about the active nameserver, for messages
+        #: Whether this nameserver's claim is valid at a time: during a pause it may have expired.
         self.may_decide: Callable[[int], bool] = lambda _now_ns: True
 
     async def start(self, name: str) -> None:
-        """Begin to listen; `name` is how operators call this nameserver."""
+        """Start to tick; `name` identifies this nameserver for operators."""
         self.name = name
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         if self.active:
             await self._load()
 
     async def stop(self) -> None:
-        """Let go of everybody; what is being written is finished."""
+        """Drop all sessions; pending writes are completed."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
         for session in list(self.sessions.values()):
-            session.drop(RpcFailure(_UNAVAILABLE, "this nameserver stops"))
+            session.drop(RpcFailure(_UNAVAILABLE, "this nameserver is stopping"))
         for future in self._waiting.values():
             future.cancel()
         if self._tasks:
@@ -122,18 +123,20 @@ class Controller:
     # --- groups -----------------------------------------------------------------------------------
 
     def group_for(self, cluster: str, name: str) -> HostedGroup:
-        """The group of a broker that speaks. Raises RpcFailure with a sentence."""
+        """Return the group of a broker's heartbeat, created if it is new. Raises RpcFailure."""
         group = self.groups.get(name)
         if group is not None:
             known = group.core.state.cluster
             if known != cluster:
-                text = f"group {name} belongs to cluster {known}; this replica says {cluster}"
+                text = (
+                    f"group {name} belongs to cluster {known}; this replica has cluster {cluster}"
+                )
                 raise RpcFailure(_GRPC[RefusalCode.ID_IN_USE], text)
             return group
         if not cluster or not name:
-            raise RpcFailure(_GRPC[RefusalCode.INVALID], "a beat names a cluster and a group")
+            raise RpcFailure(_GRPC[RefusalCode.INVALID], "a heartbeat needs a cluster and a group")
         if len(self.groups) >= GROUPS_MAX:
-            text = f"this nameserver already decides for {GROUPS_MAX} groups, its limit"
+            text = f"this nameserver already hosts {GROUPS_MAX} groups, its limit"
             raise RpcFailure(_GRPC[RefusalCode.FULL], text)
         return self._begin(cluster, name)
 
@@ -144,7 +147,7 @@ class Controller:
         return group
 
     async def _load(self) -> None:
-        """Know every group that has a state, before its brokers speak."""
+        """Load every group that has a state, before its brokers register."""
         while self.active:
             try:
                 found = await self._store.groups()
@@ -158,7 +161,7 @@ class Controller:
             return
 
     def set_active(self, active: bool) -> None:
-        """This nameserver decides from now on, or no longer."""
+        """Become active or inactive."""
         if active == self.active:
             return
         if not active:
@@ -171,7 +174,7 @@ class Controller:
         self._task(self._load())
 
     def _deactivate(self) -> None:
-        """Before anything else is heard: no lease may be given any more."""
+        """Stop granting leases before any other event is handled."""
         self.active = False
         logger.info("controller.not_active name=%s", self.name)
         now_ns = self.clock.steady_ns()
@@ -182,8 +185,10 @@ class Controller:
     # --- events and effects -----------------------------------------------------------------------
 
     def tell(self, group: HostedGroup, event: Event) -> None:
-        """Give the core an event and do what it says. An event that comes up meanwhile waits: no broker
-        may hear an older order after a newer one."""
+        """Pass an event to the group's state machine and execute the effects.
+
+        A nested event is queued: no broker may receive an older order after a newer one.
+        """
         self._events.append((group, event))
         if self._is_telling:
             return
@@ -201,22 +206,28 @@ class Controller:
             self._is_telling = False
 
     def _hear(self, group: HostedGroup, event: Event, now_ns: int) -> None:
-        """One event for one core; a core that breaks must not take the others along."""
+        """Handle one event of one group; an exception restarts only that group's state machine."""
         try:
             effects = group.core.on_event(event, now_ns)
         except Exception:
             state = group.core.state
-            logger.exception("controller.core_failed group=%s: it begins anew", state.group)
+            logger.exception(
+                "controller.core_failed group=%s: restarting group state machine", state.group
+            )
             group.core = GroupController(state.cluster, state.group, self._limits)
             for session in [s for s in self.sessions.values() if s.group is group]:
-                session.drop(RpcFailure(_UNAVAILABLE, "the controller begins anew; come again"))
+                session.drop(
+                    RpcFailure(
+                        _UNAVAILABLE, "the controller restarts the group's state machine; reconnect"
+                    )
+                )
             self._events.append((group, Started(None, active=self.active)))
             return
         for effect in effects:
             self._do(group, effect)
 
     def seen(self, state: GroupState) -> None:
-        """While another nameserver decides: a state that a majority holds."""
+        """Adopt a state that a majority holds, while another nameserver is active."""
         group = self.groups.get(state.group)
         if group is None and len(self.groups) < GROUPS_MAX:
             group = self._begin(state.cluster, state.group)
@@ -224,7 +235,7 @@ class Controller:
             self.tell(group, StateRead(state))
 
     def ask(self, group: HostedGroup, event: Callable[[int], Event]) -> asyncio.Future[Any]:
-        """Give the core an event that it answers; the future has the answer."""
+        """Pass in an event with a request number; the future has the answer."""
         self._number += 1
         number = self._number
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -332,17 +343,17 @@ class Controller:
     # --- sessions ---------------------------------------------------------------------------------
 
     def closed(self, session: BrokerSession) -> None:
-        """A session's stream has ended."""
+        """Remove a session whose stream has ended."""
         group = session.group
         if self.sessions.pop(session.number, None) is None or group is None:
             return
         self.tell(group, SessionClosed(session.number))
         unused = group.core.state.is_new and group.core.pending is None
         if unused and all(other.group is not group for other in self.sessions.values()):
-            # A wrong name, or a stranger: nothing was decided about it.
+            # A wrong name or an unknown peer: no decision was made for this group.
             self.groups.pop(group.core.state.group, None)
 
     def heard(self, session: BrokerSession, event: BeatArrived) -> None:
-        """A beat came in on a session that knows its group."""
+        """Handle a heartbeat of a session whose group is set."""
         assert session.group is not None
         self.tell(session.group, event)

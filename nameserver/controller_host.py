@@ -1,7 +1,8 @@
-"""What a nameserver with `controller=true` has beside the routes: the store of states, and the controller.
+"""Controller host: the state store and the controller of a nameserver with `controller=true`.
 
-Alone it is always the active one, on a file. With two or four peers the states are in a CAS register over all of
-them, and whoever holds the register `controller` is active (HA note, 6.3).
+A single controller is always active, on a file. With two or four peers the states are in a CAS
+register over all of them, and the holder of the register `controller` is active
+(docs/formats/ha.md, section 6.3).
 """
 
 import asyncio
@@ -31,31 +32,31 @@ OnState = Callable[[GroupState], None]
 
 
 class ControllerHost(Protocol):
-    """Opened before the door, started after it, stopped before it."""
+    """Life cycle of the controller: opened before the port, started after it, stopped before it."""
 
     controller: Controller
 
     def methods(self) -> list[Method]:
-        """What is served on the nameserver's port."""
+        """Return the methods served on the nameserver's port."""
 
     def open(self) -> None:
-        """Read what is on the disk; the directory is locked. Raises OSError."""
+        """Lock the directory and read the files. Raises OSError."""
 
     async def start(self, address: str) -> None:
-        """Begin to listen and decide."""
+        """Start the controller."""
 
     async def stop(self) -> None:
-        """Finish what is being written, and let go of everybody."""
+        """Complete pending writes and drop all sessions."""
 
 
 def make_deciding(config: NameserverConfig, clock: Clock, on_state: OnState) -> ControllerHost:
-    """Alone or together, as configured."""
+    """Return a single or replicated controller host, as configured."""
     kind = ReplicatedControllerHost if config.peers() else SingleControllerHost
     return kind(config, clock, on_state)
 
 
 class SingleControllerHost:
-    """One nameserver, one file."""
+    """One nameserver with one file."""
 
     def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
         self._file = GroupsFile(Path(config.namesrv_data_dir))
@@ -76,7 +77,7 @@ class SingleControllerHost:
 
 
 class ReplicatedControllerHost:
-    """Three nameservers (or five), one of which decides at a time."""
+    """Three nameservers (or five), one of which is active at a time."""
 
     def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
         self._config = config
@@ -101,7 +102,7 @@ class ReplicatedControllerHost:
 
     @property
     def _ttl_ms(self) -> int:
-        """Long enough for some rounds, shorter than the brokers' lease."""
+        """Time to live of the claim: several register rounds, shorter than the brokers' lease."""
         return max(100, self._config.controller_lease_ms * 3 // 5)
 
     def _look_up_again(self) -> None:
@@ -143,7 +144,8 @@ class ReplicatedControllerHost:
         await self._cells.close()
 
     async def _watch_states(self) -> None:
-        """While another one decides: show what it decided, as soon as a majority is seen to hold it."""
+        """While another nameserver is active, adopt its decisions once a majority is seen to hold
+        them."""
         shown: dict[str, Ballot] = {}
         while True:
             await asyncio.sleep(self._ttl_ms / 3_000)
@@ -173,10 +175,10 @@ class ReplicatedControllerHost:
 
     def _hint(self) -> str:
         holder = self._active.holder
-        return f": {holder} does" if holder else ""
+        return f": {holder} is active" if holder else ""
 
 
 def _for_people(address: str) -> str:
-    """An address that means something elsewhere too: no wildcard."""
+    """Return an address that is valid elsewhere too: no wildcard."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]") else address

@@ -1,4 +1,4 @@
-"""Conversion between the controller's messages and the pure core's values (`ha/core/controller/events.py`)."""
+"""Codec between the controller's messages and the values of `ha/core/controller/events.py`."""
 
 from ..ha.core.controller.events import (
     AlterIsr,
@@ -39,7 +39,7 @@ _CODES = {
 
 
 def beat_from(message: v1.BrokerBeat) -> Beat:
-    """A beat as the core wants it."""
+    """Return the heartbeat of a message."""
     age_ms = message.heard_age_ms
     known = state_from(message.known) if message.HasField("known") else None
     return Beat(
@@ -70,7 +70,7 @@ def beat_from(message: v1.BrokerBeat) -> Beat:
 
 
 def directive_message(direct: Direct) -> v1.Directive:
-    """What the broker is told."""
+    """Return the message of a directive."""
     return v1.Directive(
         state=None if direct.state.is_new else state_message(direct.state),
         lease_for_seq=direct.lease_for_seq,
@@ -85,7 +85,7 @@ def directive_message(direct: Direct) -> v1.Directive:
 
 
 def proposal_from(request: v1.AlterIsrRequest, number: int) -> AlterIsr:
-    """A proposal under the number by which its answer is found."""
+    """Return the proposal event with the request number of its answer."""
     return AlterIsr(
         number,
         ref_from(request.leader),
@@ -98,7 +98,8 @@ def proposal_from(request: v1.AlterIsrRequest, number: int) -> AlterIsr:
 
 
 def proposal_response(answer: ProposalAnswer) -> v1.AlterIsrResponse:
-    """Undecided is said as "not active": the leader asks elsewhere, or again."""
+    """Return the response. An undecided proposal is "not active": the leader retries or asks
+    elsewhere."""
     return v1.AlterIsrResponse(
         accepted=answer.accepted,
         state=None if answer.state.is_new else state_message(answer.state),
@@ -108,7 +109,7 @@ def proposal_response(answer: ProposalAnswer) -> v1.AlterIsrResponse:
 
 
 def operation_response(answer: OperationAnswer) -> v1.GroupsResponse:
-    """How an operator's command ended."""
+    """Return the response to an operator's command."""
     return v1.GroupsResponse(
         code=_CODES[answer.outcome],
         message=answer.message,
@@ -125,7 +126,7 @@ def group_report(
     controller: str,
     now_ns: int,
 ) -> v1.GroupReport:
-    """What an operator sees of a group: its members, and whoever else was heard."""
+    """Return the operator's view of a group: its members and every other registered replica."""
     state = core.state
     report = v1.GroupReport(
         state=state_message(state),

@@ -1,7 +1,7 @@
-"""`cometmq.v1.GroupController` on the nameserver's port: brokers' sessions, operators' commands.
+"""Controller service `cometmq.v1.GroupController`: sessions of brokers, commands of operators.
 
-Operators' answers carry a code, a sentence and the steps that were done. A nameserver that does not decide says so,
-and says who does when it knows.
+Answers to operators have a code, a sentence and the completed steps. An inactive nameserver refuses
+commands and names the active one if it is known.
 """
 
 import logging
@@ -41,14 +41,14 @@ _RESOURCE_EXHAUSTED = 8
 
 
 class ControllerService:
-    """The handlers; plain functions on the loop."""
+    """The handlers; plain functions on the event loop."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._session_number = 0
 
     def methods(self) -> list[Method]:
-        """The rows of the service table."""
+        """Return the rows of the service table."""
         groups = status_failure(v1.GroupsResponse)
         unary = (
             (paths.ALTER_ISR, v1.AlterIsrRequest, self.alter_isr, _plain(v1.AlterIsrResponse)),
@@ -77,7 +77,7 @@ class ControllerService:
     # --- brokers ----------------------------------------------------------------------------------
 
     def session(self, ctx: "RequestContext", outbound: Outbound) -> BrokerSession:
-        """A broker opens its session."""
+        """Open a broker's session."""
         controller = self._controller
         self._check(ctx)
         if len(controller.sessions) >= SESSIONS_MAX:
@@ -89,7 +89,7 @@ class ControllerService:
         return session
 
     def alter_isr(self, request: v1.AlterIsrRequest, ctx: "RequestContext") -> Any:
-        """A leader proposes another in-sync set."""
+        """Handle a leader's proposal for the in-sync set."""
         self._check(ctx)
         group = self._controller.groups.get(request.group)
         if group is None or group.core.state.cluster != request.cluster:
@@ -112,7 +112,7 @@ class ControllerService:
     def report_cut(
         self, request: v1.ReportCutRequest, ctx: "RequestContext"
     ) -> v1.ReportCutResponse:
-        """A replica archived and cut a tail that its leader does not have."""
+        """Handle a replica's report of an archived and cut diverged tail."""
         self._check(ctx)
         group = self._controller.groups.get(request.replica.group)
         if group is None:
@@ -136,7 +136,7 @@ class ControllerService:
     def process_exited(
         self, request: v1.ProcessExitedRequest, ctx: "RequestContext"
     ) -> v1.ProcessExitedResponse:
-        """A supervisor saw a broker's process end."""
+        """Handle a supervisor's report that a broker's process ended."""
         self._check(ctx)
         replica = request.replica
         group = self._controller.groups.get(replica.group)
@@ -159,7 +159,7 @@ class ControllerService:
     # --- operators --------------------------------------------------------------------------------
 
     def switchover(self, request: v1.SwitchoverRequest, ctx: "RequestContext") -> Any:
-        """Hand the lead over, without loss."""
+        """Switch the leader over without loss."""
         group = self._operate(request.group, ctx, "switchover")
         wait_ns = max(0, request.max_wait_ms) * _NS_PER_MS
         return self._answered(
@@ -167,7 +167,7 @@ class ControllerService:
         )
 
     def force_elect(self, request: v1.ForceElectRequest, ctx: "RequestContext") -> Any:
-        """Make this replica the leader, whatever is lost."""
+        """Force the election of a replica, with possible loss."""
         group = self._operate(request.group, ctx, "force_elect")
         return self._answered(
             group,
@@ -177,12 +177,12 @@ class ControllerService:
         )
 
     def set_drain(self, request: v1.SetDrainRequest, ctx: "RequestContext") -> Any:
-        """Send producers elsewhere, or take them again."""
+        """Direct producers to other groups, or back."""
         group = self._operate(request.group, ctx, "set_drain")
         return self._answered(group, lambda number: SetDrain(number, request.drain))
 
     def set_policy(self, request: v1.SetPolicyRequest, ctx: "RequestContext") -> Any:
-        """Let an OK mean something else from the next epoch on."""
+        """Change the policy from the next epoch on."""
         group = self._operate(request.group, ctx, "set_policy")
         sync = request.sync if request.HasField("sync") else None
         return self._answered(
@@ -190,7 +190,7 @@ class ControllerService:
         )
 
     def get_groups(self, request: v1.GetGroupRequest, ctx: "RequestContext") -> v1.GroupsResponse:
-        """Everything that this nameserver knows."""
+        """Return the reports of one group or of all groups."""
         self._check(ctx)
         controller = self._controller
         names = [request.group] if request.group else sorted(controller.groups)
@@ -205,7 +205,7 @@ class ControllerService:
             response.groups.append(report)
             response.steps.append(f"{name}: {explain(core, now_ns)}")
         if not controller.active:
-            response.message = f"this nameserver does not decide at present{controller.hint()}"
+            response.message = f"this nameserver is not active{controller.hint()}"
         return response
 
     # --- help -------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class ControllerService:
         if not self._controller.active:
             raise WireError(
                 v2.HA_NOT_AVAILABLE,
-                f"this nameserver does not decide at present{self._controller.hint()}",
+                f"this nameserver is not active{self._controller.hint()}",
             )
         return group
 
@@ -250,7 +250,7 @@ class ControllerService:
 
 
 def _then(asked: Any, respond: Any) -> Any:
-    """The answer when it is there."""
+    """Return a coroutine that responds once the future is done."""
 
     async def wait() -> Any:
         return respond(await asked)
@@ -268,5 +268,5 @@ def _same_cut(one: v1.ReportCutRequest, other: v1.ReportCutRequest) -> bool:
 
 
 def _plain(response: type) -> Any:
-    """A method between our own nodes: it fails with gRPC statuses only."""
+    """Return the failure response of an internal method, which fails with gRPC statuses only."""
     return lambda _error: response()

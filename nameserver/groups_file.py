@@ -1,9 +1,10 @@
-"""The groups' states of a nameserver that decides alone: the file `groups.state`, truth on one disk.
+"""Groups file `groups.state`: the groups' states of a single controller. Source of truth.
 
-Its loss costs a rebuild from the copies that the replicas keep (HA note, drill 22): no group stops, and nobody is
-elected before an in-sync replica of the newest known version has answered. A damaged file is kept under
-another name and counts as lost. Every change is on the disk before anybody hears of it; writing and fsync
-happen in one thread, off the event loop. Format: `record_file.py`, keys are group names.
+Its loss costs a rebuild from the copies on the replicas (docs/formats/ha.md, drill 22): no group
+stops, and there is no election before an in-sync replica of the newest known version has answered.
+A damaged file is kept under another name and counts as lost. Every change is durable before it is
+published; writes and fsync run in one thread, off the event loop. Format: `record_file.py`, keys
+are group names.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ FILE = "groups.state"
 
 
 class GroupsFile:
-    """See the module's docstring; a `MetaStore`."""
+    """A `MetaStore` on one file."""
 
     def __init__(self, directory: Path) -> None:
         self._file = RecordFile(directory / FILE)
@@ -51,23 +52,23 @@ class GroupsFile:
         logger.info("groups_state.opened groups=%d", len(self._states))
 
     async def close(self) -> None:
-        """Finish what is being written."""
+        """Complete pending writes."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._thread.shutdown)
         self._file.close()
 
     async def read(self, cluster: str, group: str) -> GroupState:
-        """What is in place."""
+        """Return the state in place."""
         return self._states.get(group, GroupState(cluster, group))
 
     async def groups(self) -> list[tuple[str, str]]:
-        """Every group in the file."""
+        """Return every group in the file."""
         return [(state.cluster, name) for name, state in sorted(self._states.items())]
 
     async def compare_and_set(
         self, expected_version: int, state: GroupState
     ) -> tuple[bool, GroupState]:
-        """See `MetaStore`."""
+        """Replace a state (see `MetaStore`)."""
         old = self._states.get(state.group, GroupState(state.cluster, state.group))
         if old.version != expected_version:
             return False, old

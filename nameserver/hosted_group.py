@@ -1,4 +1,4 @@
-"""A group that this nameserver decides for, with the cuts that its replicas reported."""
+"""A group of this nameserver's controller, with the cuts that its replicas reported."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""The names of the groups that ever registered: one small text file, and the directory's lock.
+"""Names of the groups that ever registered: one small text file, and the directory's lock.
 
-It lets a nameserver that has just started say "not ready yet" instead of "no such topic" while
-brokers are on their way back (HA note, section 1.5). Derived: without the file a restart answers
+It lets a starting nameserver answer "not ready yet" instead of "no such topic" while brokers
+register again (docs/formats/ha.md, section 1.5). Derived data: without the file a restart answers
 TOPIC_NOT_FOUND for up to a second.
 
     line 1          "cometmq known groups 1"
@@ -20,18 +20,18 @@ _LOCK = "namesrv.lock"
 
 
 class DirectoryLockedError(Exception):
-    """Another process uses the directory; the text says what to do."""
+    """Another process uses the directory; the text tells what to do."""
 
 
 class KnownGroups:
-    """The file in `directory`; an empty directory name remembers nothing."""
+    """The file in `directory`; with an empty directory name nothing is stored."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory) if directory else None
         self._lock_fd: int | None = None
 
     def open(self) -> frozenset[str]:
-        """Take the directory's lock and read the names. Raises DirectoryLockedError."""
+        """Lock the directory and read the names. Raises DirectoryLockedError."""
         if self._directory is None:
             return frozenset()
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class KnownGroups:
         return _read(self._directory / _FILE)
 
     def save(self, names: Iterable[str]) -> None:
-        """Replace the file; it is whole before and after."""
+        """Replace the file atomically."""
         if self._directory is None:
             return
         ordered = sorted(set(names))
@@ -61,14 +61,15 @@ class KnownGroups:
         temporary.replace(path)
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory's lock."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
 
 
 def _read(path: Path) -> frozenset[str]:
-    """The names; a file that does not fit its own header says nothing (it is only a hint)."""
+    """Return the names; a file that contradicts its own header counts as empty (it is only a
+    hint)."""
     if not path.exists():
         return frozenset()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,7 +1,4 @@
-"""Conversion between `cometmq.v1` messages and the rows of `routes.py`; pure.
-
-The one place of the nameserver that knows both vocabularies.
-"""
+"""Codec between `cometmq.v1` messages and the rows of `routes.py`; pure."""
 
 from ..ha.core.group_state import GroupState
 from ..proto import v1
@@ -18,7 +15,7 @@ from .rows import (
 
 
 def replica_from(message: v1.ReplicaIdentity) -> Replica:
-    """Who speaks."""
+    """Return the replica identity of a message."""
     return Replica(
         message.cluster,
         message.group,
@@ -29,7 +26,7 @@ def replica_from(message: v1.ReplicaIdentity) -> Replica:
 
 
 def registration_from(request: v1.RegisterRequest) -> Registration:
-    """A registration as the tables want it."""
+    """Return the registration of a message."""
     addresses = request.addresses
     return Registration(
         replica=replica_from(request.replica),
@@ -49,7 +46,7 @@ def registration_from(request: v1.RegisterRequest) -> Registration:
 
 
 def group_route(group: Group) -> v1.GroupRoute:
-    """A group as other nodes read it."""
+    """Return the message of a group."""
     return v1.GroupRoute(
         group=group.name,
         members=[_member(member) for member in group.in_order()],
@@ -70,7 +67,7 @@ def group_route(group: Group) -> v1.GroupRoute:
 
 
 def decision_from(state: GroupState) -> Decision:
-    """What the routes need of a group's state."""
+    """Return the routes' part of a group's state."""
     leader = state.leader
     return Decision(
         state.cluster,

@@ -1,10 +1,10 @@
-"""Where the groups' states are kept: one operation, compare-and-set, behind one interface.
+"""State store interface: one operation, compare-and-set.
 
-    `groups_file.py`      one nameserver decides: an fsynced file in its data directory
-    `register_store.py`   three decide together: a CAS register over their acceptors
+    `groups_file.py`      single controller: an fsynced file in its data directory
+    `register_store.py`   three controllers: a CAS register over their acceptors
 
-A state is only ever replaced by one of a higher version, and only when the version in place is the one that the
-decision was made from (HA note, 6.3).
+A state is only replaced by one of a higher version, and only if the version in place is the one
+that the decision was made from (docs/formats/ha.md, section 6.3).
 """
 
 from typing import Protocol
@@ -15,36 +15,39 @@ from ..proto import v1
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot be reached, or does not know whether it took the change: read it again."""
+    """The store is unreachable, or the outcome of a change is unknown: read it again."""
 
 
 class MetaStore(Protocol):
-    """All calls on the event loop; none of them blocks it."""
+    """A store of group states; calls on the event loop, which they never block."""
 
     async def read(self, cluster: str, group: str) -> GroupState:
-        """What is in place; version 0: nothing. Raises StoreUnavailableError."""
+        """Return the state in place; version 0: none. Raises StoreUnavailableError."""
 
     async def compare_and_set(
         self, expected_version: int, state: GroupState
     ) -> tuple[bool, GroupState]:
-        """Put `state` in place of the expected version; returns whether it was taken, and what is in
-        place now. Durable on return. Raises StoreUnavailableError."""
+        """Replace the expected version by `state`; returns whether it was taken and the state in
+        place.
+
+        Durable on return. Raises StoreUnavailableError.
+        """
 
     async def groups(self) -> list[tuple[str, str]]:
-        """Cluster and name of every group that has a state. Raises StoreUnavailableError."""
+        """Return cluster and name of every group with a state. Raises StoreUnavailableError."""
 
 
 def encode_state(state: GroupState) -> bytes:
-    """A state as stores keep it; equal states are equal bytes."""
+    """Return the bytes of a state; equal states have equal bytes."""
     data: bytes = state_message(state).SerializeToString(deterministic=True)
     return data
 
 
 def decode_state(data: bytes) -> GroupState:
-    """The state in `data`. Raises ValueError."""
+    """Return the state in `data`. Raises ValueError."""
     try:
         state = state_from(v1.GroupState.FromString(data))
         state.validate()
     except Exception as error:
-        raise ValueError(f"no group state: {error}") from None
+        raise ValueError(f"invalid group state: {error}") from None
     return state

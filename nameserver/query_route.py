@@ -1,9 +1,9 @@
-"""What official clients read of the route tables: QueryRoute's message queues.
+"""QueryRoute: the message queues that official clients receive.
 
-Rules (gRPC API, sections 4.2, 5.1, 9.1 and 9.3; design, section 2): one broker entry a group, always
+Rules (docs/formats/grpc-api.md, sections 4.2, 5.1, 9.1 and 9.3): one broker entry per group, always
 with id 0, whose endpoints are the client addresses of all its replicas as alternatives, in a stable
-order that neither deaths nor role changes disturb. Clients that understand only one address, and
-routes to host names (several of which clients refuse), get the leader's. An OK answer never has an
+order that neither failures nor role changes disturb. Clients that support only one address, and
+routes to host names (several clients refuse them), get the leader's. An OK answer never has an
 empty list, because a client divides by its length.
 """
 
@@ -37,13 +37,14 @@ _WRITE_BIT = 2
 
 
 def check_topic(name: str) -> None:
-    """Raise ILLEGAL_TOPIC for what cannot be a client's topic."""
+    """Raise ILLEGAL_TOPIC for an invalid topic name."""
     if not name.strip():
         raise WireError(v2.ILLEGAL_TOPIC, "the topic name is empty")
     if not _NAME.fullmatch(name):
         raise WireError(
             v2.ILLEGAL_TOPIC,
-            "a topic name has 1 to 127 characters out of letters, digits, '%', '|', '_' and '-'",
+            "a topic name must have 1 to 127 characters out of letters, digits, '%', '|', "
+            "'_' and '-'",
         )
     if name in _SYSTEM_TOPICS or name.startswith("rmq_sys_"):
         raise WireError(v2.ILLEGAL_TOPIC, f"{name} is a system topic")
@@ -52,7 +53,7 @@ def check_topic(name: str) -> None:
 def message_queues(
     resource: v2.Resource, routes: Iterable[tuple[Group, Topic]], language: str, tls: bool = False
 ) -> list[v2.MessageQueue]:
-    """All queues of the topic, group by group; `resource` is echoed as the client wrote it."""
+    """Return all queues of the topic, group by group; `resource` is returned unchanged."""
     queues: list[v2.MessageQueue] = []
     for group, topic in routes:
         broker = v2.Broker(name=group.name, id=0, endpoints=endpoints(group, language, tls))
@@ -71,12 +72,12 @@ def message_queues(
 
 
 def is_drained(group: Group) -> bool:
-    """An operator sends producers to other groups."""
+    """Return whether an operator drains the group."""
     return group.decision is not None and group.decision.drain
 
 
 def permissions(topic: Topic, *, drained: bool = False) -> list[v2.Permission.ValueType]:
-    """One permission a queue: the surplus of either side first, then what can be both."""
+    """Return one permission per queue: the surplus of either side first, then read-write."""
     readable = topic.read_queues if topic.perm & _READ_BIT else 0
     writable = topic.write_queues if topic.perm & _WRITE_BIT and not drained else 0
     if not readable and not writable:
@@ -89,14 +90,14 @@ def permissions(topic: Topic, *, drained: bool = False) -> list[v2.Permission.Va
 
 
 def accepted_types(message_type: int) -> list[v2.MessageType.ValueType]:
-    """The types of messages that the topic takes; never UNSPECIFIED, on which clients throw."""
+    """Return the message types of the topic; never UNSPECIFIED, on which clients throw."""
     if message_type == _MIXED:
         return [v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION]
     return [v2.MessageType.ValueType(message_type or v2.NORMAL)]
 
 
 def endpoints(group: Group, language: str, tls: bool = False) -> v2.Endpoints:
-    """Where clients of this language reach the group."""
+    """Return the group's endpoints for clients of this language."""
     members = group.in_order()
     addresses = [split_address(member.addresses.client) for member in members]
     schemes = [scheme_of(host) for host, _ in addresses]
@@ -111,13 +112,13 @@ def endpoints(group: Group, language: str, tls: bool = False) -> v2.Endpoints:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT, with an IPv6 host in brackets, into its parts."""
+    """Split HOST:PORT, with an IPv6 host in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def scheme_of(host: str) -> v2.AddressScheme.ValueType:
-    """How clients should read the host."""
+    """Return the address scheme of the host."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:

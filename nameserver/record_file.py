@@ -1,7 +1,7 @@
-"""A small append-only file of keyed values that survives a crash at any moment.
+"""Record file: a small append-only file of keyed values that survives a crash at any moment.
 
-The newest record of a key is its value. Used for the groups' states and for what an acceptor of the
-register has promised: a few hundred bytes a decision, a few decisions a failover.
+The newest record of a key is its value. Used for the groups' states and for the acceptor's
+promises: a few hundred bytes per decision, a few decisions per failover.
 
 offset  size  field      meaning
      0    16  header     b"cometmq-records1"
@@ -11,13 +11,13 @@ then, for each record:
      8     4  value size big endian
     12     4  crc        CRC-32 over sizes, key and value, big endian
     16     k  key        UTF-8
-  16+k     v  value
+16+k     v  value
 
-A record counts when it is on the disk (`fdatasync`) as a whole. What is not whole at the end of the file is a
-write that a crash interrupted and nobody was told of: it is cut, and `tail_was_cut` says so. A record that
-is damaged with whole ones behind it was damaged by something else: DamagedFileError. At every opening, and
-when the file has grown, it is written anew with the newest records alone (a temporary file, fsync, rename, fsync
-of the directory): it is whole before and after.
+A record counts once all of it is on disk (`fdatasync`). An incomplete record at the end of the file
+is an interrupted write that was never acknowledged: it is cut, and `tail_was_cut` is set. A damaged
+record followed by whole ones has another cause: DamagedFileError. At every opening, and after
+growth, the file is rewritten with the newest records only (a temporary file, fsync, rename, fsync
+of the directory).
 """
 
 import os
@@ -30,18 +30,18 @@ _MAGIC = b"REC1"
 _SIZES = struct.Struct(">II")
 _CRC = struct.Struct(">I")
 _PREFIX_BYTES = len(_MAGIC) + _SIZES.size + _CRC.size
-#: A state has at most 16 members of some hundred bytes: what is larger is no record.
+#: A state has at most 16 members of some hundred bytes: larger values are invalid.
 VALUE_BYTES_MAX = 1 << 20
-#: Written anew when it is larger than this and mostly history.
+#: The file is rewritten when it is larger than this and mostly history.
 COMPACT_BYTES = 1 << 20
 
 
 class DamagedFileError(Exception):
-    """The file's middle cannot be believed; the text says where."""
+    """The middle of the file is damaged; the text has the position."""
 
 
 def encode_record(key: str, value: bytes) -> bytes:
-    """One record as it lies on the disk."""
+    """Return the bytes of one record."""
     if len(value) > VALUE_BYTES_MAX:
         raise ValueError(f"a value of {len(value)} bytes; the limit is {VALUE_BYTES_MAX}")
     name = key.encode()
@@ -51,7 +51,7 @@ def encode_record(key: str, value: bytes) -> bytes:
 
 
 def decode_record(data: bytes, at: int) -> tuple[str, bytes, int] | None:
-    """Key, value and end of the record at `at`; None when there is no whole one."""
+    """Return key, value and end of the record at `at`, or None without a whole record."""
     if data[at : at + 4] != _MAGIC or at + _PREFIX_BYTES > len(data):
         return None
     sizes = data[at + 4 : at + 12]
@@ -71,11 +71,12 @@ def decode_record(data: bytes, at: int) -> tuple[str, bytes, int] | None:
 
 
 def scan(data: bytes) -> tuple[dict[str, bytes], int]:
-    """The newest value of each key, and the end of the last whole record. Raises DamagedFileError."""
+    """Return the newest value of each key and the end of the last whole record. Raises
+    DamagedFileError."""
     if not data.startswith(_HEADER):
         if _HEADER.startswith(data) or not data.strip(b"\0"):
             return {}, 0  # a crash between its creation and its first write
-        raise DamagedFileError("it does not begin as such a file does")
+        raise DamagedFileError("the header of the file is wrong")
     values: dict[str, bytes] = {}
     at = len(_HEADER)
     while (record := decode_record(data, at)) is not None:
@@ -84,13 +85,13 @@ def scan(data: bytes) -> tuple[dict[str, bytes], int]:
     following = data.find(_MAGIC, at + 1)
     while following >= 0:
         if decode_record(data, following) is not None:
-            raise DamagedFileError(f"bytes {at} to {following} are no record, but one follows")
+            raise DamagedFileError(f"bytes {at} to {following} are not a record, but one follows")
         following = data.find(_MAGIC, following + 1)
     return values, at
 
 
 class RecordFile:
-    """The file at `path`. Synchronous: the caller keeps it off the event loop."""
+    """The file at `path`. Synchronous: callers keep it off the event loop."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,10 +100,10 @@ class RecordFile:
         self.tail_was_cut = False
         self._fd = -1
         self._size = 0
-        self._whole = False  #: what is on the disk is known to be `values`
+        self._whole = False  #: the content on disk is known to equal `values`
 
     def open(self) -> None:
-        """Read, cut, compact. Raises DamagedFileError, OSError."""
+        """Read, cut and compact the file. Raises DamagedFileError, OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -114,19 +115,21 @@ class RecordFile:
         self._rewrite(self.values)
 
     def set_aside(self) -> Path:
-        """Keep a damaged file under another name, so that a new one can begin."""
+        """Rename a damaged file, so that a new one can be created."""
         for number in range(1, 1_000):
             aside = self.path.with_name(f"{self.path.name}.damaged-{number}")
             if not aside.exists():
                 self.path.rename(aside)
                 return aside
-        raise OSError(f"there are 999 damaged copies of {self.path} already: look at them first")
+        raise OSError(
+            f"there are 999 damaged copies of {self.path} already: examine and remove them"
+        )
 
     def put(self, changes: dict[str, bytes]) -> None:
-        """Durable on return; after an OSError nothing of it counts, in memory as on the disk."""
+        """Store a value durably; after an OSError it counts neither in memory nor on disk."""
         if not self._whole or self._size > COMPACT_BYTES + 2 * sum(map(len, self.values.values())):
-            # After a failed write nobody knows what lies behind the last whole record, and a failed flush
-            # must never be repeated: begin a new file.
+            # After a failed write the bytes behind the last whole record are unknown, and a failed
+            # flush must never be repeated: write a new file.
             self._rewrite({**self.values, **changes})
             return
         data = b"".join(encode_record(key, value) for key, value in changes.items())
@@ -138,7 +141,7 @@ class RecordFile:
         self.values.update(changes)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

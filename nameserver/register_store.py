@@ -1,8 +1,10 @@
-"""The groups' states in a CAS register that several nameservers keep: any minority of them may be gone.
+"""Register store: the groups' states in CAS registers over several nameservers; a minority may
+fail.
 
-Each group has a register `group/NAME`. A change takes two rounds over all acceptors (`ha/core/cas_register.py`), each
-fsynced by a majority before it counts. A round that met another proposer is tried again with a higher ballot, after
-a short random pause, until the time is up; then the outcome is unknown and the caller reads.
+Each group has a register `group/NAME`. A change takes two rounds over all acceptors
+(`ha/core/cas_register.py`), each fsynced by a majority before it counts. A round that conflicts
+with another proposer is retried with a higher ballot after a short random pause, until the time
+limit; then the outcome is unknown and the caller reads.
 """
 
 import asyncio
@@ -34,7 +36,8 @@ _RECOVER_EVERY_S = 0.2
 
 
 class Register:
-    """Registers by name, over these acceptors. `life` must never repeat: it makes ballots unique."""
+    """Registers by name, over these acceptors. `life` must never repeat: it makes ballots
+    unique."""
 
     def __init__(
         self,
@@ -52,9 +55,10 @@ class Register:
         self._background: set[asyncio.Task[None]] = set()
 
     async def change(self, cell: str, change: Change) -> bytes:
-        """Change the register; returns what it holds then. Raises StoreUnavailableError.
+        """Change the register; returns its new value. Raises StoreUnavailableError.
 
-        `change` may be asked several times, and has to know its own earlier result again."""
+        `change` may be called several times, and must recognise its own earlier result.
+        """
         deadline_ns = self._steady_ns() + self._budget_ns
         while True:
             self._counter += 1
@@ -71,11 +75,11 @@ class Register:
             await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
     async def read(self, cell: str) -> bytes:
-        """What the register holds, for certain."""
+        """Return the register's committed value."""
         return await self.change(cell, lambda _value: None)
 
     async def names(self) -> list[str]:
-        """Registers that any reachable acceptor has heard of; a majority has to be reachable."""
+        """Return the registers known to any reachable acceptor; a majority must be reachable."""
         heard = await ask_once(self.acceptors, lambda acceptor: acceptor.names(), self.doubles)
         if len(heard) <= len(self.acceptors) // 2:
             raise StoreUnavailableError("a majority of the nameservers does not answer")
@@ -95,8 +99,10 @@ class Register:
     async def _ask(
         self, attempt: Round, phase: Phase, call: Callable[[Acceptor], Awaitable[Vote]]
     ) -> None:
-        """One phase: every acceptor is asked; returns when it is decided, and lets the others finish. Whatever ends a
-        question, it ends: nobody may wait for an answer that cannot come."""
+        """Run one phase on every acceptor; returns when it is decided, while other calls continue.
+
+        Every exception of a call counts as its failure, so that a phase always ends.
+        """
         decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def one(acceptor: Acceptor) -> None:
@@ -122,24 +128,24 @@ class Register:
         await decided
 
     async def stop(self) -> None:
-        """Give up what is still on its way."""
+        """Cancel the remaining calls."""
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
 
 class RegisterStore:
-    """See the module's docstring; a `MetaStore`."""
+    """A `MetaStore` on CAS registers."""
 
     def __init__(self, register: Register) -> None:
         self._register = register
 
     async def read(self, cluster: str, group: str) -> GroupState:
-        """What is in place."""
+        """Return the state in place."""
         return _state(await self._register.read(GROUP_PREFIX + group), cluster, group)
 
     async def groups(self) -> list[tuple[str, str]]:
-        """Every group that has a register."""
+        """Return every group that has a register."""
         found = []
         for name in await self._register.names():
             if name.startswith(GROUP_PREFIX):
@@ -152,12 +158,12 @@ class RegisterStore:
     async def compare_and_set(
         self, expected_version: int, state: GroupState
     ) -> tuple[bool, GroupState]:
-        """See `MetaStore`."""
+        """Replace a state (see `MetaStore`)."""
         new = encode_state(state)
 
         def change(old: bytes) -> bytes | None:
             if old == new:
-                return None  # an earlier attempt of ours, whose answers were lost
+                return None  # an earlier attempt of this call, whose answers were lost
             current = _state(old, state.cluster, state.group)
             return new if current.version == expected_version else None
 
@@ -175,9 +181,10 @@ def _state(value: bytes, cluster: str, group: str) -> GroupState:
 
 
 async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doubles) -> None:
-    """Let an acceptor vote again whose disk is empty or was lost; waits for the others.
+    """Recover an acceptor whose disk is empty or was lost; waits for all others, then it may vote.
 
-    An address that leads to this one, or a second one to the same other, has told nothing."""
+    An address that leads to this acceptor, or twice to the same other one, does not count.
+    """
     while not cells.votes:
         heard = await ask_once(peers, lambda peer: peer.names(), doubles, cells.acceptor_id)
         names = sorted({name for one in heard for name in one.cells} | set(cells.names))
@@ -190,9 +197,9 @@ async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doub
                     {name: await _merged(name, cells, peers, doubles) for name in names}
                 )
         except StoreUnavailableError as error:
-            logger.info("cells.not_recovered error=%s", error)
+            logger.info("acceptor.not_recovered error=%s", error)
         if cells.votes:
-            logger.info("cells.recovered cells=%d", len(names))
+            logger.info("acceptor.recovered registers=%d", len(names))
             return
         await asyncio.sleep(_RECOVER_EVERY_S)
 

@@ -1,4 +1,4 @@
-"""Whether a registration may be taken: shape, place, leadership (pure). The table of `routes.py` lists the rules."""
+"""Rules for registrations: shape, position, leadership (pure). `routes.py` has the table."""
 
 from .rows import (
     DuplicateReplica,
@@ -10,8 +10,8 @@ from .rows import (
     StaleReplica,
 )
 
-# A registration comes from a broker that knows the cluster token, so these only stop a broken one
-# from filling the memory: far above any cluster one nameserver should carry.
+# A registration comes from a broker with the cluster token, so these limits only stop a faulty one
+# from filling the memory: far above any cluster of one nameserver.
 GROUPS_MAX = 1_024
 REPLICAS_PER_GROUP_MAX = 16
 TOPICS_PER_GROUP_MAX = 200_000
@@ -45,7 +45,7 @@ def is_repeated(member: Member, registration: Registration) -> bool:
 
 
 def check_place(group: Group, member: Member | None, registration: Registration) -> None:
-    """Whether the broker id, and the replica itself, are this process's to use."""
+    """Raise unless the broker id and the replica belong to this process."""
     replica = registration.replica
     for other in group.members.values():
         if other.replica.uuid == replica.uuid:

@@ -1,25 +1,27 @@
-"""The route tables: replicas register and beat, fall silent, come back; topics map to groups.
+"""Route tables: registrations and heartbeats of replicas, expiry, and topics by group.
 
 Pure: no clock, no I/O; time is an argument (steady nanoseconds). Derived state: a lost table is
-whole again after one beat of every broker. Rules (HA note, sections 1.5 and 6.8 R12):
+complete again after one heartbeat of every broker. Rules (docs/formats/ha.md, sections 1.5 and 6.8,
+R12):
 
-    registration                                    outcome
+    Registration                                    Outcome
     same replica, newer (incarnation, sequence)     taken
     same replica, same incarnation, old sequence    no effect: a late or repeated packet
     same replica, older incarnation                 refused: an older process of the replica
     same replica and incarnation, other address     refused while alive: a copied data directory
     other replica, same broker id                   refused while the holder is alive
-    leader with an epoch below the group's          refused, also after the leader's death
-    leader of the group's epoch, but another        refused: one leader an epoch
+    leader with an epoch below the group's          refused, also after the leader's failure
+    leader of the group's epoch, but another        refused: one leader per epoch
     leader that a controller did not elect          refused
-    leader with a higher epoch                      taken, the former leader is shown as a follower
+    leader with a higher epoch                      taken, the former leader becomes a follower
 
-An unregistration counts only for its own incarnation and only when it is not older than the last
-registration, so that a late one cannot remove a replica that has come back. Dead replicas stay
-listed (alive=False) for the retention time: clients' alternatives must not change with every death.
+An unregistration counts only for its own incarnation and only if it is not older than the last
+registration, so that a late one cannot remove a replica that has returned. Dead replicas stay
+listed (alive=False) for the retention time, so that clients' alternatives do not change with every
+failure.
 
-What a controller decides (`state_decided`) moves the group's epoch at once: the former leader is shown as a
-follower before the new one has registered.
+A controller's decision (`state_decided`) moves the group's epoch immediately: the former leader is
+a follower before the new one has registered.
 
 `version` moves when something visible changes (members, roles, liveness, epochs, topics), never
 with log positions.
@@ -61,7 +63,8 @@ class RouteTable:
         known_groups: Iterable[str] = (),
         ready_at_ns: int = 0,
     ) -> None:
-        """`first_version` should not repeat after a restart: brokers compare versions for equality."""
+        """`first_version` should not repeat after a restart: brokers compare versions for
+        equality."""
         self._expiry_ns = expiry_ns
         self._retention_ns = retention_ns
         self._missing = set(known_groups)
@@ -71,7 +74,8 @@ class RouteTable:
         self.version = first_version
 
     def register(self, registration: Registration, now_ns: int) -> Answer:
-        """Take a registration or beat. Raises RegistrationRefused, and then nothing has changed."""
+        """Enter a registration or heartbeat. Raises RegistrationRefused; then nothing has
+        changed."""
         check_shape(registration)
         group = self._group_for(registration)
         member = group.members.get(registration.replica.broker_id)
@@ -89,7 +93,7 @@ class RouteTable:
         return Answer(needs_full(member, registration), self.version, changed)
 
     def state_decided(self, decision: Decision) -> None:
-        """A controller decided about a group; what is older than the tables know changes nothing."""
+        """Adopt a controller's decision about a group; an outdated decision changes nothing."""
         known = self._decisions.get(decision.group)
         if known is None and len(self._decisions) >= GROUPS_MAX:
             return
@@ -108,7 +112,7 @@ class RouteTable:
         self.version += 1
 
     def unregister(self, replica: Replica, sequence: int) -> bool:
-        """A replica says goodbye; it stays listed as dead. False when the word came too late."""
+        """Mark a replica that stops as dead; returns False for an outdated call."""
         group = self._groups.get(replica.group)
         member = group.members.get(replica.broker_id) if group is not None else None
         if member is None or member.replica != replica or sequence < member.sequence:
@@ -120,7 +124,7 @@ class RouteTable:
         return True
 
     def expire(self, now_ns: int) -> list[Member]:
-        """Mark who has fallen silent, forget who has been silent for long; returns the newly dead."""
+        """Mark silent replicas as dead, and remove those dead for long; returns the newly dead."""
         dead: list[Member] = []
         for group in list(self._groups.values()):
             for broker_id, member in list(group.members.items()):
@@ -141,18 +145,20 @@ class RouteTable:
         return [self._groups[name] for name in sorted(self._groups)]
 
     def routes(self, topic: str) -> list[tuple[Group, Topic]]:
-        """The groups that hold `topic`: those with a live member, or else those that had it."""
+        """Return the groups that have `topic`: those with a live member, or else those that had
+        it."""
         found = [
             (group, table[topic]) for group in self.groups() if topic in (table := group.topics())
         ]
         return [route for route in found if route[0].is_alive()] or found
 
     def ready(self, now_ns: int) -> bool:
-        """Whether 'no such topic' may be said: every group known from before is back, or time is up."""
+        """Return whether every group of the last run has registered, or the time limit has
+        passed."""
         return not self._missing or now_ns >= self._ready_at_ns
 
     def validate(self) -> None:
-        """Assert what every caller relies on; tests call it after each event."""
+        """Assert the invariants; tests call it after each event."""
         for group in self._groups.values():
             assert group.members, f"group {group.name} has no member"
             leaders = [m for m in group.members.values() if m.role is Role.LEADER]
@@ -166,7 +172,7 @@ class RouteTable:
                 assert member.replica.group == group.name
 
     def _group_for(self, registration: Registration) -> Group:
-        """The group to join; a new one is entered only when the registration is taken."""
+        """Return the group to join; a new one is entered only when the registration is accepted."""
         replica = registration.replica
         group = self._groups.get(replica.group)
         if group is None and len(self._groups) >= GROUPS_MAX:
@@ -179,8 +185,9 @@ class RouteTable:
             return group
         if group.is_alive():
             raise DuplicateReplica(
-                f"group {group.name} belongs to cluster {group.cluster}; this replica says"
-                f" {replica.cluster}: give it another brokerName or the right brokerClusterName."
+                f"group {group.name} belongs to cluster {group.cluster}; this replica has "
+                f"cluster {replica.cluster}: give it another brokerName or the right "
+                "brokerClusterName."
             )
         return self._new_group(replica)
 
@@ -194,7 +201,7 @@ class RouteTable:
 
 
 def _take(group: Group, member: Member | None, registration: Registration, now_ns: int) -> bool:
-    """Enter a registration that was found good; returns whether something visible changed."""
+    """Enter a valid registration; returns whether something visible changed."""
     replica = registration.replica
     changed = False
     for broker_id, other in list(group.members.items()):

@@ -1,4 +1,4 @@
-"""Rows of the route tables: who registered, what a group consists of, and what was decided about it."""
+"""Rows of the route tables: replicas, groups, topics, and controllers' decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a replica does in its group."""
+    """Role of a replica in its group."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -14,7 +14,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Who registers. `uuid` belongs to the data directory, `incarnation` to the process."""
+    """Identity of a replica. `uuid` belongs to the data directory, `incarnation` to the process."""
 
     cluster: str
     group: str
@@ -25,7 +25,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a replica is reached, each as HOST:PORT."""
+    """Addresses of a replica, each HOST:PORT."""
 
     client: str
     ha: str = ""
@@ -34,7 +34,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as routes need it; `perm` has RocketMQ's bits (4 read, 2 write)."""
+    """A topic in the routes; `perm` has RocketMQ's bits (4 read, 2 write)."""
 
     name: str
     read_queues: int
@@ -45,7 +45,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One registration or beat: `full` ones carry the topic table, the others only its version."""
+    """A registration or heartbeat: `full` ones carry the topic table, others only its version."""
 
     replica: Replica
     addresses: Addresses
@@ -61,7 +61,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a registered replica is told; `changed` says whether the visible tables changed."""
+    """Answer to a registration; `changed` tells whether the visible tables changed."""
 
     need_full: bool
     version: int
@@ -73,7 +73,7 @@ class RegistrationRefused(Exception):
 
 
 class DuplicateReplica(RegistrationRefused):
-    """Somebody else, and alive, holds this place."""
+    """Another live replica holds this position."""
 
 
 class StaleReplica(RegistrationRefused):
@@ -91,21 +91,21 @@ class Member:
     sequence: int
     heard_ns: int
     alive: bool = True
-    #: Both None until a full registration came in. A new process counts its versions anew: its table
-    #: is asked for (no version), and the former one serves until then.
+    #: Both None until a full registration. A new process restarts its versions: its table is
+    #: requested (no version), and the former table serves until then.
     table_version: int | None = None
     topics: Mapping[str, Topic] | None = None
     log_end: int = 0
     confirm: int = 0
 
     def visible(self) -> tuple[object, ...]:
-        """What `version` watches of this row, topics aside."""
+        """The fields of this row, except topics, whose change moves `version`."""
         return (self.replica, self.addresses, self.role, self.alive, self.epoch)
 
 
 @dataclass(slots=True)
 class Group:
-    """The replicas that hold one log. `leader_epoch` never decreases while the group is listed."""
+    """The replicas of one log. `leader_epoch` never decreases while the group is listed."""
 
     cluster: str
     name: str
@@ -114,19 +114,19 @@ class Group:
     decision: "Decision | None" = None  #: of this group's controller; None: its roles are fixed
 
     def leader(self) -> Member | None:
-        """The member that leads, dead or alive."""
+        """The leading member, dead or alive."""
         return next((m for m in self.members.values() if m.role is Role.LEADER), None)
 
     def in_order(self) -> list[Member]:
-        """All members in the stable order that clients see."""
+        """All members in the stable order for clients."""
         return [self.members[broker_id] for broker_id in sorted(self.members)]
 
     def is_alive(self) -> bool:
-        """Whether any member beats."""
+        """Whether any member is alive."""
         return any(member.alive for member in self.members.values())
 
     def why_read_only(self) -> str:
-        """Why producers should go elsewhere; empty: they need not."""
+        """The reason to direct producers to other groups; empty: none."""
         decision = self.decision
         if decision is not None and decision.drain:
             return "an operator drains the group"
@@ -138,7 +138,7 @@ class Group:
         return ""
 
     def topics(self) -> Mapping[str, Topic]:
-        """The leader's table, or else that of the member that knows most."""
+        """The leader's topic table, or else the newest one of a member."""
         tables = [m for m in self.members.values() if m.topics is not None]
         if not tables:
             return {}
@@ -148,7 +148,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a controller decided about a group; `leader` is a broker id and an incarnation."""
+    """A controller's decision about a group; `leader` is a broker id and an incarnation."""
 
     cluster: str
     group: str
@@ -158,7 +158,7 @@ class Decision:
     drain: bool = False
 
     def names_another(self, epoch: int, replica: Replica) -> bool:
-        """This replica, in this life, was not elected for the epoch."""
+        """Return whether this incarnation was not elected for the epoch."""
         if self.leader is None or self.epoch != epoch:
             return False
         return self.leader != (replica.broker_id, replica.incarnation)

@@ -1,9 +1,9 @@
-"""The nameserver process: the route tables behind a gRPC door, and the loop that finds the dead.
+"""Nameserver process: the route tables behind a gRPC port, and the expiry of dead replicas.
 
-One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers show the
-cluster token; with no token configured only this machine's brokers may speak. A refused registration
-is a gRPC failure whose text is a sentence for the broker's operator. The tables are in memory
-(`routes.py` says what their loss costs); the names of known groups are the only file.
+One port serves `cometmq.v1.NameServer` to brokers and `QueryRoute` to clients. Brokers present the
+cluster token; without a configured token only this machine's brokers are admitted. A refused
+registration is a gRPC failure whose text is a sentence for the broker's operator. The tables are in
+memory (`routes.py`); the names of known groups are the only file.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _ALREADY_EXISTS = 6
 _FAILED_PRECONDITION = 9
 _UNAVAILABLE = 14
 # Versions of one run start at its wall clock and so never repeat those of an earlier run: a run
-# would have to see 2**20 changes a millisecond.
+# would need 2**20 changes per millisecond.
 _VERSION_SHIFT = 20
 
 
@@ -61,7 +61,7 @@ class NameserverServer:
         self._scan_task: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Serve; returns HOST:PORT. Raises PortInUseError, DirectoryLockedError."""
+        """Open the port; returns HOST:PORT. Raises PortInUseError, DirectoryLockedError."""
         self._known_names = self._known.open()
         self._table = self._new_table()
         try:
@@ -85,7 +85,7 @@ class NameserverServer:
         return address
 
     async def stop(self, grace_s: float) -> None:
-        """Finish what is in flight, within the grace time, and close."""
+        """Finish calls in progress within the grace time, and close."""
         if self._scan_task is not None:
             self._scan_task.cancel()
             await asyncio.gather(self._scan_task, return_exceptions=True)
@@ -127,11 +127,11 @@ class NameserverServer:
         return {method.path: method for method in (*methods, *deciding)}
 
     def _on_state(self, state: GroupState) -> None:
-        """A group's state was decided: the routes show it."""
+        """Adopt a committed group state in the routes."""
         self._table.state_decided(decision_from(state))
 
     def register(self, request: v1.RegisterRequest, ctx: "RequestContext") -> v1.RegisterResponse:
-        """A broker registers or beats."""
+        """Handle a broker's registration or heartbeat."""
         check_token(self._config.cluster_token, ctx)
         registration = registration_from(request)
         replica = registration.replica
@@ -162,7 +162,7 @@ class NameserverServer:
     def unregister(
         self, request: v1.UnregisterRequest, ctx: "RequestContext"
     ) -> v1.UnregisterResponse:
-        """A broker stops."""
+        """Handle the stop of a broker."""
         check_token(self._config.cluster_token, ctx)
         replica = replica_from(request.replica)
         taken = self._table.unregister(replica, request.registration_seq)
@@ -177,7 +177,7 @@ class NameserverServer:
     def get_cluster(
         self, request: v1.GetClusterRequest, ctx: "RequestContext"
     ) -> v1.GetClusterResponse:
-        """Everything that is registered, unless the asker has this version already."""
+        """Return the tables, unless the caller has this version already."""
         check_token(self._config.cluster_token, ctx)
         version = self._table.version
         if request.known_version == version:
@@ -188,7 +188,7 @@ class NameserverServer:
     def query_route(
         self, request: v2.QueryRouteRequest, ctx: "RequestContext"
     ) -> v2.QueryRouteResponse:
-        """A client asks where its topic is."""
+        """Handle a client's query for the route of a topic."""
         if not ctx.client_id.strip():
             raise WireError(v2.CLIENT_ID_REQUIRED, "client id cannot be empty")
         check_topic(request.topic.name)
@@ -230,7 +230,7 @@ class NameserverServer:
 
 
 def _internal(path: str, request: type, response: type, handler: object) -> Method:
-    """A method between our own nodes: it fails with gRPC statuses only."""
+    """Return the failure response of an internal method, which fails with gRPC statuses only."""
     return Method(path, Kind.UNARY, request.FromString, handler, lambda _error: response())  # type: ignore[attr-defined,arg-type]
 
 
