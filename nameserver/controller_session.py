@@ -1,7 +1,8 @@
 """One broker's session with the controller: heartbeats in, directives out.
 
-A session serves one replica, the one of its first heartbeat. It ends with a gRPC status and a sentence
-after an invalid heartbeat, a broker id held by another replica, a full outbound queue, or silence.
+A session serves one replica, the one of its first heartbeat. It ends with a gRPC status and a
+sentence after an invalid heartbeat, a broker id held by another replica, a full outbound queue, or
+silence.
 """
 
 from typing import Any, Protocol
@@ -72,7 +73,8 @@ class BrokerSession:
         self._host.heard(self, BeatArrived(self.number, beat_from(message)))
 
     def send(self, directive: v1.Directive) -> None:
-        """Send a directive. A session whose outbound queue is full is dropped; the broker reconnects."""
+        """Send a directive, or drop the session when its outbound queue is full; the broker
+        reconnects."""
         try:
             self._outbound.send(directive)
         except OutboundFull:

@@ -4,9 +4,10 @@ Source: D. Rystsov, "CASPaxos: Replicated State Machines without logs" (2018). T
 no leader. A proposer changes the value in two rounds over all acceptors, each decided by a
 majority:
 
-    prepare(ballot)          an acceptor promises to refuse lower ballots and returns what it accepted last
-    accept(ballot, value)    the proposer derives the next value from the newest one returned; an acceptor
-                             accepts it unless it has promised a higher ballot
+    prepare(ballot)          an acceptor promises to refuse lower ballots and returns what it
+                             accepted last
+    accept(ballot, value)    the proposer derives the next value from the newest one returned; an
+                             acceptor accepts it unless it has promised a higher ballot
 
 Every later prepare finds a value that a majority accepted, so changes are linear. A change that
 reached only a minority, or whose answers were lost, is *unknown*: a later round completes it or

@@ -9,8 +9,8 @@ States and their moves (`MOVES`):
     IN_SYNC   the leader counts this follower as in sync
     CUTTING   the diverged tail is cut before the next start, never by a running replica
     REFUSED   the leader refused, for example WRONG_GROUP; retried slowly
-    DIVERGED  the log is not a prefix of the leader's, and the point of divergence is unknown. Nothing is
-              cut; retried slowly
+    DIVERGED  the log is not a prefix of the leader's, and the point of divergence is unknown.
+              Nothing is cut; retried slowly
     HOLD      the cut would remove confirmed bytes: an operator decides (I7)
 
 Guarantees: a chunk is appended only at the received end, with a matching checksum, from a leader

@@ -6,11 +6,12 @@ controllers' store before it is sent anywhere (docs/formats/ha.md, sections 6.2,
 R2 and R3).
 
     leader      the incarnation that leads in `epoch`, or None: no replica may write
-    in_sync     the incarnations that hold everything confirmed, including the leader. Without a leader
-                it is the last such set: the next leader comes from it
-    eligible    incarnations that left `in_sync` while it was below `policy.min_in_sync`: nothing was
-                confirmed since, so they still hold everything confirmed
-    hold_reason set: no election until an operator decides or a candidate returns; text for operators
+    in_sync     the incarnations that hold everything confirmed, including the leader. Without a
+                leader it is the last such set: the next leader comes from it
+    eligible    incarnations that left `in_sync` while it was below `policy.min_in_sync`: nothing
+                was confirmed since, so they still hold everything confirmed
+    hold_reason set: no election until an operator decides or a candidate returns; text for
+                operators
     epoch_floor later elections use only higher epochs (set when a lost store was rebuilt)
 """
 

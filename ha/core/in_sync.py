@@ -10,11 +10,12 @@ A member has four states; `member.MOVES` lists the moves:
 
     GONE      no stream, not counted
     CATCHUP   a stream, not counted
-    JOINING   close to the end and moving: the replicated end already waits for it, but it does not count
-              as in sync. Without this state a follower under load would never reach the moving end.
-    IN_SYNC   counted. A lost stream does not end this state: only `lag_limit_ns` without catching up
-              does. So sends that wait for a failed follower time out with an unknown result first, and
-              a short interruption changes nothing.
+    JOINING   close to the end and moving: the replicated end already waits for it, but it does not
+              count as in sync. Without this state a follower under load would never reach the
+              moving end.
+    IN_SYNC   counted. A lost stream does not end this state: only `lag_limit_ns` without catching
+              up does. So sends that wait for a failed follower time out with an unknown result
+              first, and a short interruption changes nothing.
 
 While fewer than `min_in_sync` replicas are in sync the replicated end stands still.
 

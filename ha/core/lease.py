@@ -2,11 +2,13 @@
 
 A leader may write while one of these permissions holds:
 
-    controller   a controller's lease, counted from the time at which the answered heartbeat was *sent*
-    peers        every other member of the effective in-sync set echoed a time stamp of this leader that
-                 is younger than the lease less a margin. The time stamp counts, not the arrival of the
-                 echo, because a suspended process reads old acknowledgements late
-    alone        no other replica can be elected: the in-sync set is this replica, and none is eligible
+    controller   a controller's lease, counted from the time at which the answered heartbeat was
+                 *sent*
+    peers        every other member of the effective in-sync set echoed a time stamp of this leader
+                 that is younger than the lease less a margin. The time stamp counts, not the
+                 arrival of the echo, because a suspended process reads old acknowledgements late
+    alone        no other replica can be elected: the in-sync set is this replica, and none is
+                 eligible
 
 and never before `write_after_ns`: the former leader's permission must have ended. The safety of
 synchronous groups does not depend on leases (rule R5); they bound the loss of an asynchronous

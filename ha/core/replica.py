@@ -3,12 +3,14 @@
 Roles and their moves (`_MOVES`; docs/formats/ha.md, section 6.7):
 
     FOLLOWER    receives from the leader that the group's state names, or waits for one
-    PROMOTING   elected: saves the promise, flushes the log, assigns the epoch, and waits until the former
-                leader can no longer write
+    PROMOTING   elected: saves the promise, flushes the log, assigns the epoch, and waits until the
+                former leader can no longer write
     LEADER      accepts writes while its lease permits (`lease.py`)
     FENCED      stopped leading: accepts nothing until a leader is named. A leader that stopped only
-                because its permission expired resumes the same epoch through PROMOTING (`may_resume`)
-    HOLD        must not follow (it would cut confirmed bytes) and was not elected: an operator decides
+                because its permission expired resumes the same epoch through PROMOTING
+                (`may_resume`)
+    HOLD        must not follow (it would cut confirmed bytes) and was not elected: an operator
+                decides
 
 Guarantees: the promised epoch never decreases, and it is durable (`SavePromise` -> `PromiseSaved`)
 before anything is done or acknowledged in that epoch (I1). The replica leads an epoch only if the

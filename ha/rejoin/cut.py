@@ -314,6 +314,6 @@ def _written_ms(path: Path) -> int:
 def _said(tail: Tail) -> str:
     path = os.path.join(archive.FOLDER, tail.log_name)
     return (
-        f"archived {tail.messages} messages ({tail.answered_ok} answered OK) of [{tail.start}, {tail.end}) "
-        f"as {path}"
+        f"archived {tail.messages} messages ({tail.answered_ok} answered OK) of "
+            f"[{tail.start}, {tail.end}) as {path}"
     )

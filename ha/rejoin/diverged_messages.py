@@ -4,10 +4,12 @@ Mapping of records (docs/formats/broker-semantics.md, sections 5.1, 6.2 and 6.4;
 R7):
 
     Record of                                      Replayed as
-    a topic                                        the same message: id, tag, keys, group, properties,
-                                                   body as compressed
-    the timer topic, the schedule topic            the message with its delivery time, for its own topic
-    the half topic                                 the half message, unless the tail has its outcome too
+    a topic                                        the same message: id, tag, keys, group,
+                                                   properties, body as compressed
+    the timer topic, the schedule topic            the message with its delivery time, for its own
+                                                   topic
+    the half topic                                 the half message, unless the tail has its outcome
+                                                   too
     metadata, pop checkpoints, decisions           nothing: the leader writes its own
     a retry or dead-letter topic, a timer's copy   nothing: the original message is delivered again
 

@@ -4,8 +4,8 @@
 
 Every step can be repeated and the plan is deleted last: after a crash at any point the next start
 repeats all steps with the same result (docs/formats/ha.md, R6; invariants I8 and I14). A plan that
-cannot be carried out (disk full while archiving) stays, and so does the data. `cut.py` carries out a
-cut, `reseed.py` a reseed; `plan.py` is the plan file.
+cannot be carried out (disk full while archiving) stays, and so does the data. `cut.py` carries out
+a cut, `reseed.py` a reseed; `plan.py` is the plan file.
 """
 
 from pathlib import Path
@@ -24,7 +24,8 @@ def run(store_root: str | Path, store_config: StoreConfig, disk: Disk | None = N
     """Carry out and delete the plan of the closed store directory; returns the steps as sentences.
 
     Does nothing without a plan. Raises StoreLockedError when the directory is open elsewhere,
-    DamagedStateError for a damaged plan, CutRefusedError for a plan that must not be carried out, and
+    DamagedStateError for a damaged plan, CutRefusedError for a plan that must not be carried out,
+                      and
     OSError (StoreError) when it cannot be carried out now: the plan then stays, and the store must
     not be opened.
     """

@@ -49,14 +49,14 @@ def test_a_slave_may_share_its_masters_settings() -> None:
     [
         ({"controller_lease_ms": 2000}, "3 times controllerBeatIntervalMs"),
         ({"controller_beat_interval_ms": 0}, "at least 1 ms"),
-        ({"enable_controller_mode": True, "ha_master_address": "a:1"}, "the controller does"),
+        ({"enable_controller_mode": True, "ha_master_address": "a:1"}, "the controller elects it"),
         (
             {
                 "enable_controller_mode": True,
                 "controller_lease_ms": 1000,
                 "controller_beat_interval_ms": 100,
             },
-            "lives by its beats",
+            "heartbeats of an idle leader",
         ),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_cut_below_the_logs_start_is_refused(tmp_path: Path) -> None:
 def test_a_cut_behind_the_end_does_nothing(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     store.plan = Plan(CUT, 1 << 20, epoch=3, leader="broker 1")
-    assert store.cut() == ["nothing lies behind 1048576"]
+    assert store.cut() == ["the log already ends at or before 1048576"]
     assert store.kit.log_bytes() == store.log
 
 
@@ -192,7 +192,7 @@ def test_a_full_disk_keeps_the_tail_and_the_plan(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     disk.fault = full
-    with pytest.raises(DiskFullError, match="no room to archive"):
+    with pytest.raises(DiskFullError, match="not enough disk space to archive"):
         store.run(disk)
     assert store.kit.log_bytes() == store.log
     assert store.run(), "with room it is done"

@@ -66,7 +66,7 @@ async def reached(*addresses: str) -> AsyncIterator[list[PeerAcceptor]]:
 
 def doubles_told(caplog: pytest.LogCaptureFixture) -> list[str]:
     texts = [record.getMessage() for record in caplog.records]
-    return sorted(text for text in texts if text.startswith("acceptor.twice"))
+    return sorted(text for text in texts if text.startswith("acceptor.duplicate"))
 
 
 @pytest.mark.parametrize("has_voted", [True, False])
@@ -90,7 +90,7 @@ async def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
             assert not alone.controller.active
             identity = alone._cells.acceptor_id
         assert doubles_told(caplog) == [
-            f"acceptor.twice address={name} id={identity}" for name in names
+            f"acceptor.duplicate address={name} id={identity}" for name in names
         ], "once each"
 
 

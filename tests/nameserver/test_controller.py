@@ -86,7 +86,7 @@ async def test_no_election_while_the_follower_hears_the_leader(tmp_path: Path) -
         assert not follower.leads
         answer = await link.groups("g")
         assert answer.groups[0].phase == "suspect_leader"
-        assert "its followers hear it" in answer.steps[0]
+        assert "its followers receive its frames" in answer.steps[0]
         await follower.stop()
 
 

@@ -1,13 +1,20 @@
-"""What the tests of the simulation share: seeds that must show nothing, and bugs that must be found."""
+"""Checks shared by the simulation's tests: seeds without a violation, and planted bugs that are found.
+
+The cases are split into xdist groups, which `pytest --dist loadgroup` spreads over its workers.
+"""
+
+from typing import Any
+
+import pytest
 
 from .bugs import BUGS, SEEDS, Bug
 from .faults import BIASES
 from .world import run_seed
 
-#: 300 seeds of CI are spread over so many files, which pytest-xdist runs side by side.
-FILES = 6
-UNBIASED_EACH = 20
-BIASED_EACH = 5  #: of every bias
+SEED_GROUPS = 6
+BUG_GROUPS = 3
+UNBIASED_EACH = 20  #: seeds per group
+BIASED_EACH = 5  #: seeds per group and bias
 
 
 def assert_no_violation(seed: int, bias: str = "") -> None:
@@ -16,17 +23,29 @@ def assert_no_violation(seed: int, bias: str = "") -> None:
     assert not verdict.violation, f"{verdict.violation}\nreplay: {replay}"
 
 
-def unbiased(file: int) -> range:
-    return range(file * UNBIASED_EACH, (file + 1) * UNBIASED_EACH)
+def seed_groups() -> list[Any]:
+    """Return the seeds of random clusters as pytest parameters."""
+    return [
+        pytest.param(seed, marks=pytest.mark.xdist_group(f"seeds-{seed // UNBIASED_EACH}"))
+        for seed in range(SEED_GROUPS * UNBIASED_EACH)
+    ]
 
 
-def biased(file: int) -> list[tuple[int, str]]:
-    seeds = range(file * BIASED_EACH, (file + 1) * BIASED_EACH)
-    return [(seed, bias) for bias in sorted(BIASES) for seed in seeds]
+def biased_groups() -> list[Any]:
+    """Return the (seed, bias) pairs of biased clusters as pytest parameters."""
+    return [
+        pytest.param(seed, bias, marks=pytest.mark.xdist_group(f"seeds-{seed // BIASED_EACH}"))
+        for bias in sorted(BIASES)
+        for seed in range(SEED_GROUPS * BIASED_EACH)
+    ]
 
 
-def bugs(share: int, shares: int) -> list[Bug]:
-    return list(BUGS[share::shares])
+def bug_groups() -> list[Any]:
+    """Return the planted bugs as pytest parameters."""
+    return [
+        pytest.param(bug, id=bug.name, marks=pytest.mark.xdist_group(f"bugs-{n % BUG_GROUPS}"))
+        for n, bug in enumerate(BUGS)
+    ]
 
 
 def assert_found(bug: Bug) -> None:

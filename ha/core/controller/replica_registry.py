@@ -4,7 +4,8 @@ A heartbeat is accepted from the newest incarnation of the replica that holds it
 
     another disk under the same broker id, the holder is alive               refused: ID_IN_USE
     another disk, within the grace time, no heartbeat of the holder          refused: ID_IN_USE
-    same incarnation from other addresses, while it is alive                 refused: copied directory
+    same incarnation from other addresses, while it is alive                 refused: copied
+                                                                             directory
     older incarnation of the same disk                                       refused: STALE
     earlier or repeated heartbeat of the same incarnation                    ignored
     numbers that no log can have                                             refused: INVALID

@@ -253,7 +253,7 @@ def test_a_silent_leader_is_lost_after_three_beats() -> None:
     stream = following()
     assert stream.wait(1400) == []
     effects = stream.wait(100)
-    assert effects == [LeaderAlive(False), Drop("no frame of the leader for too long")]
+    assert effects == [LeaderAlive(False), Drop("no frame from the leader for too long")]
 
 
 def test_any_frame_keeps_the_leader_alive() -> None:

@@ -229,7 +229,7 @@ def test_what_an_older_life_acknowledged_is_not_the_newer_ones() -> None:
     group.send(Appended(200))
     reborn = Ref(1, 4)
     effects = group.state(reborn)  # the controller has put the new life in the old one's place
-    assert CloseSession(103, "a newer life of it registered") in effects
+    assert CloseSession(103, "a newer incarnation of it registered") in effects
     group.ack(ONE, 200)  # a late frame of the old one
     assert group.core.confirm == 100
     group.open(reborn, 100)
@@ -239,7 +239,7 @@ def test_what_an_older_life_acknowledged_is_not_the_newer_ones() -> None:
 def test_the_stream_of_an_older_life_is_closed() -> None:
     group = Group(Ref(1, 4))
     effects = group.open(ONE, 100)
-    assert effects == [CloseSession(103, "a newer life of it is known")]
+    assert effects == [CloseSession(103, "a newer incarnation of it is known")]
     assert group.ack(ONE, 100) == []
 
 
