@@ -34,8 +34,9 @@ def _setting(default: Any, help_text: str, unit: str = "") -> Any:
 class HaConfig:
     broker_role: BrokerRole = field(
         default="ASYNC_MASTER",
-        metadata={ "help": "ASYNC_MASTER answers after its own append, SYNC_MASTER waits for every
-            in-sync " "replica, SLAVE follows a master"
+        metadata={
+            "help": "ASYNC_MASTER answers after its own append, SYNC_MASTER waits for every "
+            "in-sync replica, SLAVE follows a master"
         },
     )
     ha_listen_port: int = _setting(10912, "port of replication and control; 0 takes a free one")
@@ -176,9 +177,10 @@ class HaConfig:
                 f"controllerBeatIntervalMs={self.controller_beat_interval_ms} must be at least 1 ms"
             )
         if self.controller_beat_interval_ms * LEASE_BEATS > self.controller_lease_ms:
-            raise ValueError( f"controllerLeaseMs={self.controller_lease_ms} must be at least
-                {LEASE_BEATS} times " f"controllerBeatIntervalMs={self.controller_beat_interval_ms},
-                or one late answer would " "stop the leader's writes"
+            raise ValueError(
+                f"controllerLeaseMs={self.controller_lease_ms} must be at least "
+                f"{LEASE_BEATS} times controllerBeatIntervalMs={self.controller_beat_interval_ms}, "
+                "or one late answer would stop the leader's writes"
             )
         if not self.enable_controller_mode:
             return

@@ -31,8 +31,8 @@ ADVICE = {
     ),
     "BELOW_LOG_START": (
         "The leader at {where} has already deleted what this replica needs next. Stop this "
-            "replica, move its store directory aside and start it empty: it copies what the "
-            "leader still has."
+        "replica, move its store directory aside and start it empty: it copies what the "
+        "leader still has."
     ),
     "TOKEN": (
         "The leader at {where} does not accept this replica's clusterToken. Set the same "

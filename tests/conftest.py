@@ -44,11 +44,18 @@ LONG_FILES = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long files first, everything else in its order."""
+    """Run the long files first, and keep the tests of a file on one worker.
+
+    Tests with an `xdist_group` of their own are spread by it.
+    """
     folder = Path(__file__).parent
-    first = {folder / name: place for place, name in enumerate(LONG_FILES)}
+    first = {folder / name: position for position, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(folder))))
 
 
 def _refuse_skip(report: Any) -> None:

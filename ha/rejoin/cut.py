@@ -315,5 +315,5 @@ def _said(tail: Tail) -> str:
     path = os.path.join(archive.FOLDER, tail.log_name)
     return (
         f"archived {tail.messages} messages ({tail.answered_ok} answered OK) of "
-            f"[{tail.start}, {tail.end}) as {path}"
+        f"[{tail.start}, {tail.end}) as {path}"
     )

@@ -91,8 +91,9 @@ class SlotFile:
             return state
         if not content.strip(b"\0"):
             return None  # a crash between its creation and its first write
-        raise DamagedStateError( f"Both copies in {self.path} are damaged. Restore the file from a
-            backup, or delete it: " "this replica then starts with a new identity."
+        raise DamagedStateError(
+            f"Both copies in {self.path} are damaged. Restore the file from a backup, or delete "
+            "it: this replica then starts with a new identity."
         )
 
     def save(self, state: dict[str, Any]) -> None:
