@@ -1,7 +1,7 @@
-# CometMQ in one image; the command says what a container is (namesrv, broker, ...).
+# CometMQ in one image; the command selects the process (namesrv, broker, ...).
 #
-#   scripts/wheels          once: ./wheels with the project and what it needs; the build needs no network
-#   scripts/base_image      only where the base image cannot be pulled
+#   scripts/wheels          once: ./wheels with the project and its dependencies; the build is offline
+#   scripts/base_image      only if the base image cannot be pulled
 #   docker build -t cometmq .
 ARG BASE=python:3.11-slim-bookworm
 
