@@ -1,7 +1,8 @@
-"""The forty drills of the HA note (6.12) as one table: what each does, what it starts with, what is expected.
+"""Table of the forty failure drills: actions, initial setup, and expected result.
 
-A mode is `sync`, `async`, or `sync 2` (two in-sync replicas are needed). The default length is short; `--scale 1` is the
-full length of 20, 23, 34, 35, 38 and 40. Every drill ends alike: heal, drain, compare (`stage.py`).
+Source: docs/formats/ha.md, section 6.12. A mode is `sync`, `async`, or `sync 2` (two in-sync replicas
+are required). The default length is short; `--scale 1` is the full length of 20, 23, 34, 35, 38 and
+40. Every drill ends with heal, drain, compare (`stage.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Drill:
     group: str = ""  # drills of one group run in one test file
 
     def setup_of(self, mode: str) -> Setup:
-        """What it starts with in one of its modes."""
+        """Return the initial setup for a mode."""
         setup = self.setup.with_mode(mode)
         return replace(setup, min_in_sync=2) if mode == SYNC_2 else setup
 
@@ -53,93 +54,93 @@ _HALVES = _conf(
     transactionCheckMax="100",
     transactionOpBatchInterval="200",
 )
-# At full length the log fills a disk as it is, without a copy of what was flushed.
+# At full length the log alone fills the disk: no shadow copy of flushed data.
 _FRESH = Setup(first_brokers=1, segment=4 << 20, shadows=False)
 _SLOW_LEASE = Setup(conf={"controllerLeaseMs": "4000"}, namesrv_conf={"controllerLeaseMs": "4000"})
 
 DRILLS: tuple[Drill, ...] = (
-    Drill(1, "kill -9 follower, restart", SYNC, "in-sync set shrinks, writes go on, no cut",
+    Drill(1, "kill -9 follower, restart", SYNC, "in-sync set shrinks, writes continue, no truncation",
           crashes.follower_dies),
-    Drill(2, "the same, 2 of 2 needed", (SYNC_2,), "writes refused until it is back",
+    Drill(2, "the same with minInSyncReplicas=2", (SYNC_2,), "writes refused until the follower is back",
           crashes.follower_dies_min_two),
     Drill(3, "kill -9 leader, no restart", SYNC, "new leader within lease + 1 s, nothing lost",
           crashes.leader_dies, Setup(report_exits=False)),
-    Drill(4, "kill -9 leader, restart at once", SYNC, "new epoch, nothing lost, no offset twice",
+    Drill(4, "kill -9 leader, restart at once", SYNC, "new epoch, nothing lost, no duplicate offset",
           crashes.leader_restarts),
     Drill(5, "kill -9 leader with an unreplicated tail", ASYNC,
-          "tail cut, archived, counted, replayed", crashes.lost_tail),
-    Drill(6, "SIGSTOP leader for 3 leases, SIGCONT", BOTH, "another leads; no late OK of the old one",
+          "tail truncated, archived, counted, replayed", crashes.lost_tail),
+    Drill(6, "SIGSTOP leader for 3 leases, SIGCONT", BOTH, "another leader; no late OK of the old one",
           crashes.leader_pauses, Setup(report_exits=False)),
-    Drill(7, "cut controller and leader only", BOTH, "no failover, writes go on",
+    Drill(7, "disconnect controller and leader only", BOTH, "no failover, writes continue",
           partitions.controller_cut_off),
-    Drill(8, "cut leader from followers", ("sync", SYNC_2),
-          "goes on alone, or refuses with 2 needed; no cut", partitions.followers_cut_off),
-    Drill(9, "isolate leader from all but clients", BOTH, "new leader; OKs stop within a lease",
+    Drill(8, "disconnect leader from followers", ("sync", SYNC_2),
+          "continues alone, or refuses with minInSyncReplicas=2; no truncation", partitions.followers_cut_off),
+    Drill(9, "isolate leader from all but clients", BOTH, "new leader; OKs of the old one stop within a lease",
           partitions.isolated_leader),
-    Drill(10, "leader to follower dropped, reverse open", BOTH, "as 8", partitions.one_way),
-    Drill(11, "power loss of leader, ASYNC_FLUSH", SYNC, "other promoted; suspect catches up",
+    Drill(10, "packets leader to follower dropped, reverse open", BOTH, "as drill 8", partitions.one_way),
+    Drill(11, "power loss of leader, ASYNC_FLUSH", SYNC, "other replica promoted; suspect catches up",
           crashes.power_loss_of_leader),
     Drill(12, "power loss of the only in-sync replica", ("sync", SYNC_2),
-          "HOLD and force-elect; with 2 needed the eligible one, no loss",
+          "HOLD and force-elect; with minInSyncReplicas=2 the eligible replica, no loss",
           crashes.power_loss_of_last),
     Drill(13, "kill -9 a suspect replica", SYNC, "still suspect", crashes.suspect_dies),
     Drill(14, "power loss of all, SYNC_FLUSH", SYNC, "nothing lost", crashes.power_loss_of_all,
           Setup(sync_flush=True)),
-    Drill(15, "power loss of all, ASYNC_FLUSH", SYNC, "loss within the flush window, logs equal",
+    Drill(15, "power loss of all, ASYNC_FLUSH", SYNC, "loss within the flush interval, logs equal",
           crashes.power_loss_of_all),
-    Drill(16, "elect B, then C, no message in between", BOTH, "B's private tail goes; logs equal",
+    Drill(16, "elect B, then C, no message in between", BOTH, "B's diverged tail is truncated; logs equal",
           crashes.two_elections, _THREE),
-    Drill(17, "kill -9 right after a cut", ASYNC, "the tail does not come back",
+    Drill(17, "kill -9 right after a truncation", ASYNC, "the tail does not reappear",
           crashes.cut_then_dies),
     Drill(18, "late and reset in-sync proposals, leader killed", SYNC, "nothing lost",
           partitions.slow_proposals),
     Drill(19, "old incarnation proposed after power loss", SYNC, "rejected; nothing lost",
           partitions.old_incarnation),
-    Drill(20, "no controller for 10 min, follower dies", BOTH, "service goes on, set unchanged",
+    Drill(20, "no controller for 10 min, kill follower", BOTH, "service continues, in-sync set unchanged",
           partitions.controller_dies, _SLOW_LEASE),
-    Drill(21, "kill controller and leader", BOTH, "election after grace",
+    Drill(21, "kill controller and leader", BOTH, "election after the grace period",
           partitions.controller_and_leader_die),
-    Drill(22, "groups.state deleted", BOTH, "rebuilt from the replicas; epoch goes on",
+    Drill(22, "groups.state deleted", BOTH, "rebuilt from the replicas; epoch continues",
           partitions.state_lost),
-    Drill(23, "fresh follower of a 20 GiB log, killed at half", SYNC, "resumes; joins when level",
+    Drill(23, "new follower of a 20 GiB log, killed halfway", SYNC, "resumes; joins when up to date",
           storage.fresh_follower, _FRESH),
-    Drill(24, "retention passes a stopped follower", SYNC, "begins anew, old directory kept",
+    Drill(24, "retention passes a stopped follower", SYNC, "reseeds, old directory kept",
           storage.retention_passes, _RETENTION),
     Drill(25, "partial replica is the only survivor", SYNC, "not elected",
           storage.partial_survivor, Setup(brokers=2, first_brokers=1)),
-    Drill(26, "one bit flips in a sealed segment", SYNC, "found, repaired, never cut",
+    Drill(26, "one bit flipped in a finished segment", SYNC, "found, repaired, never truncated",
           storage.rotten_bit, _SCRUB),
     Drill(27, "disk full on follower, then leader", SYNC, "follower leaves; leader steps down",
           storage.full_disk),
     Drill(28, "flush error on leader", SYNC, "process exits suspect; failover", crashes.flush_error,
           Setup(sync_flush=True)),
-    Drill(29, "two with one directory, port, id", SYNC, "the second is refused",
+    Drill(29, "two processes with one directory, port, id", SYNC, "the second one is refused",
           crashes.same_twice),
-    Drill(30, "create topic + send, kill leader at the OK", SYNC, "topic and message are there",
+    Drill(30, "create topic + send, kill leader at the OK", SYNC, "topic and message exist",
           messages.topic_then_kill),
-    Drill(31, "consume with commits, kill leader", BOTH, "little twice, nothing skipped",
+    Drill(31, "consume with commits, kill leader", BOTH, "few duplicates, nothing skipped",
           messages.offsets_survive),
     Drill(32, "delayed messages, failover at due time", SYNC, "all delivered",
           messages.delayed_survive),
     Drill(33, "half messages, failover before commit", SYNC, "checked back by the new leader",
           messages.halves_survive, _HALVES),
-    Drill(34, "rolling restart with switchovers", SYNC, "no failed send, no cut",
+    Drill(34, "rolling restart with switchovers", SYNC, "no failed send, no truncation",
           partitions.rolling_restart),
-    Drill(35, "planned switchovers under load", BOTH, "gap within 1 s, no cut, no duplicates",
+    Drill(35, "planned switchovers under load", BOTH, "gap within 1 s, no truncation, no duplicates",
           partitions.switched_under_load),
     Drill(36, "nameserver dies during failover, late unregister", SYNC, "routes show the leader",
           partitions.nameserver_restarts, Setup(nameservers=3)),
-    Drill(37, "leader down, no candidate", (SYNC_2,), "readers drain, producers get an error",
+    Drill(37, "leader down, no candidate", (SYNC_2,), "consumers read what exists, producers get an error",
           messages.readers_without_leader),
-    Drill(38, "swizzle: networks stop and return, kills", SYNC, "all checkers clean",
+    Drill(38, "swizzle: networks stop and resume, kills", SYNC, "all checkers clean",
           partitions.swizzle, Setup(brokers=3, nameservers=3)),
     Drill(39, "wall clock +-1 h on each node", SYNC, "no effect on roles", partitions.clocks),
-    Drill(40, "SIGSTOP of everything", BOTH, "exactly one leader after", partitions.suspended),
+    Drill(40, "SIGSTOP of everything", BOTH, "exactly one leader afterwards", partitions.suspended),
 )  # fmt: skip
 
 
 def drill(number: int) -> Drill:
-    """The row with this number. Raises KeyError."""
+    """Return the row with this number. Raises KeyError."""
     for one in DRILLS:
         if one.number == number:
             return one
@@ -147,5 +148,5 @@ def drill(number: int) -> Drill:
 
 
 def cases() -> list[tuple[int, str]]:
-    """Every drill in each of its modes."""
+    """Return every drill in each of its modes."""
     return [(one.number, mode) for one in DRILLS for mode in one.modes]
