@@ -109,7 +109,15 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     meta_log.on_topic_removed = node.removal.topic_removed
     meta_log.on_group_removed = node.removal.group_removed
     node.lite = LiteService(node)
-    node.keeper = StoreMaintenance(node)
+    node.maintenance = StoreMaintenance(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        replication=replication,
+        leadership=leadership,
+        pump=pump,
+        offsets=offsets,
+    )
     name_host(node, config.grpc_server_port)
     return node
 

@@ -182,8 +182,8 @@ class BrokerLifecycle:
         node.pop.open(self._stack)
         node.lite.open(self._stack)
         node.pump.schedule()
-        node.keeper.start()
-        self._stack.callback(node.keeper.stop)
+        node.maintenance.start()
+        self._stack.callback(node.maintenance.stop)
         open_timers(node, self._stack)
         open_delay_levels(node, self._stack)
         await open_journal(node, self._stack)
@@ -252,8 +252,8 @@ class BrokerLifecycle:
         replication.on_data = node.pump.schedule
         replication.on_leader_change = partial(_leader_changed, node)
         replication.on_stream = node.offsets.drop_waiting
-        replication.offsets_snapshot = node.keeper.offsets_snapshot
-        replication.offsets_apply = node.keeper.offsets_apply
+        replication.offsets_snapshot = node.maintenance.offsets_snapshot
+        replication.offsets_apply = node.maintenance.offsets_apply
         replication.on_reopen = self._ends.reopen
         replication.fatal = self._ends.fatal
         replication.dispatched_end = lambda: node.store.dispatched_offset
@@ -272,7 +272,7 @@ class BrokerLifecycle:
             ),
             *services.administration(
                 self._admin(node, status, progress),
-                node.keeper,
+                node.maintenance,
                 MessageQueries(node.store, node.pump),
             ),
             *services.reading(

@@ -58,7 +58,7 @@ class Node:
     durability: DurabilityGate = field(init=False)
     sender: Sender = field(init=False)
     pop: PopService = field(init=False)
-    keeper: StoreMaintenance = field(init=False)
+    maintenance: StoreMaintenance = field(init=False)
     journal: Journal = field(default_factory=NullJournal)
     timers: TimerService = field(init=False)
     levels: DelayLevels = field(init=False)

@@ -106,7 +106,7 @@ class RoleSwitch:
         self._dispatch()
         node.meta_log.catch_up()
         node.offsets.drop_waiting()
-        node.keeper.lead()
+        node.maintenance.lead()
         policy = node.replication.policy
         node.leadership.lead(sync_replication=policy.sync, min_in_sync_replicas=policy.min_in_sync)
         node.durability.set_policy(node.leadership.policy)

@@ -134,7 +134,9 @@ def reading(reads: LogReads) -> list[Method]:
     ]
 
 
-def administration(admin: Admin, keeper: StoreMaintenance, queries: MessageQueries) -> list[Method]:
+def administration(
+    admin: Admin, maintenance: StoreMaintenance, queries: MessageQueries
+) -> list[Method]:
     """`cometmq.v1.Admin`."""
     return [
         _unary(
@@ -190,13 +192,13 @@ def administration(admin: Admin, keeper: StoreMaintenance, queries: MessageQueri
             paths.SET_ARCHIVE_WATERMARK,
             v1.SetArchiveWatermarkRequest,
             v1.SetArchiveWatermarkResponse,
-            keeper.set_archive_watermark,
+            maintenance.set_archive_watermark,
         ),
         _unary(
             paths.GET_ARCHIVE_WATERMARK,
             v1.GetArchiveWatermarkRequest,
             v1.GetArchiveWatermarkResponse,
-            keeper.get_archive_watermark,
+            maintenance.get_archive_watermark,
         ),
     ]
 

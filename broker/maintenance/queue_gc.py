@@ -1,9 +1,10 @@
-"""Queues of topics that are gone: their files go when retention has taken the last of their messages.
+"""Removal of unused queues: the consume queue files of deleted topics.
 
-Until then they say where a topic of the same name begins (`admin/removal.py`). Promises: a part of the work at
-each call, only after the log's start has moved; nothing of a topic that there is, of the broker's own or of
-light queues is touched (broker semantics, section 8.7). A removal that fails is tried again after the
-next move of the log's start.
+A queue is removed after retention has deleted the last of its messages. Until then it determines where
+a new topic of the same name begins (`admin/removal.py`). Promises: a call removes a bounded number of
+queues, and only after the start of the log has moved; queues of existing topics, system topics and
+light message queues stay (docs/formats/broker-semantics.md, section 8.7). A removal that fails is
+retried after the next move of the log's start.
 """
 
 from __future__ import annotations
@@ -14,33 +15,36 @@ from typing import TYPE_CHECKING
 from ..metadata.tables import is_system_topic
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..metadata.tables import Metadata
 
 log = logging.getLogger(__name__)
 
-# A removal is a few system calls: a millisecond or two of the loop.
-_REMOVED_A_TURN = 16
-_LIGHT_PREFIX = "%LMQ%"
+# A removal is a few system calls: this many take a millisecond or two of the loop.
+_REMOVALS_PER_TURN = 16
+_LMQ_PREFIX = "%LMQ%"
 
 
 class QueueGc:
-    """Looks for them on every replica, each in its own store."""
+    """Removes the unused queues of this replica's store; runs on leaders and followers."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._seen = -1
-        self._rest: list[tuple[str, int]] = []
+    def __init__(self, store: MessageStore, metadata: Metadata) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._seen_log_start = -1
+        self._candidates: list[tuple[str, int]] = []
 
     def turn(self) -> None:
-        """Remove some of what can go."""
-        store = self._node.store
-        if store.log_start != self._seen:
-            self._seen = store.log_start
-            self._rest = [key for key in store.queues() if self._is_unused(key[0])]
-        part, self._rest = self._rest[:_REMOVED_A_TURN], self._rest[_REMOVED_A_TURN:]
+        """Remove up to `_REMOVALS_PER_TURN` unused queues."""
+        store = self._store
+        if store.log_start != self._seen_log_start:
+            self._seen_log_start = store.log_start
+            self._candidates = [key for key in store.queues() if self._is_unused(key[0])]
+        part = self._candidates[:_REMOVALS_PER_TURN]
+        self._candidates = self._candidates[_REMOVALS_PER_TURN:]
         for topic, queue_id in part:
             if not self._is_unused(topic):
-                continue  # it was made again meanwhile
+                continue  # the topic was created again meanwhile
             try:
                 removed = store.remove_expired_queue(topic, queue_id)
             except OSError as error:
@@ -51,7 +55,7 @@ class QueueGc:
 
     def _is_unused(self, topic: str) -> bool:
         return not (
-            topic in self._node.metadata.topics
-            or topic.startswith(_LIGHT_PREFIX)
+            topic in self._metadata.topics
+            or topic.startswith(_LMQ_PREFIX)
             or is_system_topic(topic)
         )

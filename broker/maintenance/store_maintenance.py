@@ -1,10 +1,10 @@
-"""The store's upkeep on the broker's loop: retention, a full disk, rates, and the archive watermark.
+"""Periodic work on the store: retention, full disks, rates, and the archive watermark.
 
-Promises: looks at the disk once a second and starts a round of retention every
-`cleanResourceInterval`, both by the steady clock, and judges the age of files by the machine's own
-wall, which no test moves (design, section 1). Deleting happens on the store's thread. Each replica
-deletes for itself; the leader waits for the followers that are connected. Followers take the leader's
-archive watermark from the frames that carry consumer offsets, so that it survives a failover.
+Promises: the disk is checked once a second and a retention round starts every
+`cleanResourceInterval`, both by the steady clock; the age of files is judged by the machine's own wall
+clock, which tests cannot move. Files are deleted on the store's thread. Each replica deletes on its
+own; the leader keeps what its connected followers still need. Followers take the leader's archive
+watermark from the frames that carry consumer offsets, so that it survives a failover.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from .queue_gc import QueueGc
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...ha.engine import Replication
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -34,78 +40,94 @@ _NS_PER_S = 1_000_000_000
 
 
 class StoreMaintenance:
-    """Made with the node; `start` begins the timer."""
+    """The timer of the periodic work, and the handlers of the archive watermark."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._retention = node.store.retention
-        self._every_ns = node.store.config.clean_resource_interval * _NS_PER_MS
-        self._round_ns = node.clock.steady_ns()
-        self._unused = QueueGc(node)
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        replication: Replication,
+        leadership: Leadership,
+        pump: DispatchPump,
+        offsets: ConsumerOffsets,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._store = store
+        self._replication = replication
+        self._leadership = leadership
+        self._pump = pump
+        self._offsets = offsets
+        self._retention = store.retention
+        self._round_interval_ns = store.config.clean_resource_interval * _NS_PER_MS
+        self._round_ns = self._clock.steady_ns()
+        self._queue_gc = QueueGc(store, metadata)
         self._timer: asyncio.TimerHandle | None = None
-        self._indexer: asyncio.TimerHandle | None = None
-        self._marking = asyncio.Lock()
+        self._index_timer: asyncio.TimerHandle | None = None
+        self._watermark_lock = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
-        self._leaders_mark = 0
+        self._leader_watermark = 0
         self._sent: tuple[bytes, int, bytes] = (b"", 0, b"")
+        """The last snapshot: offsets, watermark, and both encoded."""
         self._retention.replica_end = self._replica_end
-        node.store.meter.steady_ns = node.clock.steady_ns
-        node.store.on_resumed = self._resumed
+        store.meter.steady_ns = self._clock.steady_ns
+        store.on_resumed = self._resumed
 
     def start(self) -> None:
-        """Begin; the first round is one interval away."""
-        period_s = min(_TICK_S, self._every_ns / _NS_PER_S)
-        self._timer = self._node.loop.call_later(period_s, self._turn)
+        """Start the timer; the first retention round is one interval away."""
+        period_s = min(_TICK_S, self._round_interval_ns / _NS_PER_S)
+        self._timer = self._loop.call_later(period_s, self._turn)
 
     def stop(self) -> None:
-        """No more rounds; files under way are the store's to finish."""
-        for timer in (self._timer, self._indexer):
+        """Stop the timers; the store finishes files that are being deleted."""
+        for timer in (self._timer, self._index_timer):
             if timer is not None:
                 timer.cancel()
-        self._node.store.on_resumed = None
+        self._store.on_resumed = None
 
     def _turn(self) -> None:
-        self.start()  # first, so that a turn that fails is not the last one
+        self.start()  # first: the timer goes on even if this turn fails
         self.tick()
 
     def tick(self) -> None:
-        """Look at everything once."""
-        node = self._node
-        node.store.meter.sample()
-        now_ns = node.clock.steady_ns()
-        if now_ns - self._round_ns >= self._every_ns:
+        """Run one turn of the periodic work."""
+        store, clock = self._store, self._clock
+        store.meter.sample()
+        now_ns = clock.steady_ns()
+        if now_ns - self._round_ns >= self._round_interval_ns:
             self._round_ns = now_ns
-            now_ms = node.clock.machine_ms()
-            self._retention.step(now_ms, node.clock.hour_of(now_ms))
+            now_ms = clock.machine_ms()
+            self._retention.step(now_ms, clock.hour_of(now_ms))
         else:
             self._retention.tick()
-        self._unused.turn()
-        self._follow_mark()
-        if self._indexer is None:
+        self._queue_gc.turn()
+        self._follow_watermark()
+        if self._index_timer is None:
             self._index()
-        if node.store.dispatched_offset < node.pump.readable_limit():
-            # What a full disk had stopped goes on, whoever waits for it.
-            node.pump.schedule()
+        if store.dispatched_offset < self._pump.readable_limit():
+            # Dispatch that a full disk had stopped continues, even if no reader triggers it.
+            self._pump.schedule()
 
     def _index(self) -> None:
         """Let an index that is far behind catch up, a few milliseconds of the loop at a time."""
-        self._indexer = None
-        if self._node.store.index.turn():
-            self._indexer = self._node.loop.call_later(_INDEX_PAUSE_S, self._index)
+        self._index_timer = None
+        if self._store.index.turn():
+            self._index_timer = self._loop.call_later(_INDEX_PAUSE_S, self._index)
 
     def _resumed(self) -> None:
         with suppress(RuntimeError):  # the loop may be closing
-            self._node.loop.call_soon_threadsafe(self._node.pump.schedule)
+            self._loop.call_soon_threadsafe(self._pump.schedule)
 
     def _replica_end(self) -> int | None:
-        """What the slowest connected follower has; None on a follower and without any."""
-        node = self._node
-        if not node.leadership.is_leader:
+        """Return the log end of the slowest connected follower; None if there is none."""
+        if not self._leadership.is_leader:
             return None
         return min(
             (
                 row.log_end
-                for row in node.replication.members()
+                for row in self._replication.members()
                 if row.connected and row.role != "leader"
             ),
             default=None,
@@ -116,16 +138,18 @@ class StoreMaintenance:
     def set_archive_watermark(
         self, request: v1.SetArchiveWatermarkRequest, ctx: RequestContext
     ) -> asyncio.Future[v1.SetArchiveWatermarkResponse]:
-        """Everything below is archived; durable when this answers."""
-        store = self._node.store
-        if request.watermark > store.log_end:
-            text = f"{request.watermark} is above the log's end, {store.log_end}"
+        """Handle SetArchiveWatermark; the watermark is durable when the future is done.
+
+        Everything below the watermark is archived. Raises WireError.
+        """
+        if request.watermark > self._store.log_end:
+            text = f"{request.watermark} is above the log end, {self._store.log_end}"
             raise WireError(v2.BAD_REQUEST, text)
-        return self._node.loop.create_task(self._set(request))
+        return self._loop.create_task(self._set(request))
 
     async def _set(self, request: v1.SetArchiveWatermarkRequest) -> v1.SetArchiveWatermarkResponse:
         try:
-            await self._store_mark(request.watermark)
+            await self._store_watermark(request.watermark)
         except OSError as error:
             text = f"the watermark could not be stored: {error}"
             raise WireError(v2.INTERNAL_SERVER_ERROR, text) from error
@@ -136,79 +160,82 @@ class StoreMaintenance:
             gate=self._retention.rules.archive_gate,
         )
 
-    async def _store_mark(self, mark: int) -> None:
-        """Off the loop, one after the other. Raises OSError."""
-        async with self._marking:
-            await asyncio.to_thread(self._retention.watermark.set, mark)
-        log.info("archive.watermark offset=%d", mark)
+    async def _store_watermark(self, watermark: int) -> None:
+        """Store the watermark on a thread, one call at a time. Raises OSError."""
+        async with self._watermark_lock:
+            await asyncio.to_thread(self._retention.watermark.set, watermark)
+        log.info("archive.watermark offset=%d", watermark)
 
     def get_archive_watermark(
         self, request: v1.GetArchiveWatermarkRequest, ctx: RequestContext
     ) -> v1.GetArchiveWatermarkResponse:
-        """How far the log is archived, and what it holds."""
-        store = self._node.store
+        """Handle GetArchiveWatermark: the watermark and the range of the log."""
         return v1.GetArchiveWatermarkResponse(
             code=v2.OK,
             message="OK",
             watermark=self._retention.watermark.value,
             gate=self._retention.rules.archive_gate,
-            log_start=store.log_start,
-            log_end=store.log_end,
+            log_start=self._store.log_start,
+            log_end=self._store.log_end,
         )
 
     def offsets_snapshot(self) -> bytes:
-        """The consumer offsets for the followers, with the leader's watermark behind them."""
-        offsets = self._node.offsets.snapshot()
-        mark = self._retention.watermark.value if self._node.leadership.is_leader else 0
-        if not mark:
+        """Return the encoded consumer offsets for the followers; a leader adds its watermark.
+
+        Returns the same object until something changes, because the sender compares identities.
+        """
+        offsets = self._offsets.snapshot()
+        watermark = self._retention.watermark.value if self._leadership.is_leader else 0
+        if not watermark:
             return offsets
-        # The same object while nothing changed: whoever sends it compares.
-        if self._sent[0] is not offsets or self._sent[1] != mark:
-            behind = v1.Offsets(archive_watermark=mark).SerializeToString()
-            self._sent = (offsets, mark, offsets + behind)
+        if self._sent[0] is not offsets or self._sent[1] != watermark:
+            suffix = v1.Offsets(archive_watermark=watermark).SerializeToString()
+            self._sent = (offsets, watermark, offsets + suffix)
         return self._sent[2]
 
     def offsets_apply(self, payload: bytes) -> None:
-        """What another replica says of offsets, and the leader of its watermark."""
-        node = self._node
+        """Apply consumer offsets of another replica; a follower also adopts the watermark."""
+        leads = self._leadership.is_leader
         try:
-            # A leader has more of the log than whoever follows it.
-            node.offsets.apply(payload, None if node.leadership.is_leader else node.store.log_end)
-            mark = v1.Offsets.FromString(payload).archive_watermark
+            # A leader has more of the log than its followers: its offsets need no check.
+            self._offsets.apply(payload, None if leads else self._store.log_end)
+            watermark = v1.Offsets.FromString(payload).archive_watermark
         except (ValueError, DecodeError) as error:
             log.warning("offsets.refused reason=%s", error)
             return
-        if mark and not node.leadership.is_leader:
-            self._leaders_mark = mark
-            self._follow_mark()
+        if watermark and not leads:
+            self._leader_watermark = watermark
+            self._follow_watermark()
 
     def lead(self) -> None:
-        """Called on promotion, before the first write: from here on the watermark is this replica's to keep.
-        What was archived of bytes that this log has lost says nothing of those that come in their place."""
-        end = self._node.store.log_end
-        mark = self._retention.watermark.value
+        """Take over the watermark on promotion, before the first write.
+
+        A watermark above the log end is lowered to it: the archived bytes were lost with the old
+        leader, and the records that replace them are not archived.
+        """
+        end = self._store.log_end
+        watermark = self._retention.watermark.value
         if self._adopting is not None:
-            mark = max(
-                mark, self._leaders_mark
-            )  # it is on its way to the disk, and ours goes behind it
-        self._leaders_mark = 0
-        if mark > end:
-            log.warning("archive.watermark_cut offset=%d log_end=%d", mark, end)
+            # That write is already on its way to the disk; the write below is queued behind it.
+            watermark = max(watermark, self._leader_watermark)
+        self._leader_watermark = 0
+        if watermark > end:
+            log.warning("archive.watermark_cut offset=%d log_end=%d", watermark, end)
             self._retention.watermark.value = min(self._retention.watermark.value, end)
-            self._adopting = self._node.loop.create_task(self._adopt(end))
+            self._adopting = self._loop.create_task(self._adopt(end))
 
-    def _follow_mark(self) -> None:
-        if self._node.leadership.is_leader:
+    def _follow_watermark(self) -> None:
+        if self._leadership.is_leader:
             return
-        mark = self._leaders_mark
-        if self._adopting is None and mark not in (0, self._retention.watermark.value):
-            self._adopting = self._node.loop.create_task(self._adopt(mark))
+        watermark = self._leader_watermark
+        if self._adopting is None and watermark not in (0, self._retention.watermark.value):
+            self._adopting = self._loop.create_task(self._adopt(watermark))
 
-    async def _adopt(self, mark: int) -> None:
+    async def _adopt(self, watermark: int) -> None:
         try:
-            await self._store_mark(mark)
+            await self._store_watermark(watermark)
         except OSError as error:
-            # It counts by the old one until the next tick: segments stay longer.
-            log.warning("archive.watermark_not_stored offset=%d error=%s", mark, error)
+            # Retention uses the old watermark until the next tick: segments stay longer.
+            log.warning("archive.watermark_not_stored offset=%d error=%s", watermark, error)
         finally:
             self._adopting = None

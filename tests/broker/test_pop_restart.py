@@ -245,7 +245,7 @@ async def test_offsets_wait_for_the_log_on_which_they_rely(tmp_path: Path) -> No
             end = follower.node.store.log_end
             ahead = v1.Offsets(log_end=end + 1)
             ahead.entries.add(group="g", topic="t", offset=5)
-            follower.node.keeper.offsets_apply(ahead.SerializeToString())
+            follower.node.maintenance.offsets_apply(ahead.SerializeToString())
             assert follower.node.offsets.get("t", "g", 0) is None
             async with leader.client() as wire:
                 await create_topic(wire, "t", queues=1)

@@ -138,7 +138,7 @@ async def test_a_test_that_moves_the_clock_deletes_nothing(tmp_path: Path) -> No
         one.topic("t")
         await fill(one)
         one.advance(100 * 24 * 3_600_000)
-        one.node.keeper.tick()
+        one.node.maintenance.tick()
         await asyncio.sleep(0.3)
         assert one.node.store.log_start == 0
 
@@ -210,7 +210,7 @@ async def test_the_archive_gate_over_the_wire(tmp_path: Path) -> None:
             assert one.node.store.log_start == 0
             refused = await mark(wire, 1 << 40)
             assert refused.code == v2.BAD_REQUEST
-            assert "above the log's end" in refused.message
+            assert "above the log end" in refused.message
             answer = await mark(wire, 2 * SEGMENT + 7)
             assert (answer.code, answer.gate) == (v2.OK, True)
             await until(lambda: one.node.store.log_start == 2 * SEGMENT)
@@ -314,7 +314,7 @@ async def test_metrics_of_the_store(tmp_path: Path) -> None:
         one.group("g")
         await fill(one)
         await one.receive("t", "g")
-        one.node.keeper.tick()
+        one.node.maintenance.tick()
         page = f"http://{one.live.bound.metrics}/metrics"
         text = await asyncio.to_thread(lambda: urlopen(page).read().decode())
         values = {}

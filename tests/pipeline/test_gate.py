@@ -282,7 +282,7 @@ async def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -
         assert one.node.store.log_start <= report.summary["watermark"]
         await asyncio.sleep(0.3)
         assert one.node.store.log_start <= report.summary["watermark"]
-        with pytest.raises(PipelineError, match="above the log's end"):
+        with pytest.raises(PipelineError, match="above the log end"):
             await asyncio.to_thread(set_mark, endpoint, 1 << 40)
 
 
@@ -295,11 +295,11 @@ async def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_
         await fill(one, 50)
         store = one.node.store
         store.retention.watermark.set(store.log_end + 5000)
-        one.node.keeper.lead()
+        one.node.maintenance.lead()
         assert store.retention.watermark.value == store.log_end
         await until(lambda: mark_of(tmp_path / "store") == store.log_end)
         store.retention.watermark.set(7)
-        one.node.keeper.lead()
+        one.node.maintenance.lead()
         assert store.retention.watermark.value == 7
 
 
@@ -309,11 +309,11 @@ async def test_a_watermark_on_its_way_to_the_disk_at_the_promotion_came_after_th
     async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
         one.topic("t")
         await fill(one, 50)
-        keeper, end = one.node.keeper, one.node.store.log_end
-        keeper._leaders_mark = end + 5000  # what the leader had said, being adopted
-        keeper._adopting = asyncio.create_task(keeper._adopt(end + 5000))
-        keeper.lead()
-        await until(lambda: keeper._adopting is None)
+        maintenance, end = one.node.maintenance, one.node.store.log_end
+        maintenance._leader_watermark = end + 5000  # what the leader had said, being adopted
+        maintenance._adopting = asyncio.create_task(maintenance._adopt(end + 5000))
+        maintenance.lead()
+        await until(lambda: maintenance._adopting is None)
         await until(lambda: mark_of(tmp_path / "store") == end)
         assert one.node.store.retention.watermark.value == end
 
@@ -325,9 +325,9 @@ async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
     async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
         one.topic("t")
         await fill(one, 50)
-        one.node.keeper._leaders_mark = 7  # from the time when it followed
+        one.node.maintenance._leader_watermark = 7  # from the time when it followed
         await asyncio.to_thread(set_mark, one.live.bound.client, 900)
-        one.node.keeper.tick()
+        one.node.maintenance.tick()
         await asyncio.sleep(0.2)
         assert mark_of(tmp_path / "store") == 900
         assert one.node.store.retention.watermark.value == 900
