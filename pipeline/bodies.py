@@ -1,9 +1,9 @@
-"""Bodies as their senders meant them: decompressed, and batches in one record taken apart.
+"""BodyDecoder as their senders meant them: decompressed, and batches in one record taken apart.
 
 Few records need it, so they are handled one by one, between runs of plain ones that are not. What cannot
 be read is a `Failure`; whether its record is left out or kept (null body, or not taken apart) is the
 caller's policy. Promises: a part holds at most about `batch_bytes` of decompressed bodies, one body at
-most INFLATED_BYTES_MAX: a small body may claim to be huge.
+most DECOMPRESSED_BYTES_MAX: a small body may claim to be huge.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, ST
 from ..store.scan.columns import Columns
 from ..store.scan.raw import Integers, RawBytes
 from .inner_batch import WRAPPED, InnerMessage, unwrap
-from .rows import View
+from .rows import LogBytes
 from .slices import slices
 
 #: As the broker's own limit for bodies that it inflates for consumers.
-INFLATED_BYTES_MAX: Final = 64 << 20
+DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BodyPart:
     """Rows that can be built: `bodies` replaces the stored ones; `inner`: these came out of a batch."""
 
-    view: View
+    view: LogBytes
     columns: Columns
     bodies: pa.Array | None = None
     inner: bool = False
 
 
-class Bodies:
+class BodyDecoder:
     """Takes apart what is not plain."""
 
     def __init__(
@@ -55,17 +55,17 @@ class Bodies:
         self._unwrap_compressed = (
             decompress  # who is in a batch is wanted also where bodies are not
         )
-        self._inflate = decompress and bodies
+        self._decompress_bodies = decompress and bodies
         self._keep = keep_unreadable
         self._batch_bytes = batch_bytes
         self.failures: list[Failure] = []
 
     def is_plain(self, columns: Columns) -> bool:
         """Whether all of these can be built as they lie."""
-        odd = WRAPPED | (COMPRESSED if self._inflate else 0)
+        odd = WRAPPED | (COMPRESSED if self._decompress_bodies else 0)
         return not (columns.sys_flag & odd).any()
 
-    def parts(self, view: View, columns: Columns) -> Iterator[Part]:
+    def parts(self, view: LogBytes, columns: Columns) -> Iterator[BodyPart]:
         """The records in their order, in parts of one kind."""
         wrapped = (columns.sys_flag & WRAPPED) == WRAPPED
         if not self._unwrap_compressed:
@@ -78,15 +78,15 @@ class Bodies:
             if wrapped[begin]:
                 for at in range(len(run)):
                     yield from self._unwrapped(view, run.take(slice(at, at + 1)))
-            elif self.is_plain(run) or not self._inflate:
-                yield Part(view, run)
+            elif self.is_plain(run) or not self._decompress_bodies:
+                yield BodyPart(view, run)
             else:
-                yield from self._inflated(view, run)
+                yield from self._decompressed_parts(view, run)
 
-    def _read(self, view: View, columns: Columns, at: int) -> bytes | None:
+    def _read(self, view: LogBytes, columns: Columns, at: int) -> bytes | None:
         body = view.raw.bytes_at(int(columns.body_start[at]), int(columns.body_length[at]))
         try:
-            return decompress(body, int(columns.sys_flag[at]), INFLATED_BYTES_MAX)
+            return decompress(body, int(columns.sys_flag[at]), DECOMPRESSED_BYTES_MAX)
         except ValueError as error:
             self._fail(columns, at, str(error))
             return None
@@ -97,7 +97,7 @@ class Bodies:
 
     # -- compressed ---------------------------------------------------------------------------
 
-    def _inflated(self, view: View, columns: Columns) -> Iterator[Part]:
+    def _decompressed_parts(self, view: LogBytes, columns: Columns) -> Iterator[BodyPart]:
         begin = size = 0
         bodies: dict[int, bytes | None] = {}
         for at in np.flatnonzero(columns.sys_flag & COMPRESSED).tolist():
@@ -111,8 +111,12 @@ class Bodies:
         yield from self._replaced(view, columns, (begin, len(columns)), bodies)
 
     def _replaced(
-        self, view: View, columns: Columns, part: tuple[int, int], bodies: dict[int, bytes | None]
-    ) -> Iterator[Part]:
+        self,
+        view: LogBytes,
+        columns: Columns,
+        part: tuple[int, int],
+        bodies: dict[int, bytes | None],
+    ) -> Iterator[BodyPart]:
         begin, end = part
         rows = columns.take(slice(begin, end))
         stored = slices(view.buffer, rows.body_start, rows.body_length, pa.binary())
@@ -124,11 +128,11 @@ class Bodies:
             readable = found.is_valid()
             rows, found = rows.take(readable.to_numpy(zero_copy_only=False)), found.filter(readable)
         if len(rows):
-            yield Part(view, rows, found)
+            yield BodyPart(view, rows, found)
 
     # -- batches in one record ----------------------------------------------------------------
 
-    def _unwrapped(self, view: View, record: Columns) -> Iterator[Part]:
+    def _unwrapped(self, view: LogBytes, record: Columns) -> Iterator[BodyPart]:
         body = self._read(view, record, 0)
         messages: list[InnerMessage] = []
         if body is not None:
@@ -139,12 +143,12 @@ class Bodies:
                 body = None
         if body is None:
             if self._keep:
-                yield Part(view, record)
+                yield BodyPart(view, record)
         elif messages:
             yield _inner_part(view, record, messages)
 
 
-def _inner_part(view: View, record: Columns, messages: list[InnerMessage]) -> Part:
+def _inner_part(view: LogBytes, record: Columns, messages: list[InnerMessage]) -> BodyPart:
     """The messages as records would be: hosts, bodies and properties in a buffer of their own."""
     flags = int(record.sys_flag[0])
     born_bytes = HOST_V6_BYTES if flags & BORN_HOST_V6 else HOST_V4_BYTES
@@ -171,4 +175,4 @@ def _inner_part(view: View, record: Columns, messages: list[InnerMessage]) -> Pa
         properties_start=starts[3::2],
         properties_length=lengths[3::2],
     )
-    return Part(View(RawBytes(b"".join(pieces))), columns, inner=True)
+    return BodyPart(LogBytes(RawBytes(b"".join(pieces))), columns, inner=True)

@@ -27,7 +27,7 @@ _CHUNKS_A_SECOND = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SendTarget:
     """Where messages go, and how; pickled into tasks."""
 
     endpoints: str
@@ -65,7 +65,7 @@ class Sent:
 class BulkProducer(Producer):
     """A producer that takes messages that are made already."""
 
-    async def send_made(self, messages: list[Outgoing]) -> None:
+    async def send_outgoing(self, messages: list[Outgoing]) -> None:
         """Send all of these. Raises PipelineError when one was not stored."""
         plain: dict[str, list[Outgoing]] = {}
         groups: dict[tuple[str, str], list[Outgoing]] = {}
@@ -101,12 +101,12 @@ def refuse_failures(results: Iterable[object]) -> None:
         raise PipelineError(text) from failed[0]
 
 
-def send_all(target: Target, messages: Iterable[Outgoing]) -> Sent:
+def send_all(target: SendTarget, messages: Iterable[Outgoing]) -> Sent:
     """Send them, and wait until all are stored. Raises PipelineError, CometError, ValueError."""
     return asyncio.run(_send_all(target, messages))
 
 
-async def _send_all(target: Target, messages: Iterable[Outgoing]) -> Sent:
+async def _send_all(target: SendTarget, messages: Iterable[Outgoing]) -> Sent:
     count = size = 0
     limit = CHUNK_MESSAGES
     if target.rate:
@@ -114,7 +114,7 @@ async def _send_all(target: Target, messages: Iterable[Outgoing]) -> Sent:
     async with target.producer() as producer:
         began_s = steady_s()
         for chunk in _chunks(messages, limit):
-            await producer.send_made(chunk)
+            await producer.send_outgoing(chunk)
             count += len(chunk)
             size += sum(len(one.proto.body) for one in chunk)
             if target.rate:

@@ -38,10 +38,10 @@ from ..store.scan.walk import (
     sync,
     walk,
 )
-from .bodies import Bodies
+from .bodies import BodyDecoder
 from .errors import DamagedLogError, DataLossError, UnreachableError
 from .row_filter import RowFilter, joined
-from .rows import RowBuilder, View
+from .rows import LogBytes, RowBuilder
 from .schema import COLUMNS, PropertiesForm
 from .selection import TopicFilter
 
@@ -138,7 +138,7 @@ class Decoder:
         self.report = Report() if report is None else report
         self._topics = TopicTable()
         self._rows = RowBuilder(columns, properties, broker, self._topics)
-        self._bodies = Bodies(
+        self._bodies = BodyDecoder(
             decompress=decompress,
             bodies=self._rows.wants_bodies,
             keep_unreadable=on_corrupt == "permissive",
@@ -147,7 +147,7 @@ class Decoder:
         self._verify_crc = verify_crc
         self._on_corrupt: OnCorrupt = on_corrupt
         everything = topics is None or topics.takes_all
-        self._chooser = None if everything or topics is None else RowFilter(topics, self._topics)
+        self._row_filter = None if everything or topics is None else RowFilter(topics, self._topics)
         self._batch_rows = max(batch_rows, 1)
         self._batch_bytes = max(batch_bytes, 1)
         self._path = ""
@@ -157,11 +157,13 @@ class Decoder:
     ) -> Iterator[pa.RecordBatch]:
         """The records that start in [start, end) of `data`, which begins at offset `base` and reaches
         behind the last of them."""
-        view = View(RawBytes(data))
+        view = LogBytes(RawBytes(data))
         for columns in self.places(view, base, start, end, path):
             yield from self.rows(view, columns)
 
-    def places(self, view: View, base: int, start: int, end: int, path: str) -> Iterator[Columns]:
+    def places(
+        self, view: LogBytes, base: int, start: int, end: int, path: str
+    ) -> Iterator[Columns]:
         """Where these records lie; for who wants the rows in an order of its own."""
         self._path = path
         raw = view.raw
@@ -224,15 +226,15 @@ class Decoder:
 
     # -- batches ------------------------------------------------------------------------------
 
-    def _gathered(self, view: View, walking: Iterator[Columns]) -> Iterator[Columns]:
+    def _gathered(self, view: LogBytes, walking: Iterator[Columns]) -> Iterator[Columns]:
         """The records that are wanted; few of many are gathered into batches of some size."""
-        if self._chooser is None:
+        if self._row_filter is None:
             yield from walking
             return
         waiting: list[Columns] = []
         count = size = 0
         for every in walking:
-            columns = self._chooser.take(view.raw, every)
+            columns = self._row_filter.take(view.raw, every)
             if not len(columns):
                 continue
             waiting.append(columns)
@@ -244,7 +246,7 @@ class Decoder:
         if waiting:
             yield joined(waiting)
 
-    def rows(self, view: View, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def rows(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
         """The rows of records in this order, in batches of bounded size."""
         for part in self._slices(columns):
             if self._bodies.is_plain(part):
@@ -263,15 +265,15 @@ class Decoder:
             yield columns if whole else columns.take(slice(begin, end))
             begin = end
 
-    def _unplain(self, view: View, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def _unplain(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
         """Compressed bodies, and batches in one record."""
         for part in self._bodies.parts(view, columns):
             if not part.inner:
                 yield self._rows.batch(part.view, part.columns, part.bodies)
                 continue
             rows = part.columns
-            if self._chooser is not None:
-                rows = self._chooser.take(part.view.raw, rows, inner=True)
+            if self._row_filter is not None:
+                rows = self._row_filter.take(part.view.raw, rows, inner=True)
             for some in self._slices(rows):
                 yield self._rows.batch(part.view, some)
         failures, self._bodies.failures = self._bodies.failures, []

@@ -29,7 +29,7 @@ ORIGIN: Final = {
 }
 
 
-def users(properties: Mapping[str, str] | None) -> dict[str, str]:
+def user_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
     """The properties that a sender may say."""
     return {
         name: value

@@ -37,7 +37,7 @@ _FROM_PROPERTIES: Final = frozenset(("msgId", "tags", "keys", "properties"))
 _PROPERTY_OF: Final = {"tags": "TAGS", "keys": "KEYS"}
 
 
-class View:
+class LogBytes:
     """Raw bytes of a log, for NumPy and for Arrow."""
 
     __slots__ = ("buffer", "raw")
@@ -60,7 +60,7 @@ class RowBuilder:
         self._broker = broker
         self._topics = topics
         self._hosts = Hosts()
-        self._makers: dict[str, Callable[[View, Columns], pa.Array]] = {
+        self._makers: dict[str, Callable[[LogBytes, Columns], pa.Array]] = {
             "topic": lambda view, columns: chosen(self._topics.names, columns.topic_id),
             "brokerName": lambda view, columns: _repeated(self._broker, len(columns)),
             "body": lambda view, columns: slices(
@@ -70,7 +70,9 @@ class RowBuilder:
             "storeHost": lambda view, columns: self._hosts.store(view.raw, columns),
         }
 
-    def batch(self, view: View, columns: Columns, bodies: pa.Array | None = None) -> pa.RecordBatch:
+    def batch(
+        self, view: LogBytes, columns: Columns, bodies: pa.Array | None = None
+    ) -> pa.RecordBatch:
         """One batch. `bodies` takes the place of the stored ones."""
         properties: Properties | None = None
         if not _FROM_PROPERTIES.isdisjoint(self.names):
@@ -96,7 +98,7 @@ class RowBuilder:
         return pa.array(values if kind == pa.int64() else values.astype(np.int32))
 
     def _from_properties(
-        self, name: str, properties: Properties, view: View, columns: Columns
+        self, name: str, properties: Properties, view: LogBytes, columns: Columns
     ) -> pa.Array:
         if name == "properties":
             return properties.maps() if self._form == "map" else properties.text()

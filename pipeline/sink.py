@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from .errors import OptionError, PipelineError
-from .outbound import SHARDING_KEY, unique_key, users
+from .outbound import SHARDING_KEY, unique_key, user_properties
 from .schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ..client.outgoing import Outgoing
-    from .bulk import Target
+    from .bulk import SendTarget
 
 OPTIONS: Final = {
     "endpoints": "HOST:PORT of the cluster; several are separated by ';'",
@@ -57,7 +57,7 @@ _OWN: Final = ("messageGroup", "deliverTimestamp", "uniqKey", "messageId")
 class SinkOptions:
     """What a task needs to know."""
 
-    target: Target
+    target: SendTarget
     topic: str
     identity: str
 
@@ -72,13 +72,15 @@ class Written(WriterCommitMessage):
 
 def sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     """Check options and columns on the driver. Raises OptionError."""
-    from .bulk import Target
+    from .bulk import SendTarget
 
     said = {key.lower(): value for key, value in options.items()}
     known = {name.lower() for name in OPTIONS} | {"path", "checkpointlocation"}
     for key in said:
         if key not in known:
-            raise OptionError(f"Unknown option {key} of the rocketmq sink.{nearest(key, OPTIONS)}")
+            raise OptionError(
+                f"Unknown option {key} of the rocketmq sink.{suggestion(key, OPTIONS)}"
+            )
     if not said.get("endpoints"):
         raise OptionError("The rocketmq sink needs the option endpoints (HOST:PORT).")
     columns = schema.names
@@ -89,11 +91,11 @@ def sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     for name in columns:
         if name not in COLUMNS and name not in _OWN:
             names = (*COLUMNS, *_OWN)
-            raise OptionError(f"The rocketmq sink has no column {name}.{nearest(name, names)}")
+            raise OptionError(f"The rocketmq sink has no column {name}.{suggestion(name, names)}")
     text = said.get("sendtimeoutms", "60000")
     if not text.isdigit() or not int(text):
         raise OptionError(f"sendTimeoutMs must be a number above 0, but is {text}.")
-    target = Target(
+    target = SendTarget(
         said["endpoints"],
         said.get("accesskey", ""),
         said.get("secretkey", ""),
@@ -104,8 +106,8 @@ def sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     return SinkOptions(target, said.get("topic", ""), said.get("dedupid", "") or uuid.uuid4().hex)
 
 
-def nearest(name: str, known: Any) -> str:
-    """ " Did you mean ...?" for the nearest known name, or nothing."""
+def suggestion(name: str, known: Any) -> str:
+    """ " Did you mean ...?" for the suggestion known name, or nothing."""
     names = {str(each).lower(): str(each) for each in known}
     found = difflib.get_close_matches(name.lower(), names, 1)
     return f" Did you mean {names[found[0]]}?" if found else ""
@@ -151,7 +153,7 @@ def message_of(row: Mapping[str, Any], topic: str, key: str, now_ms: int) -> Out
         now_ms,
         tag=_first(row.get("tags"), properties.get("TAGS")),
         keys=keys.split() if isinstance(keys, str) else keys,
-        properties=users(properties),
+        properties=user_properties(properties),
         group=_first(row.get("messageGroup"), properties.get(SHARDING_KEY)),
         deliver_at=_time(row.get("deliverTimestamp")),
     )
@@ -211,20 +213,6 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was stored stays: at least once."""
-
-
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceArrowWriter:
-    """For the data source. Raises PipelineError."""
-    return RocketMQWriter(options, schema, overwrite)
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamArrowWriter:
-    """For the data source. Raises PipelineError."""
-    return RocketMQStreamWriter(options, schema, overwrite)
 
 
 def running_batch() -> tuple[str, int]:

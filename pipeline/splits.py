@@ -17,24 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .errors import UnreachableError
 from .safe_end import safe_end
+from .segments import Segment, segments
 
 SPLIT_BYTES: Final = 256 << 20
-_FOLDER: Final = "commitlog"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One file of a log: its first offset and how many bytes of log it can hold."""
-
-    path: str
-    base: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.base + self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +33,6 @@ class Split:
     start: int
     end: int
     broker: str
-
-
-def segments(root: str) -> list[Segment]:
-    """The segments of the store at `root`, in log order. Raises UnreachableError."""
-    folder = Path(root) / _FOLDER
-    try:
-        names = [name for name in os.listdir(folder) if name.isascii() and name.isdecimal()]
-    except (FileNotFoundError, NotADirectoryError):
-        raise UnreachableError(
-            f"{root} holds no folder {_FOLDER}: name a store directory that the driver and every "
-            "executor see under this path."
-        ) from None
-    found: list[Segment] = []
-    for name in sorted(names, key=int):
-        path = folder / name
-        try:
-            length = path.stat().st_size
-        except FileNotFoundError:
-            continue  # retention took it a moment ago
-        if length:
-            found.append(Segment(str(path), int(name), length))
-    return found
-
-
-def gaps(log: Sequence[Segment]) -> list[tuple[int, int]]:
-    """Ranges [from, to) in the middle of a log for which there is no file, or a cut one."""
-    return [
-        (before.end, after.base)
-        for before, after in itertools.pairwise(log)
-        if before.end < after.base
-    ]
 
 
 def brokers_of(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def duration_ms(text: str, option: str) -> int:
 @output_option
 def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
     """Write what ARCHIVE lacks of the log in STORE, as Parquet by topic and day."""
-    from ...pipeline.archive.row_file import CODECS, Form
+    from ...pipeline.archive.row_file import CODECS, FileFormat
     from ...pipeline.jobs.archive import ArchivePlan
 
     if said["codec"] not in CODECS:
@@ -75,7 +75,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         said["out"],
         said["broker"],
         said["live"],
-        form=Form(said["codec"], said["level"]),
+        file_format=FileFormat(said["codec"], said["level"]),
         split_bytes=said["split_bytes"],
         on_corrupt=said["on_corrupt"],
         gate=said["gate"],

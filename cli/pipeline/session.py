@@ -101,7 +101,7 @@ def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]
 def there(*, store: str = "", archive: str = "") -> None:
     """Look for directories before a JVM is started for them. Raises CliError."""
     from ...pipeline.errors import UnreachableError
-    from ...pipeline.splits import segments
+    from ...pipeline.segments import segments
 
     if store:
         try:

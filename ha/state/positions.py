@@ -19,11 +19,12 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from ...store.format.layout import POSITIONS_FILE
 from ...store.log.write_gate import suppress_no_space
 from ..errors import DamagedStateError
 from .slots import SlotFile
 
-POSITIONS_NAME = "positions"
+POSITIONS_NAME: Final = POSITIONS_FILE
 ANSWERED_NAME: Final = "answered"
 _ANSWERED: Final = struct.Struct("<QQ")
 _ALL_BITS: Final = (1 << 64) - 1

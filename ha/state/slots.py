@@ -1,62 +1,16 @@
-"""Slot file: a small state file that survives a crash at any moment; two slots, written in turn.
+"""Slot file: a state file of two slots, written in turn, that survives a crash at any moment.
 
-offset  size  field      meaning
-     0    12  magic      b"cometmq-ha1 "
-    12    20  sequence   decimal; the valid slot with the larger one counts
-    32     1  space
-    33     8  crc        CRC-32 over sequence, length and body, hexadecimal
-    41     1  space
-    42     6  length     of the body, decimal
-    48     1  newline
-    49     n  body       JSON, UTF-8
-....        padding    newlines up to the slot's size, 4096 unless the file sets another
-
-The file is text: `cat` shows both slots. A torn write damages one slot and leaves the other, the
-previous state; if no slot is valid, the file was damaged otherwise and loading fails. Format:
-docs/formats/ha.md, section 6.5.
+The codec of a slot is `store/format/slot_file.py` (docs/formats/ha.md, section 6.5). A torn write
+damages one slot; if no slot is valid, the file was damaged otherwise and loading fails.
 """
 
-import json
 import os
-import zlib
 from pathlib import Path
 from typing import Any
 
 from ...store.format.disk import Disk
+from ...store.format.slot_file import SLOT_BYTES, encode_slot, newest_slot
 from ..errors import DamagedStateError
-
-SLOT_BYTES = 4096
-_MAGIC = b"cometmq-ha1 "
-_HEADER_BYTES = 49
-
-
-def encode_slot(sequence: int, state: dict[str, Any], slot_bytes: int = SLOT_BYTES) -> bytes:
-    body = json.dumps(state, sort_keys=True).encode()
-    body_bytes_max = slot_bytes - _HEADER_BYTES
-    if len(body) > body_bytes_max:
-        raise ValueError(f"{len(body)} bytes of state do not fit into {body_bytes_max}")
-    crc = _crc(sequence, body)
-    header = _MAGIC + b"%020d %08x %06d\n" % (sequence, crc, len(body))
-    return (header + body).ljust(slot_bytes, b"\n")
-
-
-def decode_slot(slot: bytes, slot_bytes: int = SLOT_BYTES) -> tuple[int, dict[str, Any]] | None:
-    """Return sequence and state, or None for an unwritten or damaged slot."""
-    if len(slot) != slot_bytes or not slot.startswith(_MAGIC):
-        return None
-    try:
-        sequence, crc, length = int(slot[12:32]), int(slot[33:41], 16), int(slot[42:48])
-    except ValueError:
-        return None
-    body = slot[_HEADER_BYTES : _HEADER_BYTES + length]
-    if crc != _crc(sequence, body):
-        return None
-    state = json.loads(body)
-    return (sequence, state) if isinstance(state, dict) else None
-
-
-def _crc(sequence: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(b"%020d %06d" % (sequence, len(body))))
 
 
 class SlotFile:
@@ -83,11 +37,9 @@ class SlotFile:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None
-        size = self._slot_bytes
-        slots = [decode_slot(content[start : start + size], size) for start in (0, size)]
-        valid = [slot for slot in slots if slot is not None]
-        if valid:
-            self._sequence, state = max(valid, key=lambda slot: slot[0])
+        newest = newest_slot(content, self._slot_bytes)
+        if newest is not None:
+            self._sequence, state = newest
             return state
         if not content.strip(b"\0"):
             return None  # a crash between its creation and its first write

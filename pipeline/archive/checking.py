@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ..decode import decode
 from ..splits import Split
 from .manifest import FileEntry, Manifest
-from .planning import Store, split_of
+from .planning import StoreSnapshot, split_of
 from .row_file import digest, file_digest
 from .splits import KIND, source_crc
 
@@ -120,7 +120,7 @@ def _against_log(
     return []
 
 
-def is_another_log(manifests: Iterable[Manifest], store: Store) -> bool:
+def is_another_log(manifests: Iterable[Manifest], store: StoreSnapshot) -> bool:
     """Whether the records are of a log that only has the same name. One range that differs may be damage,
     or a tail that a replica lost; a log of somebody else differs from the oldest to the newest. Ranges
     that the log does not have whole (a replica that is behind) say nothing. Raises OSError."""
@@ -135,12 +135,3 @@ def is_another_log(manifests: Iterable[Manifest], store: Store) -> bool:
             there.append((split, one.about["source_crc"]))
     ends = there[:1] + there[1:][-1:]
     return bool(ends) and all(source_crc(split) != crc for split, crc in ends)
-
-
-def files_by_topic(manifests: Iterable[Manifest]) -> dict[str, int]:
-    """Rows by topic, for reports."""
-    found: dict[str, int] = {}
-    for one in manifests:
-        for file in one.files:
-            found[file.topic] = found.get(file.topic, 0) + file.rows
-    return found

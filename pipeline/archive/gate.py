@@ -31,7 +31,7 @@ class Mark:
     log_end: int
 
 
-def get_mark(endpoint: str) -> Mark:
+def get_watermark(endpoint: str) -> Mark:
     """How far the broker at HOST:PORT believes to be archived. Raises PipelineError."""
     request = v1.GetArchiveWatermarkRequest()
     path, answer = paths.GET_ARCHIVE_WATERMARK, v1.GetArchiveWatermarkResponse
@@ -39,7 +39,7 @@ def get_mark(endpoint: str) -> Mark:
     return Mark(found.watermark, found.gate, found.log_start, found.log_end)
 
 
-def set_mark(endpoint: str, watermark: int) -> bool:
+def set_watermark(endpoint: str, watermark: int) -> bool:
     """Everything below is archived; durable at the broker when this returns. Returns whether its
     retention looks at it. Raises PipelineError."""
     request = v1.SetArchiveWatermarkRequest(watermark=watermark)

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .errors import ArchiveError
-from .names import MANIFESTS, SETTINGS, STAGING, TRY_MARK, manifest_path, sync_folder
+from .names import ATTEMPT_MARK, MANIFESTS, SETTINGS, STAGING, manifest_path, sync_folder
 
 FORMAT: Final = 1
 
@@ -171,7 +171,7 @@ def _write(path: str, data: bytes) -> None:
 def finish(root: str) -> list[str]:
     """Publish what was recorded before somebody died; the names of those units."""
     done = []
-    for name in {folder.partition(TRY_MARK)[0] for folder in _tries(root)}:
+    for name in {folder.partition(ATTEMPT_MARK)[0] for folder in _tries(root)}:
         if os.path.exists(manifest_path(root, name)):
             finish_one(root, name)
             done.append(name)
@@ -191,7 +191,7 @@ def finish_one(root: str, name: str) -> None:
     for path in manifest.removes:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(root, path))
-    sweep(root, name + TRY_MARK)
+    sweep(root, name + ATTEMPT_MARK)
 
 
 def _publish(root: str, file: FileEntry) -> str:

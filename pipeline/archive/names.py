@@ -23,7 +23,7 @@ STAGING: Final = "_staging"
 SETTINGS: Final = "archive.json"
 LOCK: Final = ".lock"
 #: Between the name of a unit of work and the token of one try at it.
-TRY_MARK: Final = "~"
+ATTEMPT_MARK: Final = "~"
 _MS_PER_DAY: Final = 86_400_000
 #: A name of a folder has 255 bytes at most; of those `topic=` takes six.
 _NAME_MAX: Final = 240
@@ -40,7 +40,7 @@ def folder_of(topic: str, day: int) -> str:
     name = escaped(topic)
     if len(name) > _NAME_MAX:
         begin = escaped(topic.encode()[:_BYTES_KEPT].decode(errors="ignore"))
-        name = f"{begin}{TRY_MARK}{zlib.crc32(topic.encode()):08x}"
+        name = f"{begin}{ATTEMPT_MARK}{zlib.crc32(topic.encode()):08x}"
     return f"topic={name}/dt={date_of(day)}"
 
 
@@ -66,7 +66,7 @@ def manifest_path(root: str, name: str) -> str:
 
 def staging_folder(name: str, token: str) -> str:
     """Relative folder of one try at a unit of work."""
-    return f"{STAGING}/{name}{TRY_MARK}{token}"
+    return f"{STAGING}/{name}{ATTEMPT_MARK}{token}"
 
 
 def sync_folder(path: str | Path) -> None:

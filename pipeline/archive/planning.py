@@ -8,18 +8,19 @@ next round goes on there. Reads the names of files and the end of the log; write
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from ..safe_end import safe_end
-from ..splits import Segment, Split, segments
+from ..segments import Segment, segments
+from ..splits import Split
 
 _NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreSnapshot:
     """A store directory, the broker name that its rows get, and its log as it is now."""
 
     root: str
@@ -33,15 +34,21 @@ class Store:
         return self.log[0].base if self.log else 0
 
 
-def look(root: str, broker: str = "", known: int = 0) -> Store:
+def snapshot(root: str, broker: str = "", known: int = 0) -> StoreSnapshot:
     """The store as it is now; `known` is an end that was found before. Raises UnreachableError."""
     root = os.path.abspath(root)
     log = segments(root)
-    return Store(root, broker or os.path.basename(root), tuple(log), safe_end(root, log, known))
+    return StoreSnapshot(
+        root, broker or os.path.basename(root), tuple(log), safe_end(root, log, known)
+    )
 
 
-def cells(
-    store: Store, split_bytes: int, *, live: bool = False, written_before_ms: int | None = None
+def grid_splits(
+    store: StoreSnapshot,
+    split_bytes: int,
+    *,
+    live: bool = False,
+    written_before_ms: int | None = None,
 ) -> list[Split]:
     """The cells of the log, in its order; without `live` of segments that are written to the end, and
     with `written_before_ms` of those that nobody has written to since."""
@@ -53,7 +60,7 @@ def cells(
     ]
 
 
-def _wanted(store: Store, segment: Segment, live: bool, before_ms: int | None) -> bool:
+def _wanted(store: StoreSnapshot, segment: Segment, live: bool, before_ms: int | None) -> bool:
     if not live and segment.end > store.end:
         return False
     if before_ms is None:
@@ -64,21 +71,16 @@ def _wanted(store: Store, segment: Segment, live: bool, before_ms: int | None) -
         return False  # retention took it a moment ago
 
 
-def _cells(store: Store, segment: Segment, split_bytes: int) -> Iterator[Split]:
+def _cells(store: StoreSnapshot, segment: Segment, split_bytes: int) -> Iterator[Split]:
     limit = min(segment.end, store.end)
     for start in range(segment.base, limit, split_bytes):
         end = min(start + split_bytes, limit)
         yield Split(store.root, segment.base, segment.path, start, end, store.broker)
 
 
-def split_of(store: Store, start: int, end: int) -> Split | None:
+def split_of(store: StoreSnapshot, start: int, end: int) -> Split | None:
     """A range of the log as a split, where one segment of the store still has it."""
     for segment in store.log:
         if segment.base <= start < segment.end:
             return Split(store.root, segment.base, segment.path, start, end, store.broker)
     return None
-
-
-def in_order(splits: Sequence[Split]) -> list[Split]:
-    """By place in the log."""
-    return sorted(splits, key=lambda split: split.start)

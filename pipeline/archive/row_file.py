@@ -38,7 +38,7 @@ _STATISTICS: Final = ("queueId", *_ASCENDING)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FileFormat:
     """How files are written."""
 
     codec: str = "zstd"
@@ -48,12 +48,12 @@ class Form:
 class RowFile:
     """Takes batches of one topic and day; `close` makes it whole, synced, and nameable in a record."""
 
-    def __init__(self, path: str, schema: pa.Schema, form: Form) -> None:
+    def __init__(self, path: str, schema: pa.Schema, file_format: FileFormat) -> None:
         """Raises OSError."""
         self._path = path
         self._schema = schema
         self._sink = pa.OSFile(path, "wb")
-        self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema, form))
+        self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema, file_format))
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._rows = self._crc = 0
@@ -114,10 +114,10 @@ class RowFile:
         self._writer.write_table(group, row_group_size=max(group.num_rows, 1))
 
 
-def _options(schema: pa.Schema, form: Form) -> dict[str, Any]:
+def _options(schema: pa.Schema, file_format: FileFormat) -> dict[str, Any]:
     return {
-        "compression": form.codec,
-        "compression_level": form.level if form.codec in ("zstd", "gzip") else None,
+        "compression": file_format.codec,
+        "compression_level": file_format.level if file_format.codec in ("zstd", "gzip") else None,
         "data_page_size": _PAGE_BYTES,
         "use_dictionary": [name for name in _DICTIONARY if name in schema.names] or False,
         "write_statistics": [name for name in _STATISTICS if name in schema.names],

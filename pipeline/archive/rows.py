@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from ...store.scan.walk import RawBytes
 from ..decode import Decoder
-from ..rows import View
+from ..rows import LogBytes
 from ..splits import Split
 from .manifest import FileEntry
 from .names import folder_of
-from .places import in_order
-from .row_file import Form, RowFile, file_schema
+from .record_order import sort_records
+from .row_file import FileFormat, RowFile, file_schema
 
 Integers = npt.NDArray[np.int64]
 
@@ -34,7 +34,7 @@ _BATCH_ROWS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where the files of one try go: staged below `staged`, later called `TOPIC/DAY/stem.parquet`."""
 
     root: str
@@ -45,17 +45,19 @@ class Place:
 class _Files:
     """Writes the files of one try, one behind the other."""
 
-    def __init__(self, place: Place, form: Form, about: dict[str, str]) -> None:
-        self._place = place
-        self._form = form
+    def __init__(
+        self, destination: Destination, file_format: FileFormat, about: dict[str, str]
+    ) -> None:
+        self._place = destination
+        self._file_format = file_format
         self._about = about
         self._made = False
         self.entries: list[FileEntry] = []
 
     def write(self, topic: str, day: int, batches: Iterable[pa.RecordBatch]) -> None:
         """One file of these rows, none where there are none. Raises OSError."""
-        place = self._place
-        staged = f"{place.staged}/{len(self.entries):05d}.parquet"
+        destination = self._place
+        staged = f"{destination.staged}/{len(self.entries):05d}.parquet"
         file: RowFile | None = None
         try:
             for batch in batches:
@@ -67,7 +69,7 @@ class _Files:
                 file.abandon()
             raise
         if file is not None:
-            path = f"{folder_of(topic, day)}/{place.stem}.parquet"
+            path = f"{folder_of(topic, day)}/{destination.stem}.parquet"
             self.entries.append(file.close(topic, path, staged))
 
     def _open(self, staged: str, topic: str, schema: pa.Schema) -> RowFile:
@@ -75,14 +77,19 @@ class _Files:
             os.makedirs(os.path.join(self._place.root, self._place.staged), exist_ok=True)
             self._made = True
         path = os.path.join(self._place.root, staged)
-        return RowFile(path, file_schema(schema, {**self._about, "topic": topic}), self._form)
+        return RowFile(
+            path, file_schema(schema, {**self._about, "topic": topic}), self._file_format
+        )
 
 
 # -- rows -------------------------------------------------------------------------------------
 
 
 def write_rows(
-    batches: Iterable[pa.RecordBatch], place: Place, form: Form, about: dict[str, str]
+    batches: Iterable[pa.RecordBatch],
+    destination: Destination,
+    file_format: FileFormat,
+    about: dict[str, str],
 ) -> list[FileEntry]:
     """Write all of these rows, which stay in memory meanwhile. Raises OSError."""
     parts = [batch for batch in batches if len(batch)]
@@ -90,7 +97,7 @@ def write_rows(
         return []
     table = pa.Table.from_batches(parts)
     if table.nbytes < _TOGETHER_BYTES:
-        # Rows are gathered from one place much faster than from many. The batches go at once: what is
+        # Rows are gathered from one destination much faster than from many. The batches go at once: what is
         # gathered then takes their memory, which needs no page faults.
         table = table.combine_chunks()
     del parts
@@ -100,7 +107,7 @@ def write_rows(
     order = _order_of_table(table, codes, days)
     names = topics.dictionary.to_pylist()
     bare = table.drop_columns(["topic"])
-    files = _Files(place, form, about)
+    files = _Files(destination, file_format, about)
     for begin, end in _groups(codes[order], days[order]):
         first = order[begin]
         files.write(names[codes[first]], int(days[first]), _taken(bare, order[begin:end]))
@@ -138,20 +145,20 @@ def write_records(
     decoder: Decoder,
     data: memoryview,
     split: Split,
-    place: Place,
+    destination: Destination,
     *,
-    form: Form,
+    file_format: FileFormat,
     about: dict[str, str],
 ) -> list[FileEntry]:
     """Write the records of a split, whose segment is `data`, with the columns of the decoder (which
     leaves `topic` out). Only the places of all records are held meanwhile, and the rows of one row group.
     Raises what the decoder raises, OSError."""
-    view = View(RawBytes(data))
+    view = LogBytes(RawBytes(data))
     batches = decoder.places(view, split.base, split.start, split.end, split.path)
-    columns, days = in_order(view.raw, batches, split.end - split.start)
+    columns, days = sort_records(view.raw, batches, split.end - split.start)
     if not len(columns):
         return []
-    files = _Files(place, form, about)
+    files = _Files(destination, file_format, about)
     for begin, end in _groups(columns.topic_id, days):
         topic = decoder.topic(int(columns.topic_id[begin]))
         rows = decoder.rows(view, columns.take(slice(begin, end)))

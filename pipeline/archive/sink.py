@@ -26,16 +26,16 @@ from pyspark.sql.datasource import (
 )
 
 from ..errors import OptionError, PipelineError
-from ..sink import nearest, running_batch
+from ..sink import running_batch, suggestion
 from .manifest import FileEntry, Manifest, commit, finish, finish_one, load, new_token, sweep
-from .names import TRY_MARK, escaped, staging_folder
+from .names import ATTEMPT_MARK, escaped, staging_folder
 from .settings import open_archive
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from .row_file import Form
+    from .row_file import FileFormat
 
 FORMAT_NAME: Final = "rocketmq-archive"
 OPTIONS: Final = {
@@ -55,14 +55,14 @@ class Staged(WriterCommitMessage):
     files: tuple[FileEntry, ...]
 
 
-def _settings(options: Mapping[str, str], schema: StructType) -> tuple[str, Form]:
-    """Folder and form. Raises OptionError."""
-    from .row_file import CODECS, Form
+def _settings(options: Mapping[str, str], schema: StructType) -> tuple[str, FileFormat]:
+    """Folder and file_format. Raises OptionError."""
+    from .row_file import CODECS, FileFormat
 
     said = {key.lower(): value for key, value in options.items()}
     for key in said:
         if key not in {name.lower() for name in OPTIONS}:
-            text = f"Unknown option {key} of the rocketmq-archive sink.{nearest(key, OPTIONS)}"
+            text = f"Unknown option {key} of the rocketmq-archive sink.{suggestion(key, OPTIONS)}"
             raise OptionError(text)
     root = said.get("path", "").removeprefix("file://")
     if not root or "://" in root:
@@ -76,22 +76,22 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[str, Form
         found = next((each for each in schema.fields if each.name == name), None)
         if found is None or found.dataType.simpleString() != kind:
             raise OptionError(f"The rocketmq-archive sink needs a column {name} ({kind}).")
-    return os.path.abspath(root), Form(codec, int(level))
+    return os.path.abspath(root), FileFormat(codec, int(level))
 
 
 def _stage(
-    root: str, form: Form, name: str, stem: str, batches: Iterator[pa.RecordBatch]
+    root: str, file_format: FileFormat, name: str, stem: str, batches: Iterator[pa.RecordBatch]
 ) -> Staged:
     from pyspark import TaskContext
 
-    from .rows import Place, write_rows
+    from .rows import Destination, write_rows
 
     context = TaskContext.get()
     assert context is not None
     part = context.partitionId()
     token = f"{part:05d}-{new_token()}"
-    place = Place(root, staging_folder(name, token), f"{stem}-{part:05d}")
-    return Staged(name, tuple(write_rows(batches, place, form, {"format": "1"})))
+    destination = Destination(root, staging_folder(name, token), f"{stem}-{part:05d}")
+    return Staged(name, tuple(write_rows(batches, destination, file_format, {"format": "1"})))
 
 
 class ArchiveWriter(DataSourceArrowWriter):
@@ -100,14 +100,14 @@ class ArchiveWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise PipelineError("An archive is only added to: use mode append.")
-        self._root, self._form = _settings(options, schema)
+        self._root, self._file_format = _settings(options, schema)
         open_archive(self._root)
         finish(self._root)
         self._name = f"write.{new_token()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task: write its rows where nobody looks."""
-        return _stage(self._root, self._form, self._name, self._name[6:], iterator)
+        return _stage(self._root, self._file_format, self._name, self._name[6:], iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: make all of them visible."""
@@ -116,14 +116,14 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver: forget them."""
-        sweep(self._root, self._name + TRY_MARK)
+        sweep(self._root, self._name + ATTEMPT_MARK)
 
 
 class ArchiveStreamWriter(DataSourceStreamArrowWriter):
     """A streaming query: one unit of work for each micro-batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._root, self._form = _settings(options, schema)
+        self._root, self._file_format = _settings(options, schema)
         open_archive(self._root)
         finish(self._root)
 
@@ -131,7 +131,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         """In a task: write its rows where nobody looks."""
         query, batch = running_batch()
         stem = f"{query.replace(chr(45), '')}-{batch:010d}"
-        return _stage(self._root, self._form, _unit(query, batch), stem, iterator)
+        return _stage(self._root, self._file_format, _unit(query, batch), stem, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: make them visible, unless this batch was committed before."""
@@ -146,13 +146,13 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         about = {"kind": "batch", "batch": batchId}
         commit(self._root, Manifest(name, tuple(files), about=about))
         if batchId:
-            sweep(self._root, name.rpartition(".")[0] + f".{batchId - 1:010d}" + TRY_MARK)
+            sweep(self._root, name.rpartition(".")[0] + f".{batchId - 1:010d}" + ATTEMPT_MARK)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver: forget what was written for it."""
         for one in messages:
             if isinstance(one, Staged) and load(self._root, one.name) is None:
-                sweep(self._root, one.name + TRY_MARK)
+                sweep(self._root, one.name + ATTEMPT_MARK)
 
 
 def _unit(query: str, batch: int) -> str:

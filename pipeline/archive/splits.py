@@ -16,8 +16,8 @@ from ..splits import Split
 from .checksum import crc32
 from .manifest import Manifest, commit, finish_one, load, new_token
 from .names import escaped, split_name, staging_folder
-from .row_file import Form
-from .rows import Place, write_records
+from .row_file import FileFormat
+from .rows import Destination, write_records
 
 KIND: Final = "split"
 _DIGEST_BYTES: Final = 8 << 20
@@ -32,7 +32,7 @@ class SplitWork:
 
     root: str
     split: Split
-    form: Form = field(default_factory=Form)
+    file_format: FileFormat = field(default_factory=FileFormat)
     on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
     verify_crc: bool = True
     topics: Any = None  #: a filter, None: all
@@ -86,13 +86,15 @@ def _write(work: SplitWork, name: str) -> Manifest:
         batch_rows=_BATCH_ROWS,
     )
     stem = f"{escaped(split.broker)}-{split.base:020d}-{split.start - split.base:010d}"
-    place = Place(work.root, staging_folder(name, new_token()), stem)
+    destination = Destination(work.root, staging_folder(name, new_token()), stem)
     about = {"broker": split.broker, "base": str(split.base), "format": "1"}
     about |= {"start": str(split.start), "end": str(split.end)}
     data = open_split(split)
     # First of all, from the log's begin to its end: what comes then finds the pages mapped.
     source = crc32(data[split.start - split.base : split.end - split.base], 0)
-    files = write_records(decoder, data, split, place, form=work.form, about=about)
+    files = write_records(
+        decoder, data, split, destination, file_format=work.file_format, about=about
+    )
     return Manifest(
         name,
         tuple(files),

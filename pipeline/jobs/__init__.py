@@ -9,5 +9,5 @@
     insights.py   rates, sizes, latencies, lag, hot keys, skew
     compact.py    latest message of every key; many small files into few
 
-Work on log ranges runs as one Spark task a range (`running.over`), with functions that know no Spark.
+Work on log ranges runs as one Spark task a range (`running.run_parts`), with functions that know no Spark.
 """

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..archive.checking import check_unit, is_another_log
 from ..archive.coverage import Range, covered_to, left_to_do, ranges_of
-from ..archive.gate import get_mark, set_mark
+from ..archive.gate import get_watermark, set_watermark
 from ..archive.manifest import Manifest, all_manifests, finish, replaced, sweep
 from ..archive.names import escaped
-from ..archive.planning import Store, cells, look, split_of
-from ..archive.row_file import Form
+from ..archive.planning import StoreSnapshot, grid_splits, snapshot, split_of
+from ..archive.row_file import FileFormat
 from ..archive.settings import only_writer, open_archive
 from ..archive.splits import KIND, SplitWork, archive_split
 from ..errors import PipelineError
 from ..splits import Split
-from .running import Report, over
+from .running import Report, run_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ class ArchivePlan:
     written_before_ms: int | None = None
     topics: Any = None
     topics_said: str = ""
-    form: Form = field(default_factory=Form)
+    file_format: FileFormat = field(default_factory=FileFormat)
     split_bytes: int | None = None
     on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
     gate: str = ""  #: HOST:PORT of the broker whose watermark is set
@@ -70,9 +70,11 @@ def archive(
     if plan.gate and plan.topics_said:
         text = "The delete gate needs every topic in the archive: leave the choice of topics out."
         raise PipelineError(text)
-    store = look(plan.store, plan.broker, known_end)
+    store = snapshot(plan.store, plan.broker, known_end)
     if dry_run and not os.path.isdir(plan.out):
-        return _planned(plan, store, cells(store, plan.split_bytes or 256 << 20, **_choice(plan)))
+        return _planned(
+            plan, store, grid_splits(store, plan.split_bytes or 256 << 20, **_choice(plan))
+        )
     settings = open_archive(plan.out, plan.split_bytes)
     with only_writer(plan.out, f"archive-{escaped(store.broker)}"):
         finish(plan.out)
@@ -85,7 +87,7 @@ def archive(
                 "(`broker` of the plan), so that each has its own."
             )
         ranges = ranges_of(manifests, store.broker, plan.topics_said)
-        todo = left_to_do(cells(store, settings.split_bytes, **_choice(plan)), ranges)
+        todo = left_to_do(grid_splits(store, settings.split_bytes, **_choice(plan)), ranges)
         if dry_run:
             return _planned(plan, store, todo)
         sweep(plan.out, prefix)
@@ -99,27 +101,27 @@ def _choice(plan: ArchivePlan) -> dict[str, Any]:
     return {"live": plan.live, "written_before_ms": plan.written_before_ms}
 
 
-def _planned(plan: ArchivePlan, store: Store, todo: Sequence[Split]) -> Report:
+def _planned(plan: ArchivePlan, store: StoreSnapshot, todo: Sequence[Split]) -> Report:
     rows = [{"start": one.start, "end": one.end, "segment": one.path} for one in todo]
     summary = {"store": plan.store, "archive": plan.out, "broker": store.broker, "dry_run": True}
     return Report("archive", summary | {"splits": len(rows), "log_end": store.end}, rows)
 
 
 def _write(
-    spark: SparkSession | None, plan: ArchivePlan, todo: Sequence[Split], store: Store
+    spark: SparkSession | None, plan: ArchivePlan, todo: Sequence[Split], store: StoreSnapshot
 ) -> Report:
     work = [
         SplitWork(
             plan.out,
             split,
-            plan.form,
+            plan.file_format,
             plan.on_corrupt,
             topics=plan.topics,
             topics_said=plan.topics_said,
         )
         for split in todo
     ]
-    done = over(spark, work, archive_split, "archive")
+    done = run_parts(spark, work, archive_split, "archive")
     summary = {
         "store": plan.store,
         "archive": plan.out,
@@ -144,9 +146,11 @@ def _write(
     return Report("archive", summary, rows)
 
 
-def _advance(spark: SparkSession | None, plan: ArchivePlan, store: Store, report: Report) -> None:
+def _advance(
+    spark: SparkSession | None, plan: ArchivePlan, store: StoreSnapshot, report: Report
+) -> None:
     """Check what is new below the watermark to be, and set it."""
-    mark = get_mark(plan.gate)
+    mark = get_watermark(plan.gate)
     if not mark.gate:
         text = f"archiveGate is off at {plan.gate}: the broker deletes without looking at it."
         report.problems.append(text)
@@ -177,7 +181,7 @@ def _advance(spark: SparkSession | None, plan: ArchivePlan, store: Store, report
         )
         for one in units
     ]
-    for unit, problems in zip(units, over(spark, parts, _check, "check"), strict=True):
+    for unit, problems in zip(units, run_parts(spark, parts, _check, "check"), strict=True):
         if problems:
             report.problems += problems
             target = min(target, unit.about["start"])
@@ -185,7 +189,7 @@ def _advance(spark: SparkSession | None, plan: ArchivePlan, store: Store, report
     report.summary["checked"] = len(units)
     right_to = max(right_to, target)
     if right_to > mark.watermark:
-        set_mark(plan.gate, right_to)
+        set_watermark(plan.gate, right_to)
     report.summary["watermark"] = max(right_to, mark.watermark)
 
 
@@ -216,7 +220,7 @@ def check_archive(
     root = os.path.abspath(root)
     manifests = all_manifests(root)
     moved = replaced(manifests)
-    found = look(store, broker) if store else None
+    found = snapshot(store, broker) if store else None
     parts = []
     for one in manifests:
         split = None
@@ -224,6 +228,6 @@ def check_archive(
             split = split_of(found, one.about["start"], one.about["end"])
             split = split if one.about["broker"] == found.broker else None
         parts.append(_Check(root, one, split, None, _of(one, moved)))
-    problems = [text for found in over(spark, parts, _check, "check") for text in found]
+    problems = [text for found in run_parts(spark, parts, _check, "check") for text in found]
     summary = {"archive": root, "units": len(manifests), "rows": sum(m.rows for m in manifests)}
     return Report("check", summary, [], problems)

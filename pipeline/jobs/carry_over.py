@@ -1,4 +1,4 @@
-"""What rebuild cannot make from the log, because retention took the records: carried over from the store.
+"""What rebuild cannot make from the log, because retention took the records: carried run_parts from the store.
 
 A consume queue's first file, and an index file, may begin with units and entries of records that lay below
 the log's first offset. They lead nowhere, but a broker's files have them, and a queue all of whose records
@@ -6,7 +6,7 @@ are gone says with them how far its offsets went. So whatever the store's own fi
 the log's start, from their beginning on and without a gap, is taken as it stands; it is not looked at
 further than that places rise, fit and lie below that start. Nothing that the log can prove comes from here.
 
-Units of queues with extension files are not carried over: their codes are addresses in files that are made
+Units of queues with extension files are not carried run_parts: their codes are addresses in files that are made
 anew. (store format, sections 3.4, 3.5 and 4)
 """
 
@@ -27,6 +27,7 @@ from ...store.format.index_file import (
     index_files,
 )
 from ...store.format.index_keys import Entries
+from ...store.format.layout import INDEX_FOLDER, QUEUE_FOLDER, is_file_name
 from ...store.format.queue_unit import FILLER_SIZE
 from .queue_files import UNIT, UNIT_BYTES, QueueSizes, write_units
 
@@ -37,7 +38,6 @@ _ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _NO_END: Final = 1 << 62
-_FOLDER: Final = "consumequeue"
 assert _ENTRY.itemsize == ENTRY.size
 
 
@@ -45,8 +45,8 @@ def known_queues(store: str) -> list[tuple[str, int]]:
     """Topic and queue id of every queue that the store has files of."""
     return sorted(
         (folder.parent.name, int(folder.name))
-        for folder in (Path(store) / _FOLDER).glob("*/*")
-        if folder.name.isascii() and folder.name.isdecimal()
+        for folder in (Path(store) / QUEUE_FOLDER).glob("*/*")
+        if is_file_name(folder.name)
     )
 
 
@@ -103,9 +103,9 @@ def _old_range(store: str, key: tuple[str, int], log_start: int, stop: int) -> t
 
 def _chunks(store: str, key: tuple[str, int]) -> Iterator[tuple[int, Any]]:
     """The units of a queue's files from the first on, with the number of the first of each part."""
-    folder = os.path.join(store, _FOLDER, key[0], str(key[1]))
+    folder = os.path.join(store, QUEUE_FOLDER, key[0], str(key[1]))
     try:
-        names = [name for name in os.listdir(folder) if name.isascii() and name.isdecimal()]
+        names = [name for name in os.listdir(folder) if is_file_name(name)]
     except FileNotFoundError:
         return
     for name in sorted(names, key=int):
@@ -126,7 +126,7 @@ class OldEntries:
     def __init__(self, store: str, log_start: int) -> None:
         self.count = 0
         self._log_start = log_start
-        self._paths = index_files(os.path.join(store, "index")) if log_start else []
+        self._paths = index_files(os.path.join(store, INDEX_FOLDER)) if log_start else []
 
     def seed(self) -> IndexHeader:
         """The header with which the first file began, so that its first entry counts as it did."""

@@ -1,10 +1,10 @@
 """Job compact: many small files of an archive into few, or the latest message of every key.
 
-    compact_files(spark, "/archive")                         in place, as one unit of work a folder
+    compact_files(spark, "/archive")                         in destination, as one unit of work a folder
     latest_by_key(spark, "/archive", "accounts", "/latest")  a table of its own
 
 Files of one topic and day that are below the target are written again as one, in the order of broker,
-queue and offset, and read back before a record says that it takes their place (manifest.py): whoever reads
+queue and offset, and read back before a record says that it takes their destination (manifest.py): whoever reads
 by the records sees the old ones or the new one; a plain listing has all rows once when the job, or the
 next one after a crash, has finished. The latest message of a key is that with the largest store
 time, then offset, of its queue; an empty body deletes the key, as in a compacted topic.
@@ -32,10 +32,10 @@ from ..archive.manifest import (
     sweep,
 )
 from ..archive.names import staging_folder
-from ..archive.row_file import Form
-from ..archive.rows import Place, write_rows
+from ..archive.row_file import FileFormat
+from ..archive.rows import Destination, write_rows
 from ..archive.settings import only_writer, open_archive
-from .running import Report, over
+from .running import Report, run_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ class CompactPart:
 
     root: str
     files: tuple[FileEntry, ...]
-    form: Form = field(default_factory=Form)
+    file_format: FileFormat = field(default_factory=FileFormat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def compact_files(
     root: str,
     *,
     target_bytes: int = TARGET_BYTES,
-    form: Form | None = None,
+    file_format: FileFormat | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Merge small files. Raises ArchiveError, OSError."""
@@ -79,7 +79,7 @@ def compact_files(
         finish(root)
         sweep(root, _PREFIX)
         parts = [
-            CompactPart(root, tuple(files), form or Form())
+            CompactPart(root, tuple(files), file_format or FileFormat())
             for files in choose(files_of(all_manifests(root)), target_bytes)
         ]
         summary = {"archive": root, "dry_run": dry_run, "folders": len(parts)}
@@ -87,7 +87,7 @@ def compact_files(
         if dry_run:
             rows = [{"folder": _folder(p.files[0]), "files": len(p.files)} for p in parts]
             return Report("compact", summary, rows)
-        done = over(spark, parts, compact_part, "compact")
+        done = run_parts(spark, parts, compact_part, "compact")
         summary["files_out"] = sum(one.files for one in done)
         summary["rows_moved"] = sum(one.rows for one in done)
         rows = [
@@ -138,8 +138,8 @@ def compact_part(part: CompactPart) -> CompactDone:
         )
         table = table.replace_schema_metadata(None).add_column(0, "topic", topics)
         batches += table.to_batches()
-    place = Place(part.root, staging_folder(name, token), f"compact-{token}")
-    written = write_rows(batches, place, part.form, {"format": "1"})
+    destination = Destination(part.root, staging_folder(name, token), f"compact-{token}")
+    written = write_rows(batches, destination, part.file_format, {"format": "1"})
     removes = tuple(file.path for file in part.files)
     about = {"kind": "compact", "on_corrupt": "fail"}
     staged = Manifest(name, tuple(_as_staged(one) for one in written), removes, about)
@@ -157,7 +157,7 @@ def compact_part(part: CompactPart) -> CompactDone:
 
 
 def _as_staged(file: FileEntry) -> FileEntry:
-    """The entry with the place where the file lies before it is committed."""
+    """The entry with the destination where the file lies before it is committed."""
     return replace(file, path=file.staged)
 
 

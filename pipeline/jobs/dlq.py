@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..archive.manifest import FileEntry, all_manifests, files_of, finish
-from ..archive.planning import cells, look
+from ..archive.planning import grid_splits, snapshot
 from ..archive.reading import NO_TIME, Selection, rows
-from ..bulk import Sent, Target, send_all
+from ..bulk import SendTarget, Sent, send_all
 from ..errors import PipelineError
 from ..outbound import unique_key
 from ..selection import TopicFilter
 from ..splits import SPLIT_BYTES, Split
 from .replay import origin_of
-from .running import Report, over
+from .running import Report, run_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ class DlqPart:
     split: Split | None
     root: str
     files: tuple[FileEntry, ...]
-    target: Target
+    target: SendTarget
     now_ms: int
     dry_run: bool
 
@@ -111,7 +111,7 @@ def dlq(
     parts = _parts(plan, now_ms, dry_run)
     rate = plan.rate / max(min(tasks, len(parts)), 1)
     parts = [replace(part, target=replace(part.target, rate=rate)) for part in parts]
-    done = over(spark, parts, dlq_part, "dlq")
+    done = run_parts(spark, parts, dlq_part, "dlq")
     merged: dict[tuple[str, str, str, str], list[int]] = {}
     for one in done:
         for key, (count, size, first, last) in one.groups.items():
@@ -136,11 +136,11 @@ def dlq(
 
 
 def _parts(plan: DlqPlan, now_ms: int, dry_run: bool) -> list[DlqPart]:
-    target = Target(plan.endpoints)
+    target = SendTarget(plan.endpoints)
     if plan.store:
         return [
             DlqPart(plan, split, "", (), target, now_ms, dry_run)
-            for split in cells(look(plan.store), SPLIT_BYTES, live=True)
+            for split in grid_splits(snapshot(plan.store), SPLIT_BYTES, live=True)
         ]
     finish(plan.archive)
     return [

@@ -2,7 +2,7 @@
 
 Tasks leave the entries of their split in `.entries/` (20 bytes each); one task at the end reads them in
 the order of the log and fills file after file, as a broker does. A file is called by the time at which
-it was made: those of the store's own files are taken over, so that the results can be compared; where
+it was made: those of the store's own files are taken run_parts, so that the results can be compared; where
 there are more, the name is the time of the file's first record. What the store's own files say of records
 that are gone comes first (`carried`). (store format, section 4)
 """
@@ -20,6 +20,7 @@ from ...store.format.disk import Disk
 from ...store.format.index_file import USUAL_LAYOUT, IndexLayout, file_name, guess_layout
 from ...store.format.index_keys import Entries
 from ...store.format.index_writer import IndexWriter
+from ...store.format.layout import INDEX_FOLDER, is_file_name
 from ..splits import Split
 from .carry_over import OldEntries
 
@@ -42,7 +43,7 @@ def index_sizes(store: str, slots: int = 0, entries: int = 0) -> IndexSizes:
     if slots and entries:
         return IndexSizes(slots, entries)
     for name in _names(store):
-        found = guess_layout(os.path.join(store, "index", name))
+        found = guess_layout(os.path.join(store, INDEX_FOLDER, name))
         if found is not None:
             return IndexSizes(slots or found.slots, entries or found.entries)
     return IndexSizes(slots or USUAL_LAYOUT.slots, entries or USUAL_LAYOUT.entries)
@@ -50,10 +51,10 @@ def index_sizes(store: str, slots: int = 0, entries: int = 0) -> IndexSizes:
 
 def _names(store: str) -> list[str]:
     try:
-        names = os.listdir(os.path.join(store, "index"))
+        names = os.listdir(os.path.join(store, INDEX_FOLDER))
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if name.isascii() and name.isdecimal())
+    return sorted(name for name in names if is_file_name(name))
 
 
 def save_entries(out: str, split: Split, found: list[Entries]) -> int:
@@ -78,7 +79,7 @@ def merge_index(store: str, out: str, sizes: IndexSizes, log_start: int = 0) -> 
     """Chain all entries, behind those of the store's that point below the log's start; returns how many
     these are. Raises OSError."""
     names = iter(_names(store))
-    folder = os.path.join(out, "index")
+    folder = os.path.join(out, INDEX_FOLDER)
     shutil.rmtree(folder, ignore_errors=True)  # a task that died may have begun
     os.makedirs(folder)
     layout = IndexLayout(sizes.slots, sizes.entries)

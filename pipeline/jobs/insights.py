@@ -22,15 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...store.format.json_file import loads
+from ...store.format.layout import CONFIG_FOLDER
 from ...store.scan.properties import by_queue, value_spans
 from ...store.scan.raw import BytesTable
-from ..archive.planning import cells, look
+from ..archive.planning import grid_splits, snapshot
 from ..errors import PipelineError
 from ..selection import is_system_topic
 from ..splits import SPLIT_BYTES, Split
 from .insights_html import page
-from .running import Report, over
-from .walking import Rows, SplitWalk
+from .running import Report, run_parts
+from .walking import RecordColumns, SplitWalk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,12 +68,12 @@ def insights(
     split_bytes: int = SPLIT_BYTES,
 ) -> Report:
     """Count, and write tables and page to `out`. Raises PipelineError, OSError."""
-    store = look(root)
+    store = snapshot(root)
     out = os.path.abspath(out)
     if out.startswith(store.root + os.sep):
         raise PipelineError(f"{out} lies in the store: name a folder beside it.")
-    parts = [(split, include_system) for split in cells(store, split_bytes, live=True)]
-    done = _added(over(spark, parts, insights_part, "insights"))
+    parts = [(split, include_system) for split in grid_splits(store, split_bytes, live=True)]
+    done = _added(run_parts(spark, parts, insights_part, "insights"))
     tables = {
         "rates": _rates(done),
         "queues": _queues(done),
@@ -102,7 +103,7 @@ def insights_part(part: tuple[Split, bool]) -> InsightsDone:
     return done
 
 
-def _count(rows: Rows, done: InsightsDone, include_system: bool) -> None:
+def _count(rows: RecordColumns, done: InsightsDone, include_system: bool) -> None:
     columns = rows.columns
     minutes = columns.store_timestamp // _MINUTE_MS
     latency = np.maximum(columns.store_timestamp - columns.born_timestamp, 0)
@@ -135,7 +136,7 @@ def _bump(found: dict[str, Any], topic: str, values: Any, edges: tuple[int, ...]
     found[topic] = found[topic] + counts if topic in found else counts
 
 
-def _frequent(rows: Rows, topic: str, which: Any) -> dict[tuple[str, str], int]:
+def _frequent(rows: RecordColumns, topic: str, which: Any) -> dict[tuple[str, str], int]:
     """The most frequent keys among these records."""
     columns = rows.columns
     starts, lengths = columns.properties_start[which], columns.properties_length[which]
@@ -220,7 +221,7 @@ def _skew(done: InsightsDone) -> list[dict[str, Any]]:
 
 
 def _lag(root: str, done: InsightsDone, include_system: bool) -> list[dict[str, Any]]:
-    path = os.path.join(root, "config", "consumerOffset.json")
+    path = os.path.join(root, CONFIG_FOLDER, "consumerOffset.json")
     try:
         with open(path, encoding="utf-8") as file:
             said = loads(file.read())["offsetTable"]

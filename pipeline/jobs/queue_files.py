@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...store.format.layout import file_name
+from ...store.format.layout import QUEUE_EXT_FOLDER, QUEUE_FOLDER, file_name
 from ...store.format.queue_unit import FILLER
 from ...store.format.queue_unit import UNIT as UNIT_STRUCT
 
@@ -35,8 +35,8 @@ class QueueSizes:
 
 def queue_sizes(store: str, file_bytes: int = 0) -> QueueSizes:
     """As the store's own files have them."""
-    found = file_bytes or _first_size(Path(store) / "consumequeue") or _DEFAULT_BYTES
-    ext = Path(store) / "consumequeue_ext"
+    found = file_bytes or _first_size(Path(store) / QUEUE_FOLDER) or _DEFAULT_BYTES
+    ext = Path(store) / QUEUE_EXT_FOLDER
     extended = frozenset(
         (queue.parent.name, int(queue.name))
         for queue in ext.glob("*/*")
@@ -54,7 +54,7 @@ def _first_size(folder: Path) -> int:
 
 def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, units: Any) -> None:
     """Units from number `first` on. Raises OSError."""
-    folder = os.path.join(out, "consumequeue", key[0], str(key[1]))
+    folder = os.path.join(out, QUEUE_FOLDER, key[0], str(key[1]))
     os.makedirs(folder, exist_ok=True)
     size = sizes.file_bytes
     position = first * UNIT_BYTES

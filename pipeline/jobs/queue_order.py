@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...store.format.disk import Disk
+from ...store.format.layout import QUEUE_EXT_FOLDER
 from ...store.format.queue_ext import ExtUnit, QueueExt
 from ...store.format.queue_files import QueueFiles
 from .queue_files import QueueSizes, write_units
@@ -19,7 +20,7 @@ _OPEN_FILES = 64
 
 
 @dataclass(slots=True)
-class Piece:
+class UnitRun:
     """Units of one queue with numbers from `first` on."""
 
     topic: str
@@ -33,13 +34,13 @@ class Piece:
 def write_in_order(
     out: str,
     sizes: QueueSizes,
-    pieces: Iterable[Piece],
+    pieces: Iterable[UnitRun],
     begin: Callable[[tuple[str, int], int], object],
 ) -> None:
     """Write these, which come in the order of the log; `begin` makes what stands before a queue's first
     unit. Raises OSError."""
-    light: dict[tuple[str, int], list[Piece]] = {}
-    extended: dict[tuple[str, int], list[Piece]] = {}
+    light: dict[tuple[str, int], list[UnitRun]] = {}
+    extended: dict[tuple[str, int], list[UnitRun]] = {}
     for piece in pieces:
         key = (piece.topic, piece.queue_id)
         if not piece.light:
@@ -58,14 +59,14 @@ def write_in_order(
         _write(out, sizes, key, found)
 
 
-def _write(out: str, sizes: QueueSizes, key: tuple[str, int], found: list[Piece]) -> None:
+def _write(out: str, sizes: QueueSizes, key: tuple[str, int], found: list[UnitRun]) -> None:
     for piece in found:
         write_units(out, sizes, key, piece.first, piece.units)
 
 
-def _extend(out: str, sizes: QueueSizes, found: list[Piece]) -> None:
+def _extend(out: str, sizes: QueueSizes, found: list[UnitRun]) -> None:
     """Move the tags codes of these units into extension files, and put addresses in their place."""
-    files = QueueFiles(Disk(), sizes.ext_bytes, _OPEN_FILES, os.path.join(out, "consumequeue_ext"))
+    files = QueueFiles(Disk(), sizes.ext_bytes, _OPEN_FILES, os.path.join(out, QUEUE_EXT_FOLDER))
     ext = QueueExt(found[0].topic, found[0].queue_id, files)
     ext.end = 0
     for piece in found:

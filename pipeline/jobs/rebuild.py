@@ -6,7 +6,7 @@ Each task walks one split and writes the units of its records where they belong:
 from its number alone, so tasks need not wait for each other, and one that is repeated writes the same
 bytes. What needs the order of the whole log is done at the end: index files, light queues, extension
 files. The store is only read; nothing is written into it. The result is byte by byte what a broker
-would have written. What points below the log's start no log can give: it is carried over from the store's
+would have written. What points below the log's start no log can give: it is carried run_parts from the store's
 own files (`carried`), and fillers stand where these are gone. (store format, sections 3 and 4; pipeline
 study, section 2.5)
 """
@@ -16,29 +16,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...store.format.index_keys import BATCH_BYTES_MAX, Entries, KeyText, indexed
+from ...store.format.layout import INDEX_FOLDER
 from ...store.scan.lmq import lmq_rows
 from ...store.scan.properties import TagsCodes, by_queue
 from ...store.scan.walk import Columns
-from ..archive.planning import Store, cells, look
+from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..errors import PipelineError
 from ..splits import SPLIT_BYTES, Split
 from .carry_over import carry_units, known_queues
 from .index_files import IndexSizes, index_sizes, merge_index, save_entries
 from .queue_files import UNIT, QueueSizes, fill_front, queue_sizes, write_units
-from .queue_order import Piece, write_in_order
-from .running import Report, over
-from .walking import Border, Rows, SplitWalk, gaps, queued
+from .queue_order import UnitRun, write_in_order
+from .running import Report, run_parts
+from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queued
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-QUEUES: Final = "consumequeue"
-INDEX: Final = "index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +68,15 @@ class RebuildPart:
 class RebuildDone:
     """What one task found: runs of units by queue, and what has to wait for the end."""
 
-    border: Border
+    border: SplitBounds
     runs: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[UnitRun] = field(default_factory=list)
     entries: int = 0
 
 
 def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
     """Make them. Raises PipelineError, OSError."""
-    store = look(plan.store)
+    store = snapshot(plan.store)
     out = os.path.abspath(plan.out)
     if out == store.root or out.startswith(store.root + os.sep):
         raise PipelineError(f"{out} lies in the store: name a folder beside it.")
@@ -87,9 +85,9 @@ def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
     os.makedirs(out, exist_ok=True)
     queue_size = queue_sizes(store.root, plan.queue_file_bytes)
     index_size = index_sizes(store.root, plan.index_slots, plan.index_entries)
-    splits = cells(store, plan.split_bytes, live=True)
+    splits = grid_splits(store, plan.split_bytes, live=True)
     parts = [RebuildPart(split, out, queue_size, plan.queues, plan.index) for split in splits]
-    done = over(spark, parts, rebuild_part, "rebuild")
+    done = run_parts(spark, parts, rebuild_part, "rebuild")
     report = Report("rebuild", {"store": store.root, "out": out, "splits": len(parts)})
     report.problems += gaps(splits, [one.border for one in done])
     report.summary["records"] = sum(one.border.records for one in done)
@@ -97,10 +95,10 @@ def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
         _finish_queues(store, out, queue_size, done, report)
     if plan.index:
         merge = _Merge(store.root, out, index_size, store.start)
-        (carried,) = over(spark, [merge], _merge, "index")
+        (carried,) = run_parts(spark, [merge], _merge, "index")
         report.summary["index_entries"] = sum(one.entries for one in done)
         report.summary["index_entries_carried"] = carried
-        report.summary["index_files"] = len(os.listdir(os.path.join(out, INDEX)))
+        report.summary["index_files"] = len(os.listdir(os.path.join(out, INDEX_FOLDER)))
     return report
 
 
@@ -120,7 +118,7 @@ def rebuild_part(part: RebuildPart) -> RebuildDone:
     return done
 
 
-def entries_of(rows: Rows) -> Iterator[Entries]:
+def entries_of(rows: RecordColumns) -> Iterator[Entries]:
     """Index entries of these records, in parts of bounded size."""
     columns = rows.columns
     lengths = np.cumsum(columns.properties_length)
@@ -133,18 +131,18 @@ def entries_of(rows: Rows) -> Iterator[Entries]:
         begin = end
 
 
-def _units(part: RebuildPart, rows: Rows, codes: TagsCodes, done: RebuildDone) -> None:
+def _units(part: RebuildPart, rows: RecordColumns, codes: TagsCodes, done: RebuildDone) -> None:
     columns = queued(rows.columns)
     found = codes.of(rows.raw, columns, rows.topics)
     for row, name, number in lmq_rows(rows.raw, columns, rows.topics):
         at = np.array([row])
-        done.pieces.append(_piece((name, 0, True), np.array([number]), columns, found, at))
+        done.pieces.append(_unit_run((name, 0, True), np.array([number]), columns, found, at))
     for topic_id, queue_id, which in by_queue(columns):
         name = rows.topics.names[topic_id]
         numbers = columns.queue_offset[which]
         borders = np.flatnonzero(np.diff(numbers) != 1) + 1
         for run in np.split(np.arange(len(which)), borders):
-            piece = _piece((name, queue_id, False), numbers[run], columns, found, which[run])
+            piece = _unit_run((name, queue_id, False), numbers[run], columns, found, which[run])
             done.runs.setdefault((name, queue_id), []).append((piece.first, len(piece.units)))
             if (name, queue_id) in part.sizes.extended:
                 done.pieces.append(piece)
@@ -152,46 +150,46 @@ def _units(part: RebuildPart, rows: Rows, codes: TagsCodes, done: RebuildDone) -
                 write_units(part.out, part.sizes, (name, queue_id), piece.first, piece.units)
 
 
-def _piece(
+def _unit_run(
     key: tuple[str, int, bool], numbers: Any, columns: Columns, codes: Any, which: Any
-) -> Piece:
+) -> UnitRun:
     units = np.empty(len(which), UNIT)
     units["offset"] = columns.physical_offset[which]
     units["size"] = columns.size[which]
     units["code"] = codes[which]
     name, queue_id, light = key
-    return Piece(name, queue_id, int(numbers[0]), units, columns.store_timestamp[which], light)
+    return UnitRun(name, queue_id, int(numbers[0]), units, columns.store_timestamp[which], light)
 
 
 def _finish_queues(
-    store: Store, out: str, sizes: QueueSizes, done: Iterable[RebuildDone], report: Report
+    store: StoreSnapshot, out: str, sizes: QueueSizes, done: Iterable[RebuildDone], report: Report
 ) -> None:
     runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    pieces: list[Piece] = []
+    pieces: list[UnitRun] = []
     for one in done:
         for key, found in one.runs.items():
             runs.setdefault(key, []).extend(found)
         pieces += one.pieces
     report.summary["queues"] = len(runs)
     report.summary["units"] = sum(count for found in runs.values() for _, count in found)
-    fronts = _Fronts(store, out, sizes)
+    heads = _QueueHeads(store, out, sizes)
     for key, found in sorted(runs.items()):
         first = min(first for first, _ in found)
         if key not in sizes.extended:
-            fronts.begin(key, first)
+            heads.begin(key, first)
         report.problems += _holes(key, sorted(found))
         ends = max(first + count for first, count in found)
         report.rows.append({"topic": key[0], "queue": key[1], "first": first, "end": ends})
-    write_in_order(out, sizes, pieces, fronts.begin)
-    fronts.idle()
-    report.summary["units_carried"] = fronts.carried
-    report.summary["queues_of_old_units"] = fronts.idle_queues
+    write_in_order(out, sizes, pieces, heads.begin)
+    heads.idle()
+    report.summary["units_carried"] = heads.carried
+    report.summary["queues_of_old_units"] = heads.idle_queues
 
 
-class _Fronts:
+class _QueueHeads:
     """What stands in queues before the first unit that the log proves: old units, else fillers."""
 
-    def __init__(self, store: Store, out: str, sizes: QueueSizes) -> None:
+    def __init__(self, store: StoreSnapshot, out: str, sizes: QueueSizes) -> None:
         self.carried = 0
         self.idle_queues = 0
         self._store = store

@@ -23,11 +23,11 @@ from ..archive.manifest import (
     replaced,
     strays,
 )
-from ..archive.planning import Store, cells, look, split_of
+from ..archive.planning import StoreSnapshot, grid_splits, snapshot, split_of
 from ..archive.splits import KIND, source_crc
 from ..decode import decode
 from ..splits import Split
-from .running import Report, over
+from .running import Report, run_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,10 @@ def reconcile_stores(
     spark: SparkSession | None, first: str, second: str, *, digest_bytes: int = DIGEST_BYTES
 ) -> Report:
     """Compare two logs. Raises UnreachableError, OSError."""
-    one, other = look(first, "first"), look(second, "second")
+    one, other = snapshot(first, "first"), snapshot(second, "second")
     begin, end = max(one.start, other.start), min(one.end, other.end)
     pairs = list(_pairs(one, other, (begin, end), digest_bytes))
-    found = over(spark, pairs, compare, "reconcile")
+    found = run_parts(spark, pairs, compare, "reconcile")
     report = Report("reconcile", {"first": one.root, "second": other.root})
     report.summary |= {
         "compared_from": begin,
@@ -69,9 +69,11 @@ def reconcile_stores(
     return report
 
 
-def _pairs(one: Store, other: Store, part: tuple[int, int], step: int) -> Iterator[Pair]:
+def _pairs(
+    one: StoreSnapshot, other: StoreSnapshot, part: tuple[int, int], step: int
+) -> Iterator[Pair]:
     begin, end = part
-    for cell in cells(one, step, live=True):
+    for cell in grid_splits(one, step, live=True):
         start, stop = max(cell.start, begin), min(cell.end, end)
         if start >= stop:
             continue
@@ -123,7 +125,7 @@ def reconcile_archive(
     spark: SparkSession | None, store: str, archive: str, *, broker: str = ""
 ) -> Report:
     """Compare a log with what the archive has of it. Raises PipelineError, OSError."""
-    found = look(store, broker)
+    found = snapshot(store, broker)
     finish(archive)
     manifests = all_manifests(archive)
     units = []
@@ -133,7 +135,7 @@ def reconcile_archive(
             split = split_of(found, one.about["start"], one.about["end"])
             if split is not None:
                 units.append(_Unit(archive, one, split, moved))
-    results = over(spark, units, _check, "reconcile")
+    results = run_parts(spark, units, _check, "reconcile")
     report = Report("reconcile", {"store": found.root, "archive": archive})
     report.problems = [text for texts in results for text in texts]
     report.problems += [f"{path} is missing." for path in missing_files(archive, manifests)]

@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..archive.manifest import FileEntry, all_manifests, files_of
 from ..archive.names import day_of
-from ..archive.planning import cells, look
+from ..archive.planning import grid_splits, snapshot
 from ..archive.reading import NO_TIME, Selection, files, matching, queues, rows
-from ..bulk import Sent, Target, send_all
+from ..bulk import SendTarget, Sent, send_all
 from ..errors import PipelineError
 from ..outbound import ORIGIN, SHARDING_KEY, unique_key
 from ..selection import TopicFilter
-from ..source.named_topics import nearest
+from ..source.named_topics import suggestion
 from ..source.store_topics import topics_of
 from ..splits import SPLIT_BYTES, Split
-from .running import Report, over
+from .running import Report, run_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,7 @@ class ReplayPart:
     files: tuple[FileEntry, ...]
     splits: tuple[Split, ...]
     selection: Selection
-    target: Target
+    target: SendTarget
     to: str
     identity: str
     keep_order: bool
@@ -108,7 +108,7 @@ def replay(
     parts = _parts(plan, dry_run)
     rate = plan.rate / max(min(tasks, len(parts)), 1)
     parts = [replace(part, target=replace(part.target, rate=rate)) for part in parts]
-    done = over(spark, parts, replay_part, "replay")
+    done = run_parts(spark, parts, replay_part, "replay")
     summary = {
         "topic": plan.topic,
         "to": plan.to,
@@ -129,7 +129,7 @@ def replay(
 
 def _parts(plan: ReplayPlan, dry_run: bool) -> list[ReplayPart]:
     identity = plan.identity or unique_key(plan.topic, plan.to, plan.start_ms, plan.end_ms)
-    target = Target(plan.endpoints, plan.access_key, plan.secret_key)
+    target = SendTarget(plan.endpoints, plan.access_key, plan.secret_key)
     root = os.path.abspath(plan.archive) if plan.archive else ""
     chosen = plan.selection
     empty = ReplayPart(root, (), (), chosen, target, plan.to, identity, plan.keep_order, dry_run)
@@ -143,9 +143,9 @@ def _parts(plan: ReplayPlan, dry_run: bool) -> list[ReplayPart]:
             replace(empty, files=found, selection=replace(chosen, broker=broker, queue_id=queue))
             for broker, queue in queues(root, found, chosen)
         ]
-    store = look(plan.store, plan.broker)
+    store = snapshot(plan.store, plan.broker)
     _check_topic(plan, store.root, topics_of(store.root))
-    splits = tuple(cells(store, SPLIT_BYTES, live=True))
+    splits = tuple(grid_splits(store, SPLIT_BYTES, live=True))
     chosen = replace(chosen, broker="")
     if not plan.keep_order:
         return [replace(empty, splits=(split,), selection=chosen) for split in splits]
@@ -158,7 +158,7 @@ def _parts(plan: ReplayPlan, dry_run: bool) -> list[ReplayPart]:
 
 def _check_topic(plan: ReplayPlan, place: str, known: set[str]) -> None:
     if known and plan.topic not in known:
-        text = f"There is no topic {plan.topic!r} in {place}.{nearest(plan.topic, known)}"
+        text = f"There is no topic {plan.topic!r} in {place}.{suggestion(plan.topic, known)}"
         raise PipelineError(text)
 
 

@@ -37,7 +37,7 @@ class Report:
         }
 
 
-def over(
+def run_parts(
     spark: SparkSession | None, parts: Sequence[W], function: Callable[[W], R], what: str
 ) -> list[R]:
     """Do `function` with every part, in tasks of their own; results in the order of the parts.

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...store.format.layout import file_name
+from ...store.format.layout import ABORT_FILE, QUEUE_FOLDER, file_name
 from ...store.format.queue_ext import is_address
 from ...store.format.queue_unit import FILLER_SIZE
 from ...store.scan.properties import TagsCodes, by_queue
-from ..archive.planning import Store, cells, look
+from ..archive.planning import StoreSnapshot, grid_splits, snapshot
 from ..splits import SPLIT_BYTES, Split
 from .queue_files import UNIT, UNIT_BYTES, queue_sizes
-from .running import Report, over
-from .walking import Border, Rows, SplitWalk, gaps, queued
+from .running import Report, run_parts
+from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queued
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ class QueueFound:
 class VerifyDone:
     """What one task found."""
 
-    border: Border
+    border: SplitBounds
     queues: dict[tuple[str, int], QueueFound] = field(default_factory=dict)
 
 
@@ -73,10 +73,12 @@ def verify(
     split_bytes: int = SPLIT_BYTES,
 ) -> Report:
     """Look at all of it. Raises UnreachableError, OSError."""
-    store = look(root)
-    splits = cells(store, split_bytes, live=True)
+    store = snapshot(root)
+    splits = grid_splits(store, split_bytes, live=True)
     size = queue_sizes(store.root).file_bytes if queues else 0
-    done = over(spark, [VerifyPart(split, crc, size) for split in splits], verify_part, "verify")
+    done = run_parts(
+        spark, [VerifyPart(split, crc, size) for split in splits], verify_part, "verify"
+    )
     borders = [one.border for one in done]
     report = Report("verify", {"store": store.root, "log_start": store.start})
     report.summary |= {
@@ -102,7 +104,7 @@ def verify_part(part: VerifyPart) -> VerifyDone:
     return done
 
 
-def _compare(part: VerifyPart, rows: Rows, codes: TagsCodes, done: VerifyDone) -> None:
+def _compare(part: VerifyPart, rows: RecordColumns, codes: TagsCodes, done: VerifyDone) -> None:
     columns = queued(rows.columns)
     tags = codes.of(rows.raw, columns, rows.topics)
     for topic_id, queue_id, which in by_queue(columns):
@@ -131,7 +133,7 @@ def _compare(part: VerifyPart, rows: Rows, codes: TagsCodes, done: VerifyDone) -
 
 def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -> Any:
     """The units with these numbers; zeros where there are none."""
-    folder = os.path.join(root, "consumequeue", key[0], str(key[1]))
+    folder = os.path.join(root, QUEUE_FOLDER, key[0], str(key[1]))
     found = np.zeros(len(numbers), UNIT)
     positions = numbers * UNIT_BYTES
     starts = positions - positions % file_bytes
@@ -148,7 +150,9 @@ def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -
     return found
 
 
-def _judge(store: Store, file_bytes: int, done: Iterable[VerifyDone], report: Report) -> None:
+def _judge(
+    store: StoreSnapshot, file_bytes: int, done: Iterable[VerifyDone], report: Report
+) -> None:
     queues: dict[tuple[str, int], QueueFound] = {}
     for one in done:
         for key, found in one.queues.items():
@@ -159,7 +163,7 @@ def _judge(store: Store, file_bytes: int, done: Iterable[VerifyDone], report: Re
             known.wrong += found.wrong
             known.behind += found.behind
             known.sentences += found.sentences
-    in_use = os.path.exists(os.path.join(store.root, "abort"))
+    in_use = os.path.exists(os.path.join(store.root, ABORT_FILE))
     for (topic, queue_id), found in sorted(queues.items()):
         report.rows.append(
             {
@@ -183,7 +187,7 @@ def _judge(store: Store, file_bytes: int, done: Iterable[VerifyDone], report: Re
     report.summary["units_behind"] = sum(found.behind for found in queues.values())
 
 
-def _beyond(store: Store, file_bytes: int, key: tuple[str, int], end: int) -> list[str]:
+def _beyond(store: StoreSnapshot, file_bytes: int, key: tuple[str, int], end: int) -> list[str]:
     """Units behind the last record that point into what was walked."""
     units = read_units(store.root, file_bytes, key, np.arange(end, end + 64))
     inside = (units["size"] > 0) & (units["size"] != FILLER_SIZE) & (units["offset"] < store.end)

@@ -23,7 +23,7 @@ _GOOD_ENDS: Final = (StopReason.END, StopReason.BLANK, StopReason.EMPTY)
 
 
 @dataclass(slots=True)
-class Border:
+class SplitBounds:
     """Where the records of a split begin and end; -1: there are none."""
 
     first: int = -1
@@ -34,7 +34,7 @@ class Border:
 
 
 @dataclass(slots=True)
-class Rows:
+class RecordColumns:
     """Some records; positions are places in the segment."""
 
     raw: RawBytes
@@ -43,15 +43,15 @@ class Rows:
 
 
 class SplitWalk:
-    """An iterator over the records of a split; `border` is final once it is exhausted."""
+    """An iterator run_parts the records of a split; `border` is final once it is exhausted."""
 
     def __init__(self, split: Split, *, check_crc: bool = False) -> None:
-        self.border = Border()
+        self.border = SplitBounds()
         self.topics = TopicTable()
         self._split = split
         self._check_crc = check_crc
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[RecordColumns]:
         split, border = self._split, self.border
         view = open_bytes(Path(split.path))
         begin, end = split.start - split.base, min(split.end - split.base, len(view))
@@ -68,7 +68,7 @@ class SplitWalk:
             if border.first < 0:
                 border.first = int(columns.physical_offset[0])
             border.records += len(columns)
-            yield Rows(raw, columns, self.topics)
+            yield RecordColumns(raw, columns, self.topics)
         border.end = split.base + walking.end
         border.blank = walking.stop is StopReason.BLANK
         border.lost = list(walking.lost)
@@ -82,7 +82,7 @@ def queued(columns: Columns) -> Columns:
     return columns.take(~np.isin(columns.sys_flag & TRANSACTION_MASK, UNQUEUED))
 
 
-def gaps(splits: list[Split], borders: list[Border]) -> list[str]:
+def gaps(splits: list[Split], borders: list[SplitBounds]) -> list[str]:
     """Places that no walk has seen, as sentences; both lists are in the order of the log."""
     found = [_lost(one) for border in borders for one in border.lost]
     position = -1
@@ -103,5 +103,5 @@ def _lost(one: LostRange) -> str:
     return f"Bytes [{one.begin}, {one.end}) of the log are lost: {one.reason}"
 
 
-def _is_lost(borders: list[Border], position: int) -> bool:
+def _is_lost(borders: list[SplitBounds], position: int) -> bool:
     return any(one.begin <= position < one.end for border in borders for one in border.lost)

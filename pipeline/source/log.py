@@ -53,11 +53,11 @@ class Log(Protocol):
     #: Whether parts are ranges of a log. If not, places are of no use, and parts are of queues.
     physical: bool
 
-    def look(self) -> dict[str, BrokerLog]:
+    def snapshot(self) -> dict[str, BrokerLog]:
         """Every broker's log, with the queues that are wanted."""
         ...
 
-    def offsets_at_place(self, broker: str, place: int) -> dict[QueueName, int]:
+    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
         """Each queue's first message at this place of the log or above; its end where none is."""
         ...
 
@@ -65,22 +65,22 @@ class Log(Protocol):
         """Each queue's first message that was stored then or later; its end where none is."""
         ...
 
-    def places(
+    def positions(
         self, broker: str, messages: Sequence[tuple[str, int, int]]
     ) -> list[tuple[int, int] | None]:
         """Place and size of messages (topic, queue, offset); None for one that is not there."""
         ...
 
-    def parts(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
+    def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         """[start, end) of a log in parts of about this size. Raises DataLossError for a gap."""
         ...
 
-    def absent(self, topics: Sequence[str]) -> list[str]:
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
         """Those of these topics that do not exist, as far as that can be told."""
         ...
 
     def topic_names(self) -> list[str]:
-        """The topics that there are, to name the nearest; none where nobody says."""
+        """The topics that there are, to name the suggestion; none where nobody says."""
         ...
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Topics and brokers that somebody named and that are not there.
 
-A misspelt name gave no rows and no word. A batch refuses it now, with the nearest name, as Kafka's source
+A misspelt name gave no rows and no word. A batch refuses it now, with the suggestion name, as Kafka's source
 refuses an unknown topic. A stream may be started before its topic is made: it says so once, as a warning,
 and reads the topic from its first message on. A pattern that nothing matches is no error in Kafka either:
 no rows, and a warning. Topics are known by the broker (over the wire), or by a store's configuration and
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _SHOWN: Final = 10
 
 
-def refuse_absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
+def refuse_missing_topics(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
     """For a batch. Raises OptionError."""
     _check_brokers(options, logs)
     names = _absent(options, log, logs)
@@ -34,7 +34,7 @@ def refuse_absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog
     _warn_pattern(options, log)
 
 
-def tell_absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
+def warn_missing_topics(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
     """For a stream that begins. Raises OptionError for a broker that is not there."""
     _check_brokers(options, logs)
     names = _absent(options, log, logs)
@@ -43,7 +43,7 @@ def tell_absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog])
     _warn_pattern(options, log)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """ " Did you mean ...?", or which names there are, or nothing."""
     names = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), names, 1)
@@ -60,14 +60,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def _absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> list[str]:
     seen = {topic for one in logs.values() for topic, _ in one.queues}
     rest = sorted((options.topics.topics or frozenset()) - seen)
-    return log.absent(rest) if rest else []
+    return log.missing_topics(rest) if rest else []
 
 
 def _said(options: SourceOptions, log: Log, names: list[str]) -> str:
     where = options.access.endpoints if options.access is not None else ", ".join(options.paths)
     known = log.topic_names()
     return " ".join(
-        f"There is no topic {name!r} in {where}.{nearest(name, known)}" for name in names
+        f"There is no topic {name!r} in {where}.{suggestion(name, known)}" for name in names
     )
 
 
@@ -80,7 +80,7 @@ def _warn_pattern(options: SourceOptions, log: Log) -> None:
         _log.warning(
             "pipeline.no_topic No topic matches subscribePattern %r as a whole.%s",
             pattern,
-            nearest(pattern, known),
+            suggestion(pattern, known),
         )
 
 

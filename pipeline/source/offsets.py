@@ -24,7 +24,7 @@ _QUEUE_DEPTHS: Final = (2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class OffsetSpec:
     """An edge of what is read: a place for every queue. The broker "" stands for the only one."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
@@ -39,16 +39,16 @@ class Where:
         return found if found is not None else self.offsets.get(("", topic, queue_id))
 
 
-def parse_where(name: str, text: str, *, allow_earliest: bool) -> Where:
+def parse_offset_spec(name: str, text: str, *, allow_earliest: bool) -> OffsetSpec:
     """earliest, latest or JSON. Raises OptionError."""
     word = text.lower()
     if word == "latest":
-        return Where("latest")
+        return OffsetSpec("latest")
     if word == "earliest":
         if allow_earliest:
-            return Where("earliest")
+            return OffsetSpec("earliest")
         raise OptionError(f"{name} cannot be earliest.")
-    return Where("offsets", offsets=parse_offsets(name, text, special=True))
+    return OffsetSpec("offsets", offsets=parse_offsets(name, text, special=True))
 
 
 def parse_offsets(name: str, text: str, *, special: bool) -> dict[Queue, int]:

@@ -1,6 +1,6 @@
-"""Options of the `rocketmq` source: Kafka's names where they exist, checked once, on the driver.
+"""Options of the `rocketmq` source: Kafka's names where they exist, known_options once, on the driver.
 
-Spark hands over text with lower-case keys. An unknown option is an error that names the nearest one, a
+Spark hands over text with lower-case keys. An unknown option is an error that names the suggestion one, a
 value that an option cannot have is an error that says what it can. (pipeline note, section 3)
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
 from ...store.scan.walk import OnCorrupt
@@ -21,7 +21,7 @@ from ..errors import OptionError
 from ..schema import COLUMNS, PropertiesForm
 from ..selection import TopicFilter
 from ..splits import SPLIT_BYTES
-from .offsets import Where, parse_offsets, parse_where
+from .offsets import OffsetSpec, parse_offset_spec, parse_offsets
 
 OPTIONS: Final = {
     "path": "store directories that the driver and all executors see: a list with ',' or a glob",
@@ -96,8 +96,8 @@ class SourceOptions:
     decompress: bool = True
     verify_crc: bool = False
     on_corrupt: OnCorrupt = "fail"
-    starting: Where | None = None
-    ending: Where | None = None
+    starting: OffsetSpec | None = None
+    ending: OffsetSpec | None = None
     max_rows: int = 0
     max_bytes: int = 0
     min_rows: int = 0
@@ -111,10 +111,20 @@ class SourceOptions:
     filter_pushdown: bool = False
     allow_replicas: bool = False
 
+    def queue_filter(self, broker: str) -> TopicFilter:
+        """Return the filter of topics and, with `assign`, of the queues of one broker."""
+        if self.assigned is None:
+            return self.topics
+        queues = {
+            topic: frozenset((*by_broker.get(broker, ()), *by_broker.get("", ())))
+            for topic, by_broker in self.assigned.items()
+        }
+        return replace(self.topics, queues=queues)
+
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """Raises OptionError."""
-    given = _Given(_checked(options))
+    given = _OptionReader(_checked(options))
     paths = _paths(given.text("path"))
     endpoints = given.text("endpoints") or given.text("namesrvAddr")
     if bool(paths) == bool(endpoints):
@@ -135,8 +145,8 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         decompress=given.flag("decompressBody", True),
         verify_crc=given.flag("verifyCrc", False),
         on_corrupt=given.one_of("onCorrupt", get_args(OnCorrupt), "fail"),
-        starting=_where(given, "starting"),
-        ending=_where(given, "ending"),
+        starting=_offset_spec(given, "starting"),
+        ending=_offset_spec(given, "ending"),
         max_rows=given.number("maxOffsetsPerTrigger", 0),
         max_bytes=given.number("maxBytesPerTrigger", 0),
         min_rows=given.number("minOffsetsPerTrigger", 0),
@@ -152,7 +162,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     )
 
 
-class _Given:
+class _OptionReader:
     """The options with their proper names, read by kind."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -226,7 +236,7 @@ def _brokers(text: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _access(given: _Given, endpoints: str) -> Access | None:
+def _access(given: _OptionReader, endpoints: str) -> Access | None:
     if not endpoints:
         return None
     if bool(given.text("accessKey")) != bool(given.text("secretKey")):
@@ -259,7 +269,7 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _topics(
-    given: _Given, from_path: bool
+    given: _OptionReader, from_path: bool
 ) -> tuple[TopicFilter, Mapping[str, Mapping[str, tuple[int, ...]]] | None]:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if given.text(name)]
     if len(named) > 1:
@@ -308,7 +318,7 @@ def _assigned(text: str) -> Mapping[str, Mapping[str, tuple[int, ...]]] | None:
     return found
 
 
-def _where(given: _Given, edge: Literal["starting", "ending"]) -> Where | None:
+def _offset_spec(given: _OptionReader, edge: Literal["starting", "ending"]) -> OffsetSpec | None:
     names = (f"{edge}Offsets", f"{edge}Timestamp", f"{edge}OffsetsByTimestamp")
     named = [name for name in names if given.text(name)]
     if len(named) > 1:
@@ -317,8 +327,8 @@ def _where(given: _Given, edge: Literal["starting", "ending"]) -> Where | None:
         return None
     latest = given.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"), "latest")
     if named[0] == names[0]:
-        return parse_where(names[0], given.text(names[0]), allow_earliest=edge == "starting")
+        return parse_offset_spec(names[0], given.text(names[0]), allow_earliest=edge == "starting")
     if named[0] == names[1]:
-        return Where("time", time_ms=given.number(names[1], 0), strict=latest == "error")
+        return OffsetSpec("time", time_ms=given.number(names[1], 0), strict=latest == "error")
     times = parse_offsets(names[2], given.text(names[2]), special=False)
-    return Where("times", offsets=times, strict=latest == "error")
+    return OffsetSpec("times", offsets=times, strict=latest == "error")

@@ -14,7 +14,7 @@ from typing import Final
 
 from ..errors import DataLossError, OptionError
 from .log import AnySplit, BrokerLog, Log, PullSplit, QueueName
-from .offsets import EARLIEST, LATEST, Offsets, Queue, Where
+from .offsets import EARLIEST, LATEST, Offsets, OffsetSpec, Queue
 
 _log = logging.getLogger(__name__)
 #: A limit counts as met from here on; exact cuts would cost questions, not messages.
@@ -25,14 +25,14 @@ Logs = Mapping[str, BrokerLog]
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedPart:
+class PlannedTask:
     """One task: what it reads, and which offsets of which queues it may give."""
 
     split: AnySplit
     ranges: Mapping[QueueName, tuple[int, int]] | None
 
 
-def resolve(log: Log, logs: Logs, where: Where, default: int) -> Offsets:
+def resolve_offsets(log: Log, logs: Logs, where: OffsetSpec, default: int) -> Offsets:
     """The offset of every queue that there is. `default`: EARLIEST or LATEST, for those not named."""
     word = {"earliest": EARLIEST, "latest": LATEST}.get(where.kind)
     at_time = _Times(log)
@@ -52,7 +52,7 @@ def resolve(log: Log, logs: Logs, where: Where, default: int) -> Offsets:
     return found
 
 
-def _check_named(where: Where, logs: Logs) -> None:
+def _check_named(where: OffsetSpec, logs: Logs) -> None:
     brokers = {broker for broker, _, _ in where.offsets}
     unknown = brokers - set(logs) - {""}
     if unknown:
@@ -85,7 +85,7 @@ class _Times:
         return found
 
 
-def checked(
+def available_ranges(
     ranges: QueueRanges, logs: Logs, begun: frozenset[Queue], *, fail_on_loss: bool
 ) -> QueueRanges:
     """Ranges of messages that are there. What is gone is an error or, if that is allowed, left out.
@@ -117,18 +117,20 @@ def checked(
     return found
 
 
-def parts(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedPart]:
+def plan_tasks(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedTask]:
     """Tasks that together give these messages. A function of the ranges and the log alone."""
     if not log.physical:
         return [
-            PlannedPart(PullSplit(*queue, *bounds), None)
+            PlannedTask(PullSplit(*queue, *bounds), None)
             for queue, bounds in sorted(ranges.items())
         ]
-    found: list[PlannedPart] = []
+    found: list[PlannedTask] = []
     for broker in sorted({queue[0] for queue in ranges}):
         mine = {queue[1:]: bounds for queue, bounds in ranges.items() if queue[0] == broker}
         low, high = span(log, broker, mine)
-        found += [PlannedPart(split, mine) for split in log.parts(broker, low, high, split_bytes)]
+        found += [
+            PlannedTask(split, mine) for split in log.split_range(broker, low, high, split_bytes)
+        ]
     return found
 
 
@@ -137,14 +139,14 @@ def span(log: Log, broker: str, ranges: Mapping[QueueName, tuple[int, int]]) -> 
     asked = [
         (*name, offset) for name, (start, end) in ranges.items() for offset in (start, end - 1)
     ]
-    found = [place for place in log.places(broker, asked) if place is not None]
+    found = [place for place in log.positions(broker, asked) if place is not None]
     if not found:
         return 0, 0
     return min(place for place, _ in found), max(place + size for place, size in found)
 
 
-def limited(log: Log, ranges: QueueRanges, *, max_rows: int, max_bytes: int) -> Offsets:
-    """Where the next micro-batch ends, by a limit of messages or of bytes of the log; 0: none."""
+def limit_batch(log: Log, ranges: QueueRanges, *, max_rows: int, max_bytes: int) -> Offsets:
+    """OffsetSpec the next micro-batch ends, by a limit of messages or of bytes of the log; 0: none."""
     ends = {queue: end for queue, (_, end) in ranges.items()}
     count = sum(end - start for start, end in ranges.values())
     if not count or (not max_bytes and (not max_rows or count <= max_rows)):
@@ -173,7 +175,7 @@ def _cut(
     low, high = span(log, broker, waiting)
 
     def ends_at(place: int) -> dict[QueueName, int]:
-        found = log.offsets_at_place(broker, place)
+        found = log.offsets_at_position(broker, place)
         return {
             name: min(max(found.get(name, start), start), end)
             for name, (start, end) in ranges.items()

@@ -14,12 +14,11 @@ from ...client.message import read_message
 from ...proto import paths, v2
 from ..errors import DataLossError, OptionError, PipelineError
 from ..schema import arrow_schema, shown
+from .channel import Channel, NoTopicError
+from .cluster_topics import route_of, topic_names
 from .log import AnySplit, BrokerLog, PullSplit, QueueName
 from .offsets import Queue
-from .opening import queue_filter
 from .options import SourceOptions
-from .wire_calls import NoTopicError, Wire
-from .wire_topics import route_of, topic_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +32,7 @@ class PulledLog:
 
     physical = False
 
-    def __init__(self, wire: Wire, options: SourceOptions) -> None:
+    def __init__(self, wire: Channel, options: SourceOptions) -> None:
         self._wire = wire
         self._options = options
         if not options.topics.topics:
@@ -44,7 +43,7 @@ class PulledLog:
         self._queues: dict[Queue, v2.MessageQueue] = {}
         self._absent: set[str] = set()
 
-    def look(self) -> dict[str, BrokerLog]:
+    def snapshot(self) -> dict[str, BrokerLog]:
         found: dict[str, BrokerLog] = {}
         self._queues = {}
         for topic in sorted(self._options.topics.topics or ()):
@@ -56,7 +55,7 @@ class PulledLog:
             self._absent.discard(topic)
             for queue in route.message_queues:
                 broker = queue.broker.name
-                chosen = queue_filter(self._options, broker)
+                chosen = self._options.queue_filter(broker)
                 if queue.broker.id or not chosen.wants_queue(topic, queue.id):
                     continue
                 log = found.setdefault(broker, BrokerLog(0, 0))
@@ -65,7 +64,7 @@ class PulledLog:
                 self._queues[broker, topic, queue.id] = queue
         return found
 
-    def offsets_at_place(self, broker: str, place: int) -> dict[QueueName, int]:
+    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
         raise PipelineError("Queues that are pulled have no places in a log.")
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
@@ -76,19 +75,19 @@ class PulledLog:
                     message_queue=queue, query_offset_policy=v2.TIMESTAMP
                 )
                 request.timestamp.FromMilliseconds(time_ms)
-                answer = self._wire.ask(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
+                answer = self._wire.call(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
                 found[topic, queue_id] = answer.offset
         return found
 
-    def places(
+    def positions(
         self, broker: str, messages: Sequence[tuple[str, int, int]]
     ) -> list[tuple[int, int] | None]:
         return [None] * len(messages)
 
-    def parts(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
+    def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         return []
 
-    def absent(self, topics: Sequence[str]) -> list[str]:
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if topic in self._absent]
 
     def topic_names(self) -> list[str]:
@@ -99,7 +98,7 @@ class PulledLog:
 
     def _edge(self, queue: v2.MessageQueue, policy: v2.QueryOffsetPolicy.ValueType) -> int:
         request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
-        return self._wire.ask(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse).offset
+        return self._wire.call(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse).offset
 
 
 def pulled_rows(options: SourceOptions, split: PullSplit) -> Iterator[pa.RecordBatch]:
@@ -107,7 +106,7 @@ def pulled_rows(options: SourceOptions, split: PullSplit) -> Iterator[pa.RecordB
     assert options.access is not None
     rows: list[v2.Message] = []
     size = 0
-    with Wire(options.access) as wire:
+    with Channel(options.access) as wire:
         for message in _messages(wire, options, split):
             rows.append(message)
             size += len(message.body)
@@ -118,7 +117,7 @@ def pulled_rows(options: SourceOptions, split: PullSplit) -> Iterator[pa.RecordB
         yield _batch(options, split.broker, rows)
 
 
-def _messages(wire: Wire, options: SourceOptions, split: PullSplit) -> Iterator[v2.Message]:
+def _messages(wire: Channel, options: SourceOptions, split: PullSplit) -> Iterator[v2.Message]:
     topic = v2.Resource(name=split.topic)
     queue = v2.MessageQueue(topic=topic, id=split.queue_id, broker=v2.Broker(name=split.broker))
     tags = " || ".join(sorted(options.topics.tags)) if options.topics.tags else "*"

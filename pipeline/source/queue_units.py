@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ...store.format.batch_queue import BatchQueue
+from ...store.format.layout import BATCH_QUEUE_FOLDER, QUEUE_FOLDER, file_name, is_file_name
 from ...store.format.queue_unit import FILLER_SIZE, UNIT
 
 UNIT_BYTES: Final = UNIT.size
@@ -45,19 +46,19 @@ class Units(Protocol):
 def queues_of(root: str) -> list[tuple[str, int, Path]]:
     """Topic, queue id and folder of every queue of a store."""
     found: list[tuple[str, int, Path]] = []
-    for kind in ("consumequeue", "batchconsumequeue"):
+    for kind in (QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
         for topic in _entries(os.path.join(root, kind)):
             found += [
                 (topic.name, int(queue.name), Path(queue.path))
                 for queue in _entries(topic.path)
-                if queue.name.isascii() and queue.name.isdecimal()
+                if is_file_name(queue.name)
             ]
     return found
 
 
 def open_units(folder: Path, log_start: int, log_end: int, files: OpenFiles) -> Units:
     """The queue in this folder, as far as the log may be read."""
-    if folder.parent.parent.name == "batchconsumequeue":
+    if folder.parent.parent.name == BATCH_QUEUE_FOLDER:
         return BatchUnits(folder, log_start, log_end)
     return QueueUnits(folder, log_start, log_end, files)
 
@@ -103,7 +104,7 @@ class QueueUnits:
         files = {}
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.isascii() and entry.name.isdecimal():
+                if is_file_name(entry.name):
                     files[int(entry.name)] = entry.stat().st_size
         self._folder = folder
         self._starts = sorted(files)
@@ -165,7 +166,7 @@ class QueueUnits:
         if at < 0:
             return b""
         start = self._starts[at]
-        path = f"{self._folder}/{start:020d}"
+        path = f"{self._folder}/{file_name(start)}"
         data = self._opened.read(path, count * UNIT_BYTES, position - start)
         return data[: len(data) - len(data) % UNIT_BYTES]
 

@@ -18,42 +18,42 @@ from pyspark.sql.datasource import (
 )
 
 from . import tasks
-from .named_topics import refuse_absent
-from .offsets import EARLIEST, LATEST, Where
+from .filter_pushdown import apply_filter
+from .named_topics import refuse_missing_topics
+from .offsets import EARLIEST, LATEST, OffsetSpec
 from .opening import open_log
 from .options import SourceOptions
-from .planning import PlannedPart, checked, parts, resolve
-from .pushing import narrowed
+from .planning import PlannedTask, available_ranges, plan_tasks, resolve_offsets
 from .store_log import StoreLog
-from .tasks import Part
+from .tasks import LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[PlannedPart]:
-    """The tasks of a batch read. `asked`: the options before filters of the query narrowed them."""
+def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[PlannedTask]:
+    """The tasks of a batch read. `asked`: the options before filters of the query apply_filter them."""
     asked = asked or options
     log = open_log(options)
     try:
         whole_log = options.starting is None and options.ending is None
         if isinstance(log, StoreLog) and whole_log and options.assigned is None:
-            logs = log.look_at_logs()
-            refuse_absent(asked, log, logs)
+            logs = log.log_bounds()
+            refuse_missing_topics(asked, log, logs)
             size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
             return [
-                PlannedPart(split, None)
+                PlannedTask(split, None)
                 for broker, one in logs.items()
-                for split in log.parts(broker, one.log_start, one.log_end, size)
+                for split in log.split_range(broker, one.log_start, one.log_end, size)
             ]
-        logs = log.look()
-        refuse_absent(asked, log, logs)
-        starts = resolve(log, logs, options.starting or Where("earliest"), EARLIEST)
-        ends = resolve(log, logs, options.ending or Where("latest"), LATEST)
+        logs = log.snapshot()
+        refuse_missing_topics(asked, log, logs)
+        starts = resolve_offsets(log, logs, options.starting or OffsetSpec("earliest"), EARLIEST)
+        ends = resolve_offsets(log, logs, options.ending or OffsetSpec("latest"), LATEST)
         ranges = {queue: (start, ends[queue]) for queue, start in starts.items()}
-        there = checked(ranges, logs, frozenset(ranges), fail_on_loss=options.fail_on_loss)
+        there = available_ranges(ranges, logs, frozenset(ranges), fail_on_loss=options.fail_on_loss)
         size = part_bytes(options, sum(one.log_end - one.log_start for one in logs.values()))
-        return parts(log, there, size)
+        return plan_tasks(log, there, size)
     finally:
         log.close()
 
@@ -73,7 +73,7 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Called by Spark, on the driver."""
-        return [Part(one) for one in plan(self.options, self._asked)]
+        return [LogPartition(one) for one in plan(self.options, self._asked)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called by Spark, in a task."""
@@ -88,7 +88,7 @@ class FilteringLogReader(LogReader):
         for one in filters:
             if (
                 isinstance(one, (EqualTo, In))
-                and (found := narrowed(self.options, one)) is not None
+                and (found := apply_filter(self.options, one)) is not None
             ):
                 self.options = found
             else:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..errors import OptionError
-from ..splits import Segment, segments
+from ..segments import Segment, segments
 
 #: Of the first bytes that both logs have; several records, and one read each.
 _COMPARED_BYTES: Final = 64 << 10

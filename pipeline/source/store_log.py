@@ -16,7 +16,8 @@ from typing import Final
 from ...store.format.record import BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
 from ..errors import DataLossError, UnreachableError
 from ..safe_end import safe_end
-from ..splits import Segment, brokers_of, segments, split_segment
+from ..segments import Segment, segments
+from ..splits import brokers_of, split_segment
 from .log import AnySplit, BrokerLog, QueueName
 from .queue_units import OpenFiles, Units, open_units, queues_of
 from .store_topics import topics_of
@@ -38,7 +39,7 @@ class _Store:
         self.queues: dict[QueueName, Units] = {}
         self._files = OpenFiles()
 
-    def look(self, *, queues: bool) -> BrokerLog:
+    def snapshot(self, *, queues: bool) -> BrokerLog:
         self.close()
         self.segments = segments(self.root)
         end = self._known_end = safe_end(self.root, self.segments, self._known_end)
@@ -103,14 +104,14 @@ class StoreLog:
             for name, path in zip(names, paths, strict=True)
         }
 
-    def look(self) -> dict[str, BrokerLog]:
-        return {name: store.look(queues=True) for name, store in self._stores.items()}
+    def snapshot(self) -> dict[str, BrokerLog]:
+        return {name: store.snapshot(queues=True) for name, store in self._stores.items()}
 
-    def look_at_logs(self) -> dict[str, BrokerLog]:
+    def log_bounds(self) -> dict[str, BrokerLog]:
         """The same without the queues, which a plain read of everything does not need."""
-        return {name: store.look(queues=False) for name, store in self._stores.items()}
+        return {name: store.snapshot(queues=False) for name, store in self._stores.items()}
 
-    def offsets_at_place(self, broker: str, place: int) -> dict[QueueName, int]:
+    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
         queues = self._stores[broker].queues
         return {name: units.bisect(lambda at: at, place) for name, units in queues.items()}
 
@@ -118,7 +119,7 @@ class StoreLog:
         store = self._stores[broker]
         return {name: units.bisect(store.time_at, time_ms) for name, units in store.queues.items()}
 
-    def places(
+    def positions(
         self, broker: str, messages: Sequence[tuple[str, int, int]]
     ) -> list[tuple[int, int] | None]:
         queues = self._stores[broker].queues
@@ -127,7 +128,7 @@ class StoreLog:
             for topic, queue, offset in messages
         ]
 
-    def parts(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
+    def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         store = self._stores[broker]
         found: list[AnySplit] = []
         reached = start
@@ -148,7 +149,7 @@ class StoreLog:
             raise DataLossError(f"{text} Set failOnDataLoss=false to go on with what is there.")
         _log.warning("pipeline.data_loss %s", text)
 
-    def absent(self, topics: Sequence[str]) -> list[str]:
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
         known = set(self.topic_names())
         # A directory that holds nothing but the log names no topics: then any may be there.
         return [topic for topic in topics if topic not in known] if known else []

@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import os
 
+from ...store.format.layout import BATCH_QUEUE_FOLDER, CONFIG_FOLDER, QUEUE_FOLDER
+
 _TABLE = "topicConfigTable"
 
 
 def topics_of(root: str) -> set[str]:
     """Every topic that the store knows of; none where it does not say. Raises OSError."""
-    found = _configured(os.path.join(root, "config", "topics.json"))
-    for kind in ("consumequeue", "batchconsumequeue"):
+    found = _configured(os.path.join(root, CONFIG_FOLDER, "topics.json"))
+    for kind in (QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
         try:
             with os.scandir(os.path.join(root, kind)) as entries:
                 found |= {entry.name for entry in entries if entry.is_dir()}

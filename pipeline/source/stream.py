@@ -23,12 +23,12 @@ from pyspark.sql.streaming.datasource import (
 from ...client.clock import steady_s
 from . import tasks
 from .log import BrokerLog, Log
-from .named_topics import tell_absent
-from .offsets import EARLIEST, Offsets, Queue, Where, from_json, to_json
+from .named_topics import warn_missing_topics
+from .offsets import EARLIEST, Offsets, OffsetSpec, Queue, from_json, to_json
 from .opening import open_log
 from .options import SourceOptions
-from .planning import QueueRanges, checked, limited, parts, resolve
-from .tasks import Part
+from .planning import QueueRanges, available_ranges, limit_batch, plan_tasks, resolve_offsets
+from .tasks import LogPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,10 +55,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Called by Spark for a query without a checkpoint."""
-        log, where = self._log(), self._options.starting or Where("latest")
-        logs = log.look()
-        tell_absent(self._options, log, logs)
-        return self._said(resolve(log, logs, where, EARLIEST))
+        log, where = self._log(), self._options.starting or OffsetSpec("latest")
+        logs = log.snapshot()
+        warn_missing_topics(self._options, log, logs)
+        return self._said(resolve_offsets(log, logs, where, EARLIEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Called by Spark: the limits of the options."""
@@ -72,12 +72,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called by Spark: where the next micro-batch ends."""
         log = self._log()
         begun, _ = from_json(start)
-        ends = self._ends(log.look(), begun)
+        ends = self._ends(log.snapshot(), begun)
         ranges = {queue: (self._start(begun, queue), end) for queue, end in ends.items()}
         waiting = sum(end - begin for begin, end in ranges.values())
         if not waiting or self._waits(waiting):
             return start
-        found = limited(
+        found = limit_batch(
             log,
             ranges,
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else 0,
@@ -87,11 +87,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Called by Spark for its progress reports."""
-        return to_json(_ends_of(self._log().look()))
+        return to_json(_ends_of(self._log().snapshot()))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Called by Spark: what is there now is what is read."""
-        self._target = _ends_of(self._log().look())
+        self._target = _ends_of(self._log().snapshot())
 
     def _ends(self, logs: dict[str, BrokerLog], begun: Offsets) -> Offsets:
         """Every queue's end, at or behind its start."""
@@ -107,7 +107,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: max(end, begun.get(queue, 0)) for queue, end in ends.items()}
 
     def _start(self, begun: Offsets, queue: Queue) -> int:
-        """Where a queue goes on; a new one with the first message that is there."""
+        """OffsetSpec a queue goes on; a new one with the first message that is there."""
         found = begun.get(queue)
         return self._firsts.get(queue, 0) if found is None else found
 
@@ -142,11 +142,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not ranges:
             return []
-        there = checked(
-            ranges, log.look(), frozenset(begun), fail_on_loss=self._options.fail_on_loss
+        there = available_ranges(
+            ranges, log.snapshot(), frozenset(begun), fail_on_loss=self._options.fail_on_loss
         )
         size = plan.get(_SPLIT_BYTES, self._options.split_bytes)
-        return [Part(one) for one in parts(log, there, size)]
+        return [LogPartition(one) for one in plan_tasks(log, there, size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called by Spark, in a task."""

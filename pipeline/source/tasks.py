@@ -14,7 +14,7 @@ from ..errors import DataLossError
 from ..splits import Split
 from .log import PullSplit, WireSplit
 from .options import SourceOptions
-from .planning import PlannedPart
+from .planning import PlannedTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Part(InputPartition):
+class LogPartition(InputPartition):
     """A planned part, as Spark hands it to a task."""
 
-    def __init__(self, planned: PlannedPart) -> None:
+    def __init__(self, planned: PlannedTask) -> None:
         super().__init__(0)
         self.planned = planned
 
 
 def read(options: SourceOptions, part: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a part; none for what Spark makes of an empty plan."""
-    if not isinstance(part, Part):
+    if not isinstance(part, LogPartition):
         return iter(())
     return _rows(options, part.planned)
 
 
-def _rows(options: SourceOptions, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
+def _rows(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBatch]:
     try:
         yield from _of_split(options, planned)
     except DataLossError as error:
@@ -46,7 +46,7 @@ def _rows(options: SourceOptions, planned: PlannedPart) -> Iterator[pa.RecordBat
         _log.warning("pipeline.data_loss %s", error)
 
 
-def _of_split(options: SourceOptions, planned: PlannedPart) -> Iterator[pa.RecordBatch]:
+def _of_split(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.RecordBatch]:
     split = planned.split
     chosen = options.topics
     if planned.ranges is not None:

@@ -15,12 +15,12 @@ from zlib import crc32
 from ...client.clock import steady_s
 from ...proto import paths, v1, v2
 from ..errors import OptionError, PipelineError, UnreachableError
+from .channel import Channel, NotServedError, pause
+from .cluster_topics import topic_exists, topic_names
 from .log import AnySplit, BrokerLog, Log, QueueName, WireSplit
 from .offsets import Offsets
-from .opening import queue_filter
 from .options import Access, SourceOptions
-from .wire_calls import NotServedError, Wire, pause
-from .wire_topics import topic_exists, topic_names
+from .pulled import PulledLog
 
 #: Of one answer; larger ones are not faster and stay longer in memory.
 _FRAME_BYTES: Final = 2 << 20
@@ -30,11 +30,11 @@ _PLACES_MAX: Final = 50_000
 def open_wire(options: SourceOptions) -> Log:
     """The cluster's logs, by the best way that it serves. Raises UnreachableError."""
     assert options.access is not None
-    wire = Wire(options.access)
+    wire = Channel(options.access)
     try:
         if options.access.read_log != "never":
             log = WireLog(wire, options)
-            log.look()
+            log.snapshot()
             return log
     except NotServedError:
         if options.access.read_log == "always":
@@ -43,8 +43,6 @@ def open_wire(options: SourceOptions) -> Log:
     except BaseException:
         wire.close()
         raise
-    from .pulled import PulledLog
-
     return PulledLog(wire, options)
 
 
@@ -53,13 +51,13 @@ class WireLog:
 
     physical = True
 
-    def __init__(self, wire: Wire, options: SourceOptions) -> None:
+    def __init__(self, wire: Channel, options: SourceOptions) -> None:
         self._wire = wire
         self._options = options
         topics = options.topics.topics
         self._topics = sorted(topics) if topics else []
 
-    def look(self) -> dict[str, BrokerLog]:
+    def snapshot(self) -> dict[str, BrokerLog]:
         """Every broker that the access point knows."""
         first = self._locate("")
         found = {first.broker: self._log_of(first)}
@@ -68,13 +66,13 @@ class WireLog:
                 found[name] = self._log_of(self._locate(name))
         return found
 
-    def offsets_at_place(self, broker: str, place: int) -> dict[QueueName, int]:
+    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
         return self._offsets(self._locate(broker, place=place))
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
         return self._offsets(self._locate(broker, timestamp_ms=time_ms))
 
-    def places(
+    def positions(
         self, broker: str, messages: Sequence[tuple[str, int, int]]
     ) -> list[tuple[int, int] | None]:
         found: list[tuple[int, int] | None] = []
@@ -85,11 +83,11 @@ class WireLog:
             ]
             # A topic that cannot be: the bounds are not asked for.
             request = v1.LocateLogRequest(broker=broker, topics=["\0"], messages=some)
-            answer = self._wire.ask(paths.LOCATE_LOG, request, v1.LocateLogResponse)
+            answer = self._wire.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
             found += [(one.place, one.size) if one.place >= 0 else None for one in answer.places]
         return found
 
-    def parts(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
+    def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
         count = max(round((end - start) / max(split_bytes, 1)), 1)
         borders = [start + (end - start) * number // count for number in range(count + 1)]
         return [
@@ -98,7 +96,7 @@ class WireLog:
             if begin < stop
         ]
 
-    def absent(self, topics: Sequence[str]) -> list[str]:
+    def missing_topics(self, topics: Sequence[str]) -> list[str]:
         return [topic for topic in topics if not topic_exists(self._wire, topic)]
 
     def topic_names(self) -> list[str]:
@@ -113,10 +111,10 @@ class WireLog:
         request = v1.LocateLogRequest(
             broker=broker, topics=self._topics, place=place, timestamp_ms=timestamp_ms
         )
-        return self._wire.ask(paths.LOCATE_LOG, request, v1.LocateLogResponse)
+        return self._wire.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
 
     def _wanted(self, answer: v1.LocateLogResponse) -> Iterator[v1.QueueBounds]:
-        chosen = queue_filter(self._options, answer.broker)
+        chosen = self._options.queue_filter(answer.broker)
         return (one for one in answer.queues if chosen.wants_queue(one.topic, one.queue_id))
 
     def _log_of(self, answer: v1.LocateLogResponse) -> BrokerLog:
@@ -133,7 +131,7 @@ class WireLog:
 def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]:
     """Whole records of the split: bytes, their first offset, and the end of those that belong to it."""
     offset, inside = split.start, True
-    with Wire(access) as wire:
+    with Channel(access) as wire:
         last_s = steady_s()
         while offset < split.end:
             request = v1.ReadLogRequest(
@@ -176,14 +174,14 @@ def report_progress(options: SourceOptions, offsets: Offsets) -> None:
     """Commit these next offsets for the consumer group. Raises PipelineError."""
     assert options.access is not None
     group = v2.Resource(name=options.consumer_group)
-    with Wire(options.access) as wire:
+    with Channel(options.access) as wire:
         for (broker, topic, queue_id), offset in sorted(offsets.items()):
             queue = v2.MessageQueue(
                 topic=v2.Resource(name=topic), id=queue_id, broker=v2.Broker(name=broker)
             )
             request = v2.UpdateOffsetRequest(group=group, message_queue=queue, offset=offset)
             try:
-                wire.ask(paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse)
+                wire.call(paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse)
             except PipelineError as error:
                 raise OptionError(
                     f"The progress of group {options.consumer_group} cannot be reported: {error}"

@@ -15,6 +15,17 @@ from dataclasses import dataclass
 from .errors import UnsupportedLayoutError
 
 NAME_DIGITS = 20
+# Names in a store directory.
+COMMIT_LOG_FOLDER = "commitlog"
+QUEUE_FOLDER = "consumequeue"
+QUEUE_EXT_FOLDER = "consumequeue_ext"
+BATCH_QUEUE_FOLDER = "batchconsumequeue"
+INDEX_FOLDER = "index"
+CONFIG_FOLDER = "config"
+CHECKPOINT_FILE = "checkpoint"
+ABORT_FILE = "abort"
+REPLICA_FOLDER = "ha"
+POSITIONS_FILE = "positions"
 _ZERO_SCAN_BYTES = 1 << 20
 
 
@@ -31,6 +42,11 @@ def file_name(start: int) -> str:
     return f"{start:0{NAME_DIGITS}d}"
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name is a number, like those of segments, queue files and queue folders."""
+    return name.isascii() and name.isdecimal()
+
+
 def list_files(directories: str | Sequence[str], size: int, key: str) -> FileList:
     """The files of one file queue, which may be spread over several directories; `key` is the
     option that gives `size`, for the sentence.
@@ -45,7 +61,7 @@ def list_files(directories: str | Sequence[str], size: int, key: str) -> FileLis
     unfinished = ""
     for entry in entries:
         name = entry.name
-        if not (name.isascii() and name.isdecimal() and file_name(int(name)) == name):
+        if not (is_file_name(name) and file_name(int(name)) == name):
             raise UnsupportedLayoutError(
                 f"{entry.path} is not a store file (its name is not an offset of "
                 f"{NAME_DIGITS} digits). Move it away."

@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 import zstandard
 
-from cometmq.pipeline.archive.planning import cells, look
+from cometmq.pipeline.archive.planning import grid_splits, snapshot
 from cometmq.pipeline.archive.splits import SplitWork, archive_split
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive
@@ -105,7 +105,7 @@ def compress(bodies: list[bytes]) -> int:
 
 def single(root: Path, folder: Path) -> list[Row]:
     """archive_split against the compressor alone."""
-    split = cells(look(str(root)), 256 * MIB, live=True)[0]
+    split = grid_splits(snapshot(str(root)), 256 * MIB, live=True)[0]
     bodies = [
         b"".join(body for body in batch["body"].to_pylist()) for batch in decode(split, ("body",))
     ]
@@ -239,9 +239,9 @@ def live(spark: Any, folder: Path, run_s: float) -> list[Row]:
         report = archive(spark, ArchivePlan(str(root), out, live=True), known_end=known)
         assert not report.problems
         known = report.summary["log_end"]
-        behind.append((look(str(root), known=known).end - known) / 1e6)
+        behind.append((snapshot(str(root), known=known).end - known) / 1e6)
     took = time.monotonic() - began
-    written = look(str(root), known=known).end / 1e6
+    written = snapshot(str(root), known=known).end / 1e6
     spent = cpu.by_role()
     writer.stdin.close()  # it stays until it was looked at
     writer.wait(60)

@@ -11,8 +11,8 @@ import pytest
 
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
+from cometmq.pipeline.source.channel import Channel
 from cometmq.pipeline.source.options import parse
-from cometmq.pipeline.source.wire_calls import Wire
 from cometmq.proto import paths, v1
 from cometmq.tests.broker.live import Live, create_topic, settings
 from cometmq.tests.broker.test_replicas import pair
@@ -20,7 +20,7 @@ from cometmq.tests.harness.wire import normal_message
 
 
 def read(address: str, **fields: Any) -> list[v1.LogFrames]:
-    with Wire(parse({"endpoints": address}).access) as wire:  # type: ignore[arg-type]
+    with Channel(parse({"endpoints": address}).access) as wire:  # type: ignore[arg-type]
         return list(wire.stream(paths.READ_LOG, v1.ReadLogRequest(**fields), v1.LogFrames))
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from cometmq.ha.errors import DamagedStateError, WrongReplicaError
 from cometmq.ha.state.positions import POSITIONS_NAME, Positions
 from cometmq.ha.state.replica_meta import META_NAME, Identity, start_replica
-from cometmq.ha.state.slots import SLOT_BYTES, SlotFile, decode_slot, encode_slot
+from cometmq.ha.state.slots import SlotFile
+from cometmq.store.format.slot_file import SLOT_BYTES, decode_slot, encode_slot
 from cometmq.store.format.disk import Disk
 
 IDENTITY = Identity("cluster", "group", 1)

@@ -18,7 +18,7 @@ from cometmq.pipeline.archive.coverage import covered_to, left_to_do
 from cometmq.pipeline.archive.errors import ArchiveError
 from cometmq.pipeline.archive.manifest import all_manifests, files_of, finish, strays
 from cometmq.pipeline.archive.names import folder_of, split_name, sync_folder
-from cometmq.pipeline.archive.planning import cells, look
+from cometmq.pipeline.archive.planning import grid_splits, snapshot
 from cometmq.pipeline.archive.settings import only_writer, open_archive
 from cometmq.pipeline.archive.splits import SplitWork, archive_split
 from cometmq.pipeline.errors import PipelineError
@@ -88,11 +88,11 @@ def test_rows_lie_by_topic_and_day_in_the_order_of_their_queues(
 
 
 def test_a_round_goes_on_where_the_log_ended(store: Path, tmp_path: Path) -> None:
-    found = look(str(store))
+    found = snapshot(str(store))
     for end in (found.start + 5000, found.start + 70_000, found.end):
         part = replace(found, end=end)
         done = manifests_ranges(tmp_path, "broker-a")
-        for cell in left_to_do(cells(part, SPLIT, live=True), done):
+        for cell in left_to_do(grid_splits(part, SPLIT, live=True), done):
             archive_split(SplitWork(str(tmp_path), cell))
     assert check_archive(None, str(tmp_path), str(store)).problems == []
     offsets = rows(tmp_path)["physicalOffset"].to_pylist()
@@ -109,8 +109,8 @@ def manifests_ranges(root: Path, broker: str) -> list[tuple[int, int]]:
 
 def test_only_whole_segments_without_live(store: Path, tmp_path: Path) -> None:
     report = archive(None, replace(plan(store, tmp_path), live=False))
-    last = look(str(store)).log
-    ends = [segment.end for segment in last if segment.end <= look(str(store)).end]
+    last = snapshot(str(store)).log
+    ends = [segment.end for segment in last if segment.end <= snapshot(str(store)).end]
     assert manifests_ranges(tmp_path, "broker-a") == [(0, max(ends))]
     assert report.problems == []
 
@@ -137,13 +137,13 @@ def test_a_death_at_any_step_leaves_each_row_once(
         return call
 
     names = ("rename", "link", "unlink", "makedirs")
-    found = look(str(store))
+    found = snapshot(str(store))
     with monkeypatch.context() as patch:
         for name in names:
             patch.setattr(os, name, dying(getattr(os, name)))
         patch.setattr(manifests, "sync_folder", dying(sync_folder))
         with pytest.raises(DiedError):
-            for cell in cells(found, 64 << 10, live=True):
+            for cell in grid_splits(found, 64 << 10, live=True):
                 archive_split(SplitWork(str(tmp_path), cell))
     archive(None, replace(plan(store, tmp_path), split_bytes=64 << 10))
     offsets = rows(tmp_path)["physicalOffset"].to_pylist()
@@ -158,7 +158,7 @@ def test_of_two_tries_at_a_split_the_first_counts(
     """A worker that everybody believed dead commits after its successor."""
     from cometmq.pipeline.archive import splits
 
-    cell = cells(look(str(store)), SPLIT, live=True)[0]
+    cell = grid_splits(snapshot(str(store)), SPLIT, live=True)[0]
     work = SplitWork(str(tmp_path), cell)
     real = manifests.commit
 

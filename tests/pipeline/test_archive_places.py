@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from cometmq.pipeline.archive.checksum import crc32
 from cometmq.pipeline.archive.manifest import all_manifests
-from cometmq.pipeline.archive.places import _order, in_order
-from cometmq.pipeline.archive.planning import cells, look
-from cometmq.pipeline.archive.row_file import Form, RowFile, file_schema
+from cometmq.pipeline.archive.planning import grid_splits, snapshot
+from cometmq.pipeline.archive.record_order import _order, sort_records
+from cometmq.pipeline.archive.row_file import FileFormat, RowFile, file_schema
 from cometmq.pipeline.archive.splits import SplitWork, archive_split, source_crc
 from cometmq.pipeline.decode import decode
 from cometmq.pipeline.pairs import Properties
@@ -56,10 +56,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_files_of_a_split_have_the_rows_of_the_decoder(store: Path, tmp_path: Path) -> None:
-    for split in cells(look(str(store)), SPLIT, live=True):
+    for split in grid_splits(snapshot(str(store)), SPLIT, live=True):
         done = archive_split(SplitWork(str(tmp_path), split))
         assert done.rows
-    whole = [b for split in cells(look(str(store)), SPLIT, live=True) for b in decode(split)]
+    whole = [
+        b for split in grid_splits(snapshot(str(store)), SPLIT, live=True) for b in decode(split)
+    ]
     log = pa.Table.from_batches(whole).sort_by("physicalOffset")
     parts = []
     for path in tmp_path.rglob("*.parquet"):
@@ -74,14 +76,14 @@ def test_the_files_of_a_split_have_the_rows_of_the_decoder(store: Path, tmp_path
 
 
 def test_the_digest_of_the_source_is_that_of_its_bytes(store: Path, tmp_path: Path) -> None:
-    (split,) = cells(look(str(store)), SPLIT * 64, live=True)
+    (split,) = grid_splits(snapshot(str(store)), SPLIT * 64, live=True)
     archive_split(SplitWork(str(tmp_path), split))
     (manifest,) = all_manifests(str(tmp_path))
     assert manifest.about["source_crc"] == source_crc(split)
 
 
 def test_places_are_sorted_and_hosts_stay_what_they_are(store: Path) -> None:
-    (split,) = cells(look(str(store)), SPLIT * 64, live=True)
+    (split,) = grid_splits(snapshot(str(store)), SPLIT * 64, live=True)
     raw = RawBytes(open_bytes(Path(split.path)))
     end = split.end - split.base
 
@@ -89,7 +91,7 @@ def test_places_are_sorted_and_hosts_stay_what_they_are(store: Path) -> None:
         return walk(raw.data, split.base, 0, end, topics=TopicTable())
 
     plain = list(batches())
-    found, days = in_order(raw, batches(), end)
+    found, days = sort_records(raw, batches(), end)
     whole = {
         name: np.concatenate([getattr(part, name) for part in plain])
         for name in ("topic_id", "queue_id", "queue_offset", "store_timestamp", "physical_offset")
@@ -190,7 +192,7 @@ def test_a_file_has_row_groups_of_bounded_size(
 ) -> None:
     monkeypatch.setattr("cometmq.pipeline.archive.row_file.GROUP_BYTES", 1000)
     batch = pa.record_batch({"body": pa.array([b"x" * 300] * 2), "physicalOffset": [7, 5]})
-    file = RowFile(str(tmp_path / "one"), file_schema(batch.schema, {"a": "b"}), Form())
+    file = RowFile(str(tmp_path / "one"), file_schema(batch.schema, {"a": "b"}), FileFormat())
     for _ in range(5):
         file.add(batch)
     entry = file.close("t", "p", "s")

@@ -22,8 +22,8 @@ import pytest
 
 import cometmq
 from cometmq.client.errors import CometError
-from cometmq.pipeline.archive.gate import get_mark, set_mark
-from cometmq.pipeline.archive.planning import look
+from cometmq.pipeline.archive.gate import get_watermark, set_watermark
+from cometmq.pipeline.archive.planning import snapshot
 from cometmq.pipeline.errors import PipelineError
 from cometmq.pipeline.jobs.archive import ArchivePlan, archive, check_archive
 from cometmq.pipeline.jobs.replay import ReplayPlan, replay
@@ -64,7 +64,7 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.05):
             try:
-                mark = get_mark(self.endpoint)
+                mark = get_watermark(self.endpoint)
             except PipelineError:
                 continue  # the machine is busy
             self.looks += 1
@@ -117,11 +117,13 @@ def test_nothing_goes_before_it_is_archived_and_all_of_it_comes_back(
         mark = report.summary["watermark"]
         assert mark > 0
         assert mark % SEGMENT == 0
-        wait_until("what is archived goes", lambda mark=mark: get_mark(endpoint).log_start >= mark)
+        wait_until(
+            "what is archived goes", lambda mark=mark: get_watermark(endpoint).log_start >= mark
+        )
         send(endpoint, begin, begin + 300)
-    end = get_mark(endpoint).log_end
+    end = get_watermark(endpoint).log_end
     # What is confirmed stands in the store a moment later.
-    wait_until("the files say that all is confirmed", lambda: look(str(store)).end >= end)
+    wait_until("the files say that all is confirmed", lambda: snapshot(str(store)).end >= end)
     archive(spark, ArchivePlan(str(store), str(out), broker="broker-a", live=True))
     watcher.ended.set()
     watcher.join()
@@ -223,9 +225,11 @@ def test_leader_and_follower_keep_what_is_not_archived_also_after_a_failover(
     cluster.kill9(leader.name)
     heir = cluster.address(follower.name)
     wait_until("the follower leads", lambda: leads(heir))
-    assert get_mark(heir).watermark == mark
+    assert get_watermark(heir).watermark == mark
     send(cluster.endpoints, 700, 1400)
-    wait_until("it is confirmed", lambda: look(str(stores[1])).end >= get_mark(heir).log_end)
+    wait_until(
+        "it is confirmed", lambda: snapshot(str(stores[1])).end >= get_watermark(heir).log_end
+    )
     report = archive(spark, replace(plan, store=str(stores[1]), gate=heir))
     assert report.problems == []
     assert report.summary["watermark"] > mark
@@ -283,7 +287,7 @@ async def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -
         await asyncio.sleep(0.3)
         assert one.node.store.log_start <= report.summary["watermark"]
         with pytest.raises(PipelineError, match="above the log end"):
-            await asyncio.to_thread(set_mark, endpoint, 1 << 40)
+            await asyncio.to_thread(set_watermark, endpoint, 1 << 40)
 
 
 async def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_their_place(
@@ -326,7 +330,7 @@ async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
         one.topic("t")
         await fill(one, 50)
         one.node.maintenance._leader_watermark = 7  # from the time when it followed
-        await asyncio.to_thread(set_mark, one.live.bound.client, 900)
+        await asyncio.to_thread(set_watermark, one.live.bound.client, 900)
         one.node.maintenance.tick()
         await asyncio.sleep(0.2)
         assert mark_of(tmp_path / "store") == 900
@@ -345,7 +349,7 @@ async def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so
             one.topic("t")
             await fill(one, 100)
             # What is confirmed stands in the store a moment later.
-            await until(lambda: look(str(tmp_path / "store")).end >= one.node.store.log_end)
+            await until(lambda: snapshot(str(tmp_path / "store")).end >= one.node.store.log_end)
             endpoint = one.live.bound.client
             plan = ArchivePlan(str(tmp_path / "store"), str(tmp_path / "out"), gate=endpoint)
             done = await asyncio.to_thread(archive, None, plan)

@@ -13,7 +13,7 @@ from cometmq.pipeline.schema import COLUMNS
 from cometmq.pipeline.source.options import parse
 from cometmq.pipeline.source.reader import plan
 from cometmq.pipeline.source.stream import LogStreamReader
-from cometmq.pipeline.source.tasks import Part, read
+from cometmq.pipeline.source.tasks import LogPartition, read
 from cometmq.tests.pipeline.logs import MadeLog, message
 
 
@@ -165,12 +165,12 @@ def test_a_topic_without_messages_is_no_mistake(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text('{"topicConfigTable":{"young":{}}}')
     chosen = parse({"path": str(tmp_path), "subscribe": "young"})
-    assert [list(read(chosen, Part(one))) for one in plan(chosen)] == [[]]
+    assert [list(read(chosen, LogPartition(one))) for one in plan(chosen)] == [[]]
     shutil.rmtree(tmp_path / "config")
     shutil.rmtree(tmp_path / "consumequeue")
     for topic, count in (("orders", 9), ("nobody", 0)):
         chosen = parse({"path": str(tmp_path), "subscribe": topic})
-        batches = [batch for one in plan(chosen) for batch in read(chosen, Part(one))]
+        batches = [batch for one in plan(chosen) for batch in read(chosen, LogPartition(one))]
         assert sum(batch.num_rows for batch in batches) == count
     assert log.end
 
@@ -205,9 +205,9 @@ def test_a_segment_that_goes_between_plan_and_read_is_never_silent(
     planned = plan(chosen)
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     with pytest.raises(Exception, match="deleted before"):
-        [list(read(chosen, Part(one))) for one in planned]
+        [list(read(chosen, LogPartition(one))) for one in planned]
     calm = parse({"path": str(tmp_path), "failOnDataLoss": "false"})
-    rest = [batch for one in planned for batch in read(calm, Part(one))]
+    rest = [batch for one in planned for batch in read(calm, LogPartition(one))]
     assert 0 < sum(batch.num_rows for batch in rest) < 900
     # A new plan begins where the log does now; offsets that were asked for are missed.
     assert spark.read.format("rocketmq").option("path", str(tmp_path)).load().count() > 0

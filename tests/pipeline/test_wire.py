@@ -16,13 +16,13 @@ from cometmq.pipeline.errors import (
     PipelineError,
     UnreachableError,
 )
+from cometmq.pipeline.source.channel import Channel, NotServedError
 from cometmq.pipeline.source.log import WireSplit
 from cometmq.pipeline.source.options import parse
 from cometmq.pipeline.source.reader import plan
 from cometmq.pipeline.source.stream import LogStreamReader
-from cometmq.pipeline.source.tasks import Part, read
+from cometmq.pipeline.source.tasks import LogPartition, read
 from cometmq.pipeline.source.wire import frames, open_wire, report_progress
-from cometmq.pipeline.source.wire_calls import NotServedError, Wire
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.broker.live import Live
 from cometmq.tests.pipeline.logs import live_broker
@@ -36,10 +36,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with live_broker(tmp_path_factory.mktemp("wire"), segment=1 << 17) as live:
         access = parse({"endpoints": live.bound.client}).access
         assert access is not None
-        with Wire(access) as wire:
+        with Channel(access) as wire:
             for topic in ("orders", "payments", "stream"):
                 made = v1.CreateTopicRequest(name=topic, queues=4)
-                wire.ask(paths.CREATE_TOPIC, made, v1.CreateTopicResponse)
+                wire.call(paths.CREATE_TOPIC, made, v1.CreateTopicResponse)
         with sync.Producer(live.bound.client) as producer:
             for number in range(COUNT):
                 topic = "orders" if number % 3 else "payments"
@@ -55,7 +55,7 @@ def options(live: Live, **more: str) -> Any:
 def rows(chosen: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for one in plan(chosen):
-        for batch in read(chosen, Part(one)):
+        for batch in read(chosen, LogPartition(one)):
             found += batch.to_pylist()
     return found
 
@@ -119,9 +119,9 @@ def test_a_misspelt_topic_gave_no_rows_and_no_word(
         assert "The query waits for it." in caplog.text
         source.stop()
         caplog.clear()
-    with Wire(options(broker).access) as wire:
+    with Channel(options(broker).access) as wire:
         made = v1.CreateTopicRequest(name="young", queues=4)
-        wire.ask(paths.CREATE_TOPIC, made, v1.CreateTopicResponse)
+        wire.call(paths.CREATE_TOPIC, made, v1.CreateTopicResponse)
     assert rows(options(broker, subscribe="young")) == []
     assert rows(options(broker, subscribePattern="nothing.*")) == []
     assert "No topic matches subscribePattern 'nothing.*'" in caplog.text
@@ -144,7 +144,7 @@ def test_reading_stops_at_what_consumers_may_see(
     whole = frames_of(broker, 0)
     limit = whole[-1][1] + len(whole[-1][0]) - 1  # one byte of the last record is not confirmed
     monkeypatch.setattr(type(broker.node), "readable_limit", lambda self: limit)
-    with Wire(options(broker).access) as wire:
+    with Channel(options(broker).access) as wire:
         for end in (0, 1 << 40):
             answers = list(wire.stream(paths.READ_LOG, v1.ReadLogRequest(end=end), v1.LogFrames))
             assert answers[-1].next_offset < limit
@@ -176,7 +176,7 @@ def test_what_retention_took_is_an_error_unless_at_least_is_asked_for(
     first = (1 << 17) * 1
     store = type(broker.node.store)
     monkeypatch.setattr(store, "log_start", property(lambda self: first))
-    with Wire(options(broker).access) as wire:
+    with Channel(options(broker).access) as wire:
         with pytest.raises(DataLossError, match="taken by retention"):
             list(wire.stream(paths.READ_LOG, v1.ReadLogRequest(offset=5), v1.LogFrames))
         request = v1.ReadLogRequest(offset=5, at_least=True)
@@ -191,8 +191,11 @@ def test_damaged_frames_are_noticed(broker: Live, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_broker_name_is_refused(broker: Live) -> None:
-    with Wire(options(broker).access) as wire, pytest.raises(PipelineError, match="no broker nope"):
-        wire.ask(paths.LOCATE_LOG, v1.LocateLogRequest(broker="nope"), v1.LocateLogResponse)
+    with (
+        Channel(options(broker).access) as wire,
+        pytest.raises(PipelineError, match="no broker nope"),
+    ):
+        wire.call(paths.LOCATE_LOG, v1.LocateLogRequest(broker="nope"), v1.LocateLogResponse)
 
 
 def test_nobody_at_the_endpoint_is_a_sentence() -> None:
@@ -207,8 +210,8 @@ def test_progress_is_the_groups_offset(broker: Live) -> None:
     queue = (first["brokerName"], "orders", first["queueId"])
     with pytest.raises(OptionError, match="spark-progress"):
         report_progress(chosen, {queue: 3})
-    with Wire(chosen.access) as wire:
-        made = wire.ask(
+    with Channel(chosen.access) as wire:
+        made = wire.call(
             paths.CREATE_GROUP, v1.CreateGroupRequest(name="spark-progress"), v1.CreateGroupResponse
         )
         assert made.code == v2.OK
@@ -245,9 +248,9 @@ def test_a_stream_over_the_wire_goes_on_where_it_ended(
         assert query.awaitTermination(100)
         return [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]
 
-    with Wire(options(broker).access) as wire:
+    with Channel(options(broker).access) as wire:
         group = v1.CreateGroupRequest(name="streamers")
-        wire.ask(paths.CREATE_GROUP, group, v1.CreateGroupResponse)
+        wire.call(paths.CREATE_GROUP, group, v1.CreateGroupResponse)
     with sync.Producer(broker.bound.client) as producer:
         for number in range(40):
             producer.send("stream", b"%d" % number)
@@ -276,10 +279,10 @@ def test_a_stream_that_breaks_goes_on_where_it_ended(
     broker: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = b"".join(one[0] for one in frames_of(broker, 0))
-    stream = Wire.stream
+    stream = Channel.stream
     broken: list[int] = []
 
-    def breaks(self: Wire, *arguments: Any) -> Iterator[Any]:
+    def breaks(self: Channel, *arguments: Any) -> Iterator[Any]:
         for number, answer in enumerate(stream(self, *arguments)):
             if number and len(broken) < 3:
                 broken.append(answer.offset)
@@ -287,27 +290,27 @@ def test_a_stream_that_breaks_goes_on_where_it_ended(
             yield answer
 
     monkeypatch.setattr("cometmq.pipeline.source.wire._FRAME_BYTES", 20_000)
-    monkeypatch.setattr(Wire, "stream", breaks)
+    monkeypatch.setattr(Channel, "stream", breaks)
     assert b"".join(one[0] for one in frames_of(broker, 0)) == whole
     assert len(broken) == 3
 
 
 def test_brokers_without_read_log_are_pulled(broker: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Wire.ask
+    call = Channel.call
 
-    def foreign(self: Wire, path: str, *arguments: Any) -> Any:
+    def foreign(self: Channel, path: str, *arguments: Any) -> Any:
         if path == paths.LOCATE_LOG:
             raise NotServedError("unknown")
-        return ask(self, path, *arguments)
+        return call(self, path, *arguments)
 
-    monkeypatch.setattr(Wire, "ask", foreign)
+    monkeypatch.setattr(Channel, "call", foreign)
     assert len(rows(options(broker, subscribe="payments"))) == 100
     with pytest.raises(NotServedError):
         rows(options(broker, subscribe="payments", readLog="always"))
 
 
 def test_access_keys_sign_every_call() -> None:
-    with Wire(options_of_keys()) as wire:
+    with Channel(options_of_keys()) as wire:
         sent = dict(wire._caller.metadata())
     assert "Credential=key, " in sent["authorization"]
     assert sent["x-mq-session-token"] == "token"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cometmq.client.testing.broker import TestBroker
-from cometmq.pipeline.archive.gate import get_mark
-from cometmq.pipeline.archive.planning import look
+from cometmq.pipeline.archive.gate import get_watermark
+from cometmq.pipeline.archive.planning import snapshot
 from cometmq.tests.harness.cluster import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -36,8 +36,8 @@ def test_the_worked_example(spark: Any, broker: TestBroker, tmp_path: Path) -> N
     said: dict[str, Any] = {}
     for number, program in enumerate(programs()):
         if "ArchivePlan" in program:
-            end = get_mark(broker.endpoints).log_end
-            wait_until("all of it is confirmed", lambda end=end: look(str(store)).end >= end)
+            end = get_watermark(broker.endpoints).log_end
+            wait_until("all of it is confirmed", lambda end=end: snapshot(str(store)).end >= end)
         exec(compile(program, f"docs/pipeline.md, program {number}", "exec"), said)
         if "ENDPOINT =" in program:
             said |= {"ENDPOINT": broker.endpoints, "STORE": str(store), "FOLDER": str(tmp_path)}

@@ -46,7 +46,7 @@ class NoTopicError(PipelineError):
     """There is no such topic."""
 
 
-class Wire:
+class Channel:
     """One channel to one access point."""
 
     def __init__(self, access: Access, target: Target | None = None) -> None:
@@ -80,7 +80,7 @@ class Wire:
     def close(self) -> None:
         self._channel.close()
 
-    def ask(self, path: str, request: Any, answer: type[A]) -> A:
+    def call(self, path: str, request: Any, answer: type[A]) -> A:
         """One question. Raises NotServedError, DataLossError, UnreachableError, PipelineError."""
         call = self._channel.unary_unary(path)
         stop = steady_s() + self._access.timeout_ms / 1000
@@ -92,11 +92,11 @@ class Wire:
                     metadata=self._caller.metadata(),
                     wait_for_ready=True,
                 )
-                found: A = self.judged(path, answer.FromString(raw))
+                found: A = self._checked(path, answer.FromString(raw))
                 return found
             except grpc.RpcError as error:
                 if error.code() not in _AGAIN or steady_s() >= stop:
-                    raise self.failure(path, error) from None
+                    raise self._failure(path, error) from None
             except _BusyError as error:
                 if steady_s() >= stop:
                     raise UnreachableError(str(error)) from None
@@ -113,13 +113,13 @@ class Wire:
         )
         try:
             for raw in call:
-                yield self.judged(path, answer.FromString(raw))
+                yield self._checked(path, answer.FromString(raw))
         except grpc.RpcError as error:
-            raise self.failure(path, error) from None
+            raise self._failure(path, error) from None
         finally:
             call.cancel()
 
-    def judged(self, path: str, answer: A) -> A:
+    def _checked(self, path: str, answer: A) -> A:
         """The answer, if it says OK (or says nothing of it)."""
         code, text = _status(answer)
         if code in (0, v2.OK, v2.MESSAGE_NOT_FOUND):
@@ -135,7 +135,7 @@ class Wire:
             raise _BusyError(said)
         raise PipelineError(said)
 
-    def failure(self, path: str, error: grpc.RpcError) -> PipelineError:
+    def _failure(self, path: str, error: grpc.RpcError) -> PipelineError:
         """A failed call as a sentence."""
         name, code = path.rsplit("/", 1)[1], error.code()
         if code == grpc.StatusCode.UNIMPLEMENTED:

@@ -30,7 +30,7 @@ _HOSTS: Final = {
 _FLAGS: Final = _KEPT.index("sys_flag")
 
 
-def in_order(
+def sort_records(
     raw: RawBytes, batches: Iterator[Columns], bytes_left: int
 ) -> tuple[Columns, Integers]:
     """All records of these batches in the archive's order, and the day of each. `bytes_left` is the

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import EqualTo, In
 from .options import SourceOptions
 
 
-def narrowed(options: SourceOptions, one: EqualTo | In) -> SourceOptions | None:
+def apply_filter(options: SourceOptions, one: EqualTo | In) -> SourceOptions | None:
     """The options with this filter in them; None where it is nothing for the source."""
     if one.attribute != ("topic",):
         return None
