@@ -30,7 +30,7 @@ def encode_slot(sequence: int, state: dict[str, Any], slot_bytes: int = SLOT_BYT
     body = json.dumps(state, sort_keys=True).encode()
     body_bytes_max = slot_bytes - _HEADER_BYTES
     if len(body) > body_bytes_max:
-        raise ValueError(f"state of {len(body)} bytes: a slot holds {body_bytes_max}")
+        raise ValueError(f"{len(body)} bytes of state do not fit into {body_bytes_max}")
     crc = _crc(sequence, body)
     header = _MAGIC + b"%020d %08x %06d\n" % (sequence, crc, len(body))
     return (header + body).ljust(slot_bytes, b"\n")
