@@ -11,8 +11,8 @@ from cometmq.ha.errors import DamagedStateError, WrongReplicaError
 from cometmq.ha.state.positions import POSITIONS_NAME, Positions
 from cometmq.ha.state.replica_meta import META_NAME, Identity, start_replica
 from cometmq.ha.state.slots import SlotFile
-from cometmq.store.format.slot_file import SLOT_BYTES, decode_slot, encode_slot
 from cometmq.store.format.disk import Disk
+from cometmq.store.format.slot_file import SLOT_BYTES, decode_slot, encode_slot
 
 IDENTITY = Identity("cluster", "group", 1)
 STATES = st.dictionaries(st.text(max_size=20), st.integers() | st.text(max_size=50), max_size=8)
