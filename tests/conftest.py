@@ -1,7 +1,7 @@
-"""What every test may ask for: a real cluster, the official client; and the rule about skips.
+"""Shared fixtures: a real cluster, the official client; and the rule for skips.
 
 A test that needs something that this machine lacks calls `pytest.skip` with the reason. With CI=true
-such a skip is a failure, so that nothing goes untested where it could be tested.
+such a skip is a failure, so that everything that can be tested is tested.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import trustme
 from cometmq.tests.harness.cluster import Cluster
 from cometmq.tests.harness.official import Official
 
-#: The native door is tested where it is installed; scripts/test builds it where there is a toolchain.
+#: The native door is tested if it is installed; scripts/test builds it if a toolchain exists.
 NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
-#: Files that keep a worker for a minute or more, the longest first: begun last, they would run alone at the end.
+#: Files that occupy a worker for a minute or more, longest first: started last, they would run alone.
 LONG_FILES = (
     "docker/test_compose.py",
     "pipeline/test_cluster.py",
@@ -46,10 +46,7 @@ LONG_FILES = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the long files first, and keep the tests of a file on one worker.
-
-    Tests with an `xdist_group` of their own are spread by it.
-    """
+    """Sort the long files first; keep the order of all others."""
     folder = Path(__file__).parent
     first = {folder / name: position for position, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
@@ -59,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _refuse_skip(report: Any) -> None:
-    """Turn a skip into a failure; an expected failure (xfail) is none."""
+    """Turn a skip into a failure; an expected failure (xfail) is not a skip."""
     if ON_CI and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -75,14 +72,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """The same for modules that skip themselves."""
+    """Do the same for modules that skip themselves."""
     outcome: Any = yield
     _refuse_skip(outcome.get_result())
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority (authority.pem) and a certificate of it for 127.0.0.1."""
+    """Make a folder with an authority (authority.pem) and its certificate for 127.0.0.1."""
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "authority.pem"))
@@ -96,11 +93,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared_cluster(
     certificates: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One cluster of nameserver, master and slave for tests that leave it as it is.
+    """Provide one cluster of nameserver, master and slave for tests that do not change it.
 
-    Behind the native door it has a certificate of its own, which clients can be told to trust.
+    Behind the native door it has its own certificate, which clients can trust.
     """
-    # Checks of transactions come within seconds, so that tests need not wait for half a minute.
+    # Transaction checks are sent within seconds, so that tests need not wait for half a minute.
     env = {
         "COMETMQ_TRANSACTION_TIME_OUT": "1500",
         "COMETMQ_TRANSACTION_CHECK_INTERVAL": "1000",
@@ -118,7 +115,7 @@ def shared_cluster(
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Makes clusters of the test's own, which it may break: `new_cluster("--single")`."""
+    """Return a function that starts clusters for one test: `new_cluster("--single")`."""
     made: list[Cluster] = []
 
     def start(*options: str, **more: Any) -> Cluster:
@@ -134,7 +131,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture
 def official(tmp_path: Path) -> Iterator[Callable[[str], Official]]:
-    """Starts processes that run the official Python client: `official(endpoints)`."""
+    """Return a function that starts the official Python client: `official(endpoints)`."""
     made: list[Official] = []
 
     def start(endpoints: str) -> Official:

@@ -1,4 +1,4 @@
-"""What a user's test with testcontainers does; run beside the engine by `test_compose.py`."""
+"""A user test with testcontainers; `test_compose.py` runs it beside the engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A Docker engine for the container test: the running one, or one of the test's own.
+"""Container engine for the tests: the running one, or one started for the test.
 
-An engine of the test's own runs in network and mount namespaces of its own, with its data in a temporary
-directory: it changes nothing outside (no bridge, no packet filter rule) and is ended with the test.
+An engine started for the test runs in its own network and mount namespaces, with its data in a temporary
+directory. It changes nothing outside (no bridge, no packet filter rule) and ends with the test.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ exec dockerd --data-root "$1/data" --exec-root "$1/exec" --pidfile "$1/pid" -H "
 
 
 class NoEngine(Exception):
-    """No engine runs and none can be started; the sentence says what is missing."""
+    """No engine runs and none can be started; the message names what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Where to reach an engine, and how to run a command beside its published ports."""
+    """Address of an engine, and commands beside its published ports."""
 
     env: dict[str, str]
     inside: tuple[str, ...] = ()
 
     def run(self, *command: str, seconds: float = 600.0, cwd: Path | None = None) -> str:
-        """Run a command with this engine; what it printed. A failure shows it."""
+        """Run a command with this engine; return its output. A failure includes the output."""
         done = subprocess.run(
             command,
             env=self.env,
@@ -59,7 +59,7 @@ class Engine:
         return self.run(*self.inside, *command, seconds=seconds)
 
     def compose(self) -> list[str]:
-        """The compose command that this machine has."""
+        """Return the compose command of this machine."""
         plugin = subprocess.run(
             ["docker", "compose", "version"], env=self.env, capture_output=True, check=False
         )
@@ -77,7 +77,7 @@ def _answers(env: dict[str, str]) -> bool:
 
 @contextmanager
 def engine(folder: Path) -> Iterator[Engine]:
-    """The engine, for the length of a `with` block."""
+    """Provide an engine for a `with` block."""
     if not shutil.which("docker"):
         raise NoEngine("the docker command is not installed")
     if _answers(dict(os.environ)):

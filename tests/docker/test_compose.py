@@ -1,7 +1,7 @@
-"""The image and docker-compose.yml, for real: built, brought up, used, and a container killed.
+"""The image and docker-compose.yml: built, started, used, and a container killed.
 
-Where no engine runs, the test starts one of its own (`engine.py`); where that cannot be, it is skipped
-with the reason. `scripts/base_image` makes the base where no registry is reachable.
+Starts an engine if none runs (`engine.py`); if that is impossible, the tests are skipped with the
+reason. `scripts/base_image` builds the base if no registry is reachable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVICES = (*containers.NAMESERVERS, *containers.BROKERS, "proxy")
 
 @pytest.fixture(scope="module")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that has the image."""
+    """Provide an engine that has the image."""
     try:
         with engine(tmp_path_factory.mktemp("docker") / "engine") as found:
             containers.build(found)
@@ -34,7 +34,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def test_compose_accepts_the_file() -> None:
-    """Needs a compose command and no engine."""
+    """Needs a compose command but no engine."""
     try:
         command = Engine(dict(os.environ)).compose() if shutil.which("docker") else None
     except NoEngine:
@@ -51,27 +51,27 @@ def test_compose_accepts_the_file() -> None:
 
 
 def drill(docker: Engine, *words: str, seconds: float) -> str:
-    """`scripts/drill --compose` beside the engine, in a process of its own; a broken promise fails."""
+    """Run `scripts/drill --compose` in a separate process; fail if a check failed."""
     command = (sys.executable, "-P", "-m", "cometmq.tests.drills.run", "--compose", "--no-build")
     return docker.beside(*command, *words, seconds=seconds)
 
 
 @pytest.mark.timeout(900)
 def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
-    """A broker and a controller are killed while raw senders and the official client use the proxy's port."""
+    """Kill a broker and a controller while raw senders and the official client use the proxy's port."""
     assert "passed" in drill(docker, "--faults", "kill", "--services", "a0,ns0", seconds=800)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_container_in_turn(docker: Engine) -> None:
-    """Kill, stop, pause and disconnect each nameserver and broker; cuts between replicas."""
+    """Kill, stop, pause and disconnect each nameserver and broker; disconnect replicas."""
     assert "passed" in drill(docker, seconds=3500)
 
 
 @pytest.mark.timeout(900)
 def test_a_broker_of_testcontainers(docker: Engine) -> None:
-    env = {**docker.env, "TESTCONTAINERS_RYUK_DISABLED": "true"}  # its reaper is an image from afar
+    env = {**docker.env, "TESTCONTAINERS_RYUK_DISABLED": "true"}  # its reaper is a remote image
     beside = Engine(env, docker.inside)
     printed = beside.beside(sys.executable, "-P", "-m", "cometmq.tests.docker.container_program")
     assert "too large: refused" in printed

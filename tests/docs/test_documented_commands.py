@@ -1,4 +1,4 @@
-"""Every `cometmq` line of the guides is one that the command line takes."""
+"""The command line accepts every `cometmq` line of the guides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _documented() -> list[str]:
 
 
 @pytest.mark.parametrize("line", _documented())
-def test_the_readme_sent_a_message_in_a_way_that_the_command_refused(line: str) -> None:
+def test_the_command_line_accepts_documented_commands(line: str) -> None:
     words = [word.partition("|")[0] for word in shlex.split(line, comments=True)]
     command: click.Command | None = cli
     context = click.Context(cli)
@@ -31,5 +31,5 @@ def test_the_readme_sent_a_message_in_a_way_that_the_command_refused(line: str) 
         assert command is not None, line
         words = words[1:]
     assert command is not None
-    # Parses and checks the arguments; runs nothing.
+    # Parses and checks the arguments without running the command.
     command.make_context(command.name, words, parent=context)

@@ -1,1 +1,1 @@
-"""Drills: a workload, a fault, and a checker that knows only what the workload was promised."""
+"""Failure drills: a workload, injected faults, and an independent checker."""

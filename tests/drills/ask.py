@@ -1,6 +1,6 @@
-"""Questions that a drill asks its nodes directly, past every proxy: small, blocking, never retried.
+"""Direct calls of a drill to its nodes, bypassing the proxies: small, blocking, never retried.
 
-None or an empty answer means that the node did not answer in time; a drill polls.
+None or an empty result means that the node did not answer in time; drills poll.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # the least time that one attempt gets
+    ("grpc.min_reconnect_backoff_ms", 1000),  # minimum time per attempt
 )
 _METADATA = (("x-mq-client-id", "drill@1"), ("x-mq-language", "PYTHON"))
 _channels: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def _channel(address: str) -> Any:
 
 
 def forget(prefix: str) -> None:
-    """Close the connections to a cluster that is gone."""
+    """Close the connections to a stopped cluster."""
     for address in [address for address in _channels if address.startswith(prefix)]:
         _channels.pop(address).close()
 
@@ -40,7 +40,7 @@ def forget(prefix: str) -> None:
 def call(
     address: str, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
 ) -> Any:
-    """One unary call; raises grpc.RpcError."""
+    """Make one unary call. Raises grpc.RpcError."""
     method = _channel(address).unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
@@ -52,7 +52,7 @@ def call(
 def quietly(
     address: str, path: str, request: Any, answer: type[Any], within_s: float = WITHIN_S
 ) -> Any:
-    """The same; None when it fails."""
+    """Make one unary call; return None if it fails."""
     try:
         return call(address, path, request, answer, within_s)
     except grpc.RpcError:
@@ -60,12 +60,12 @@ def quietly(
 
 
 def status(address: str) -> Any:
-    """A replica's v1.ReplicaStatus."""
+    """Return a replica's v1.ReplicaStatus."""
     return quietly(address, paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
 
 
 def groups(address: str) -> Sequence[Any]:
-    """Every v1.GroupReport of a nameserver."""
+    """Return every v1.GroupReport of a nameserver."""
     found = quietly(address, paths.GET_GROUPS, v1.GetGroupRequest(), v1.GroupsResponse)
     return [] if found is None else list(found.groups)
 
@@ -77,20 +77,20 @@ def create_group(address: str, name: str, *, orderly: bool = False) -> Any:
 
 
 def process_exited(address: str, request: Any) -> bool:
-    """Tell a nameserver that a broker's process has ended."""
+    """Report the end of a broker's process to a nameserver."""
     found = quietly(address, paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
     return found is not None
 
 
 def members(address: str) -> Sequence[Any]:
-    """Every v1.MemberStatus that a broker knows."""
+    """Return every v1.MemberStatus of a broker's view."""
     request = v1.DescribeClusterRequest()
     found = quietly(address, paths.DESCRIBE_CLUSTER, request, v1.DescribeClusterResponse)
     return [] if found is None else list(found.members)
 
 
 def in_sync(address: str) -> list[int]:
-    """The broker ids that the leader at this address counts."""
+    """Return the broker ids of the in-sync set of the leader at this address."""
     return sorted(int(m.replica.broker_id) for m in members(address) if m.in_sync)
 
 
@@ -101,13 +101,13 @@ def create_topic(address: str, name: str, *, kind: int = v2.FIFO, queues: int = 
 
 
 def fault(address: str, identity: str, **fields: Any) -> Any:
-    """Put a fault of testHooks; raises grpc.RpcError."""
+    """Inject a fault through testHooks. Raises grpc.RpcError."""
     request = v1.PutFaultRequest(fault=v1.Fault(id=identity, **fields))
     return call(address, paths.PUT_FAULT, request, v1.PutFaultResponse)
 
 
 def clear_faults(address: str) -> Any:
-    """Take every fault away."""
+    """Remove every injected fault."""
     return quietly(address, paths.CLEAR_FAULTS, v1.ClearFaultsRequest(), v1.ClearFaultsResponse)
 
 
@@ -118,5 +118,5 @@ def set_clock(address: str, wall_ms: int) -> Any:
 
 
 def clock(address: str) -> Any:
-    """The clock of a broker."""
+    """Return the clock of a broker."""
     return call(address, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)

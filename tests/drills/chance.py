@@ -1,4 +1,4 @@
-"""Random drills: kills, pauses and cuts by a seed, with the workload running, and a thousand sends after the last one."""
+"""Random drills: kills, pauses and disconnections by a seed, under load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUIET_SHARE = 0.25
 
 
 def random_faults(s: Stage, faults: Sequence[str], seconds: float, after: int = AFTER) -> None:
-    """Faults for so long, then heal, and at least `after` acknowledged sends."""
+    """Inject faults for a time, heal, then wait for at least `after` acknowledged sends."""
     chance = random.Random(s.seed)
     s.load()
     s.more_acks(200)
@@ -36,7 +36,7 @@ def random_faults(s: Stage, faults: Sequence[str], seconds: float, after: int = 
 
 
 def _victim(s: Stage, chance: random.Random) -> str:
-    """The leader half of the time."""
+    """Choose a node; the leader with probability one half."""
     leader = s.plant.leader()
     return leader if leader and chance.random() < 0.5 else chance.choice(list(s.plant.nodes))
 
@@ -68,7 +68,7 @@ def _cut(s: Stage, chance: random.Random) -> None:
 
 
 def kills(s: Stage, count: int) -> None:
-    """Kill the leader again and again; the time to the first OK is what counts."""
+    """Kill the leader repeatedly and measure the time to the next OK."""
     s.load()
     s.more_acks(300)
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""The drills' checker: compares what was promised with what is there. It took no part in the load.
+"""Checker of the drills: compares acknowledgements with logs and deliveries. Independent of the load.
 
-Lost: acknowledged, and not found. Phantom: found, and never sent. Duplicated: found more than once (an
-unknown outcome was sent again, which at-least-once delivery allows). Moved: found, but not at the
-offset that the acknowledgement named.
+Lost: acknowledged, not found. Phantom: found, never sent. Duplicated: found more than once (a send
+with an unknown outcome was repeated, which at-least-once delivery allows). Moved: found at another
+offset than the acknowledged one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .logwalk import Found
 
 @dataclass(slots=True)
 class Verdict:
-    """What the comparison gave."""
+    """The result of a comparison."""
 
     acknowledged: int = 0
     unknown: int = 0
@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """No promise was broken."""
+        """Return whether nothing was lost, invented or moved."""
         return not (self.lost or self.phantom or self.moved)
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def check_log(promises: Promises, records: Iterable[Found], topic: str) -> Verdict:
-    """Against the records of a commit log."""
+    """Compare with the records of a commit log."""
     places: dict[str, set[int]] = {}
     counts: Counter[str] = Counter()
     for record in records:
@@ -57,7 +57,7 @@ def check_log(promises: Promises, records: Iterable[Found], topic: str) -> Verdi
 
 
 def check_deliveries(promises: Promises, counts: Counter[str]) -> Verdict:
-    """Against what consumers were given, by identity."""
+    """Compare with the deliveries to consumers, by identity."""
     return Verdict(
         acknowledged=len(promises.acknowledged),
         unknown=len(promises.unknown),

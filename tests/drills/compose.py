@@ -1,9 +1,10 @@
 """`scripts/drill --compose`: the cluster of docker-compose.yml under kill, stop, pause and network faults.
 
-Each nameserver and broker in turn is killed, stopped, paused and taken off the network through the Docker SDK, while
-raw senders and the official client talk to the one published port of the proxy; directed cuts (drills 7-10) are packet
-filter rules in the containers' own network namespaces. In the end the logs are copied out of the stopped containers and the
-same checker compares. Uses the engine that runs, or one of its own (`tests/docker/engine.py`).
+Each nameserver and broker in turn is killed, stopped, paused and disconnected through the Docker SDK,
+while raw senders and the official client use the published port of the proxy. Directed disconnections
+(drills 7-10) are packet filter rules in the network namespaces of the containers. Finally the logs are
+copied out of the stopped containers and compared by the usual checker. Uses a running container engine
+or starts one (`tests/docker/engine.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def in_turn(containers: Containers, faults: Sequence[str], services: Sequence[str]) -> None:
-    """Every fault on every service, one after the other, under load."""
+    """Apply every fault to every service, one after another, under load."""
     for name, do, undo in FAULTS:
         if name not in faults:
             continue
@@ -45,7 +46,7 @@ def in_turn(containers: Containers, faults: Sequence[str], services: Sequence[st
 
 
 def cuts(containers: Containers) -> None:
-    """Drills 8, 9 and 10 on containers: the leader of broker-a and what reaches its follower."""
+    """Run drills 8, 9 and 10 on containers: the leader of broker-a and its follower."""
     for one_way in (True, False):
         leader = containers.leader("broker-a")
         follower = next(name for name in GROUPS["broker-a"] if name != leader)
@@ -62,7 +63,7 @@ def cuts(containers: Containers) -> None:
 
 
 def swizzle(containers: Containers, seconds: float, seed: int) -> None:
-    """Drill 38 on containers."""
+    """Run drill 38 on containers."""
     chance, end = random.Random(seed), time.monotonic() + seconds
     while time.monotonic() < end:
         victims = chance.sample([*NAMESERVERS, *BROKERS], 2)
@@ -77,7 +78,7 @@ def swizzle(containers: Containers, seconds: float, seed: int) -> None:
 
 
 def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) -> verdict.Verdict:
-    """Up, load, `body`, compare."""
+    """Start the cluster and the load, run `body`, compare."""
     result = verdict.Verdict("compose", "containers", "sync")
     started = time.monotonic()
     with Containers(docker, folder) as containers:
@@ -89,14 +90,14 @@ def perform(folder: Path, docker: Engine, body: Callable[[Containers], None]) ->
             body(containers)
             containers.unload()
             containers.compare(result)
-        except Exception as error:  # the verdict of a drill that could not be carried out
+        except Exception as error:  # becomes the verdict of the failed drill
             result.error = f"{type(error).__name__}: {error}"
     result.seconds = time.monotonic() - started
     return result
 
 
 def main(options: argparse.Namespace) -> int:
-    """What was asked for; 1 when a promise was broken, 2 without an engine."""
+    """Run the selected drills; return 1 if a check failed, 2 without a container engine."""
     names = [name for name, _, _ in FAULTS]
     faults = options.faults.split(",") if options.faults else names
     services = options.services.split(",") if options.services else [*NAMESERVERS, *BROKERS]

@@ -1,7 +1,7 @@
-"""The cluster of docker-compose.yml as a drill sees it: containers, faults through the Docker SDK, and a workload.
+"""Cluster of docker-compose.yml for drills: containers, faults through the Docker SDK, and a workload.
 
-Every client talks to the one published port of the proxy. Directed cuts are packet filter rules in the containers' own network
-namespaces (as root, which starting an engine needs as well).
+Every client uses the published port of the proxy. Directed disconnections are packet filter rules in
+the network namespaces of the containers (as root, which starting an engine requires as well).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ ENDPOINT = "127.0.0.1:8081"
 
 
 def build(docker: Engine) -> None:
-    """The image, from this tree."""
+    """Build the image from this tree."""
     docker.run("bash", "scripts/wheels", cwd=ROOT)
     docker.run("bash", "scripts/base_image", cwd=ROOT)
     docker.run("docker", "build", "-t", "cometmq", ".", cwd=ROOT)
 
 
 class Containers:
-    """The composed cluster; faults through the Docker SDK."""
+    """The composed cluster and its faults."""
 
     def __init__(self, docker_engine: Engine, folder: Path) -> None:
         import docker  # an extra: drills
@@ -71,19 +71,19 @@ class Containers:
             self._client.close()
 
     def compose(self, *words: str) -> str:
-        """A compose command."""
+        """Run a compose command."""
         changed = Engine({**self.engine.env, **self._environment}, self.engine.inside)
         return changed.run(*self._compose, *words, cwd=ROOT)
 
     def up(self) -> Self:
-        """Start everything; returns when both groups have a leader and two in sync."""
+        """Start everything; return when both groups have a leader and two in-sync replicas."""
         self.compose("up", "--detach")
         wait_until("the proxy is healthy", lambda: self.healthy("proxy"), UP_S)
         wait_until("both groups are whole", self.whole, UP_S)
         return self
 
     def container(self, service: str) -> Any:
-        """The SDK's container of a service."""
+        """Return the SDK's container of a service."""
         filters = {
             "label": [
                 f"com.docker.compose.project={PROJECT[1]}",
@@ -94,17 +94,17 @@ class Containers:
         return found
 
     def healthy(self, service: str) -> bool:
-        """By its health check."""
+        """Return the result of its health check."""
         state = self.container(service).attrs["State"]
         return bool(state.get("Health", {}).get("Status") == "healthy")
 
     def cometmq(self, service: str, *words: str) -> tuple[int, str]:
-        """A command inside a container: exit code and standard output."""
+        """Run a command inside a container; return exit code and standard output."""
         done = self.container(service).exec_run(["cometmq", *words], demux=True)
         return int(done.exit_code), (done.output[0] or b"").decode()
 
     def state(self) -> dict[str, Any]:
-        """`cometmq ha status` by group, from the first container that can say."""
+        """Return `cometmq ha status` by group, from the first container that answers."""
         for service in (*NAMESERVERS, *BROKERS):
             if self.container(service).status != "running":
                 continue
@@ -116,51 +116,51 @@ class Containers:
         return {}
 
     def whole(self) -> bool:
-        """Every group has a leader and both replicas in sync."""
+        """Return whether every group has a leader and both replicas in sync."""
         found = self.state()
         return set(found) >= set(GROUPS) and all(
             one["leader"] != "none" and len(one["in_sync"]) == 2 for one in found.values()
         )
 
     def leader(self, group: str) -> str:
-        """The service that leads a group; empty when nobody does."""
+        """Return the service that leads a group; empty without a leader."""
         number = str(self.state().get(group, {}).get("leader", ""))
         return GROUPS[group][int(number)] if number.isdigit() else ""
 
     # Faults.
 
     def kill(self, service: str) -> None:
-        """docker kill."""
+        """Run docker kill."""
         self.events.write("kill", service)
         self.container(service).kill()
 
     def stop(self, service: str) -> None:
-        """docker stop."""
+        """Run docker stop."""
         self.events.write("stop", service)
         self.container(service).stop(timeout=20)
 
     def start(self, service: str) -> None:
-        """docker start."""
+        """Run docker start."""
         self.events.write("start", service)
         self.container(service).start()
 
     def pause(self, service: str) -> None:
-        """docker pause."""
+        """Run docker pause."""
         self.events.write("pause", service)
         self.container(service).pause()
 
     def unpause(self, service: str) -> None:
-        """docker unpause."""
+        """Run docker unpause."""
         self.events.write("resume", service)
         self.container(service).unpause()
 
     def disconnect(self, service: str) -> None:
-        """Take it off the network."""
+        """Disconnect a container from the network."""
         self.events.write("isolate", service)
         self._network().disconnect(self.container(service))
 
     def connect(self, service: str) -> None:
-        """Put it back."""
+        """Connect it again."""
         self.events.write("heal", service)
         self._network().connect(self.container(service), aliases=[service])
 
@@ -168,12 +168,12 @@ class Containers:
         return self._client.networks.get(f"{PROJECT[1]}_default")
 
     def drop(self, sender: str, receiver: str) -> None:
-        """What `sender` sends does not arrive at `receiver`, until `heal`."""
+        """Drop packets from `sender` to `receiver` until `heal`."""
         self.events.write("cut", f"{sender}>{receiver}")
         self._filter(receiver, "-A", self._address(sender))
 
     def heal(self, sender: str, receiver: str) -> None:
-        """It arrives again."""
+        """Remove the rules of `drop`."""
         self.events.write("heal", f"{sender}>{receiver}")
         self._filter(receiver, "-D", self._address(sender))
 
@@ -189,7 +189,7 @@ class Containers:
     # The workload.
 
     def load(self, run: str) -> None:
-        """Raw senders, readers and the official client, all through the published port."""
+        """Start raw senders, readers and the official client on the published port."""
         raw = (
             "-m",
             "cometmq.tests.drills.load",
@@ -236,7 +236,7 @@ class Containers:
         self.more_acks(20)
 
     def more_acks(self, count: int, seconds: float = SETTLE_S) -> None:
-        """Until so many more sends were acknowledged."""
+        """Wait for a number of further acknowledged sends."""
         wanted = self.ok.poll(self.histories) + count
         wait_until(
             f"{count} more acknowledged sends",
@@ -245,7 +245,7 @@ class Containers:
         )
 
     def unload(self) -> None:
-        """Stop the senders, let the readers drain, stop them too."""
+        """Stop the senders, let the readers drain, stop them."""
         self.events.write("unload", "")
         (official,) = (p for p in self._loads if "official_load.py" in " ".join(map(str, p.args)))  # type: ignore[arg-type]
         official.send_signal(signal.SIGTERM)
@@ -262,15 +262,15 @@ class Containers:
         time.sleep(0.5)
         promises = verdict.Promises.read(self.histories)
         behind = set(promises.acknowledged) - set(promises.got)
-        return len(behind) < 200  # the raw senders still send
+        return len(behind) < 200  # the raw senders are still running
 
     def compare(self, result: verdict.Verdict) -> None:
-        """Stop the brokers, copy their logs, and let the checker look."""
+        """Stop the brokers, copy their logs, and run the checker."""
         stores = {}
         wait_until("both groups are whole", self.whole, SETTLE_S)
         time.sleep(1.0)
         leaders = {self.leader(group) for group in GROUPS}
-        # As in stage.py: nobody elects, and the leaders' last records reach their followers.
+        # As in stage.py: no election follows, and the leaders' last records reach their followers.
         for service in (*NAMESERVERS, *sorted(BROKERS, key=lambda name: name not in leaders)):
             self.container(service).stop(timeout=20)
         for service in BROKERS:
@@ -285,7 +285,7 @@ class Containers:
         faults = [event["t"] for event in events if event["e"] in verdict.BREAKING | {"stop"}]
         tails = verdict.archived(stores.values(), TOPIC)
         verdict.check_log(result, promises, found, tails, faults)
-        result.reordered = []  # a sender's messages go to two groups, which have no common order
+        result.reordered = []  # a sender's messages go to two groups without a common order
         for names in GROUPS.values():
             verdict.check_stores(result, {name: stores[name] for name in names})
         verdict.measure(result, promises, events)

@@ -1,4 +1,4 @@
-"""Drills 1-6, 11-17, 28, 29: processes that die, pause and lose power."""
+"""Drills 1-6, 11-17, 28, 29: processes that die, pause or lose power."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .moves import (
 from .settings import LEASE_MS
 from .stage import Stage
 
-#: What a nameserver says to a broker whose id belongs to another one.
+#: Answer of a nameserver to a broker whose id belongs to another one.
 REJECTED = "is held by the replica"
 
 
@@ -49,7 +49,7 @@ def follower_dies(s: Stage) -> None:
 
 
 def follower_dies_min_two(s: Stage) -> None:
-    """2: the same with two of two needed."""
+    """2: the same with minInSyncReplicas=2."""
     s.load()
     s.more_acks(200)
     follower = s.plant.followers()[0]
@@ -66,7 +66,7 @@ def follower_dies_min_two(s: Stage) -> None:
 
 
 def leader_dies(s: Stage) -> None:
-    """3: kill -9 leader, nobody tells the controller, no restart."""
+    """3: kill -9 leader without an exit report, no restart."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -92,7 +92,7 @@ def leader_restarts(s: Stage) -> None:
 
 
 def lost_tail(s: Stage) -> None:
-    """5: kill -9 of an asynchronous leader with a tail that nobody has."""
+    """5: kill -9 of an asynchronous leader with an unreplicated tail."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -109,7 +109,7 @@ def lost_tail(s: Stage) -> None:
 
 
 def leader_pauses(s: Stage) -> None:
-    """6: SIGSTOP leader for three leases and more, SIGCONT."""
+    """6: SIGSTOP leader for more than three leases, SIGCONT."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -124,7 +124,7 @@ def leader_pauses(s: Stage) -> None:
 
 
 def power_loss_of_leader(s: Stage) -> None:
-    """11: the leader loses power; the other one leads; the suspect catches up."""
+    """11: the leader loses power; the other replica leads; the suspect catches up."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -139,7 +139,7 @@ def power_loss_of_leader(s: Stage) -> None:
 
 
 def power_loss_of_last(s: Stage) -> None:
-    """12: the only in-sync replica loses power; with min 2 the eligible one is elected."""
+    """12: the only in-sync replica loses power; with minInSyncReplicas=2 the eligible one is elected."""
     s.load()
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -208,7 +208,7 @@ def power_loss_of_all(s: Stage) -> None:
 
 
 def two_elections(s: Stage) -> None:
-    """16: B is elected, then C, with no message in between; B's private tail goes."""
+    """16: B is elected, then C, with no message in between; B's diverged tail is truncated."""
     s.load()
     s.more_acks(200)
     s.unload()
@@ -236,7 +236,7 @@ def _promoted(s: Stage, names: tuple[str, ...]) -> str:
 
 
 def cut_then_dies(s: Stage) -> None:
-    """17: a replica dies right after its cut, before new bytes cover it."""
+    """17: a replica dies right after its truncation, before new bytes overwrite the range."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -255,7 +255,7 @@ def cut_then_dies(s: Stage) -> None:
 
 
 def flush_error(s: Stage) -> None:
-    """28: an error of the disk on the leader: it exits, suspect, and another one leads."""
+    """28: a disk error on the leader: it exits as suspect, and another replica leads."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -272,7 +272,7 @@ def flush_error(s: Stage) -> None:
 
 
 def same_twice(s: Stage) -> None:
-    """29: two brokers with one directory, one port, one broker id."""
+    """29: two brokers with the same directory, port, or broker id."""
     s.load()
     s.more_acks(100)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -292,7 +292,10 @@ def same_twice(s: Stage) -> None:
 
 
 def _second(s: Stage, like: str, changes: dict[str, str]) -> tuple[int | None, str]:
-    """Start a second process with a broker's settings but for `changes`: its end, or None when it is rejected."""
+    """Start a second process with a broker's settings and `changes`.
+
+    Returns its exit, or None if it is rejected.
+    """
     file, log = s.folder / "second.conf", s.folder / "second.txt"
     conf = {**s.plant.conf(like), **changes}
     file.write_text("".join(f"{key}={value}\n" for key, value in conf.items()))

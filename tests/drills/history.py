@@ -1,10 +1,10 @@
-"""What every client of a drill writes down: one JSON line an event, flushed to the kernel at once.
+"""Histories of drill clients: one JSON line per event, flushed to the kernel at once.
 
-`invoke`, and then `ok`, `fail` (refused: nothing was written) or `unknown`; consumers write `got` and `done`.
-Keys: t (monotonic seconds, comparable between the processes of a machine), c (client), e (event), id, and where known
-group and seq (the order that was promised), offset, broker (the address that was asked), why. The checker reads these
-files, the replicas' logs and the events of the drill, and nothing else. Imports nothing of ours: the official client's
-process writes the same.
+Senders write `invoke`, then `ok`, `fail` (refused: nothing was written) or `unknown`; consumers write
+`got` and `done`. Keys: t (monotonic seconds, comparable between processes of one machine), c (client),
+e (event), id, and if known group and seq (the acknowledged order), offset, broker (the dialled
+address), why. The checker reads only these files, the replicas' logs and the events of the drill.
+Imports no module of the project, because the official client's process uses it as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, TextIO
 
 
 class History:
-    """The writer's side."""
+    """A writer of events."""
 
     def __init__(self, path: Path, client: str) -> None:
         self._file: TextIO = path.open("a", buffering=1)
         self._client = client
 
     def write(self, event: str, identity: str, **more: Any) -> None:
-        """One event, now."""
+        """Write one event with the current time."""
         line = {"t": time.monotonic(), "c": self._client, "e": event, "id": identity, **more}
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
@@ -34,7 +34,7 @@ class History:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Every event; a line that a kill cut in the middle is left out."""
+    """Return every event; an incomplete last line is skipped."""
     if not path.exists():
         return
     with path.open(encoding="utf-8") as file:
@@ -44,7 +44,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Counter:
-    """Counts events of files that other processes are writing."""
+    """A counter of events in files that other processes write."""
 
     def __init__(self, event: str = "ok") -> None:
         self._mark = f'"e":"{event}"'
@@ -54,7 +54,7 @@ class Counter:
         self.last = ""
 
     def poll(self, paths: list[Path]) -> int:
-        """Read what was added; the count so far."""
+        """Read new lines; return the count so far."""
         for path in paths:
             if not path.exists():
                 continue
@@ -71,6 +71,6 @@ class Counter:
         return self.count
 
     def last_event(self) -> dict[str, Any]:
-        """The newest that was counted."""
+        """Return the newest counted event."""
         found: dict[str, Any] = json.loads(self.last) if self.last else {}
         return found

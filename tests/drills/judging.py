@@ -1,4 +1,4 @@
-"""What the drills' test files share: run one drill of the table, print its verdict, fail on a broken promise."""
+"""Shared code of the drill tests: run a drill, print its verdict, fail on failed checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .verdict import Verdict
 
 
 def cases_of(*numbers: int) -> list[object]:
-    """Parameters for pytest: the first mode of each drill in every run, the others with --slow."""
+    """Return pytest parameters: the first mode of each drill; all modes with --slow."""
     found: list[object] = []
     for number in numbers:
         for at, mode in enumerate(drill(number).modes):
@@ -24,12 +24,12 @@ def cases_of(*numbers: int) -> list[object]:
 
 
 def judge(number: int, mode: str, folder: Path) -> None:
-    """Run it; the test fails with a sentence for every broken promise."""
+    """Run a drill; fail with a line for every failed check."""
     settle(run_drill(number, mode, folder), folder)
 
 
 def settle(result: Verdict, folder: Path) -> None:
-    """Print the verdict, and fail when it is bad."""
+    """Print the verdict; fail if a check failed."""
     report.show([result])
     error = folder / "error.txt"
     if error.exists():

@@ -1,9 +1,9 @@
-"""The kill -9 drill: the master dies under load, again and again, and keeps every promise.
+"""The kill -9 drill: the master is killed repeatedly under load; nothing acknowledged may be lost.
 
-`python -m cometmq.tests.drills.kill9 --rounds 20 --acks 1000` starts a cluster, loads it from a process
-of its own, kills the master and starts it again `rounds` times with at least `acks` acknowledged
-sends after each kill, and then compares: the journal with the master's log and with what a consumer
-gets; each consume queue with a rebuild from the log; the master's commit log with the slave's.
+`scripts/drill --kill9 --rounds 20 --acks 1000` starts a cluster, loads it from a separate process, and
+kills and restarts the master `rounds` times with at least `acks` acknowledged sends after each kill.
+Then it compares the journal with the master's log and with what a consumer receives, each consume queue
+with a rebuild from the log, and the master's commit log with the slave's.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .checker import Verdict, check_deliveries, check_log
 from .logwalk import log_difference, log_end, queue_differences, walk
 
 TOPIC, GROUP = "drill", "drill-readers"
-SEGMENT = 1 << 20  # small, so that the log rolls over many times under the kills
+SEGMENT = 1 << 20  # small, so that many segments are used during the kills
 ENV = {"COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG": str(SEGMENT)}
 ROUND_S = 120.0
 READERS = 8
-EMPTY_POLLS = 3  # of one second each, by every reader: nothing is left
+EMPTY_POLLS = 3  # of one second each, for every reader: the topic is drained
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often, and how much load in between."""
+    """Number of kills, and load between them."""
 
     rounds: int = 20
     acks: int = 1000
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Result:
-    """What the drill found."""
+    """The findings of the drill."""
 
     rounds: int = 0
     acks_after_kill: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Result:
     seconds: float = 0.0
 
     def broken(self) -> list[str]:
-        """Sentences about every promise that was broken."""
+        """Return a line for every failed check."""
         found = [*self.queue_differences, *self.slave_queue_differences]
         if self.log_difference:
             found.append(self.log_difference)
@@ -80,7 +80,7 @@ class Result:
 
 
 def run(data: Path, plan: Plan) -> Result:
-    """The whole drill in `data`; asserts nothing itself."""
+    """Run the drill in `data`; asserts nothing."""
     started, result = time.monotonic(), Result()
     cluster = Cluster(data / "cluster", *plan.options, env=ENV)
     journal = data / "journal.txt"
@@ -105,7 +105,7 @@ def run(data: Path, plan: Plan) -> Result:
 
 
 def _load(cluster: Cluster, journal: Path, plan: Plan, result: Result) -> None:
-    """The kills, with the workload running all the time, and one more stretch of load."""
+    """Run the kills under load, then one more period of load."""
     workload = _start_workload(cluster, journal)
     counter = AckCounter(journal)
     try:
@@ -146,7 +146,7 @@ def _wait_for_acks(counter: AckCounter, count: int, workload: subprocess.Popen[b
 
 
 async def _consume(cluster: Cluster) -> Counter[str]:
-    """Read and acknowledge the whole topic; how often each identity came."""
+    """Receive and acknowledge the whole topic; return the number of deliveries per identity."""
     counts: Counter[str] = Counter()
 
     async def reader(wire: Wire) -> None:
@@ -168,13 +168,13 @@ async def _consume(cluster: Cluster) -> Counter[str]:
 
 
 def store_of(data: Path) -> Path:
-    """The store directory of a node: its data directory, or the one below it with a commit log."""
+    """Return the store directory of a node: the data directory or the one below it with a commit log."""
     found = [data, *data.glob("*"), *data.glob("*/*")]
     return next(path for path in found if (path / "commitlog").is_dir())
 
 
 def _wait_for_slave(cluster: Cluster) -> None:
-    """The load has ended: the slave holds all of it within moments."""
+    """Wait until the slave has everything, after the end of the load."""
     master, slave = (
         store_of(cluster.node(role).data) / "commitlog" for role in ("master", "slave")
     )
@@ -190,20 +190,10 @@ def _compare(result: Result, promises: Promises, stores: dict[str, Path]) -> Non
     result.log_difference = log_difference(master / "commitlog", slave / "commitlog")
 
 
-def main() -> int:
-    """Run the drill from the command line; 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--acks", type=int, default=1000)
-    parser.add_argument("--flush", choices=("sync", "async"), default="async")
-    parser.add_argument("--replication", choices=("sync", "async"), default="sync")
-    options = parser.parse_args()
+def main(options: argparse.Namespace) -> int:
+    """Run the drill with options of `scripts/drill`; return 1 if a check failed."""
     with tempfile.TemporaryDirectory(prefix="cometmq-kill9-") as folder:
-        how = ("--replication", options.replication, "--flush", options.flush)
+        how = ("--replication", options.mode or "sync", "--flush", options.flush)
         result = run(Path(folder), Plan(options.rounds, options.acks, how, print))
     print(result)
     return 1 if result.broken() else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
-"""Whether a store's epoch history tells the truth about its log: every entry begins with the first record of its epoch.
+"""Check of epoch histories: every entry begins with the first record of its epoch.
 
-Source: HA note, 6.5 rule 3 and invariant I4. A byte with another epoch's label is right until the next election, which
-would cut it off.
+Source: docs/formats/ha.md, section 6.5 rule 3 and invariant I4. A byte with a wrong epoch is harmless
+until the next election, which would truncate it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from . import logwalk
 
 
 def wrong_labels(store: Path) -> list[str]:
-    """A sentence for every entry of the history whose bytes begin with something else. The node is stopped."""
+    """Return a line for every history entry whose bytes begin with another record.
+
+    The node must be stopped.
+    """
     history = epochs_file.load(store / "ha")
     log = store / "commitlog"
     files = logwalk.segments(log)
@@ -28,7 +31,7 @@ def wrong_labels(store: Path) -> list[str]:
         if record.topic == META_TOPIC and record.properties.get("TAGS") == EPOCH_START_TAG
         for start in (v1.EpochStart.FromString(record.body),)
     }
-    # Before the first entry there were no epochs, or retention has taken its first record.
+    # There were no epochs before the first entry, or retention deleted its first record.
     first, end = int(files[0].name), logwalk.log_end(log)
     return [
         f"{entry.epoch}@{entry.start} of {history} does not begin there in the log"

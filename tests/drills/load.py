@@ -1,10 +1,10 @@
-"""A drill's workload through raw stubs: senders and consumers that write down everything they were promised.
+"""Workload of a drill through raw stubs: senders and consumers that record every answer.
 
-`python -m cometmq.tests.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM, then resolves what is
-unknown within --resolve seconds, and ends. Every sender has a message group of its own and sends one message at a time,
-so that its sequence is an order that was promised. A message whose outcome is unknown is sent again under the same identity
-(at-least-once); one that was refused (nothing written) too. Senders differ in whom they dial: all
-replicas as official clients do, or one of them alone.
+`python -m cometmq.tests.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM, then
+resolves unknown outcomes within --resolve seconds, and ends. Every sender has its own message group and
+sends one message at a time, so that its order must be kept. A message with an unknown outcome is sent
+again with the same identity (at-least-once), as is a refused one (nothing was written). Senders differ
+in the addresses they dial: all replicas, as official clients do, or one of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .history import History
 
 RETRY_S = 0.03
 PAD = bytes(range(97, 123)) * 4096
-#: Nothing was written: another attempt is no repeat.
+#: Nothing was written: another attempt is not a repeat.
 REFUSED = (v2.HA_NOT_AVAILABLE, v2.TOO_MANY_REQUESTS, v2.TOPIC_NOT_FOUND, v2.FORBIDDEN)
 
 
 class Sender:
-    """One message at a time, in one message group."""
+    """A sender of one message group, one message at a time."""
 
     def __init__(self, options: argparse.Namespace, history: History, number: int) -> None:
         self._topic, self._history = options.topic, history
@@ -41,7 +41,7 @@ class Sender:
         self._run = sum(ord(letter) << 8 * at for at, letter in enumerate(options.run[:4]))
 
     async def work(self, wire: Wire, stopping: asyncio.Event) -> None:
-        """Until `stopping`; then what is open is resolved by whoever cancels late."""
+        """Send until `stopping`; the caller resolves open sends by a late cancellation."""
         seq = 0
         while not stopping.is_set():
             seq += 1
@@ -75,13 +75,13 @@ class Sender:
 
 
 class Reader:
-    """Receives and acknowledges."""
+    """A consumer that receives and acknowledges."""
 
     def __init__(self, options: argparse.Namespace, history: History) -> None:
         self._topic, self._group, self._history = options.topic, options.group, history
 
     async def work(self, wire: Wire, stopping: asyncio.Event) -> None:
-        """Until `stopping`."""
+        """Receive until `stopping`."""
         while not stopping.is_set():
             try:
                 request = receive_request(self._topic, self._group, await_s=0.5)
@@ -104,7 +104,7 @@ class Reader:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--endpoints", required=True)
     parser.add_argument("--topic", required=True)
@@ -120,7 +120,7 @@ def parse() -> argparse.Namespace:
 
 
 async def main() -> None:
-    """Run until told to stop."""
+    """Run until SIGTERM."""
     options = parse()
     history = History(options.history, f"raw-{options.run}")
     stopping = asyncio.Event()

@@ -1,7 +1,8 @@
-"""A second reader of the store's files, written from the format alone; it imports none of the product.
+"""Second reader of the store's files, written from the format alone; imports nothing of the product.
 
-It walks the commit log of a stopped broker and computes what every consume queue must hold (store
-format, sections 2.1, 2.6, 3.1 and 3.2). The drills compare its answer with the files.
+It reads the commit log of a stopped broker and computes the content of every consume queue
+(docs/formats/store-format.md, sections 2.1, 2.6, 3.1 and 3.2). The drills compare the result with the
+files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Found:
 
     @property
     def tags_code(self) -> int:
-        """Java's String.hashCode of the tags, sign extended; 0 without tags."""
+        """Return Java's String.hashCode of the tags, sign extended; 0 without tags."""
         value = 0
         for unit in struct.iter_unpack(">H", self.properties.get("TAGS", "").encode("utf-16-be")):
             value = (31 * value + unit[0]) & 0xFFFFFFFF
@@ -41,12 +42,12 @@ class Found:
 
 
 def segments(folder: Path) -> list[Path]:
-    """The files of a file queue in order."""
+    """Return the files of a file queue in order."""
     return sorted(path for path in folder.iterdir() if path.name.isdigit())
 
 
 def walk(folder: Path) -> Iterator[Found]:
-    """Every record, up to the first place where none is."""
+    """Yield every record, up to the first position without one."""
     for path in segments(folder):
         data, base, at = _mapped(path), int(path.name), 0
         while at + 8 <= len(data):
@@ -65,7 +66,7 @@ def walk(folder: Path) -> Iterator[Found]:
 
 
 def walk_bytes(data: bytes) -> Iterator[Found]:
-    """The records of a range of a log that was copied out of it: an archived tail."""
+    """Yield the records of a copied range of a log: an archived tail."""
     at = 0
     while at + 8 <= len(data):
         size, magic = struct.unpack_from(">iI", data, at)
@@ -77,7 +78,7 @@ def walk_bytes(data: bytes) -> Iterator[Found]:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    """The file without reading it: a segment is a gigabyte, most of it not written yet."""
+    """Map a file without reading it: a segment is 1 GiB, most of it unwritten."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -108,7 +109,7 @@ def _decode(data: mmap.mmap | bytes, at: int, size: int, magic: int) -> Found:
 
 
 def expected_queues(folder: Path) -> dict[tuple[str, int], list[bytes]]:
-    """What a rebuild from the log puts into each consume queue."""
+    """Return the content of each consume queue as rebuilt from the log."""
     queues: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     for record in walk(folder):
         if record.sys_flag & 0xC in NOT_DISPATCHED:
@@ -123,7 +124,7 @@ def expected_queues(folder: Path) -> dict[tuple[str, int], list[bytes]]:
 
 
 def queue_differences(store: Path) -> list[str]:
-    """Sentences about every consume queue that differs from a rebuild of it; none: all equal."""
+    """Return a line for every consume queue that differs from its rebuild."""
     expected = expected_queues(store / "commitlog")
     wrong = []
     folder = store / "consumequeue"
@@ -145,7 +146,7 @@ def queue_differences(store: Path) -> list[str]:
 
 
 def log_end(folder: Path) -> int:
-    """Where the last record ends."""
+    """Return the end of the last record."""
     end = 0
     for record in walk(folder):
         end = record.offset + record.size
@@ -153,10 +154,10 @@ def log_end(folder: Path) -> int:
 
 
 def log_difference(one: Path, other: Path) -> str:
-    """A sentence about the first difference of two commit logs; empty when they are identical.
+    """Describe the first difference of two commit logs; empty if they are identical.
 
-    Compared is every byte up to the end of the last record, blank records included; what is
-    allocated ahead of that is no part of the log.
+    Compares every byte up to the end of the last record, blank records included. Space allocated after
+    that is not part of the log.
     """
     ends = log_end(one), log_end(other)
     if ends[0] != ends[1]:

@@ -1,4 +1,4 @@
-"""Drills 30-33 and 37: what a failover must not do to topics, offsets, timers, transactions and readers."""
+"""Drills 30-33 and 37: topics, offsets, timers, transactions and consumers across a failover."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _describe(s: Stage, name: str, topic: str) -> v1.DescribeTopicResponse | Non
 
 
 def offsets_survive(s: Stage) -> None:
-    """31: consume with commits, kill the leader: hardly anything comes twice, nothing is skipped."""
+    """31: consume with commits, kill the leader: few duplicates, nothing skipped."""
     s.load()
     s.more_acks(400)
     quiet(s, 1.0)
@@ -82,7 +82,7 @@ def offsets_survive(s: Stage) -> None:
 
 
 def _again(s: Stage, kill_s: float) -> list[str]:
-    """Messages that were acknowledged well before the kill, and were delivered after it again."""
+    """Return messages acknowledged well before the kill and delivered again after it."""
     done: dict[str, float] = {}
     again = []
     for path in s.histories:
@@ -95,7 +95,7 @@ def _again(s: Stage, kill_s: float) -> list[str]:
 
 
 def delayed_survive(s: Stage) -> None:
-    """32: delayed messages are in flight, and their time comes during a failover."""
+    """32: delayed messages become due during a failover."""
     s.load()
     leader = s.plant.wait_leader()
     address = s.plant.client_address(leader, direct=True)
@@ -116,7 +116,7 @@ def delayed_survive(s: Stage) -> None:
 
 
 def _consume(s: Stage, topic: str, wanted: set[str], seconds: float = 40.0) -> set[str]:
-    """Receive until everything wanted has come, through all replicas."""
+    """Receive through all replicas until every wanted message has arrived."""
     got: set[str] = set()
     client = Official(s.plant.endpoints, s.folder / f"home-{topic}")
     try:
@@ -140,7 +140,7 @@ def halves_survive(s: Stage) -> None:
     leader = s.plant.wait_leader()
     address = s.plant.client_address(leader, direct=True)
     s.retry("create the topic", lambda: ask.create_topic(address, HALVES, kind=v2.TRANSACTION))
-    # The official client opens its telemetry stream again only minutes later: our SDK is checked back.
+    # The official client reopens its telemetry stream only after minutes, so our SDK is used here.
     producer = Official(s.plant.endpoints, s.folder / "home-producer", agent=SDK_AGENT)
     try:
         producer.call("producer", topics=[HALVES], checks="COMMIT")
@@ -148,7 +148,7 @@ def halves_survive(s: Stage) -> None:
             producer.call("transact", end="commit", topic=HALVES, body=f"c{number}")
             producer.call("transact", end="rollback", topic=HALVES, body=f"r{number}")
             producer.call("transact", end="leave", topic=HALVES, body=f"h{number}")
-        quiet(s, 0.5)  # the marks of ended transactions are written in batches, here every 200 ms
+        quiet(s, 0.5)  # op messages are written in batches, here every 200 ms
         s.plant.kill(leader)
         s.plant.wait_leader(but=leader)
         s.more_acks(100)
@@ -159,12 +159,12 @@ def halves_survive(s: Stage) -> None:
         s.check("nothing that was rolled back came", not rolled, rolled)
     finally:
         producer.close()
-    s.compare_ends = False  # the leader writes half messages again when their producer has gone
+    s.compare_ends = False  # the leader writes half messages again if their producer is gone
     s.finish()
 
 
 def readers_without_leader(s: Stage) -> None:
-    """37: the leader is down and nobody may follow it: readers drain, producers get a clear error."""
+    """37: no leader and no candidate: consumers drain, producers get a clear error."""
     s.load()
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -191,7 +191,7 @@ def _acknowledged(paths_: list[Path]) -> list[str]:
 
 
 def _refusal(s: Stage, name: str) -> int:
-    """The code of a send without a leader; 0: it was held until the deadline."""
+    """Return the code of a send without a leader; 0 if it was held until the deadline."""
     try:
         return _send(s.plant.client_address(name, direct=True), TOPIC).code
     except grpc.RpcError:

@@ -1,4 +1,4 @@
-"""What several drills do or look at: operator commands, power loss, archives, the followers' tail."""
+"""Actions and checks that several drills share: operator commands, power loss, archives, tails."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .settings import LEASE_MS
 from .stage import TOPIC, Stage
 
 HA_S = 60.0
-#: A drill's limits are for a quiet machine; tests run beside others.
+#: Limits are for a quiet machine; tests share theirs.
 SLACK = float(os.environ.get("COMETMQ_DRILL_SLACK", "8"))
 
 
 def ha(stage: Stage, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
-    """`cometmq ha ...` with JSON output; raises DrillError when it ends with another code."""
+    """Run `cometmq ha ...` with JSON output. Raises DrillError on an unexpected exit code."""
     command = [sys.executable, "-P", "-m", "cometmq.cli.main", "ha", *arguments]
     servers = [stage.plant.namesrv_address(name) for name in stage.plant.nameservers]
     done = subprocess.run(
@@ -46,7 +46,7 @@ def ha(stage: Stage, *arguments: str, codes: tuple[int, ...] = (0,)) -> Any:
 
 
 def switchover(stage: Stage, to: str) -> Any:
-    """Planned change of the leader, by the command."""
+    """Change the leader with `cometmq ha switchover`."""
     stage.plant.note("switchover", to)
     answer = ha(stage, "switchover", "--to", str(stage.plant.nodes[to].number))
     stage.plant.wait("the new leader leads", lambda: stage.plant.leader() == to)
@@ -54,7 +54,7 @@ def switchover(stage: Stage, to: str) -> Any:
 
 
 def archives(stage: Stage) -> list[Path]:
-    """Every archived tail of every broker."""
+    """Return every archived tail of every broker."""
     found: list[Path] = []
     for name in stage.plant.brokers:
         found += sorted((stage.plant.store(name) / "ha" / "diverged").glob("*.log"))
@@ -62,42 +62,42 @@ def archives(stage: Stage) -> list[Path]:
 
 
 def expect_no_cut(stage: Stage) -> None:
-    """Nobody cut anything off."""
+    """Expect that no replica truncated its log."""
     found = archives(stage)
     stage.check("no replica cut its log", not found, found)
 
 
 def expect_limit(stage: Stage, what: str, found_ms: float, limit_ms: float) -> None:
-    """A time within its limit, times the machine's slack."""
+    """Expect a time within its limit, multiplied by the machine's tolerance."""
     text = f"{found_ms:.0f} ms of {limit_ms:.0f}"
     stage.check(f"{what} within the limit", found_ms <= limit_ms * SLACK, text)
 
 
 def epoch(stage: Stage, name: str) -> int:
-    """The newest epoch of a broker's history."""
+    """Return the newest epoch of a broker's history."""
     answer = stage.plant.status(name)
     return int(answer.beat.last_epoch) if answer is not None else 0
 
 
 def is_suspect(stage: Stage, name: str) -> bool | None:
-    """Its suspect mark; None when it does not answer."""
+    """Return the suspect mark; None without an answer."""
     answer = stage.plant.status(name)
     return None if answer is None else bool(answer.beat.suspect)
 
 
 def quiet(stage: Stage, seconds: float, leases: float = 0.0) -> None:
-    """Let time pass: seconds, or so many leases."""
+    """Wait for seconds, or a number of leases."""
     time.sleep(max(seconds, leases * LEASE_MS / 1000))
 
 
 def hold_tail(stage: Stage, leader: str, count: int = 20) -> None:
-    """Let a leader of an asynchronous group acknowledge what no follower gets, and kill it."""
+    """Let an asynchronous leader acknowledge messages that no follower receives, and kill it."""
     plant = stage.plant
     for other in plant.brokers:
         if other != leader:
             plant.cut(leader, other)
     before = len(_ok_ids(stage))
-    end = time.monotonic() + 0.9  # less than the lag limit: nobody leaves the in-sync set
+    end = time.monotonic() + 0.9  # below the lag limit: no replica leaves the in-sync set
     while len(_ok_ids(stage)) < before + count and time.monotonic() < end:
         time.sleep(0.02)
     plant.kill(leader)
@@ -111,8 +111,10 @@ def _ok_ids(stage: Stage) -> list[str]:
 
 
 def replay(stage: Stage) -> int:
-    """End the load and replay every archived tail; how many messages the command names. A leader that changes once
-    more, on a busy machine, leaves no tail then that nobody replays."""
+    """End the load and replay every archived tail; return the number of replayed messages.
+
+    The load ends first: a further change of the leader on a busy machine would create another tail.
+    """
     stage.unload()
     stage.settle()
     answer = ha(stage, "replay-tail")
@@ -121,7 +123,7 @@ def replay(stage: Stage) -> int:
 
 
 def expect_replayed(stage: Stage) -> None:
-    """After the comparison: every archived message that was answered OK is back in the log."""
+    """Expect, after the comparison, that every acknowledged archived message is in the log again."""
     result = stage.verdict
     best = stage.plant.store(stage.plant.brokers[0])
     there = {record.identity for record in verdict.records(best, TOPIC)}
@@ -130,7 +132,7 @@ def expect_replayed(stage: Stage) -> None:
 
 
 def power_loss(stage: Stage, *names: str, seed: int = 1) -> None:
-    """Lose power: every process is killed together, and what was not flushed is partly gone."""
+    """Kill all processes together and discard part of what was not flushed."""
     plant = stage.plant
     plant.note("power-loss", ",".join(names))
     for name in names:
@@ -140,20 +142,20 @@ def power_loss(stage: Stage, *names: str, seed: int = 1) -> None:
 
 
 def force_elect(stage: Stage, name: str) -> Any:
-    """The operator's last resort."""
+    """Run `cometmq ha force-elect`."""
     stage.plant.note("force-elect", name)
     number = str(stage.plant.nodes[name].number)
     return ha(stage, "force-elect", "--to", number, "--accept-loss", "--reason", "drill")
 
 
 def phase(stage: Stage) -> str:
-    """The controller's phase of the group."""
+    """Return the controller's phase of the group."""
     report = stage.plant.report()
     return "" if report is None else str(report.phase)
 
 
 def hold_reason(stage: Stage) -> str:
-    """Why the group is held; empty when it is not."""
+    """Return why the group is held; empty if it is not."""
     report = stage.plant.report()
     return "" if report is None else str(report.state.hold_reason)
 
@@ -168,7 +170,7 @@ def disk_fault(stage: Stage, name: str, target: str, code: int) -> None:
 
 
 def exit_of(stage: Stage, name: str, seconds: float = 30.0) -> int:
-    """Wait until a broker's process ends by itself; its exit code."""
+    """Wait until a process ends without a signal of ours; return its exit code."""
     popen = stage.plant.nodes[name].popen
     assert popen is not None
     stage.plant.wait(f"{name} ends", lambda: popen.poll() is not None, seconds)
@@ -177,7 +179,7 @@ def exit_of(stage: Stage, name: str, seconds: float = 30.0) -> int:
 
 
 def rss_mb(stage: Stage, name: str) -> float:
-    """Resident memory of a node."""
+    """Return the resident memory of a node in MB."""
     popen = stage.plant.nodes[name].popen
     assert popen is not None
     return float(psutil.Process(popen.pid).memory_info().rss) / (1 << 20)

@@ -1,10 +1,10 @@
-"""The network between the processes of a drill: every connection goes through a proxy that can spoil it.
+"""Network of a drill: every connection between processes passes a proxy that can inject faults.
 
-A node has two addresses of 127/8: its servers bind the private one, and the public one, which it
-advertises and everybody dials, belongs to the proxy. So no process needs a setting for drills. Who dialled is found by
-the socket's owner (`owners.py`), and so an edge is directed and has two ends: `cut("b0", "b1")` holds what b0 sends to b1,
-whoever opened the connection. Held bytes are not lost: after `heal` they arrive late, as TCP's retransmissions do.
-Faults: hold (a cut, one-way or both), delay, half-open (both ways held), reset. Linux only.
+A node has two addresses of 127/8: its servers bind the private one; the public one, which it advertises
+and others dial, belongs to the proxy. Processes need no setting for this. The dialling process is found
+by the owner of the socket (`owners.py`), so edges are directed: `cut("b0", "b1")` holds what b0 sends to
+b1, whichever side opened the connection. Held bytes are not lost: after `heal` they arrive late, as with
+TCP retransmissions. Faults: hold (one direction or both), delay, half-open, reset. Linux only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 
 from .owners import has_socket, socket_inode
 
-CLIENT = "client"  # everybody who is no node
+CLIENT = "client"  # every process that is not a node
 CHUNK = 256 << 10
 CALL_S = 10.0
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no seconds: closing sends RST
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing sends RST
 Edge = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Rule:
-    """What happens to bytes on one directed edge."""
+    """The treatment of bytes on one directed edge."""
 
     open: asyncio.Event
     delay_s: float = 0.0
@@ -46,7 +46,7 @@ class Door:
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """One connection through the proxy: who dialled whom."""
+    """One connection through the proxy."""
 
     dialler: str
     node: str
@@ -56,10 +56,10 @@ class Link:
 
 
 class Network:
-    """All doors and edges of one cluster; its own loop in a thread of its own."""
+    """All addresses and edges of one cluster, with an event loop in a thread."""
 
     def __init__(self, owners: Callable[[], dict[str, int]]) -> None:
-        """`owners` gives the process id of each node that runs."""
+        """`owners` returns the process id of each running node."""
         self._owners = owners
         self._doors: list[Door] = []
         self._rules: dict[Edge, Rule] = {}
@@ -76,40 +76,40 @@ class Network:
         self._loop.close()
 
     def add(self, node: str, public: tuple[str, int], private: tuple[str, int]) -> None:
-        """A door of `node`; it listens from `up` on."""
+        """Add a public address of `node`; it listens after `up`."""
         self._doors.append(Door(node, public, private))
 
     def up(self, node: str) -> None:
-        """The node's doors accept connections."""
+        """Accept connections at the node's addresses."""
         self._call(self._set_listening(node, True))
 
     def down(self, node: str) -> None:
-        """The node's doors refuse connections, as those of a dead process do."""
+        """Refuse connections at the node's addresses, as for a dead process."""
         self._call(self._set_listening(node, False))
 
     def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        """Hold what `one` sends to `other`; `both`: the other way too."""
+        """Hold what `one` sends to `other`; with `both` also the reverse."""
         self._call(self._set_open(self._ways(one, other, both), False))
 
     def heal(self, one: str, other: str) -> None:
-        """Let both ways flow again; what was held arrives."""
+        """Let both directions flow again; held bytes arrive."""
         self._call(self._set_open(self._ways(one, other, True), True))
 
     def isolate(self, node: str, others: Iterable[str]) -> None:
-        """Cut a node from all of `others`."""
+        """Disconnect a node from all of `others`."""
         edges = [way for other in others for way in self._ways(node, other, True)]
         self._call(self._set_open(edges, False))
 
     def heal_all(self) -> None:
-        """No faults any more."""
+        """Remove all faults."""
         self._call(self._heal_all())
 
     def delay(self, one: str, other: str, seconds: float) -> None:
-        """Every chunk that `one` sends to `other` takes so much longer; 0: no more."""
+        """Delay every chunk that `one` sends to `other`; 0 ends the delay."""
         self._call(self._set_delay((one, other), seconds))
 
     def reset(self, one: str, other: str) -> int:
-        """Break every connection between the two with a reset; how many there were."""
+        """Reset every connection between the two; return their number."""
         return int(self._call(self._reset({one, other})))
 
     def _ways(self, one: str, other: str, both: bool) -> list[Edge]:
@@ -118,7 +118,7 @@ class Network:
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(CALL_S)
 
-    # On the loop from here on.
+    # The following methods run on the loop.
 
     def _rule(self, edge: Edge) -> Rule:
         rule = self._rules.get(edge)
@@ -163,7 +163,7 @@ class Network:
         try:
             near, peer = door.listener.accept()
         except OSError:
-            return  # whoever dialled has gone again
+            return  # the dialling side has closed already
         near.setblocking(False)
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link = Link(self._dialler(peer, door.public), door.node, near)
@@ -171,7 +171,7 @@ class Network:
         link.tasks.append(self._loop.create_task(self._join(link, door)))
 
     def _dialler(self, source: tuple[str, int], to: tuple[str, int]) -> str:
-        """The node whose process owns the connection from `source`; CLIENT when none does, or it has gone again."""
+        """Return the node whose process owns the connection from `source`, else CLIENT."""
         inode = socket_inode(source, to)
         owners = self._owners().items() if inode else ()
         return next((node for node, pid in owners if has_socket(pid, inode)), CLIENT)
@@ -208,7 +208,7 @@ class Network:
                     break
                 await self._loop.sock_sendall(sink, data)
         except OSError:
-            await rule.open.wait()  # a reset does not get through a cut either
+            await rule.open.wait()  # a reset does not pass a held edge either
             self._break(link)
             return
         if all(task.done() or task is asyncio.current_task() for task in link.tasks):

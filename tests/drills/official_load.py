@@ -1,8 +1,9 @@
-"""A drill's workload through the official Python client, unmodified: producers and a consumer in threads.
+"""Workload of a drill through the unmodified official Python client: producers and a consumer in threads.
 
-`python official_load.py --endpoints A;B --topic T --history FILE` works until SIGTERM. The client retries by itself
-inside one call; what it finally raises is an `unknown`, and the message is sent again under the same identity. Imports the
-installed `rocketmq` package and nothing of ours but the history (the two copies of the protocol's modules do not mix).
+`python official_load.py --endpoints A;B --topic T --history FILE` runs until SIGTERM. The client retries
+inside one call; an exception it finally raises is recorded as `unknown`, and the message is sent again
+with the same identity. Imports the installed `rocketmq` package and, of the project, only the history,
+because two copies of the protobuf modules cannot share a process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Load:
         self._threads: list[threading.Thread] = []
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Run until SIGTERM."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._stop.set())
         if self._options.senders:
@@ -52,7 +53,7 @@ class Load:
             thread.start()
         parent = os.getppid()
         while not self._stop.wait(0.2) and os.getppid() == parent:
-            pass  # until we are told to stop, or whoever started us has gone
+            pass  # until SIGTERM, or the end of the parent
         self._stop.set()
         end = time.monotonic() + RESOLVE_S
         for thread in self._threads:
@@ -69,7 +70,7 @@ class Load:
             self._threads.append(thread)
 
     def _patiently(self, start: Any) -> None:
-        """The client gives up when the first route does not come; a drill does not."""
+        """Retry the start: the client gives up if the first route query fails."""
         while not self._stop.is_set():
             try:
                 start()
@@ -94,7 +95,7 @@ class Load:
             self._history.write("invoke", identity, group=group, seq=seq)
             try:
                 receipt = producer.send(message)
-            except Exception as error:  # whatever it raises is no answer to rely on
+            except Exception as error:  # any exception leaves the outcome unknown
                 why = f"{type(error).__name__} {error}"[:200]
                 self._history.write("unknown", identity, why=why)
                 time.sleep(RETRY_S)
@@ -121,7 +122,7 @@ class Load:
 
 
 def main() -> None:
-    """Parse and run."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--endpoints", required=True)
     parser.add_argument("--topic", required=True)

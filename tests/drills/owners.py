@@ -1,7 +1,8 @@
-"""Who has the other end of a connection on this machine: the inode of its socket, and the process that has it open.
+"""Owner of the other end of a local connection: the inode of its socket, and the process that has it open.
 
-The kernel is asked for exactly that socket (sock_diag(7)), in some tens of microseconds. Where it cannot be, its whole table
-is read instead, which takes tens of milliseconds: too long for a proxy that is dialled often. Linux only.
+The kernel is queried for that socket (sock_diag(7)), which takes some tens of microseconds. Without
+sock_diag the whole socket table is read, which takes tens of milliseconds: too long for a proxy with
+many connections. Linux only.
 """
 
 from __future__ import annotations
@@ -20,30 +21,32 @@ _BY_FAMILY, _REQUEST = 20, 1  # SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr
 _ASK = struct.Struct("=BBBxI")  # inet_diag_req_v2, before the socket's id
 _ANY = 0xFFFFFFFF  # every state; no cookie
-_INODE_AT = _HEADER.size + 4 + 48 + 16  # in inet_diag_msg: behind the id and four counts
-#: The table is no snapshot: while connections come and go a line can be missed.
+_INODE_AT = _HEADER.size + 4 + 48 + 16  # in inet_diag_msg: after the id and four counters
+#: The table is not a snapshot: a line can be missed while connections open and close.
 _LOOKS = 3
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def socket_inode(source: Address, to: Address) -> int:
-    """The inode of the TCP socket with this local and this remote address (IPv4, also in a socket of IPv6). 0: it is not
-    there any more, or waits for its end."""
+    """Return the inode of the TCP socket with this local and remote address.
+
+    Covers IPv4, also in an IPv6 socket. 0: the socket does not exist or is in TIME_WAIT.
+    """
     return _ask(source, to) if _kernel_answers() else _look_for(source, to)
 
 
 def has_socket(pid: int, inode: int) -> bool:
-    """Whether a process has it open."""
+    """Return whether a process has the socket open."""
     folder = Path(f"/proc/{pid}/fd")
     try:
         names = os.listdir(folder)
     except OSError:
-        return False  # the process has gone
+        return False  # the process has ended
     for name in names:
         try:
             found = _SOCKET.match(os.readlink(folder / name))
         except OSError:
-            continue  # this descriptor has gone; the one that is looked for may come after it
+            continue  # this descriptor was closed; later ones are still checked
         if found and int(found[1]) == inode:
             return True
     return False
@@ -51,7 +54,7 @@ def has_socket(pid: int, inode: int) -> bool:
 
 @functools.cache
 def _kernel_answers() -> bool:
-    """A kernel without sock_diag says the same of every socket: it is not there."""
+    """Return whether sock_diag works; without it the kernel reports every socket as missing."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as mine,
@@ -80,13 +83,13 @@ def _look_for(source: Address, to: Address) -> int:
 
 
 def _in_tables(source: Address, to: Address) -> int:
-    """gRPC's sockets are in the table of IPv6."""
+    """Look up the socket in /proc/net; gRPC's sockets are in the table of IPv6."""
     address = socket.inet_aton(to[0])[::-1].hex().upper()
     ends = re.compile(rf"^\s*\d+: \w+:{source[1]:04X} \w*{address}:{to[1]:04X} ")
     for table in ("/proc/net/tcp6", "/proc/net/tcp"):
         with open(table, encoding="ascii") as lines:
             for line in lines:
-                # One that waits for its end (TIME_WAIT) has no inode: the same port may dial again meanwhile.
+                # A socket in TIME_WAIT has no inode: its port may be in use by another connection.
                 if ends.match(line) and (inode := int(line.split()[9])):
                     return inode
     return 0

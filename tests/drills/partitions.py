@@ -1,4 +1,4 @@
-"""Drills 7-10, 16-22, 36-40: the network, the controller, clocks, and everything at once."""
+"""Drills 7-10, 16-22, 36-40: network, controller, clocks, and combinations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def controller_cut_off(s: Stage) -> None:
-    """7: cut controller and leader only: no failover."""
+    """7: disconnect controller and leader only: no failover."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -33,12 +33,12 @@ def controller_cut_off(s: Stage) -> None:
 
 
 def followers_cut_off(s: Stage) -> None:
-    """8: cut the leader from its followers; controller and clients are reached."""
+    """8: disconnect the leader from its followers; controller and clients stay connected."""
     _cut_from_followers(s, both=True)
 
 
 def one_way(s: Stage) -> None:
-    """10: only leader -> follower is dropped."""
+    """10: drop only packets from leader to follower."""
     _cut_from_followers(s, both=False)
 
 
@@ -62,7 +62,7 @@ def _cut_from_followers(s: Stage, *, both: bool) -> None:
 
 
 def isolated_leader(s: Stage) -> None:
-    """9: the leader reaches nobody but its clients."""
+    """9: the leader is connected only to its clients."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -90,7 +90,7 @@ def isolated_leader(s: Stage) -> None:
 
 
 def slow_proposals(s: Stage) -> None:
-    """18: what the leader and the controller tell each other is late, and the leader dies."""
+    """18: messages between leader and controller are delayed, and the leader dies."""
     chance = random.Random(18)
     s.load()
     s.more_acks(200)
@@ -113,7 +113,7 @@ def slow_proposals(s: Stage) -> None:
 
 
 def old_incarnation(s: Stage) -> None:
-    """19: a follower loses its tail and returns while a late proposal names its old life."""
+    """19: a follower loses its tail and returns while a delayed proposal names its old instance."""
     from .moves import power_loss
 
     s.load()
@@ -174,7 +174,7 @@ def controller_and_leader_die(s: Stage) -> None:
 
 
 def state_lost(s: Stage) -> None:
-    """22: the controller's file is gone, and the leader with it."""
+    """22: the controller's file and the leader are lost."""
     s.load()
     s.more_acks(200)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -196,7 +196,7 @@ def state_lost(s: Stage) -> None:
 
 
 def nameserver_restarts(s: Stage) -> None:
-    """36: a nameserver dies during a failover; a late unregistration of the old life arrives."""
+    """36: a nameserver dies during a failover; a late unregistration of the old instance arrives."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -224,7 +224,7 @@ def _shows(s: Stage, server: str, leader: str) -> bool:
 
 
 def _shown(s: Stage, server: str) -> str:
-    """The leader that a nameserver's routes name, when all members are alive in them."""
+    """Return the leader in a nameserver's routes, if all members in them are alive."""
     address = s.plant.namesrv_address(server)
     found = ask.quietly(address, paths.GET_CLUSTER, v1.GetClusterRequest(), v1.GetClusterResponse)
     for route in found.groups if found is not None else ():
@@ -235,7 +235,7 @@ def _shown(s: Stage, server: str) -> str:
 
 
 def swizzle(s: Stage) -> None:
-    """38: networks of random nodes stop one by one and come back in another order; kills among them."""
+    """38: networks of random nodes stop one by one and resume in another order, with kills."""
     chance = random.Random(s.seed)
     s.load()
     s.more_acks(200)
@@ -264,7 +264,7 @@ def swizzle(s: Stage) -> None:
 
 
 def clocks(s: Stage) -> None:
-    """39: the wall clock of each node jumps by an hour, forth and back."""
+    """39: the wall clock of each node steps by an hour, forward and back."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -279,7 +279,7 @@ def clocks(s: Stage) -> None:
 
 
 def suspended(s: Stage) -> None:
-    """40: a laptop sleeps: every process of the cluster stops, and goes on."""
+    """40: every process of the cluster is stopped and resumed, as on a sleeping laptop."""
     s.load()
     s.more_acks(200)
     s.plant.pause(*s.plant.nodes)
@@ -307,7 +307,7 @@ def switched_under_load(s: Stage) -> None:
 
 
 def rolling_restart(s: Stage) -> None:
-    """34: every broker restarts, the leader after handing over."""
+    """34: restart every broker, the leader after a switchover."""
     from .moves import switchover
 
     s.load()

@@ -1,9 +1,10 @@
-"""The processes of a drill: nameservers and brokers, each one started, killed, stopped and cut off by itself.
+"""Processes of a drill: nameservers and brokers, each started, killed, stopped and disconnected separately.
 
-Not `cometmq up`: a drill needs every process and every edge of the network in its own hand. Promises: each cluster has a
-net of 127/8 of its own (reserved while it lives), so that all use the usual ports and run side by side; only processes that
-this object started are signalled, by id; `close` leaves none behind; every fault is written to events.jsonl with
-the time at which it was done. The timers are those of the test profile (HA note, 6.10) unless a drill says otherwise.
+A drill controls every process and every edge of the network, so it does not use `cometmq up`. Each
+cluster reserves its own net of 127/8, so all clusters use the default ports and run side by side. Only
+processes started by this object are signalled, by id; `close` leaves none behind. Every fault is written
+to events.jsonl with its time. Timers are those of the test profile (docs/formats/ha.md, section 6.10)
+unless a drill sets others.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .settings import (
     namesrv_conf,
 )
 
-START_S = 60.0  # a loaded machine; what a drill measures it measures from its own events
+START_S = 60.0  # for loaded machines; figures are computed from recorded events
 STOP_S = 30.0
 POLL_S = 0.04
 
@@ -78,7 +79,7 @@ class Plant:
 
     @property
     def endpoints(self) -> str:
-        """Every broker's clients' address, as official clients take them."""
+        """Return every broker's client address, in the form for official clients."""
         return ";".join(self.client_address(name) for name in self.brokers)
 
     @property
@@ -86,26 +87,26 @@ class Plant:
         return ";".join(f"{self.nodes[n].public}:{NAMESRV_PORT}" for n in self.nameservers)
 
     def client_address(self, name: str, *, direct: bool = False) -> str:
-        """Where clients dial a broker; `direct`: past the proxy."""
+        """Return the client address of a broker; `direct`: without the proxy."""
         node = self.nodes[name]
         return f"{node.private if direct else node.public}:{CLIENT_PORT}"
 
     def ha_address(self, name: str) -> str:
-        """The replication port, past the proxy: the drill itself is never cut off."""
+        """Return the replication address without the proxy: the drill itself is never disconnected."""
         return f"{self.nodes[name].private}:{HA_PORT}"
 
     def namesrv_address(self, name: str) -> str:
-        """The nameserver's port, past the proxy."""
+        """Return the nameserver's address without the proxy."""
         return f"{self.nodes[name].private}:{NAMESRV_PORT}"
 
     def store(self, name: str) -> Path:
-        """The store directory of a broker."""
+        """Return the store directory of a broker."""
         return self.nodes[name].folder / "store"
 
-    # Life and death.
+    # Processes.
 
     def start(self) -> Self:
-        """Start everything; returns when a leader takes writes and all are in sync."""
+        """Start everything; return when a leader accepts writes and all replicas are in sync."""
         first = self.setup.first_brokers or self.setup.brokers
         started = [*self.nameservers, *self.brokers[:first]]
         for name in started:
@@ -117,7 +118,7 @@ class Plant:
         return self
 
     def start_node(self, name: str, *, wait: bool = True, conf: Mapping[str, str] = {}) -> None:
-        """Start one process, on the data that it has."""
+        """Start one process on its existing data."""
         node = self.nodes[name]
         if node.runs:
             raise DrillError(f"{name} runs already")
@@ -126,7 +127,7 @@ class Plant:
             file.write_text("".join(f"{k}={v}\n" for k, v in {**self.conf(name), **conf}.items()))
         command = [sys.executable, "-P", "-m", "cometmq.cli.main"]
         command += ["broker" if node.is_broker else "namesrv", "-c", str(file), "--grace", "3"]
-        command.append("--supervised")  # it ends when we do: its standard input is our pipe
+        command.append("--supervised")  # it ends with this process: its standard input is our pipe
         with (node.folder / "log.txt").open("ab") as log:
             node.popen = subprocess.Popen(
                 command,
@@ -147,7 +148,7 @@ class Plant:
             self.wait_serving(name)
 
     def conf(self, name: str) -> dict[str, str]:
-        """The settings of a node's file."""
+        """Return the settings of a node's file."""
         node = self.nodes[name]
         if not node.is_broker:
             others = [
@@ -160,7 +161,7 @@ class Plant:
         return broker_conf(self.setup, node.number, addresses, node.folder, self.namesrv)
 
     def wait_serving(self, name: str, seconds: float = START_S) -> None:
-        """Until its ports accept."""
+        """Wait until its ports accept connections."""
         node = self.nodes[name]
         port = CLIENT_PORT if node.is_broker else NAMESRV_PORT
 
@@ -172,7 +173,7 @@ class Plant:
         self.wait(f"{name} serves", serves, seconds)
 
     def kill(self, name: str, *, report: bool | None = None) -> None:
-        """kill -9; the controller is told when `report` says so (default: the setup's)."""
+        """Send SIGKILL; report the exit to the controller if `report` (default: the setup's)."""
         node = self.nodes[name]
         incarnation = 0
         assert node.popen is not None
@@ -184,7 +185,7 @@ class Plant:
             self.report_exit(name, incarnation)
 
     def report_exit(self, name: str, incarnation: int = 0) -> None:
-        """What a supervisor tells every nameserver when a broker has ended."""
+        """Report a broker's exit to every nameserver, as a supervisor does."""
         request = v1.ProcessExitedRequest(
             replica=v1.ReplicaIdentity(
                 cluster=CLUSTER,
@@ -199,7 +200,7 @@ class Plant:
                 ask.process_exited(self.namesrv_address(server), request)
 
     def stop(self, name: str) -> int:
-        """SIGTERM, and wait for the end; the exit code."""
+        """Send SIGTERM and wait; return the exit code."""
         node = self.nodes[name]
         assert node.popen is not None
         self.note("stop", name)
@@ -212,14 +213,14 @@ class Plant:
         return code
 
     def pause(self, *names: str) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         for name in names:
             self._signal(name, signal.SIGSTOP)
             self.nodes[name].paused = True
         self.note("pause", ",".join(names))
 
     def resume(self, *names: str) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         for name in names:
             self._signal(name, signal.SIGCONT)
             self.nodes[name].paused = False
@@ -236,7 +237,7 @@ class Plant:
         self.start_node(name)
 
     def close(self) -> None:
-        """End everything, however it is."""
+        """End every process."""
         for node in self.nodes.values():
             if node.popen is not None and node.runs:
                 with suppress(ProcessLookupError):
@@ -248,59 +249,59 @@ class Plant:
         self._seat.close()
         self.events.close()
 
-    # The network, with a note of each fault.
+    # The network; every fault is recorded.
 
     def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        """Hold what flows between two nodes."""
+        """Hold what two nodes send to each other."""
         self.note("cut", f"{one}{'-' if both else '>'}{other}")
         self.network.cut(one, other, both=both)
 
     def isolate(self, name: str, *, clients: bool = False) -> None:
-        """From all other nodes; `clients`: from clients, too."""
+        """Disconnect a node from all others; `clients`: from clients as well."""
         others = [other for other in self.nodes if other != name] + ([CLIENT] if clients else [])
         self.note("isolate", name)
         self.network.isolate(name, others)
 
     def heal(self) -> None:
-        """No network faults any more."""
+        """Remove all network faults."""
         self.note("heal", "")
         self.network.heal_all()
 
     def note(self, event: str, what: str, **more: Any) -> None:
-        """An event of the drill, with its time."""
+        """Write an event with its time."""
         self.events.write(event, what, **more)
 
-    # Looking.
+    # Observation.
 
     def status(self, name: str) -> Any:
-        """What a broker says of itself; None when it does not answer."""
+        """Return a broker's own status; None without an answer."""
         node = self.nodes[name]
         if not node.runs or node.paused:
             return None
         return ask.status(self.ha_address(name))
 
     def role(self, name: str) -> str:
-        """follower, promoting, leader, fenced or hold; empty when it does not answer."""
+        """Return follower, promoting, leader, fenced or hold; empty without an answer."""
         answer = self.status(name)
         return str(answer.role) if answer is not None else ""
 
     def leaders(self) -> list[str]:
-        """Everybody who says that it leads and may write now."""
+        """Return every broker that reports to lead and may write."""
         return [name for name in self.brokers if self.role(name) == "leader"]
 
     def leader(self) -> str:
-        """The leader of the highest epoch; empty when there is none."""
+        """Return the leader of the highest epoch; empty without one."""
         found = [(s.beat.last_epoch, n) for n in self.brokers if (s := self.status(n)) is not None
                  and s.role == "leader"]  # fmt: skip
         return max(found)[1] if found else ""
 
     def followers(self) -> list[str]:
-        """The others that run."""
+        """Return the other running brokers."""
         leader = self.leader()
         return [name for name in self.brokers if name != leader and self.nodes[name].runs]
 
     def report(self) -> Any:
-        """The active controller's v1.GroupReport; None when no controller answers."""
+        """Return the active controller's v1.GroupReport; None without an answer."""
         for server in self.nameservers:
             node = self.nodes[server]
             if not node.runs or node.paused:
@@ -312,14 +313,14 @@ class Plant:
         return None
 
     def in_sync(self) -> list[str]:
-        """Who is in the in-sync set, as the leader's client port says."""
+        """Return the in-sync set as reported by the leader's client port."""
         leader = self.leader()
         if not leader:
             return []
         return [f"b{n}" for n in ask.in_sync(self.client_address(leader, direct=True))]
 
     def wait(self, what: str, test: Callable[[], Any], seconds: float = START_S) -> Any:
-        """Poll until it is true; raises DrillError."""
+        """Poll until the condition holds. Raises DrillError."""
         end = time.monotonic() + seconds
         while True:
             answer = test()
@@ -330,7 +331,7 @@ class Plant:
             time.sleep(POLL_S)
 
     def wait_leader(self, *, but: str = "", seconds: float = START_S) -> str:
-        """Until somebody leads (another one than `but`); its name."""
+        """Wait for a leader (other than `but`); return its name."""
 
         def led() -> str:
             found = self.leader()
@@ -341,7 +342,7 @@ class Plant:
         return name
 
     def wait_in_sync(self, count: int, seconds: float = START_S) -> list[str]:
-        """Until so many are in sync; their names."""
+        """Wait until a number of replicas are in sync; return their names."""
 
         def counted() -> list[str]:
             found = self.in_sync()
@@ -351,18 +352,18 @@ class Plant:
         return found
 
     def tail(self, name: str, lines: int = 12) -> str:
-        """The end of a node's log."""
+        """Return the end of a node's log."""
         file = self.nodes[name].folder / "log.txt"
         text = file.read_text(errors="replace") if file.exists() else ""
         return f"--- {name}\n" + "\n".join(text.splitlines()[-lines:])
 
     def log(self, name: str) -> str:
-        """All that a node logged."""
+        """Return the whole log of a node."""
         file = self.nodes[name].folder / "log.txt"
         return file.read_text(errors="replace") if file.exists() else ""
 
     def places(self) -> str:
-        """Where every broker is, in one line each."""
+        """Return the positions of every broker, one line each."""
         lines = []
         for name in self.brokers:
             answer = self.status(name)
@@ -377,5 +378,5 @@ class Plant:
         return "\n".join(lines)
 
     def story(self) -> str:
-        """The same, with the ends of all logs; for the file about a failure."""
+        """Return the same with the ends of all logs, for the failure file."""
         return "\n".join([self.places(), *(self.tail(name) for name in self.nodes)])

@@ -1,11 +1,12 @@
-"""The power fails: what a store's log may look like afterwards. Drills 11 to 15 of the HA note.
+"""Simulated power loss of a store (drills 11 to 15 of docs/formats/ha.md, section 6.12).
 
     python -m cometmq.tests.drills.power_loss arm STORE              before the broker's first start
     python -m cometmq.tests.drills.power_loss lose STORE [--seed N]  after SIGKILL of the broker
 
-`arm` makes the folder that a broker with `testHooks=true` keeps its shadows in (`store/log/power_loss_disk.py`). `lose` decides for every
-4 KiB page of the log that is not as it was flushed last: it reached the disk, it did not, or a part of its sectors did;
-then it writes a new boot id, so that the replica knows that its machine went down. What it took is printed as JSON.
+`arm` creates the folder in which a broker with `testHooks=true` keeps shadow copies
+(`store/log/power_loss_disk.py`). `lose` decides for every 4 KiB page of the log that differs from its
+last flushed state: written, not written, or only some of its sectors written. It then writes a new boot
+id, so that the replica detects the restart of its machine, and prints the loss as JSON.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True)
 class Loss:
-    """What a power loss did to a store."""
+    """The effect of a power loss on a store."""
 
     segments: int = 0
-    pages: int = 0  #: that were written and not flushed
+    pages: int = 0  #: that were written but not flushed
     kept: int = 0
     lost: int = 0
     torn: int = 0
-    segments_lost: int = 0  #: that were made, and not durable
+    segments_lost: int = 0  #: that were created but not durable
     boot_id: str = ""
 
 
 def arm(store: Path) -> None:
-    """Ask the next broker on this store for shadows."""
+    """Make the next broker on this store keep shadow copies."""
     (store / FOLDER).mkdir(parents=True, exist_ok=True)
 
 
 def lose(store: Path, seed: int, *, kept: float = 0.4, torn: float = 0.2) -> Loss:
-    """Apply a power loss to a store that nobody has open; `kept` and `torn` are the shares of the pages."""
+    """Apply a power loss to a closed store; `kept` and `torn` are shares of the pages."""
     chance = random.Random(seed)
     loss = Loss()
     shadows = store / FOLDER
@@ -90,12 +91,12 @@ def _lose_segment(
                 loss.lost += 1
                 page = before
             os.pwrite(file.fileno(), page, at)
-            os.pwrite(flushed.fileno(), page, at)  # what is there after the loss is on the disk
+            os.pwrite(flushed.fileno(), page, at)  # the remaining data counts as flushed
         os.fsync(file.fileno())
 
 
 def _torn(now: bytes, before: bytes, chance: random.Random) -> bytes:
-    """Sectors are written whole; of a page any of them may be missing."""
+    """Mix old and new sectors of a page; sectors are written atomically."""
     parts = []
     for at in range(0, len(now), SECTOR_BYTES):
         source = now if chance.random() < 0.5 else before
@@ -104,7 +105,7 @@ def _torn(now: bytes, before: bytes, chance: random.Random) -> bytes:
 
 
 def _pages_with_data(live: int, shadow: int, size: int) -> list[int]:
-    """Starts of the pages in which either file has something."""
+    """Yield the starts of the pages with data in either file."""
     pages: set[int] = set()
     for descriptor in (live, shadow):
         position = 0

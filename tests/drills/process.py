@@ -1,4 +1,4 @@
-"""One process of a drill's plant, and the loopback net that a plant has for itself."""
+"""One process of a drill, and the loopback net reserved for a drill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class DrillError(AssertionError):
-    """A drill could not be carried out; the sentence says at which step."""
+    """A drill could not be carried out; the message names the step."""
 
 
 @dataclass(slots=True)
@@ -40,12 +40,12 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """How it ended."""
+        """Return the exit code."""
         return self.popen.returncode if self.popen is not None else None
 
 
 def reserve_net() -> tuple[socket.socket, str]:
-    """A net 127.x.y that nobody else uses while the socket is open."""
+    """Reserve a net 127.x.y while the socket is open."""
     for _ in range(100):
         net = f"127.{random.randint(10, 250)}.{random.randint(1, 254)}"
         seat = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -61,7 +61,7 @@ def reserve_net() -> tuple[socket.socket, str]:
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether the address accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0

@@ -1,12 +1,13 @@
-"""`scripts/drill`: runs drills and says what came of them, as table, JSON, JUnit and pictures.
+"""`scripts/drill`: runs drills and writes the results as table, JSON, JUnit XML and timelines.
 
-scripts/drill --list                      the forty of the table
+scripts/drill --list                      the forty drills of the table
 scripts/drill --only 5 [--mode async]     one of them; several: --only 5,6,9
 scripts/drill --all --report docs/drills.md
 scripts/drill --seed 7 --faults kill,pause,cut --mode sync --seconds 20 --out verdict.json
-scripts/drill --random 100                so many in a row, seeds from --seed on
-scripts/drill --kills 50 [--default-timers]   the distribution of recovery times
-scripts/drill --compose                   on containers, where a Docker engine runs
+scripts/drill --random 100                a number of random drills, seeds from --seed on
+scripts/drill --kills 50 [--default-timers]   distribution of recovery times
+scripts/drill --kill9 [--rounds 20] [--acks 1000] [--flush sync]   kill -9 of the master under load
+scripts/drill --compose                   drills on containers (needs a Docker engine)
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from . import chance, history, report, timeline
+from . import chance, history, kill9, report, timeline
 from .settings import Setup
 from .stage import Stage
 from .table import DRILLS, cases, drill
@@ -38,13 +39,13 @@ def perform(
     scale: float = 0.0,
     seed: int = 1,
 ) -> Verdict:
-    """One drill in `folder`; whatever goes wrong is in the verdict."""
+    """Run one drill in `folder`; every failure is in the verdict."""
     started = time.monotonic()
     with Stage(folder, setup, verdict, scale=scale, seed=seed) as stage:
         try:
             stage.open()
             body(stage)
-        except Exception as error:  # the verdict of a drill that could not be carried out
+        except Exception as error:  # becomes the verdict of the failed drill
             verdict.error = f"{type(error).__name__}: {error}"
             (folder / "error.txt").write_text(traceback.format_exc() + "\n" + stage.plant.story())
         histories = list(stage.histories)
@@ -58,7 +59,7 @@ def perform(
 def run_drill(
     number: int, mode: str, folder: Path, *, scale: float = 0.0, seed: int = 1
 ) -> Verdict:
-    """One drill of the table in one mode; one of full length has a row of its own among the last results."""
+    """Run one drill of the table in one mode; a full-length run is a row of its own in the results."""
     row = drill(number)
     name = str(number) if scale < 1 else f"{number}, full length"
     verdict = Verdict(name, row.title, mode)
@@ -74,7 +75,7 @@ def run_random(
     seconds: float = 8.0,
     after: int = chance.AFTER,
 ) -> Verdict:
-    """One random drill."""
+    """Run one random drill."""
     verdict = Verdict(f"seed {seed}", f"random {','.join(faults)}", mode)
     brokers = 2 + seed % 2
     setup = replace(Setup(brokers=brokers, nameservers=1 + 2 * (seed % 3 == 2)).with_mode(mode))
@@ -88,57 +89,67 @@ def run_random(
 def run_kills(
     folder: Path, count: int, mode: str, *, default_timers: bool, report_exits: bool
 ) -> Verdict:
-    """Kills of the leader, for the distribution of recovery times."""
+    """Kill the leader repeatedly, for the distribution of recovery times."""
     what = "default timers" if default_timers else "test timers"
-    told = "exit told" if report_exits else "lease runs out"
+    told = "exit reported" if report_exits else "lease expires"
     verdict = Verdict(f"{count} kills", f"{what}, {told}", mode)
     setup = Setup(default_timers=default_timers, report_exits=report_exits).with_mode(mode)
     return perform(folder, verdict, setup, lambda stage: chance.kills(stage, count))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="scripts/drill", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--list", action="store_true", help="name the drills")
-    parser.add_argument("--all", action="store_true", help="every drill in every mode")
+    parser.add_argument("--list", action="store_true", help="list the drills")
+    parser.add_argument("--all", action="store_true", help="run every drill in every mode")
     parser.add_argument("--only", help="numbers of drills, separated by commas")
-    parser.add_argument("--mode", help="sync, async or 'sync 2'; default: each that a drill has")
-    parser.add_argument("--seed", type=int, help="of a random drill, or of drill 38")
+    parser.add_argument("--mode", help="sync, async or 'sync 2'; default: all modes of a drill")
+    parser.add_argument("--seed", type=int, help="seed of a random drill, or of drill 38")
     parser.add_argument(
         "--faults", help="kill,pause,cut; with --compose kill,stop,pause,disconnect"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="of faults in a random drill")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="duration of faults in a random drill"
+    )
     parser.add_argument(
         "--after", type=int, default=chance.AFTER, help="sends after the last fault"
     )
-    parser.add_argument("--random", type=int, metavar="N", help="so many random drills")
-    parser.add_argument("--kills", type=int, metavar="N", help="kill the leader so often")
-    parser.add_argument("--default-timers", action="store_true", help="those that users have")
-    parser.add_argument("--no-exit-report", action="store_true", help="the lease has to run out")
+    parser.add_argument("--random", type=int, metavar="N", help="number of random drills")
+    parser.add_argument("--kills", type=int, metavar="N", help="number of kills of the leader")
+    parser.add_argument("--kill9", action="store_true", help="kill -9 of the master under load")
+    parser.add_argument("--rounds", type=int, default=20, help="with --kill9: number of kills")
+    parser.add_argument("--acks", type=int, default=1000, help="with --kill9: sends per round")
+    parser.add_argument("--flush", choices=("sync", "async"), default="async", help="with --kill9")
     parser.add_argument(
-        "--scale", type=float, default=0.0, help="1 is the full length of long drills"
+        "--default-timers", action="store_true", help="use the default timers of the product"
     )
-    parser.add_argument("--compose", action="store_true", help="drills on containers")
-    parser.add_argument("--services", help="with --compose: these only, such as ns0,a0")
     parser.add_argument(
-        "--no-build", action="store_true", help="with --compose: the image is there"
+        "--no-exit-report", action="store_true", help="do not report exits; the lease must expire"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=0.0, help="length of long drills; 1 is the full length"
+    )
+    parser.add_argument("--compose", action="store_true", help="run drills on containers")
+    parser.add_argument("--services", help="with --compose: only these services, e.g. ns0,a0")
+    parser.add_argument(
+        "--no-build", action="store_true", help="with --compose: use the existing image"
     )
     parser.add_argument("--out", type=Path, help="write the verdicts as JSON")
     parser.add_argument(
-        "--merge", type=Path, nargs="+", help="no runs: read verdicts of --out files"
+        "--merge", type=Path, nargs="+", help="run nothing; read verdicts of --out files"
     )
     parser.add_argument("--junit", type=Path, help="write the verdicts as JUnit XML")
-    parser.add_argument("--report", type=Path, help="write the page of the last results")
-    parser.add_argument("--note", default="", help="a paragraph for the page of the last results")
+    parser.add_argument("--report", type=Path, help="write the results page")
+    parser.add_argument("--note", default="", help="a paragraph for the results page")
     parser.add_argument("--picture", type=Path, help="folder for the timelines")
-    parser.add_argument("--keep", type=Path, help="folder for everything that failing drills left")
+    parser.add_argument("--keep", type=Path, help="folder for the files of failed drills")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; 1 when a promise was broken."""
+    """Run the selected drills; return 1 if a check failed."""
     options = parse(arguments)
     if options.list:
         for row in DRILLS:
@@ -148,6 +159,8 @@ def main(arguments: list[str] | None = None) -> int:
         from .compose import main as compose_main
 
         return compose_main(options)
+    if options.kill9:
+        return kill9.main(options)
     if options.merge:
         found = _merged(options.merge)
         _tell(options, found)
@@ -158,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _merged(paths: list[Path]) -> list[Verdict]:
-    """The last verdict of each drill in each mode."""
+    """Return the last verdict of each drill in each mode."""
     last: dict[tuple[str, str], Verdict] = {}
     for path in paths:
         for one in report.from_json(path.read_text()):
@@ -170,7 +183,7 @@ Job = tuple[str, Callable[[Path], Verdict]]
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:
-    """What to run, by name."""
+    """Return the selected runs by name."""
     mode = options.mode or "sync"
     if options.kills:
         return [
@@ -247,7 +260,7 @@ def _tell(options: argparse.Namespace, found: list[Verdict]) -> None:
 
 
 def distribution(times: list[float]) -> str:
-    """Median, p99 and maximum."""
+    """Return median, p99 and maximum."""
     p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
     return (
         f"{len(times)} faults, first OK after: median {statistics.median(times):.0f} ms, "

@@ -1,4 +1,4 @@
-"""What a drill's processes are configured with: the usual ports, the test profile's timers, a drill's own wishes."""
+"""Configuration of a drill's processes: default ports, test timers, and own settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CLUSTER, GROUP = "Drill", "broker-a"
 NAMESRV_PORT, CLIENT_PORT, HA_PORT, METRICS_PORT = 9876, 8081, 10912, 5557
 SEGMENT = 1 << 20
 LEASE_MS = 600
-#: HA note, 6.10.
+#: docs/formats/ha.md, section 6.10.
 TEST_PROFILE = {
     "controllerLeaseMs": str(LEASE_MS),
     "controllerBeatIntervalMs": "100",
@@ -26,7 +26,7 @@ TEST_PROFILE = {
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a drill starts with."""
+    """The initial setup of a drill."""
 
     brokers: int = 2
     nameservers: int = 1
@@ -37,15 +37,15 @@ class Setup:
     segment: int = SEGMENT
     conf: Mapping[str, str] = field(default_factory=dict)  # of every broker
     namesrv_conf: Mapping[str, str] = field(default_factory=dict)
-    default_timers: bool = False  # those that users have
+    default_timers: bool = False  # the defaults of the product
     report_exits: bool = (
-        True  # as a supervisor does: a killed broker's exit is told to the controller
+        True  # report a killed broker's exit to the controller, as a supervisor does
     )
-    shadows: bool = True  # brokers keep copies of what they flushed, so that they can lose power
-    first_brokers: int = 0  # start only so many at first; 0: all
+    shadows: bool = True  # brokers keep copies of flushed data, for simulated power losses
+    first_brokers: int = 0  # number of brokers to start first; 0: all
 
     def with_mode(self, mode: str) -> Setup:
-        """The same in `sync` or `async`."""
+        """Return a copy in `sync` or `async` mode."""
         sync = mode != "async"
         return replace(self, sync=sync, min_in_sync=self.min_in_sync if sync else 1)
 
@@ -53,7 +53,7 @@ class Setup:
 def broker_conf(
     setup: Setup, number: int, addresses: tuple[str, str], folder: Path, namesrv: str
 ) -> dict[str, str]:
-    """broker.conf; `addresses` are the public and the private one."""
+    """Return broker.conf; `addresses` are the public and the private one."""
     role = "SYNC_MASTER" if setup.sync else "ASYNC_MASTER"
     if not setup.controller and number > 0:
         role = "SLAVE"
@@ -80,7 +80,7 @@ def broker_conf(
 
 
 def namesrv_conf(setup: Setup, private: str, folder: Path, others: list[str]) -> dict[str, str]:
-    """namesrv.conf; `others` are the other controllers."""
+    """Return namesrv.conf; `others` are the other controllers."""
     timers = {} if setup.default_timers else TEST_PROFILE
     found = {
         "bindAddress": private,

@@ -1,7 +1,8 @@
-"""A drill while it runs: the plant, the workload, the watcher of roles, the expectations, and the end of it all.
+"""One run of a drill: processes, workload, role watcher, expectations, and the final comparison.
 
-`finish` is the same for every drill (HA note, 6.12): heal, start what is down, wait until all are in sync, stop the
-senders, let the consumers drain, wait until all logs end alike, stop the processes, and let the checker compare.
+`finish` is the same for every drill (docs/formats/ha.md, section 6.12): heal, start stopped nodes, wait
+until all are in sync, stop the senders, let the consumers drain, wait until all logs end alike, stop the
+processes, and run the checker.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TOPIC, READERS = "drill", "drill-readers"
 WATCH_S = 0.1
 SETTLE_S = 60.0
 UNLOAD_S = 40.0
-# Longer than a message stays hidden whose answer a killed node took with it (load.py: 10 s).
+# Longer than the invisible time of a message whose answer was lost (load.py: 10 s).
 DRAIN_IDLE_S = 13.0
 # Read in a tenth of a second.
 READ_HERE_BYTES = 2 << 20
@@ -39,7 +40,7 @@ READ_HERE_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How much load, through which clients."""
+    """Amount of load, and the clients that produce it."""
 
     senders: int = 10
     readers: int = 2
@@ -61,7 +62,7 @@ class Stage:
         scale: float = 0.0,
         seed: int = 1,
     ) -> None:
-        """`scale` stretches the long drills: 1 is the full length, 0 the shortest that makes sense."""
+        """`scale` stretches long drills: 1 is the full length, 0 the shortest useful one."""
         self.folder, self.setup, self.verdict = folder, setup, result
         self.scale, self.seed = scale, seed
         self.plant = Plant(folder, setup)
@@ -71,9 +72,9 @@ class Stage:
         self._readers: list[subprocess.Popen[bytes]] = []
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="watcher")
-        #: What the checker leaves out where a drill removes old segments on purpose.
+        #: Checks skipped by drills that delete old segments deliberately.
         self.compare_queues = self.check_content = True
-        self.compare_ends = True  #: not where the leader writes something of its own until it stops
+        self.compare_ends = True  #: not if the leader writes records of its own until it stops
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +90,7 @@ class Stage:
         self.plant.close()
 
     def open(self, *, topic: bool = True) -> Self:
-        """Start the cluster, with the workload's topic and group."""
+        """Start the cluster and create the workload's topic and group."""
         self.plant.start()
         self._watcher.start()
         if topic:
@@ -99,7 +100,7 @@ class Stage:
         return self
 
     def retry(self, what: str, do: Callable[[], Any], seconds: float = START_S) -> Any:
-        """Call until it answers OK (code 20000) or seconds are over."""
+        """Call until the status is OK (code 20000) or the time is over."""
 
         def answered() -> Any:
             try:
@@ -113,7 +114,7 @@ class Stage:
     # The workload.
 
     def load(self, workload: Workload = Workload(), run: str = "a") -> None:
-        """Start the senders and readers; returns when the first message was acknowledged."""
+        """Start the senders and readers; return after the first acknowledged message."""
         plant = self.plant
         plant.note("load", run)
         before = self.acks()
@@ -170,20 +171,20 @@ class Stage:
 
     @property
     def endpoints(self) -> str:
-        """What the clients are told."""
+        """Return the endpoints for the clients."""
         return self.plant.endpoints
 
     def acks(self) -> int:
-        """Acknowledged sends so far."""
+        """Return the number of acknowledged sends."""
         return self.ok.poll(self.histories)
 
     def wait_acks(self, count: int, seconds: float = START_S) -> int:
-        """Until so many were acknowledged in all."""
+        """Wait for a total number of acknowledged sends."""
         self.plant.wait(f"{count} acknowledged sends", lambda: self._enough(count), seconds)
         return self.ok.count
 
     def more_acks(self, count: int, seconds: float = START_S) -> int:
-        """Until so many more were acknowledged from now on."""
+        """Wait for a number of further acknowledged sends."""
         return self.wait_acks(self.acks() + count, seconds)
 
     def _enough(self, count: int) -> bool:
@@ -193,18 +194,18 @@ class Stage:
         return self.acks() >= count
 
     def client_errors(self) -> str:
-        """What the clients' processes printed."""
+        """Return what the clients' processes printed."""
         files = sorted(self.folder.glob("client-*.txt"))
         return " ".join(path.read_text(errors="replace")[-600:] for path in files)
 
     def acks_within(self, seconds: float) -> int:
-        """How many sends are acknowledged while so long passes."""
+        """Return the number of sends acknowledged within a time."""
         before = self.acks()
         time.sleep(seconds)
         return self.acks() - before
 
     def unload(self) -> None:
-        """Stop the senders; what is unknown is resolved as far as it can be."""
+        """Stop the senders; unknown outcomes are resolved if possible."""
         self.plant.note("unload", "")
         for process in self._loads:
             if process.poll() is None:
@@ -216,17 +217,17 @@ class Stage:
                 raise DrillError(f"a load did not stop: {self.client_errors()}") from None
         self._loads.clear()
 
-    # What is expected.
+    # Expectations.
 
     def check(self, what: str, passed: bool, found: object = "") -> None:
-        """Note an expectation and whether it was met."""
+        """Record an expectation and its result."""
         self.verdict.checks.append(verdict.Check(what, bool(passed), str(found)))
         self.plant.note("check", what, passed=bool(passed))
 
     # The end.
 
     def finish(self, *, settle: bool = True, drain: bool = True) -> None:
-        """Heal everything, drain, stop, compare."""
+        """Heal, drain, stop, compare."""
         plant = self.plant
         if settle:
             self.settle()
@@ -242,8 +243,8 @@ class Stage:
         if settle:
             self.wait_alike()
         leader = plant.leader()
-        # Nobody is left to elect another leader. It stops first: what it writes about messages that are still out
-        # has to reach its followers.
+        # Without a controller no election follows. The leader stops first: its records about messages in flight
+        # must reach its followers.
         brokers = sorted(plant.brokers, key=lambda name: name != leader)
         for name in (*plant.nameservers, *brokers):
             if plant.nodes[name].runs:
@@ -251,7 +252,7 @@ class Stage:
         self.compare()
 
     def settle(self) -> None:
-        """Heal the network, resume and start whatever is down, wait for a whole in-sync set."""
+        """Heal the network, resume and start all nodes, wait for a complete in-sync set."""
         plant = self.plant
         plant.heal()
         for node in plant.nodes.values():
@@ -265,7 +266,7 @@ class Stage:
         plant.wait_in_sync(len(plant.brokers), SETTLE_S)
 
     def _drain(self) -> None:
-        """Until the readers have got nothing new for a while."""
+        """Wait until the readers have received nothing new for a while."""
         got = history.Counter("got")
         seen, since = -1, time.monotonic()
         end = time.monotonic() + SETTLE_S
@@ -278,8 +279,11 @@ class Stage:
             time.sleep(POLL_S * 5)
 
     def _all_delivered(self) -> bool:
-        """Long histories are read by a process of its own: the network between the nodes is threads of this one, which
-        would stand still meanwhile."""
+        """Return whether everything was delivered.
+
+        A separate process reads long histories: in this process, reading would block the threads of the
+        network proxy.
+        """
         size = sum(path.stat().st_size for path in self.histories if path.exists())
         if size < READ_HERE_BYTES:
             return verdict.all_delivered(self.histories)
@@ -288,7 +292,7 @@ class Stage:
             return reader.submit(verdict.all_delivered, self.histories).result()
 
     def wait_alike(self) -> None:
-        """All logs end at the same place, and stay there."""
+        """Wait until all logs end at the same position and stay there."""
         stores = [self.plant.store(name) / "commitlog" for name in self.plant.brokers]
 
         if not self.compare_ends:
@@ -300,7 +304,7 @@ class Stage:
         self.plant.wait("all logs end alike", alike, SETTLE_S)
 
     def compare(self) -> None:
-        """The checker's part."""
+        """Run the checker."""
         plant, result = self.plant, self.verdict
         stores = {name: plant.store(name) for name in plant.brokers}
         promises = verdict.Promises.read(self.histories)
@@ -317,7 +321,7 @@ class Stage:
         verdict.measure(result, promises, events)
 
     def _watch(self) -> None:
-        """Note every change of a role."""
+        """Record every change of a role."""
         seen: dict[str, tuple[str, int]] = {}
         while not self._watching.wait(WATCH_S):
             for name in self.plant.brokers:

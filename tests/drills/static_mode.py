@@ -1,4 +1,4 @@
-"""Drills of static groups: brokerId and brokerRole say who leads, a script promotes (`ha failover`, `scripts/promote`)."""
+"""Drills of static groups: `ha failover` or `scripts/promote` changes the leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .stage import Stage
 
 
 def planned(s: Stage) -> None:
-    """Hand over forth and back under load."""
+    """Switch over forth and back under load."""
     s.load()
     for _ in range(2):
         s.more_acks(200)
@@ -27,7 +27,7 @@ def planned(s: Stage) -> None:
 
 
 def failover(s: Stage) -> None:
-    """kill -9 of the master, `ha failover`, and the old master comes back as a slave."""
+    """kill -9 of the master, `ha failover`, and return of the old master as a slave."""
     s.load()
     s.more_acks(300)
     leader = s.plant.wait_leader()
@@ -46,7 +46,7 @@ def failover(s: Stage) -> None:
 
 
 def watched(s: Stage) -> None:
-    """`scripts/promote --watch` sees the master die, promotes, and writes the roles into the files."""
+    """`scripts/promote --watch` detects a dead master, promotes, and writes the files."""
     s.load()
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -80,7 +80,7 @@ def watched(s: Stage) -> None:
     s.plant.start_node(leader)
     s.plant.wait_in_sync(2)
     s.more_acks(100)
-    s.plant.restart(follower)  # it stays the master, by its file
+    s.plant.restart(follower)  # its file keeps it the master
     s.plant.wait_leader()
     s.plant.wait_in_sync(2)
     s.check(

@@ -1,4 +1,4 @@
-"""Drills 23-27: big logs, retention, partial replicas, rotten bits, full disks."""
+"""Drills 23-27: large logs, retention, partial replicas, flipped bits, full disks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ STEADY = Workload(senders=8, readers=0, official=0)
 
 
 def fresh_follower(s: Stage) -> None:
-    """23: a fresh follower under load, killed in the middle, goes on where it was. The log that it copies is written
-    first, at full speed; small messages come while it copies, so that the disk need not hold far more than two logs."""
+    """23: a new follower under load, killed halfway, resumes.
+
+    The log to copy is written first, at full speed; during the copy only small messages are sent, so that
+    the disk needs little more space than two logs.
+    """
     whole = max(24 << 20, int(20 * GIB * s.scale))
     s.load(BIG)
     leader = s.plant.wait_leader()
@@ -45,7 +48,7 @@ def fresh_follower(s: Stage) -> None:
 
 
 def _size(log: Path) -> int:
-    """Where the last segments begin: a cheap lower bound of the log's end."""
+    """Return the start of the last segments: a cheap lower bound of the log's end."""
     names = [int(path.name) for path in segments(log)] if log.exists() else []
     return sorted(names)[-3] if len(names) > 2 else 0
 
@@ -60,7 +63,7 @@ def _half(s: Stage, name: str, half: int) -> int:
 
 
 def retention_passes(s: Stage) -> None:
-    """24: retention deletes what a stopped follower still needs; it begins anew."""
+    """24: retention deletes segments that a stopped follower needs; it reseeds."""
     s.load(Workload(senders=8, readers=0, official=0, pause_s=0.0, size=4000))
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -88,7 +91,7 @@ def retention_passes(s: Stage) -> None:
 
 
 def partial_survivor(s: Stage) -> None:
-    """25: a replica that began at the last segment is the only survivor: it is not elected."""
+    """25: a replica that started at the last segment is the only survivor: it is not elected."""
     s.load(Workload(senders=8, readers=0, official=0, pause_s=0.0, size=4000))
     leader = s.plant.wait_leader()
     log = s.plant.store(leader) / "commitlog"
@@ -115,15 +118,13 @@ def _is_partial(s: Stage, name: str) -> bool:
     return answer is not None and answer.beat.log_start > 0 and answer.beat.log_end > 0
 
 
-def rotten_bit(s: Stage) -> None:
-    """26: one bit flips in a sealed segment of a follower, then of the leader."""
+def flipped_bit(s: Stage) -> None:
+    """26: one bit flips in a finished segment of a follower, then of the leader."""
     s.load(Workload(senders=4, readers=0, official=0, pause_s=0.01, size=8000))
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
     log = s.plant.store(leader) / "commitlog"
     s.plant.wait("sealed segments", lambda: _size(log) >= 3 * s.setup.segment)
-    quiet(
-        s, 2.5
-    )  # a round of the scrub has taken the digests: what rots earlier is only found to differ
+    quiet(s, 2.5)  # a scrub round has computed digests: earlier damage is only seen as a difference
     for at, victim in enumerate((follower, leader)):
         path = segments(s.plant.store(victim) / "commitlog")[at]
         good = (
@@ -152,7 +153,7 @@ def _flip(path: Path, place: int) -> None:
 
 
 def full_disk(s: Stage) -> None:
-    """27: no room on the follower, then on the leader."""
+    """27: full disk on the follower, then on the leader."""
     s.load(Workload(senders=8, readers=1, official=1, pause_s=0.0, size=4000))
     s.more_acks(100)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]
@@ -163,8 +164,8 @@ def full_disk(s: Stage) -> None:
     s.check("writes go on without the follower", s.plant.leader() == leader)
     ask.clear_faults(s.plant.client_address(follower, direct=True))
     s.plant.wait_in_sync(2)
-    # Room is reserved with a segment: a full disk shows when the next one is made. (A write into reserved
-    # room that fails is a broken disk: drill 28.)
+    # A segment is allocated in full: a full disk is seen at the next allocation. (A write into allocated
+    # space that fails is a damaged disk: drill 28.)
     disk_fault(s, leader, "fallocate", errno.ENOSPC)
     s.plant.wait_leader(but=leader)
     s.more_acks(100)

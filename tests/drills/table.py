@@ -109,7 +109,7 @@ DRILLS: tuple[Drill, ...] = (
     Drill(25, "partial replica is the only survivor", SYNC, "not elected",
           storage.partial_survivor, Setup(brokers=2, first_brokers=1)),
     Drill(26, "one bit flipped in a finished segment", SYNC, "found, repaired, never truncated",
-          storage.rotten_bit, _SCRUB),
+          storage.flipped_bit, _SCRUB),
     Drill(27, "disk full on follower, then leader", SYNC, "follower leaves; leader steps down",
           storage.full_disk),
     Drill(28, "flush error on leader", SYNC, "process exits suspect; failover", crashes.flush_error,

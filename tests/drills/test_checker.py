@@ -1,4 +1,4 @@
-"""The checker and the second reader catch what they are there to catch."""
+"""The checker and the second reader of the store detect what they must detect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def record(offset: int, queue_offset: int, identity: str, topic: bytes = b"t") -
 
 
 def write_log(folder: Path, identities: list[str], segment: int = 300) -> None:
-    """A log of small segments that ends each with a blank record."""
+    """Write a log of small segments that each end with a blank record."""
     folder.mkdir(parents=True)
     offset, data = 0, bytearray(segment)
     for number, identity in enumerate(identities):
@@ -70,24 +70,24 @@ def test_equal_queues_have_no_difference(store: Path) -> None:
         (lambda units: [*units, units[-1]], "units after"),
     ],
 )
-def test_a_changed_queue_is_told(store: Path, change: object, word: str) -> None:
+def test_a_changed_queue_is_reported(store: Path, change: object, word: str) -> None:
     units = logwalk.expected_queues(store / "commitlog")["t", 3]
     write_queue(store, change(units))  # type: ignore[operator]
     assert word in logwalk.queue_differences(store)[0]
 
 
-def test_a_changed_log_is_told(store: Path, tmp_path: Path) -> None:
+def test_a_changed_log_is_reported(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_log(other, [f"id{n}" for n in range(9)])
     assert logwalk.log_difference(store / "commitlog", other) == ""
     path = logwalk.segments(other)[1]
     data = bytearray(path.read_bytes())
-    data[8] ^= 1  # the body's CRC: the walk does not look at it
+    data[8] ^= 1  # the body's CRC, which the walk does not check
     path.write_bytes(data)
     assert "differs at byte 8" in logwalk.log_difference(store / "commitlog", other)
 
 
-def test_losses_phantoms_duplicates_and_moves_are_told(store: Path) -> None:
+def test_losses_phantoms_duplicates_and_moves_are_reported(store: Path) -> None:
     promises = Promises(
         attempted={f"id{n}" for n in range(1, 11)},
         acknowledged={"id1": 1, "id2": 7, "id10": 10},
@@ -100,7 +100,7 @@ def test_losses_phantoms_duplicates_and_moves_are_told(store: Path) -> None:
     assert twice.sound
 
 
-def test_the_journal_reads_back_and_leaves_out_a_cut_line(tmp_path: Path) -> None:
+def test_reading_the_journal_skips_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal, counter = Journal(path), AckCounter(path)
     journal.attempt("A")

@@ -1,4 +1,4 @@
-"""The kill -9 drill in the suite: 20 kills of the master under load, and every promise kept."""
+"""The kill -9 drill in the suite: 20 kills of the master under load lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxies of the drills: they pass bytes on, and hold, delay, refuse and reset as they are told."""
+"""The proxies of the drills pass bytes on, hold, delay, refuse and reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WITHIN_S = 10.0
 
 
 class Echo:
-    """A server that sends back what it gets."""
+    """A server that returns what it receives."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -49,13 +49,13 @@ def free_port() -> int:
 
 @pytest.fixture
 def plain() -> Iterator[tuple[Network, tuple[str, int]]]:
-    """A network with one node, dialled by nobody in particular."""
+    """Make a network with one node and dialling sockets of no node."""
     yield from made({})
 
 
 @pytest.fixture
 def owned() -> Iterator[tuple[Network, tuple[str, int]]]:
-    """The same; this process is the node `me`."""
+    """Make a network in which this process is the node `me`."""
     yield from made({"me": os.getpid()})
 
 
@@ -85,7 +85,7 @@ def silent(connection: socket.socket, seconds: float = 0.3) -> bool:
         connection.settimeout(WITHIN_S)
 
 
-def test_bytes_pass_and_the_end_too(plain: tuple[Network, tuple[str, int]]) -> None:
+def test_bytes_and_the_end_of_stream_pass(plain: tuple[Network, tuple[str, int]]) -> None:
     with dial(plain[1]) as connection:
         sent = os.urandom(1 << 20)
         threading.Thread(target=connection.sendall, args=(sent,), daemon=True).start()
@@ -97,7 +97,7 @@ def test_bytes_pass_and_the_end_too(plain: tuple[Network, tuple[str, int]]) -> N
         assert connection.recv(1) == b""
 
 
-def test_a_cut_holds_and_healing_delivers(plain: tuple[Network, tuple[str, int]]) -> None:
+def test_a_held_edge_delivers_after_healing(plain: tuple[Network, tuple[str, int]]) -> None:
     network, public = plain
     with dial(public) as connection:
         connection.sendall(b"one")
@@ -107,23 +107,23 @@ def test_a_cut_holds_and_healing_delivers(plain: tuple[Network, tuple[str, int]]
         assert silent(connection)
         network.heal(CLIENT, "node")
         assert connection.recv(3) == b"two"
-        network.cut("node", CLIENT, both=False)  # the way back only
+        network.cut("node", CLIENT, both=False)  # the reverse direction only
         connection.sendall(b"six")
         assert silent(connection)
         network.heal_all()
         assert connection.recv(3) == b"six"
 
 
-def test_an_edge_knows_who_dialled(owned: tuple[Network, tuple[str, int]]) -> None:
+def test_an_edge_has_the_dialling_node(owned: tuple[Network, tuple[str, int]]) -> None:
     network, public = owned
     network.cut(CLIENT, "node")
     with dial(public) as connection:
         connection.sendall(b"mine")
-        assert connection.recv(4) == b"mine"  # not a client's connection
+        assert connection.recv(4) == b"mine"  # not a connection of a client
         network.isolate("node", ["me"])
         connection.sendall(b"held")
         assert silent(connection)
-        with dial(public) as late:  # a new connection does not get through either
+        with dial(public) as late:  # a new connection is held as well
             late.sendall(b"late")
             assert silent(late)
             network.heal_all()
@@ -155,10 +155,10 @@ def test_reset_and_refusal(plain: tuple[Network, tuple[str, int]]) -> None:
     dial(public).close()
 
 
-def test_a_descriptor_that_went_away_made_its_process_a_stranger(
+def test_a_closed_descriptor_does_not_hide_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A node that redials all the time came through a cut (drill 8)."""
+    """Otherwise a node that redials constantly passes a held edge (drill 8)."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as mine:
@@ -187,7 +187,7 @@ def test_the_kernel_and_its_table_name_the_same_socket(family: socket.AddressFam
         assert (owners._look_for(source, to), socket_inode(source, to)) == (expected, expected)
 
 
-def test_callers_that_had_given_up_kept_everybody_else_waiting() -> None:
+def test_callers_that_gave_up_do_not_delay_others() -> None:
     """Each cost a third of a second, on a busy machine more came in that time: nobody was connected any more."""
     if not owners._kernel_answers():
         pytest.skip("this kernel has no sock_diag")

@@ -1,4 +1,4 @@
-"""What an OK means is changed while clients send: each change holds at once, and no client sees an error for it."""
+"""`ha policy` under load: each change takes effect at once, without an error for clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cometmq.tests.drills.verdict import Verdict
 
 
 def changes(s: Stage) -> None:
-    """Asynchronous, then synchronous with two needed, then with one, and the leader dies; nothing is lost."""
+    """Asynchronous, synchronous with two in sync, then with one; the leader dies; nothing is lost."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()
@@ -57,7 +57,7 @@ def no_error(s: Stage) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("body", [changes, no_error], ids=lambda body: body.__name__)
-def test_a_policy_is_changed_under_load(body: object, tmp_path: Path) -> None:
+def test_a_policy_changes_under_load(body: object, tmp_path: Path) -> None:
     assert callable(body)
     result = Verdict("policy", (body.__doc__ or "").strip(), "sync")
     settle(perform(tmp_path, result, Setup().with_mode("async"), body), tmp_path)

@@ -1,6 +1,6 @@
-"""Random drills: kills, pauses and cuts by a seed; a thousand acknowledged sends after the last one.
+"""Random drills: kills, pauses and disconnections by a seed; a thousand acknowledged sends afterwards.
 
-Five in every run; `scripts/drill --random 100 --seed 1` is the long command.
+Five in every run; `scripts/drill --random 100 --seed 1` runs more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Static groups in drills: planned and forced changes of the master by a script, with nothing lost."""
+"""Static groups in drills: planned and forced changes of the master, with nothing lost."""
 
 from __future__ import annotations
 

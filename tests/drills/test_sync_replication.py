@@ -1,8 +1,8 @@
-"""What a synchronous group promises while its slave is away (design, section 4; HA, section 6).
+"""A synchronous group while its slave is away (docs/design/delivery-guarantees.md).
 
-Waits that are open when the slave goes are answered SLAVE_PERSISTENCE_TIMEOUT; once the slave has left
-the in-sync set, writes go on with minInSyncReplicas=1, and are refused with 2. Order and outcome are
-asserted, not times; the waits have generous ends.
+Waits that are open when the slave dies are answered SLAVE_PERSISTENCE_TIMEOUT. After the slave has left
+the in-sync set, writes continue with minInSyncReplicas=1 and are refused with 2. The tests assert order
+and outcome, not times; the waits have generous limits.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from cometmq.tests.harness.cluster import Cluster, wait_until
 from cometmq.tests.harness.wire import Wire, normal_message
 
 TOPIC = "sync"
-NEXT_S, MANY = 0.2, 300  # tries of a send: for a minute at least
+NEXT_S, MANY = 0.2, 300  # attempts of a send: for at least a minute
 _numbers = itertools.count(1)
 
 
 def prepare(data: Path, **keys: str) -> None:
-    """Settings of the master that `cometmq up` finds and keeps."""
+    """Write settings of the master before `cometmq up` starts."""
     folder = data / "master"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
 
 
 async def send(wire: Wire) -> int:
-    """One send with a patient client; the status code."""
+    """Send once with a long deadline; return the status code."""
     message = normal_message(TOPIC, f"01{next(_numbers):032X}", b"body")
     answer = await wire.send([message], within_s=10.0)
     return int(answer.status.code)
 
 
 async def codes_until(wire: Wire, wanted: int) -> list[int]:
-    """Send until the wanted code comes; every code on the way."""
+    """Send until the wanted code is returned; return every code."""
     codes: list[int] = []
     for _ in range(MANY):
         codes.append(await send(wire))
@@ -54,7 +54,7 @@ async def codes_until(wire: Wire, wanted: int) -> list[int]:
 
 
 def slave_dies(cluster: Cluster, wanted: int) -> tuple[list[int], list[int]]:
-    """Freeze the slave, leave sends waiting, kill it; their codes, and the codes that follow."""
+    """Freeze the slave with sends waiting, kill it; return their codes and the codes after it."""
 
     async def scenario() -> tuple[list[int], list[int]]:
         async with Wire(cluster.address("master")) as wire:
@@ -70,7 +70,7 @@ def slave_dies(cluster: Cluster, wanted: int) -> tuple[list[int], list[int]]:
 
 
 @pytest.mark.timeout(300)
-def test_open_waits_time_out_and_writes_go_on(new_cluster: Callable[..., Cluster]) -> None:
+def test_open_waits_time_out_and_writes_continue(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster().wait_in_sync()
     cluster.create_topic(TOPIC)
     waiting, after = slave_dies(cluster, v2.OK)
@@ -85,7 +85,7 @@ def test_open_waits_time_out_and_writes_go_on(new_cluster: Callable[..., Cluster
 
 
 @pytest.mark.timeout(300)
-def test_two_in_sync_replicas_are_needed_when_asked_for(tmp_path: Path) -> None:
+def test_writes_are_refused_below_min_in_sync_replicas(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "cluster")
     prepare(cluster.data, minInSyncReplicas="2")
     try:
@@ -108,7 +108,7 @@ def test_two_in_sync_replicas_are_needed_when_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_refused_send_is_not_in_the_log(tmp_path: Path) -> None:
-    """HA_NOT_AVAILABLE means that nothing was written: refused, not unknown."""
+    """HA_NOT_AVAILABLE means that nothing was written."""
     cluster = Cluster(tmp_path / "cluster")
     prepare(cluster.data, minInSyncReplicas="2")
     try:

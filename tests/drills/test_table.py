@@ -1,4 +1,4 @@
-"""The table of drills is whole, and every drill is run by one of the test files."""
+"""The table of drills is complete, and each drill is in one of the test files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_every_drill_is_in_a_test_file() -> None:
     assert sorted(numbers) == list(range(1, 41))
 
 
-def test_the_list_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_drill(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 40
 
 
-def test_modes_say_what_is_needed() -> None:
+def test_modes_set_the_required_in_sync_replicas() -> None:
     assert drill(8).setup_of("sync 2").min_in_sync == 2
     assert not drill(5).setup_of("async").sync

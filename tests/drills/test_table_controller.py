@@ -1,4 +1,4 @@
-"""Drills of the table: the controller and the nameservers. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: controller and nameservers."""
 
 from __future__ import annotations
 

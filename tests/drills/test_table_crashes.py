@@ -1,4 +1,4 @@
-"""Drills of the table: processes that die, pause and lose power. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: processes that die, pause or lose power."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills of the table: topics, offsets, timers, transactions, readers. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: topics, offsets, timers, transactions, consumers."""
 
 from __future__ import annotations
 

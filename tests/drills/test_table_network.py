@@ -1,4 +1,4 @@
-"""Drills of the table: cuts, clocks, everything at once. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: disconnections, clocks, combinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills of the table: power loss, suspect replicas, tails. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: power loss, suspect replicas, tails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills of the table: big logs, retention, rotten bits, full disks. `scripts/drill --only N` runs one by hand."""
+"""Drills of the table: large logs, retention, flipped bits, full disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drills' checker finds what it is there to find, and allows what at-least-once delivery allows."""
+"""The checker reports violations and allows what at-least-once delivery allows."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def judged(tmp_path: Path, events: list[tuple[str, str, Any]], log: list[str]) -
     return result
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def test_a_clean_run_has_no_findings(tmp_path: Path) -> None:
     result = judged(tmp_path, sent("s-1", 0) + sent("s-2", 1), ["s-1", "s-2"])
     assert result.broken() == []
     assert result.acknowledged == 2
 
 
-def test_a_lost_message_is_told(tmp_path: Path) -> None:
+def test_a_lost_message_is_reported(tmp_path: Path) -> None:
     result = judged(tmp_path, sent("s-1", 0) + sent("s-2", 1), ["s-1"])
     assert result.lost == ["s-2"]
     assert not result.passed
@@ -89,7 +89,7 @@ def test_a_repeat_needs_an_unknown_outcome(tmp_path: Path) -> None:
     assert other.duplicated == ["s-1"]
 
 
-def test_order_phantoms_and_moves_are_told(tmp_path: Path) -> None:
+def test_disorder_phantoms_and_moves_are_reported(tmp_path: Path) -> None:
     refused = [("invoke", "r-1", None), ("fail", "r-1", None)]
     events = sent("s-1", 1) + sent("s-2", 0) + refused
     result = judged(tmp_path, events, ["s-2", "s-1", "x-9", "r-1"])
@@ -99,7 +99,7 @@ def test_order_phantoms_and_moves_are_told(tmp_path: Path) -> None:
     assert moved.moved == ["s-1"]
 
 
-def test_an_archived_tail_is_no_loss(tmp_path: Path) -> None:
+def test_an_archived_message_is_not_lost(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", ["s-1"])
     tails = store / "ha" / "diverged"
     tails.mkdir(parents=True)
@@ -111,12 +111,12 @@ def test_an_archived_tail_is_no_loss(tmp_path: Path) -> None:
     found = verdict.records(store, "drill")
     verdict.check_log(result, promises, found, verdict.archived([store], "drill"))
     assert (result.lost, result.archived) == ([], ["s-2"])
-    assert not result.passed  # a synchronous group promised more
+    assert not result.passed  # a synchronous group guarantees more
     result.mode = "async"
     assert result.passed
 
 
-def test_a_replayed_message_has_no_place_and_no_order(tmp_path: Path) -> None:
+def test_a_replayed_message_may_move_and_change_order(tmp_path: Path) -> None:
     extra = "__COMETMQ_REPLAYED_FROM\x01b0\x02"
     store = write_store(tmp_path / "store", ["s-2"], extra)
     events = sent("s-2", 5)
@@ -151,7 +151,7 @@ def test_an_epoch_that_begins_with_a_message_is_a_wrong_label(tmp_path: Path) ->
     assert not result.passed
 
 
-def test_recovery_is_counted_from_the_fault(tmp_path: Path) -> None:
+def test_recovery_time_starts_at_the_fault(tmp_path: Path) -> None:
     history = tmp_path / "h.jsonl"
     lines = [
         {"t": 1.0, "c": "raw", "e": "invoke", "id": "s-1", "group": "s", "seq": 1},

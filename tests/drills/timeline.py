@@ -1,7 +1,7 @@
-"""The picture of a drill: acknowledged sends over time, the faults, and who was what. SVG, made by hand.
+"""Timeline of a drill as SVG: acknowledged sends over time, faults, and roles.
 
-Above, bars of acknowledged sends each tenth of a second; below, one lane a broker, coloured by its role; a vertical line
-for each fault. Nothing but the histories and the events is needed.
+Top: bars of acknowledged sends per tenth of a second. Below: one band per broker, coloured by its role,
+and a vertical line for each fault. Uses only histories and events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAULTS = {"kill", "pause", "resume", "cut", "isolate", "heal", "start", "stop", 
 
 
 def draw(events: Iterable[dict[str, Any]], histories: Iterable[Path], title: str) -> str:
-    """The SVG document."""
+    """Return the SVG document."""
     notes = list(events)
     oks = sorted(e["t"] for path in histories for e in history.read(path) if e["e"] == "ok")
     begin = min([e["t"] for e in notes] + oks, default=0.0)

@@ -1,11 +1,12 @@
-"""The drills' checker: what clients were promised, against what lies in the logs of all replicas in the end.
+"""Checker of the drills: acknowledgements of clients against the final logs of all replicas.
 
-It took no part in the load, imports nothing of the product and knows only the histories, the events and the
-files (HA note, 5.3). Lost: answered OK and in no log; in an asynchronous group such a message must be in an archived tail
-(then it is `archived`, and `replayed` once it is back). Duplicated: twice in the log although it was sent
-once; sent again after an unknown outcome is `resent` and allowed. Reordered: a later message of a sender before an
-earlier one. Phantom: never sent, or only refused. Moved: not at the offset that the OK named. Divergent: bytes that differ
-between two replicas above the larger log start.
+Independent of the load and of the product: it reads only histories, events and files
+(docs/formats/ha.md, section 5.3). Lost: answered OK and in no log; in an asynchronous group such a
+message must be in an archived tail (`archived`, and `replayed` once it is back in the log). Duplicated:
+twice in the log although sent once; a repeat after an unknown outcome is `resent` and allowed.
+Reordered: a later message of a sender before an earlier one. Phantom: never sent, or only refused.
+Moved: not at the offset of the OK. Divergent: bytes that differ between two replicas above the larger
+log start.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from . import history, logwalk
 from .labels import wrong_labels
 
 SHOWN = 5
-FAULT_S = 1.0  # a connection that a fault broke may be found broken so much later
-REPLAY_MARK = "REPLAY"  # in the name of the property that names a replayed message's origin
+FAULT_S = 1.0  # a broken connection may be detected this much later
+REPLAY_MARK = "REPLAY"  # in the name of the property with a replayed message's origin
 _BLOCK = 1 << 16
-#: Faults after which a node that forwards may send again what the lost leader had taken already.
+#: Faults after which a forwarding node may repeat a send that the lost leader had stored.
 BREAKING = {"kill", "pause", "isolate", "cut", "power-loss", "reset", "fault", "delay"}
 #: Faults from which the time to the first OK is counted.
 DISRUPTIVE = {"kill", "pause", "isolate", "power-loss", "switchover", "stop"}
@@ -33,16 +34,16 @@ DISRUPTIVE = {"kill", "pause", "isolate", "power-loss", "switchover", "stop"}
 
 @dataclass(slots=True)
 class Promised:
-    """One message: what its sender was told."""
+    """One message and the answers its sender got."""
 
     group: str = ""
     seq: int = 0
     attempts: int = 0
     refused: int = 0
-    offset: int | None = None  # of the OK; None without one, -1 when the client does not tell
+    offset: int | None = None  # of the OK; None without an OK, -1 if the client does not return it
     first_s: float = 0.0
     ok_s: float = 0.0
-    ok_attempt_s: float = 0.0  # when the attempt that was answered OK left
+    ok_attempt_s: float = 0.0  # start of the attempt that was answered OK
     by: str = ""
 
     @property
@@ -50,8 +51,11 @@ class Promised:
         return self.ok_s > 0.0
 
     def may_repeat(self, faults: list[float]) -> bool:
-        """An attempt had no known outcome, the official client may have repeated by itself, or a fault
-        came while the one attempt was under way: then whoever forwarded it had no known outcome."""
+        """Return whether a repeat of the message is allowed.
+
+        An attempt had an unknown outcome, the official client may have retried, or a fault occurred during the
+        only attempt: then the forwarding node may have repeated it.
+        """
         if self.attempts - self.refused > 1 or self.by.startswith("official"):
             return True
         return any(self.first_s - FAULT_S <= fault <= self.ok_s for fault in faults)
@@ -59,7 +63,7 @@ class Promised:
 
 @dataclass(slots=True)
 class Promises:
-    """Everything the histories say."""
+    """The content of all histories."""
 
     messages: dict[str, Promised] = field(default_factory=dict)
     got: dict[str, int] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Promises:
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Promises:
-        """Every event of every client."""
+        """Read every event of every client."""
         found = cls()
         for path in paths:
             last: dict[str, float] = {}
@@ -106,14 +110,14 @@ class Promises:
 
 
 def all_delivered(paths: Iterable[Path]) -> bool:
-    """Whether consumers got everything that was answered OK."""
+    """Return whether consumers received everything that was answered OK."""
     promises = Promises.read(paths)
     return set(promises.acknowledged) <= set(promises.got)
 
 
 @dataclass(slots=True)
 class Check:
-    """One expectation of a drill, and what was found."""
+    """One expectation of a drill and its result."""
 
     what: str
     passed: bool
@@ -122,7 +126,7 @@ class Check:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a drill gave."""
+    """The result of a drill."""
 
     drill: str
     title: str = ""
@@ -144,7 +148,7 @@ class Verdict:
     divergent_bytes: int = 0
     divergence: str = ""
     queue_differences: list[str] = field(default_factory=list)
-    wrong_labels: list[str] = field(default_factory=list)  # epochs whose bytes are another's
+    wrong_labels: list[str] = field(default_factory=list)  # epochs with wrong labels
     rto_ms: list[float] = field(default_factory=list)
     max_gap_ms: float = 0.0
     official_gap_ms: float = 0.0
@@ -152,15 +156,15 @@ class Verdict:
     seconds: float = 0.0
     checks: list[Check] = field(default_factory=list)
     error: str = ""
-    allowed_loss: str = ""  # why lost messages are the documented bound and not a fault
+    allowed_loss: str = ""  # why the loss is within the documented bound
     reasons: dict[str, int] = field(default_factory=dict)
 
     def broken(self) -> list[str]:
-        """A sentence for every promise that was broken and every expectation that was not met."""
+        """Return a line for every failed check and expectation."""
         found = [f"{c.what}: {c.found}" for c in self.checks if not c.passed]
         for name in ("lost", "duplicated", "reordered", "phantom", "moved"):
             some = getattr(self, name)
-            # A second copy may be what was lost: then the first one lies elsewhere.
+            # The lost copy may be the second one: then the first is at another position.
             if some and not (name in ("lost", "moved") and self.allowed_loss):
                 found.append(f"{len(some)} {name}: {some[:SHOWN]}")
         if self.archived and self.mode != "async" and not self.allowed_loss:
@@ -190,7 +194,7 @@ class Record:
 
 
 def records(store: Path, topic: str) -> list[Record]:
-    """The workload's messages in a store's log."""
+    """Yield the workload's messages in a store's log."""
     return [_record(found) for found in logwalk.walk(store / "commitlog") if found.topic == topic]
 
 
@@ -201,7 +205,7 @@ def _record(found: logwalk.Found) -> Record:
 
 
 def archived(stores: Iterable[Path], topic: str) -> set[str]:
-    """The identities in every archived tail."""
+    """Return the identities in every archived tail."""
     return {
         _record(found).identity
         for store in stores
@@ -218,7 +222,7 @@ def check_log(
     tails: set[str],
     faults: list[float] = [],  # noqa: B006
 ) -> None:
-    """The workload's messages in the final log, against the promises; `faults` are their times."""
+    """Compare the workload's messages in the final log with the answers; `faults` are fault times."""
     places: dict[str, list[Record]] = defaultdict(list)
     for record in found:
         places[record.identity].append(record)
@@ -253,7 +257,7 @@ def _check_one(
 
 
 def _reordered(promises: Promises, found: list[Record]) -> Iterator[str]:
-    """Per sender, by each message's first place; a replayed tail has no order to keep."""
+    """Return disorder per sender, by first positions; a replayed tail has no order."""
     first: dict[str, int] = {}
     for at, record in enumerate(found):
         if not record.replayed:
@@ -271,7 +275,7 @@ def _reordered(promises: Promises, found: list[Record]) -> Iterator[str]:
 
 
 def check_deliveries(verdict: Verdict, promises: Promises, found: list[Record]) -> None:
-    """Whatever is in the log in the end was delivered at least once."""
+    """Check that every message in the final log was delivered at least once."""
     verdict.delivered = len(promises.got)
     verdict.redelivered = sum(times - 1 for times in promises.got.values())
     there = {record.identity for record in found}
@@ -281,8 +285,10 @@ def check_deliveries(verdict: Verdict, promises: Promises, found: list[Record]) 
 def check_stores(
     verdict: Verdict, stores: dict[str, Path], *, queues: bool = True, ends: bool = True
 ) -> None:
-    """Byte-identical logs (without `ends`: up to the shorter one's end), and every consume queue as a
-    rebuild from the log gives it; every epoch of a history begins with its own first record."""
+    """Check that logs are byte-identical, queues equal their rebuild, and epochs have correct labels.
+
+    Without `ends` logs are compared up to the end of the shorter one.
+    """
     names = sorted(stores)
     for other in names[1:]:
         logs = stores[names[0]] / "commitlog", stores[other] / "commitlog"
@@ -303,7 +309,7 @@ def check_stores(
 
 
 def divergent(one: Path, other: Path, *, ends: bool = True) -> tuple[int, str]:
-    """How many bytes differ between two logs above the larger start, and where the first is."""
+    """Return the number of bytes that differ above the larger log start, and the first position."""
     found_ends = logwalk.log_end(one), logwalk.log_end(other)
     files = [{int(path.name): path for path in logwalk.segments(folder)} for folder in (one, other)]
     count, sentence = abs(found_ends[0] - found_ends[1]) if ends else 0, ""
@@ -336,7 +342,7 @@ def _differing(one: Path, other: Path, limit: int) -> tuple[int, int]:
 
 
 def measure(verdict: Verdict, promises: Promises, events: list[dict[str, Any]]) -> None:
-    """Recovery times, and the longest time without any OK."""
+    """Compute recovery times and the longest time without an OK."""
     oks = sorted((one.ok_s, one.ok_attempt_s) for one in promises.messages.values() if one.is_ok)
     begin = next((event["t"] for event in events if event["e"] == "load"), 0.0)
     end = next((event["t"] for event in reversed(events) if event["e"] == "unload"), 0.0)

@@ -1,8 +1,8 @@
-"""The drills' workload: senders that never give up, and a journal of what they were promised.
+"""Workload of the kill -9 drill: senders that retry without limit, and a journal of acknowledgements.
 
 `python -m cometmq.tests.drills.workload --endpoints A;B --owner A --topic T --journal FILE` sends until
-it gets SIGTERM, then resolves every send whose outcome is unknown, and ends. Half of the senders talk
-to the owner alone and meet its death as an error, half use both alternatives as official clients do.
+SIGTERM, then resolves every unknown outcome, and ends. Half of the senders use only the owner and see
+its death as an error; half use both alternatives, as official clients do.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from cometmq.proto import v2
 from ..harness.journal import Journal
 from ..harness.wire import Wire, normal_message
 
-BODY = bytes(range(256)) * 2  # 512 bytes: many records a segment, and every byte value
+BODY = bytes(range(256)) * 2  # 512 bytes: many records per segment, and every byte value
 RETRY_S = 0.05
 TAGS = ("red", "green", "blue", "")
 
 
 class Workload:
-    """Some senders over a few connections."""
+    """Senders over a few connections."""
 
     def __init__(self, topic: str, journal: Journal, run: int) -> None:
         self._topic, self._journal, self._run = topic, journal, run
         self.stopping = False
 
     async def send_all(self, wire: Wire, sender: int) -> None:
-        """One sender: a message at a time, each until it is acknowledged."""
+        """Run one sender: a message at a time, each until it is acknowledged."""
         number = 0
         while not self.stopping:
             number += 1

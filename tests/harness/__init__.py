@@ -1,1 +1,1 @@
-"""What tests, drills, benchmarks and the quickstart share: a real cluster, a raw wire, checkers."""
+"""Shared by tests, drills and benchmarks: a real cluster, a raw client, checkers."""

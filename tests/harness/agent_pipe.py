@@ -1,8 +1,8 @@
-"""The other end of `official.py`: a process that does one thing for each line of JSON.
+"""Agent side of `official.py`: a process that executes one action per line of JSON.
 
-Promises: an answer for every line, in order; whatever an action raises is the answer's error; what a
-client prints goes to standard error; the process ends at once when its input does, whatever threads it
-has. It imports nothing, so that every kind of agent may use it.
+Returns one answer per line, in order; an exception of an action is the answer's error. Output of the
+client goes to standard error. The process ends when its input does, whatever threads it has. Imports
+nothing, so that every agent can use it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 def serve(agent: Any) -> None:
     """Call the agent's methods by name until the pipe is closed."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever the client prints goes to standard error
+    os.dup2(2, 1)  # output of the client goes to standard error
     for line in sys.stdin:
         request = json.loads(line)
         action = request.pop("do")
         try:
             answer = {"ok": getattr(agent, action)(**request)}
-        except Exception as error:  # the whole point: whatever the client raised goes to the test
+        except Exception as error:  # every exception is returned to the test
             code = getattr(error, "code", None)
             answer = {
                 "error": type(error).__name__,

@@ -1,9 +1,9 @@
-"""A real cluster in processes of its own: `cometmq up`, started, killed and restarted from outside.
+"""A real cluster in separate processes: `cometmq up`, started, killed and restarted from outside.
 
-Promises: nothing is shared with the caller but a data directory, the ready file and sockets; ports
-are chosen by the operating system; only processes that this object started are signalled, by id;
-`stop` leaves none behind. The faces it relies on are those that `cometmq up` documents: the ready
-file (`endpoints`, `processes`), `--no-restart`, and `cometmq up restart NAME --data DIR`.
+Shares only a data directory, the ready file and sockets with the caller. The operating system chooses
+the ports. Only processes started by this object are signalled, by id; `stop` leaves none behind. Uses
+the documented interfaces of `cometmq up`: the ready file (`endpoints`, `processes`), `--no-restart`, and
+`cometmq up restart NAME --data DIR`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from typing import Any, Self
 
 import psutil
 
-START_S = 60.0  # a loaded machine of two cores; the benchmark, not this limit, measures the start
+START_S = 60.0  # for loaded machines; the start time is measured by the benchmark
 STOP_S = 30.0  # drain, flush and close of every process
 POLL_S = 0.02
-# A node allocates three segments at once: those of many clusters with 1 GiB each would fill a disk.
+# A node allocates three segments at once; with 1 GiB each many clusters would fill a disk.
 SEGMENT_SIZE = 64 << 20
 _SEGMENT_KEY = "COMETMQ_MAPPED_FILE_SIZE_COMMIT_LOG"
 
 
 class ClusterError(AssertionError):
-    """The cluster did not do what was asked in time; the message carries the end of its log."""
+    """The cluster did not reach a state in time; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One process of the cluster, as the ready file describes it."""
+    """One process of the cluster, as described in the ready file."""
 
     name: str
     role: str
@@ -48,12 +48,12 @@ class Node:
 
 
 def cometmq_command() -> list[str]:
-    """The `cometmq` command of the interpreter that runs this."""
+    """Return the `cometmq` command of this interpreter."""
     return [str(Path(sys.executable).with_name("cometmq"))]
 
 
 def wait_until(what: str, test: Any, seconds: float = START_S) -> Any:
-    """Poll `test` until it returns something true; that is the answer. Raises ClusterError."""
+    """Poll `test` until it returns a true value; return it. Raises ClusterError."""
     end = time.monotonic() + seconds
     while True:
         answer = test()
@@ -77,8 +77,10 @@ class Cluster:
         segment_size: int | None = SEGMENT_SIZE,
         controller: bool = False,
     ) -> None:
-        """Without `segment_size` it is the broker's own default, as users have it. With `controller`
-        the nameserver elects leaders, as it does for users; most tests mean fixed roles."""
+        """Without `segment_size` the default of the broker is used.
+
+        With `controller` the nameserver elects leaders, as by default in `up`; most tests need fixed roles.
+        """
         self.data = data
         segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}
         self._env = {**os.environ, **segments, **(env or {})}
@@ -125,7 +127,7 @@ class Cluster:
             raise ClusterError(f"{error}\n{self.tail()}") from None
 
     def tail(self, lines: int = 40) -> str:
-        """The end of what the processes printed."""
+        """Return the end of the processes' output."""
         if not self.log_file.exists():
             return "(no log)"
         text = self.log_file.read_text(errors="replace")
@@ -133,22 +135,22 @@ class Cluster:
 
     @property
     def supervisor_pid(self) -> int:
-        """The process id of `cometmq up` itself."""
+        """The process id of `cometmq up`."""
         assert self._supervisor is not None
         return self._supervisor.pid
 
     def ready(self) -> dict[str, Any]:
-        """The ready file as it is now."""
+        """Return the current ready file."""
         found: dict[str, Any] = json.loads(self.ready_file.read_text())
         return found
 
     @property
     def endpoints(self) -> str:
-        """Both access points, separated by a semicolon, as official clients take them."""
+        """Both access points, separated by a semicolon, as for official clients."""
         return str(self.ready()["endpoints"])
 
     def nodes(self) -> list[Node]:
-        """Every process the ready file names."""
+        """Return every process of the ready file."""
         return [
             Node(
                 one["name"],
@@ -162,7 +164,7 @@ class Cluster:
         ]
 
     def node(self, name_or_role: str) -> Node:
-        """The process with this name or, failing that, this role at start."""
+        """Return the process with this name or, failing that, this role at start."""
         for key in ("name", "role"):
             for one in self.nodes():
                 if getattr(one, key) == name_or_role:
@@ -170,20 +172,20 @@ class Cluster:
         raise KeyError(name_or_role)
 
     def address(self, name_or_role: str) -> str:
-        """`host:port` of the clients' port of one broker process."""
+        """Return `host:port` of a broker's client port."""
         ports = self.node(name_or_role).ports
         port = ports.get("client") or ports.get("grpc") or next(iter(ports.values()))
         return f"127.0.0.1:{port}"
 
     def kill9(self, name_or_role: str) -> int:
-        """Kill one process as a crash would; returns when it is gone, with its id."""
+        """Kill a process with SIGKILL; return its id when it has ended."""
         pid = self.node(name_or_role).pid
         os.kill(pid, signal.SIGKILL)
         self._wait(f"{name_or_role} ({pid}) is gone", lambda: not _runs(pid), STOP_S)
         return pid
 
     def restart(self, name_or_role: str, seconds: float = START_S) -> Node:
-        """Ask the supervisor to start it again; returns when it serves again."""
+        """Restart a process through the supervisor; return when it serves."""
         before = self.node(name_or_role)
         self.run("up", "restart", before.name, "--data", str(self.data), timeout=seconds)
         after = self._wait(
@@ -197,13 +199,13 @@ class Cluster:
         return Node(**{f: getattr(after, f) for f in Node.__slots__})
 
     def healthy(self, address: str) -> bool:
-        """Whether `cometmq healthcheck` says that the node at this address is well."""
+        """Return whether `cometmq healthcheck` succeeds at this address."""
         return self.run("healthcheck", "--endpoint", address, check=False).returncode == 0
 
     def run(
         self, *arguments: str, check: bool = True, timeout: float = START_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run `cometmq ARGUMENTS`; a failure shows what it printed."""
+        """Run `cometmq ARGUMENTS`; a failure includes its output."""
         done = subprocess.run(
             [*cometmq_command(), *arguments],
             capture_output=True,
@@ -220,7 +222,7 @@ class Cluster:
         return done
 
     def wait_in_sync(self, count: int = 2) -> Self:
-        """Wait until so many replicas are in sync; before that a master answers alone."""
+        """Wait until a number of replicas are in sync."""
         self._wait(f"{count} replicas are in sync", lambda: self._in_sync() >= count, START_S)
         return self
 
@@ -246,7 +248,7 @@ class Cluster:
         return name
 
     def stop(self, seconds: float = STOP_S) -> int:
-        """End as Ctrl-C does; whatever is left after `seconds` is killed. Returns the exit code."""
+        """Stop as with Ctrl-C; kill what is left after `seconds`. Return the exit code."""
         if self._supervisor is None:
             return 0
         self._remember()
@@ -269,7 +271,7 @@ class Cluster:
             raise ClusterError(f"cometmq up did not stop in {seconds:g} s\n{self.tail()}") from None
 
     def _remember(self) -> None:
-        """Every process of ours, so that none is left whatever happens to the supervisor."""
+        """Record every process, so that none is left if the supervisor fails."""
         assert self._supervisor is not None
         if _runs(self._supervisor.pid):
             children = psutil.Process(self._supervisor.pid).children(recursive=True)
@@ -285,7 +287,7 @@ def _runs(pid: int) -> bool:
 
 @contextmanager
 def temporary(*options: str, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster for the length of a `with` block, in a directory that goes with it."""
+    """Make a cluster for a `with` block, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="cometmq-") as folder:
         cluster = Cluster(Path(folder) / "data", *options, env=env, segment_size=None)
         try:

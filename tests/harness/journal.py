@@ -1,8 +1,8 @@
-"""What a workload was promised, written down as it happens, and read back by the checker.
+"""Journal of a workload: acknowledgements written as they arrive, and read by the checker.
 
-One line an event: `a ID` before a send leaves, `k ID QUEUE_OFFSET` when it was acknowledged,
-`u ID WHY` when its outcome is unknown (it is sent again under the same identity). The writer flushes
-each line to the kernel, so that a killed workload loses nothing that it was told.
+One line per event: `a ID` before a send, `k ID QUEUE_OFFSET` when it was acknowledged, `u ID WHY` when
+its outcome is unknown (it is sent again with the same identity). Each line is flushed to the kernel, so
+a killed workload loses no event.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import TextIO
 
 
 class Journal:
-    """The workload's side: append only."""
+    """The writer of the workload."""
 
     def __init__(self, path: Path) -> None:
         self._file: TextIO = path.open("a", buffering=1)
 
     def attempt(self, identity: str) -> None:
-        """A send of this identity leaves now."""
+        """Record the start of a send."""
         self._file.write(f"a {identity}\n")
 
     def acknowledged(self, identity: str, offset: int) -> None:
-        """The server promised to keep it."""
+        """Record an acknowledgement."""
         self._file.write(f"k {identity} {offset}\n")
 
     def unknown(self, identity: str, why: str) -> None:
-        """No promise and no refusal."""
+        """Record an unknown outcome."""
         self._file.write(f"u {identity} {why.split(maxsplit=1)[0] if why else '?'}\n")
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Journal:
 
 @dataclass(slots=True)
 class Promises:
-    """The checker's side: everything the workload wrote."""
+    """The checker's view: everything the workload wrote."""
 
     attempted: set[str] = field(default_factory=set)
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Promises:
 
     @classmethod
     def read(cls, path: Path) -> Promises:
-        """Read a journal; a line cut in the middle by a kill is left out."""
+        """Read a journal; an incomplete last line is skipped."""
         found = cls()
         text = path.read_text()
         for line in text[: text.rfind("\n") + 1].splitlines():
@@ -65,14 +65,14 @@ class Promises:
 
 
 class AckCounter:
-    """Counts acknowledgements of a journal that another process is writing."""
+    """A counter of acknowledgements in a journal that another process writes."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at, self._rest = path, 0, ""
         self.count = 0
 
     def poll(self) -> int:
-        """Read what was added; the count so far."""
+        """Read new lines; return the count so far."""
         if self._path.exists():
             with self._path.open() as file:
                 file.seek(self._at)

@@ -1,9 +1,9 @@
-"""The official Python client, or our own, in a process of its own, driven over its pipes.
+"""The official Python client, or the SDK, in a separate process driven over pipes.
 
-The client registers protobuf modules and log files that no other process should share, so it runs by
-itself with a home directory of its own: `official_agent.py` holds it, unmodified, and does one thing
-per line of JSON; `sdk_agent.py` does the same things with our SDK. Promises: `close` ends the process;
-an exception in the client is raised here as `OfficialError` with the exception's name and code.
+The client registers protobuf modules and log files that no other process should share, so it runs with
+its own home directory. `official_agent.py` holds it unmodified and executes one action per line of JSON;
+`sdk_agent.py` does the same with the SDK. `close` ends the process. An exception in the client is raised
+here as `OfficialError` with its name and code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OfficialError(AssertionError):
 
 
 class Official:
-    """One process that may hold any number of clients, by name."""
+    """One process with any number of named clients."""
 
     def __init__(
         self, endpoints: str, home: Path, inside: tuple[str, ...] = (), agent: Path = AGENT
@@ -49,7 +49,7 @@ class Official:
         self._home, self._rest = home, b""
 
     def call(self, action: str, **arguments: Any) -> Any:
-        """Do one thing in the process; its answer."""
+        """Execute one action in the process; return its answer."""
         assert self._process.stdin is not None
         line = json.dumps({"do": action, **arguments}).encode() + b"\n"
         self._process.stdin.write(line)
@@ -73,7 +73,7 @@ class Official:
         return line
 
     def errors(self) -> str:
-        """What the process wrote to its standard error."""
+        """Return the process's standard error."""
         return (self._home / "stderr.txt").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""Holds the official Python client and does what `official.py` says, a line of JSON at a time.
+"""Agent that holds the official Python client and executes actions of `official.py`.
 
-It imports the installed `rocketmq` package and nothing of this project but the pipe: two copies of the
-protocol's protobuf modules cannot share the default descriptor pool (client wire, section 1, finding 9).
+Imports the installed `rocketmq` package and nothing of this project but the pipe: two copies of the
+protobuf modules cannot share the default descriptor pool (docs/formats/client-wire.md, section 1,
+finding 9).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SETTINGS_S = 30.0
 
 
 def shown(message: Message) -> dict[str, Any]:
-    """What a test may want to know of a message."""
+    """Return the fields of a message for tests."""
     return {
         "id": message.message_id,
         "topic": message.topic,
@@ -56,7 +57,7 @@ def shown(message: Message) -> dict[str, Any]:
 
 
 def expressions(topics: dict[str, Any]) -> dict[str, FilterExpression]:
-    """Tags as a text, SQL as {"sql": text}, by topic."""
+    """Return filter expressions by topic: tags as text, SQL as {"sql": text}."""
     return {
         topic: FilterExpression(wanted["sql"], FilterType.SQL)
         if isinstance(wanted, dict)
@@ -66,7 +67,7 @@ def expressions(topics: dict[str, Any]) -> dict[str, FilterExpression]:
 
 
 def subscribe_lite(consumer: Any, names: list[str]) -> None:
-    """Subscribe; the client's quota is 0 until it has its settings, for which it does not wait."""
+    """Subscribe after the settings have arrived: before that the client's quota is 0."""
     until = time.monotonic() + SETTINGS_S
     for name in names:
         while True:
@@ -80,7 +81,7 @@ def subscribe_lite(consumer: Any, names: list[str]) -> None:
 
 
 class Checker(TransactionChecker):  # type: ignore[misc]
-    """Notes what it is asked about and always answers the same."""
+    """Records the transactions it is asked about; always returns the same outcome."""
 
     def __init__(self, answer: str) -> None:
         self.answer = TransactionResolution.Value(answer)
@@ -93,7 +94,7 @@ class Checker(TransactionChecker):  # type: ignore[misc]
 
 
 class Listener(MessageListener):  # type: ignore[misc]
-    """Notes every delivery; the first `failures` deliveries of each message fail."""
+    """Records every delivery; the first `failures` deliveries of each message fail."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -124,7 +125,7 @@ class Agent:
     def producer(
         self, name: str = "p", topics: tuple[str, ...] = (), checks: str = "UNSPECIFIED"
     ) -> str:
-        """Start a producer; asked about transactions it answers `checks`."""
+        """Start a producer; it answers transaction checks with `checks`."""
         if checks == "UNSPECIFIED":
             checks = "TRANSACTION_RESOLUTION_UNSPECIFIED"
         self.checkers[name] = Checker(checks)
@@ -171,12 +172,12 @@ class Agent:
         return True
 
     def pushed(self, name: str = "push") -> list[dict[str, Any]]:
-        """What the listener saw so far."""
+        """Return the deliveries so far."""
         with self.listeners[name].lock:
             return list(self.listeners[name].seen)
 
     def message(self, topic: str, body: str, **more: Any) -> Message:
-        """A message as a user builds it."""
+        """Build a message as a user does."""
         message = Message()
         message.topic, message.body = topic, body.encode()
         if "tag" in more:
@@ -198,20 +199,20 @@ class Agent:
         return message
 
     def send(self, name: str = "p", **fields: Any) -> str:
-        """Send one message and wait; its id."""
+        """Send one message and wait; return its id."""
         return str(self.clients[name].send(self.message(**fields)).message_id)
 
     def delay(self, name: str = "p", **fields: Any) -> dict[str, str]:
-        """Send one message of a later time; its id and the handle that recalls it."""
+        """Send one delayed message; return its id and recall handle."""
         receipt = self.clients[name].send(self.message(**fields))
         return {"id": str(receipt.message_id), "handle": str(receipt.recall_handle)}
 
     def recall(self, topic: str, handle: str, name: str = "p") -> str:
-        """Take a delayed message back; its id."""
+        """Recall a delayed message; return its id."""
         return str(self.clients[name].recall_message(topic, handle))
 
     def transact(self, end: str, name: str = "p", **fields: Any) -> str:
-        """Send a half message and `commit`, `rollback` or `leave` it; its id."""
+        """Send a half message and `commit`, `rollback` or `leave` it; return its id."""
         transaction = self.clients[name].begin_transaction()
         receipt = self.clients[name].send(self.message(**fields), transaction)
         if end != "leave":
@@ -219,18 +220,18 @@ class Agent:
         return str(receipt.message_id)
 
     def asked(self, name: str = "p") -> list[dict[str, Any]]:
-        """What the producer was asked about."""
+        """Return the checks that the producer received."""
         return list(self.checkers[name].asked)
 
     def send_many(self, topic: str, bodies: list[str], name: str = "p") -> list[str]:
-        """Send all at once with the asynchronous call; the ids in order."""
+        """Send all with the asynchronous call; return the ids in order."""
         futures = [self.clients[name].send_async(self.message(topic, body)) for body in bodies]
         return [str(future.result(30).message_id) for future in futures]
 
     def receive(
         self, name: str = "c", count: int = 32, invisible_s: int = 15
     ) -> list[dict[str, Any]]:
-        """One receive call; the messages are kept for ack and change."""
+        """Call receive once; keep the messages for ack and change."""
         found = self.clients[name].receive(count, invisible_s) or []
         for message in found:
             self.held[message.message_id] = message
@@ -239,20 +240,20 @@ class Agent:
     def receive_async(
         self, name: str = "c", count: int = 32, invisible_s: int = 15
     ) -> list[dict[str, Any]]:
-        """The same with the asynchronous call."""
+        """Do the same with the asynchronous call."""
         found = self.clients[name].receive_async(count, invisible_s).result(60) or []
         for message in found:
             self.held[message.message_id] = message
         return [shown(message) for message in found]
 
     def ack(self, ids: list[str], name: str = "c") -> int:
-        """Acknowledge held messages; how many."""
+        """Acknowledge held messages; return their number."""
         for one in ids:
             self.clients[name].ack(self.held[one])
         return len(ids)
 
     def change(self, id: str, seconds: int, name: str = "c") -> str:
-        """Change the invisible duration of a held message; its new handle."""
+        """Change the invisible time of a held message; return its new handle."""
         self.clients[name].change_invisible_duration(self.held[id], seconds)
         return str(self.held[id].receipt_handle)
 

@@ -1,13 +1,13 @@
-"""Between two processes of a test: connections that become deaf, or lead to somebody else from now on."""
+"""TCP relay between two test processes; connections can be silenced or redirected."""
 
 import asyncio
 
 
 class Relay:
-    """Passes connections on to a port; those that stand can be made deaf."""
+    """Passes connections on to a port; existing ones can be silenced."""
 
     def __init__(self, to: int) -> None:
-        self.to = to  #: the port to which new connections go
+        self.to = to  #: the target port of new connections
         self._hearing = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -18,7 +18,7 @@ class Relay:
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def make_deaf(self) -> None:
-        """What stands carries nothing any more; new connections are passed on."""
+        """Silence existing connections; new ones are passed on."""
         self._hearing.clear()
         self._hearing = asyncio.Event()
         self._hearing.set()
@@ -43,6 +43,6 @@ async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hearing: asyncio.Event
 ) -> None:
     while data := await reader.read(65_536):
-        await hearing.wait()  # for ever, once it is deaf: neither end hears of it
+        await hearing.wait()  # forever, once silenced: neither end is notified
         writer.write(data)
     writer.close()

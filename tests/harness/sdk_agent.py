@@ -1,7 +1,7 @@
-"""Holds this project's own Python SDK and does what `official.py` says, as `official_agent.py` does.
+"""Agent that holds the Python SDK and executes actions of `official.py`, like `official_agent.py`.
 
-Built on `cometmq.sync`, so that the blocking clients and the asynchronous ones below them both pass the
-tests of the official client. Actions and answers are the same; lite topics are no part of the SDK.
+Uses `cometmq.sync`, so that the blocking clients and the asynchronous clients below them both pass the
+tests of the official client. Actions and answers are the same; the SDK has no lite topics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEND_S = 60.0
 
 
 def shown(message: cometmq.Message) -> dict[str, Any]:
-    """What a test may want to know of a message."""
+    """Return the fields of a message for tests."""
     return {
         "id": message.message_id,
         "topic": message.topic,
@@ -41,7 +41,7 @@ def shown(message: cometmq.Message) -> dict[str, Any]:
 
 
 def filters(topics: Mapping[str, Any]) -> dict[str, str | cometmq.Filter]:
-    """Tags as a text, SQL as {"sql": text}, by topic."""
+    """Return filters by topic: tags as text, SQL as {"sql": text}."""
     return {
         topic: cometmq.sql(wanted["sql"]) if isinstance(wanted, dict) else wanted
         for topic, wanted in topics.items()
@@ -49,7 +49,7 @@ def filters(topics: Mapping[str, Any]) -> dict[str, str | cometmq.Filter]:
 
 
 class Checker:
-    """Notes what it is asked about and always answers the same."""
+    """Records the transactions it is asked about; always returns the same outcome."""
 
     def __init__(self, answer: str) -> None:
         known = {each.name: each for each in cometmq.Resolution}
@@ -62,7 +62,7 @@ class Checker:
 
 
 class Handler:
-    """Notes every delivery; the first `failures` deliveries of each message fail."""
+    """Records every delivery; the first `failures` deliveries of each message fail."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -94,7 +94,7 @@ class Agent:
     def producer(
         self, name: str = "p", topics: tuple[str, ...] = (), checks: str = "UNSPECIFIED"
     ) -> str:
-        """Start a producer; asked about transactions it answers `checks`."""
+        """Start a producer; it answers transaction checks with `checks`."""
         self.checkers[name] = Checker(checks)
         return self._start(
             name,
@@ -129,37 +129,37 @@ class Agent:
         )
 
     def pushed(self, name: str = "push") -> list[dict[str, Any]]:
-        """What the handler saw so far."""
+        """Return the deliveries so far."""
         with self.handlers[name].lock:
             return list(self.handlers[name].seen)
 
     def send(self, name: str = "p", **fields: Any) -> str:
-        """Send one message and wait; its id."""
+        """Send one message and wait; return its id."""
         return str(self._send(name, fields).message_id)
 
     def delay(self, name: str = "p", **fields: Any) -> dict[str, str]:
-        """Send one message of a later time; its id and the handle that recalls it."""
+        """Send one delayed message; return its id and recall handle."""
         receipt = self._send(name, fields)
         return {"id": receipt.message_id, "handle": receipt.recall_handle}
 
     def recall(self, topic: str, handle: str, name: str = "p") -> str:
-        """Take a delayed message back; its id."""
+        """Recall a delayed message; return its id."""
         receipt = cometmq.Receipt("", topic, "", 0, recall_handle=handle)
         return str(self.clients[name].recall(receipt))
 
     def transact(self, end: str, topic: str, body: str, name: str = "p", **fields: Any) -> str:
-        """Send a half message and `commit`, `rollback` or `leave` it; its id."""
+        """Send a half message and `commit`, `rollback` or `leave` it; return its id."""
         transaction = self.clients[name].transaction(topic, body.encode(), **fields)
         if end != "leave":
             getattr(transaction, end)()
         return str(transaction.receipt.message_id)
 
     def asked(self, name: str = "p") -> list[dict[str, Any]]:
-        """What the producer was asked about."""
+        """Return the checks that the producer received."""
         return list(self.checkers[name].asked)
 
     def send_many(self, topic: str, bodies: list[str], name: str = "p") -> list[str]:
-        """Send all together; the ids in order."""
+        """Send all together; return the ids in order."""
         results = self.clients[name].send_many(topic, [body.encode() for body in bodies])
         for result in results:
             if isinstance(result, cometmq.CometError):
@@ -169,7 +169,7 @@ class Agent:
     def receive(
         self, name: str = "c", count: int = 32, invisible_s: int = 15
     ) -> list[dict[str, Any]]:
-        """One receive call; the messages are kept for ack and change."""
+        """Call receive once; keep the messages for ack and change."""
         found = self.clients[name].receive(count, invisible_for=invisible_s)
         for message in found:
             self.held[message.message_id] = message
@@ -178,13 +178,13 @@ class Agent:
     receive_async = receive
 
     def ack(self, ids: list[str], name: str = "c") -> int:
-        """Acknowledge held messages; how many."""
+        """Acknowledge held messages; return their number."""
         for one in ids:
             self.clients[name].ack(self.held[one])
         return len(ids)
 
     def change(self, id: str, seconds: int, name: str = "c") -> str:
-        """Change the invisible duration of a held message; its new handle."""
+        """Change the invisible time of a held message; return its new handle."""
         self.clients[name].change_invisible(self.held[id], seconds)
         return self.held[id].receipt_handle
 

@@ -1,8 +1,8 @@
-"""A raw client of the messaging service: our own messages over grpc.aio, nothing hidden.
+"""Raw client of the messaging service: protobuf messages over grpc.aio.
 
-Drills and tests use it where the official client would retry, cache or hide what the server says.
-Promises: one call is one RPC; nothing is retried; the answer is the server's. The metadata are those
-of the official clients (client wire, section 2).
+Used where the official client would retry, cache or hide answers. One call is one RPC without retries,
+and returns the server's answer. Metadata are those of the official clients
+(docs/formats/client-wire.md, section 2).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_MESSAGE = 64 << 20
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # The least time that one attempt to connect gets; a busy machine needs it.
+    # Minimum time per connection attempt, for busy machines.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -27,7 +27,7 @@ OPTIONS = (
 
 
 def target(endpoints: str) -> str:
-    """gRPC's name of one or several `host:port;host:port`: the next is tried when one is gone."""
+    """Return gRPC's target for one or several `host:port;host:port` alternatives."""
     return "ipv4:" + endpoints.replace(";", ",")
 
 
@@ -56,7 +56,7 @@ class Wire:
         await self.channel.close(None)
 
     async def call(self, path: str, request: Any, answer: type[Any], within_s: float = 5.0) -> Any:
-        """One unary call; raises grpc.aio.AioRpcError."""
+        """Make one unary call. Raises grpc.aio.AioRpcError."""
         method = self._calls.get(path)
         if method is None:
             method = self._calls[path] = self.channel.unary_unary(
@@ -67,12 +67,12 @@ class Wire:
         return await method(request, timeout=within_s, metadata=self.metadata)
 
     async def send(self, messages: Sequence[Any], within_s: float = 3.0) -> Any:
-        """One SendMessage call with all of them."""
+        """Make one SendMessage call with all messages."""
         request = v2.SendMessageRequest(messages=messages)
         return await self.call(paths.SEND_MESSAGE, request, v2.SendMessageResponse, within_s)
 
     async def receive(self, request: Any, within_s: float = 10.0) -> tuple[int, list[Any]]:
-        """One ReceiveMessage call: the status code and the messages."""
+        """Make one ReceiveMessage call; return the status code and the messages."""
         stream = self.channel.unary_stream(
             paths.RECEIVE_MESSAGE,
             request_serializer=lambda message: message.SerializeToString(),
@@ -87,7 +87,7 @@ class Wire:
         return code, found
 
     async def ack(self, topic: str, group: str, messages: Sequence[Any]) -> Any:
-        """One AckMessage call for all of them."""
+        """Make one AckMessage call for all messages."""
         request = v2.AckMessageRequest(
             group=v2.Resource(name=group),
             topic=v2.Resource(name=topic),
@@ -103,7 +103,7 @@ class Wire:
 
 
 def normal_message(topic: str, message_id: str, body: bytes, tag: str = "", key: str = "") -> Any:
-    """A normal message as the official clients build it."""
+    """Build a normal message as official clients do."""
     system = v2.SystemProperties(
         message_id=message_id,
         message_type=v2.NORMAL,
@@ -119,7 +119,7 @@ def normal_message(topic: str, message_id: str, body: bytes, tag: str = "", key:
 
 
 def receive_request(topic: str, group: str, *, batch: int = 32, await_s: float = 1.0) -> Any:
-    """A ReceiveMessage request of a simple consumer for every queue of a topic."""
+    """Build a ReceiveMessage request of a simple consumer for every queue of a topic."""
     request = v2.ReceiveMessageRequest(
         group=v2.Resource(name=group),
         message_queue=v2.MessageQueue(topic=v2.Resource(name=topic), id=-1),
