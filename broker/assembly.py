@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..ha.engine import Identity, Replication
+from ..proto.addresses import host_port
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
 from ..store.log.power_loss_disk import PowerLossDisk
@@ -173,7 +174,5 @@ def _replication(
         segment_size=store_config.mapped_file_size_commit_log,
         sync_flush=store_config.sync_flush,
         bind_address=config.bind_address,
-        nameservers=[
-            f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in config.namesrv_addresses()
-        ],
+        nameservers=[host_port(host, port) for host, port in config.namesrv_addresses()],
     )

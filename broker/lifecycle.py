@@ -25,6 +25,7 @@ from ..front.faults import FaultTable
 from ..ha.config import HaConfig
 from ..ha.rejoin import pending
 from ..ha.upkeep import Upkeep
+from ..proto.addresses import bracketed
 from ..store.config.store_config import StoreConfig
 from . import services
 from .admin.fault_service import FaultService
@@ -380,7 +381,7 @@ class BrokerLifecycle:
         def role_changed() -> None:
             membership.changed()
             if self._access is not None:
-                self._access.look_again()
+                self._access.retry_held()
 
         self.role.on_change = role_changed
         follow = not (
@@ -431,7 +432,7 @@ class BrokerLifecycle:
 
     def _bound(self, client_port: int, ha_port: int, metrics_port: int) -> Bound:
         host = self._config.broker_ip1
-        name = f"[{host}]" if ":" in host else host
+        name = bracketed(host)
         door = self._door.name if self._door else ""
         return Bound(f"{name}:{client_port}", f"{name}:{ha_port}", f"{name}:{metrics_port}", door)
 

@@ -1,6 +1,6 @@
-"""How client RPCs come in: the doors (grpc.aio here, native elsewhere) and the access point.
+"""The front door: the network entry of client RPCs (grpcio or native), and the access point.
 
-A door knows bytes, metadata and streams, and no message; a service knows messages and no door
-(front-door note, section 4). `service.py` is the seam between them, `context.py` what passes through
-it, `clock.py` the only place of the product that reads a clock.
+A door handles bytes, metadata and streams; a service handles messages (docs/formats/front-door.md,
+section 4). `service.py` defines the interface between them, `context.py` the metadata of a call,
+and `clock.py` is the only module of the product that reads a clock.
 """

@@ -1,18 +1,17 @@
-"""The access point: any node answers any RPC, by passing on what another node owns.
+"""The access point: every node answers every RPC and forwards those that another node owns.
 
-It wraps a service table: `locate` says who owns a request, None is this node, NOBODY that the owner is not
-known now. A request for another
-node goes there as the bytes that came in, with its deadline, its picked metadata and one more pair
-that marks it as forwarded; the answer goes back untouched (design, section 2). One hop is the most:
-a forwarded request that this node would pass on again is served here where `unreachable` allows it,
-and otherwise refused as UNAVAILABLE to the node that forwarded it, which treats that like any owner
-out of reach.
+It wraps a service table. `locate` returns the owner of a request: an address, None for this node,
+or UNKNOWN. A forwarded request is sent as the bytes that came in, with its deadline, its picked
+metadata and a header that marks it as forwarded; the answer is returned unchanged. A request is
+forwarded at most once: if a forwarded request arrives at a node that does not own it, the node
+serves it where `unreachable` allows that, and otherwise returns UNAVAILABLE to the forwarding node,
+which treats it as an unreachable owner.
 
-When the owner cannot be reached before it has answered, `unreachable` decides: "serve" here, "hold",
-or a `WireError`. A held request asks `locate` again several times a second and goes out as soon as
-there is a new owner, or the old one is back; a little before its deadline it is answered
-HA_NOT_AVAILABLE, so that official clients ride through a failover without an error. A request whose
-owner vanished in the middle may have been executed there: held sends are delivered at least once.
+If the owner cannot be reached before it has answered, `unreachable` decides: "serve" here, "hold",
+or a `WireError`. A held request calls `locate` several times a second and is sent as soon as there
+is a new owner or the old one is reachable again. Shortly before its deadline it is answered
+HA_NOT_AVAILABLE, so that official clients get through a failover without an error. A request whose
+owner failed in the middle may have been executed there: held sends are delivered at least once.
 """
 
 import asyncio
@@ -24,14 +23,8 @@ import grpc
 import grpc.aio
 
 from ..proto import v2
-from ..proto.errors import (
-    CANCELLED,
-    DEADLINE_EXCEEDED,
-    UNAVAILABLE,
-    RpcFailure,
-    WireError,
-)
-from ..proto.peers import cancel_requests
+from ..proto.channels import cancel_requests
+from ..proto.errors import CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, RpcFailure, WireError
 from .bridge import BridgeSession, ParsingSession
 from .channels import ChannelPool
 from .clock import Clock
@@ -39,40 +32,28 @@ from .config import DoorConfig
 from .context import FORWARDED, RequestContext
 from .reply_future import ReplyFuture
 from .service import Kind, Method, Outbound, ServiceTable, Session, read_request
+from .statistics import ForwardStatistics
 
-NOBODY = ""
-"""Somebody owns the request, and it is not known who: `unreachable` decides what becomes of it."""
+UNKNOWN = ""
+"""The owner exists but is not known: `unreachable` decides about the request."""
 Decision = Literal["serve", "hold"] | WireError
 Locate = Callable[[str, Any, RequestContext], str | None]
 Unreachable = Callable[[str, Any, RequestContext], Decision]
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
-# How often held requests look again: many times in an election, seldom enough for thousands of them.
-_LOOK_AGAIN_S = 0.1
+# Interval at which held requests call `locate`: short against an election, cheap with thousands
+# held.
+_RETRY_S = 0.1
 _MARK = ((FORWARDED, "1"),)
 _NOT_MINE = "this node does not own the request and a request makes one hop only"
 _OUT_OF_REACH = frozenset((UNAVAILABLE, CANCELLED))
-# A call whose connection is closed here ends like one that is cancelled.
+# A call whose channel is closed on this side ends like a cancelled call.
 _LOST = (grpc.RpcError, grpc.aio.UsageError, asyncio.CancelledError)
 
 
-@dataclass(slots=True)
-class ForwardStatistics:
-    """For metrics and tests; counted since the start."""
-
-    forwarded: int = 0
-    #: Owner out of reach and served here instead.
-    served_instead: int = 0
-    held: int = 0
-    #: Held until just before the deadline, in vain.
-    held_in_vain: int = 0
-    #: Bytes of requests that are held now.
-    holding_bytes: int = 0
-
-
 class AccessPoint:
-    """`services` is the wrapped table; a door serves it like any other."""
+    """Forwards requests; `services` is the wrapped table for the door."""
 
     def __init__(
         self,
@@ -101,27 +82,27 @@ class AccessPoint:
         await self._pool.close()
 
     async def hold(self, path: str, request: Any, ctx: RequestContext) -> Any:
-        """Answer a request that this node's own handler cannot take now, as if it had just come in.
+        """Hold a request that this node's handler cannot accept now, and return its answer.
 
-        For handlers; what came through another node goes back there to be held.
+        Called by handlers. Raises RpcFailure for a forwarded request: the forwarding node holds it.
         """
         if ctx.forwarded:
-            raise RpcFailure(UNAVAILABLE, "this node takes no writes now")
+            raise RpcFailure(UNAVAILABLE, "this node accepts no writes now")
         raw = request.SerializeToString()
         method = self._inner[path]
-        return await self._forward_unary(_Forward(method, raw, request, ctx, NOBODY))
+        return await self._forward_unary(_Forward(method, raw, request, ctx, UNKNOWN))
 
     def failing(self, address: str) -> bool:
-        """Whether connecting to an owner has just failed."""
+        """Return True if the last attempt to connect to `address` failed."""
         return self._pool.failing(address)
 
-    def look_again(self) -> None:
-        """There may be a new owner: those who hold look for it in the next turn."""
+    def retry_held(self) -> None:
+        """Retry held requests in the next loop iteration, because the owner may have changed."""
         if self._tick is not None and not self._tick.done():
             self._tick.set_result(None)
 
     def owner_gone(self, address: str) -> None:
-        """Another node owns what this one owned: what it does not answer within a moment is asked there."""
+        """Drop the connection to a node that owns nothing any more, after a moment for its calls."""
         self._pool.drop(address)
 
     def _routed(self, method: Method) -> Callable[..., Any]:
@@ -153,7 +134,7 @@ class AccessPoint:
         return open_session
 
     def _last_hop(self, path: str, request: Any, ctx: RequestContext) -> bool:
-        """True if a forwarded request may be served here although another node owns it."""
+        """Return True if a forwarded request may be served here although another node owns it."""
         if not ctx.forwarded:
             return False
         if self._unreachable(path, request, ctx) == "serve":
@@ -163,7 +144,7 @@ class AccessPoint:
 
     async def _forward_unary(self, forward: "_Forward") -> Any:
         while forward.owner is not None:
-            if forward.owner == NOBODY:
+            if forward.owner == UNKNOWN:
                 await self._decide(forward)
                 continue
             self.statistics.forwarded += 1
@@ -181,7 +162,7 @@ class AccessPoint:
 
     async def _forward_stream(self, forward: "_Forward") -> AsyncIterator[Any]:
         while forward.owner is not None:
-            if forward.owner == NOBODY:
+            if forward.owner == UNKNOWN:
                 await self._decide(forward)
                 continue
             self.statistics.forwarded += 1
@@ -215,20 +196,20 @@ class AccessPoint:
                 yield answer
 
     async def _after_failure(self, forward: "_Forward", error: BaseException, call: Any) -> None:
-        """Set the owner to try next, None to serve here; raises what ends the request."""
+        """Set the next owner to try (None: serve here), or raise the request's final error."""
         if _is_cancelled(error):
             raise error
         if isinstance(error, grpc.RpcError) and _NOT_MINE in (error.details() or ""):
-            # The owner lost what it owned, or its name means another address by now, where somebody else answers: the
-            # next call looks the name up, which this connection would not do for as long as it stands.
-            self._pool.distrust(forward.owner or NOBODY, forward.method.path, call)
-        # No name here for what is raised: it would tie the request into a ring of references.
+            # Another node owns the request now, or the owner's name resolves to another address.
+            # A new connection resolves the name again; an open one would not.
+            self._pool.distrust(forward.owner or UNKNOWN, forward.method.path, call)
+        # No local name for the error: it would create a reference cycle that holds the request.
         if _passed_on(error).grpc_code not in _OUT_OF_REACH:
             raise _passed_on(error) from None
         await self._decide(forward)
 
     async def _decide(self, forward: "_Forward") -> None:
-        """What becomes of a request whose owner is out of reach, or not known."""
+        """Serve, hold or refuse a request whose owner is unreachable or unknown."""
         decision = self._unreachable(forward.method.path, forward.request, forward.ctx)
         if isinstance(decision, WireError):
             raise WireError(decision.code, decision.message)
@@ -245,17 +226,19 @@ class AccessPoint:
             forward.hold_until_ns = self._hold_until_ns(forward.ctx)
         size = len(forward.raw)
         if statistics.holding_bytes + size > self._config.front_forward_hold_bytes:
-            raise WireError(v2.HA_NOT_AVAILABLE, "the leader is out of reach and too much waits")
+            raise WireError(
+                v2.HA_NOT_AVAILABLE, "the leader is unreachable; too many requests are held"
+            )
         statistics.holding_bytes += size
         try:
             while True:
                 remaining_ns = forward.hold_until_ns - self._clock.steady_ns()
                 if remaining_ns <= 0:
                     statistics.held_in_vain += 1
-                    raise WireError(v2.HA_NOT_AVAILABLE, "the leader is out of reach; try again")
+                    raise WireError(v2.HA_NOT_AVAILABLE, "the leader is unreachable; try again")
                 await asyncio.wait({self._next_tick()}, timeout=remaining_ns / _NS_PER_S)
                 owner = self._locate(forward.method.path, forward.request, forward.ctx)
-                if owner == NOBODY:
+                if owner == UNKNOWN:
                     continue
                 if owner is None or owner != forward.owner or self._pool.ready(owner):
                     forward.owner = owner
@@ -269,11 +252,11 @@ class AccessPoint:
         return ctx.deadline_ns - self._config.front_forward_hold_margin * _NS_PER_MS
 
     def _next_tick(self) -> "asyncio.Future[None]":
-        """One timer for all who hold."""
+        """Return the future of the next retry; all held requests share one timer."""
         if self._tick is None or self._tick.done():
             loop = asyncio.get_running_loop()
             self._tick = loop.create_future()
-            loop.call_later(_LOOK_AGAIN_S, _set, self._tick)
+            loop.call_later(_RETRY_S, _set, self._tick)
         return self._tick
 
     def _timeout_s(self, ctx: RequestContext) -> float | None:
@@ -287,7 +270,7 @@ class AccessPoint:
 
 @dataclass(slots=True)
 class _Forward:
-    """One request on its way to its owner."""
+    """One request that is being forwarded."""
 
     method: Method
     raw: bytes
@@ -303,12 +286,12 @@ def _set(tick: "asyncio.Future[None]") -> None:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether the caller has left, rather than the connection been closed under the call."""
+    """Return True if the client left; False if the channel was closed under the call."""
     return isinstance(error, asyncio.CancelledError) and cancel_requests() > 0
 
 
 def _passed_on(error: BaseException) -> RpcFailure:
-    """The owner's failure as ours; a channel that was closed under the call counts as out of reach."""
+    """Convert the owner's failure; a channel closed under the call counts as unreachable."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return RpcFailure(UNAVAILABLE, str(error))
     return RpcFailure(error.code().value[0], error.details() or "")

@@ -1,8 +1,8 @@
-"""Sessions of the access point: one that passes a bidirectional stream on, one that serves it here.
+"""Sessions of the access point: one forwards a bidirectional stream, one serves it on this node.
 
-A passed-on stream keeps what each side says in order and at the pace of the slower one: the next
-message of the client is read when the last one is written, and an owner's message waits while the
-client's queue is full. A stream whose owner vanishes ends as UNAVAILABLE; clients open it again.
+A forwarded stream keeps the order of messages and runs at the pace of the slower side: the client's
+next message is read when the last one is written, and an owner's message waits while the client's
+queue is full. If the owner fails, the stream ends with UNAVAILABLE; clients open it again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from .service import HALF_CLOSED, Method, Outbound, OutboundFull, Session, read_
 
 
 class ParsingSession:
-    """The service's own session, for a table whose messages arrive unread."""
+    """Decodes messages for a session of this node."""
 
     __slots__ = ("_method", "_session")
 
@@ -25,16 +25,16 @@ class ParsingSession:
         self._session = session
 
     def receive(self, message: Any) -> "asyncio.Future[Any] | None":
-        """Read it and hand it on."""
+        """Decode a message and pass it to the session."""
         return self._session.receive(read_request(self._method, message))
 
     def close(self, reason: str) -> "asyncio.Future[Any] | None":
-        """As it is."""
+        """Close the session."""
         return self._session.close(reason)
 
 
 class BridgeSession:
-    """Joins a client's stream with a stream to the owner."""
+    """Connects a client's stream to a stream to the owner."""
 
     __slots__ = ("_call", "_outbound", "_pump")
 
@@ -44,11 +44,11 @@ class BridgeSession:
         self._pump = asyncio.get_running_loop().create_task(self._pass_back())
 
     def receive(self, message: Any) -> "asyncio.Future[Any] | None":
-        """Pass it on; done when the connection to the owner has taken it."""
+        """Forward a message; the future is done when the owner's connection has accepted it."""
         return asyncio.get_running_loop().create_task(self._pass_on(message))
 
     def close(self, reason: str) -> "asyncio.Future[Any] | None":
-        """The owner is told that the client has said all, or that it left."""
+        """Half-close the stream to the owner, or cancel it if the client left."""
         if reason == HALF_CLOSED:
             return asyncio.get_running_loop().create_task(self._end())
         self._call.cancel()
@@ -59,7 +59,7 @@ class BridgeSession:
         try:
             await self._call.write(message)
         except (grpc.RpcError, asyncio.InvalidStateError):
-            # The owner ended the stream; its status is on its way to the client.
+            # The owner ended the stream; its status is forwarded to the client.
             await self._pump
 
     async def _end(self) -> None:

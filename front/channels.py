@@ -1,8 +1,7 @@
 """Connections from this node to others: a bounded pool of grpc.aio channels, one for each address.
 
-They come back fast after a restart of the other side (the library's own backoff grows to minutes) and
-find a dead peer by keepalive (HA note, section 6.11). The connection that was unused longest is
-closed when there are too many; calls on it may still end.
+Channels use `PEER_OPTIONS` (`proto/channels.py`). When there are too many, the least recently used
+one is closed after a grace time for its calls.
 """
 
 import asyncio
@@ -12,12 +11,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ..proto.peers import PEER_OPTIONS
+from ..proto.channels import PEER_OPTIONS
 from .config import DoorConfig
 
-# A call that began on a connection that is pushed out of the pool has this long to end.
+# Grace time for the calls of a channel that is evicted from the pool.
 _EVICTED_GRACE_S = 30.0
-# Who owns nothing any more answers what it has at once, or not at all.
+# Grace time for the calls to a node that owns nothing any more.
 _DROPPED_GRACE_S = 0.5
 _MAKE = {
     (False, False): "unary_unary",
@@ -27,7 +26,7 @@ _MAKE = {
 
 
 class _Peer:
-    """One address: its channel, and the callables that were made on it."""
+    """One address: its channel, and the gRPC callables created on it, by path."""
 
     __slots__ = ("calls", "channel")
 
@@ -37,7 +36,7 @@ class _Peer:
 
 
 class ChannelPool:
-    """Used on the event loop only; bytes in, bytes out."""
+    """The pool. Used on the event loop only; requests and answers are bytes."""
 
     def __init__(self, config: DoorConfig) -> None:
         self._config = config
@@ -47,7 +46,7 @@ class ChannelPool:
     def call(
         self, address: str, path: str, *, requests: bool = False, answers: bool = False
     ) -> Any:
-        """What starts a call of this path there; `requests` and `answers` say which side streams."""
+        """Return the gRPC callable; `requests` and `answers` are True for the side that streams."""
         peer = self._peer(address)
         call = peer.calls.get(path)
         if call is None:
@@ -56,12 +55,12 @@ class ChannelPool:
         return call
 
     def ready(self, address: str) -> bool:
-        """The connection stands. Asking starts one where there is none."""
+        """Return True if the channel is connected; otherwise start to connect."""
         state = self._peer(address).channel.get_state(try_to_connect=True)
         return bool(state is grpc.ChannelConnectivity.READY)
 
     def failing(self, address: str) -> bool:
-        """Connecting to it has just failed; nothing is known of one that was never tried."""
+        """Return True if the last attempt to connect failed; False for an unused address."""
         peer = self._peers.get(address)
         if peer is None:
             return False
@@ -71,7 +70,7 @@ class ChannelPool:
         return len(self._peers)
 
     async def close(self) -> None:
-        """Close all, calls in flight included."""
+        """Close all channels and cancel their calls."""
         peers, self._peers = self._peers, OrderedDict()
         for task in self._closing:
             task.cancel()
@@ -80,18 +79,21 @@ class ChannelPool:
             await peer.channel.close()
 
     def drop(self, address: str) -> None:
-        """Nothing new goes over the connection; what it carries ends within half a second."""
+        """Remove the channel from the pool; its calls have half a second to end."""
         peer = self._peers.pop(address, None)
         if peer is not None:
-            self._let_go(peer, _DROPPED_GRACE_S)
+            self._close_later(peer, _DROPPED_GRACE_S)
 
     def distrust(self, address: str, path: str, call: Any) -> None:
-        """Somebody else answers over the connection of this call: `drop` it, unless a newer one took its place."""
+        """Drop the channel of `call`, unless the pool has already replaced it.
+
+        Called when another node answers at the address.
+        """
         peer = self._peers.get(address)
         if peer is not None and peer.calls.get(path) is call:
             self.drop(address)
 
-    def _let_go(self, peer: _Peer, grace_s: float) -> None:
+    def _close_later(self, peer: _Peer, grace_s: float) -> None:
         task = asyncio.get_running_loop().create_task(peer.channel.close(grace_s))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -103,7 +105,7 @@ class ChannelPool:
             peer = self._peers[address] = _Peer(channel)
             if len(self._peers) > self._config.front_forward_channels:
                 _, oldest = self._peers.popitem(last=False)
-                self._let_go(oldest, _EVICTED_GRACE_S)
+                self._close_later(oldest, _EVICTED_GRACE_S)
         else:
             self._peers.move_to_end(address)
         return peer
@@ -112,7 +114,7 @@ class ChannelPool:
 def _options(config: DoorConfig) -> list[tuple[str, int]]:
     return [
         *PEER_OPTIONS,
-        # A request that came in must go out, and an answer that went out there must come in here.
+        # Requests and answers that the other node accepts must pass here too.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", config.front_max_receive_message_size),
     ]

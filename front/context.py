@@ -1,8 +1,8 @@
-"""What a service may know about the call it answers: who asks, from where, and for how long.
+"""The context of a call for its service: client, peer address, deadline, metadata.
 
-A door fills one `RequestContext` a call. Of the metadata only the names below are picked (gRPC API
-note, section 2.1); everything else a client sends is ignored. `metadata` keeps the picked pairs as
-they came, so that the access point can pass them on to the owner.
+A door creates one `RequestContext` for each call. Only the metadata names below are picked
+(docs/formats/grpc-api.md, section 2.1); all others are ignored. `metadata` keeps the picked pairs
+unchanged, so that the access point can forward them to the owner.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ NAMESPACE = "x-mq-namespace"
 TOKEN = "x-cometmq-token"
 FORWARDED = "x-cometmq-forwarded"
 
-#: Names that are picked and passed on as they are: identity, version and what a signature covers.
+#: Names that are picked and forwarded unchanged: identity, version, and the fields of a signature.
 PICKED = frozenset(
     (
         CLIENT_ID,
@@ -33,48 +33,48 @@ PICKED = frozenset(
 )
 
 _NS_PER_MS = 1_000_000
-# Clients that try the addresses of one endpoint in turn (gRPC API note, section 9.1).
+# Clients that try the addresses of one endpoint in turn (docs/formats/grpc-api.md, section 9.1).
 _SEVERAL_ADDRESSES = frozenset(("JAVA", "GO", "GOLANG", "CPP", "PYTHON", "RUST"))
-# The others make all addresses together the server's name in TLS: refused as a name, or not the one of
-# the certificate.
+# Other clients join all addresses into the TLS server name, which is invalid or does not match the
+# certificate.
 _SEVERAL_OVER_TLS = frozenset(("JAVA",))
 
 
 def takes_several_addresses(language: str, tls: bool) -> bool:
-    """Whether a client of this language can use several addresses of one endpoint."""
+    """Return True if clients of this language can use several addresses of one endpoint."""
     name = language.upper()
     return name in (_SEVERAL_OVER_TLS if tls else _SEVERAL_ADDRESSES)
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One call, as the services see it. Plain slots: one is made for every request."""
+    """One call. Plain slots, because one is created for every request."""
 
     client_id: str = ""
     language: str = ""
     client_version: str = ""
     namespace: str = ""
-    #: "host:port" of the other end; "" where it has none (unix sockets).
+    #: "host:port" of the client; "" for unix sockets.
     peer: str = ""
     #: On the steady clock; None when the client set no deadline.
     deadline_ns: int | None = None
-    #: The request came through another node's access point and must not make a second hop.
+    #: The request was forwarded by another node and must not be forwarded again.
     forwarded: bool = False
     token: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
-    #: Size of the request as it came; 0 for a stream of requests.
+    #: Encoded size of the request; 0 for a stream of requests.
     request_bytes: int = 0
-    #: Set by a handler whose answer takes something away (a pop): called on the loop, at most once,
-    #: when there was an answer and it could not be given to the client. A wait that ends without an
-    #: answer is a cancelled future instead.
+    #: Set by a handler whose answer has an effect (a pop): called on the loop, at most once, if an
+    #: answer existed and could not be delivered. A wait that ends without an answer cancels the
+    #: handler's future instead.
     on_undelivered: Callable[[], None] | None = None
-    #: The client speaks TLS with this node.
+    #: The client is connected with TLS.
     tls: bool = False
-    #: What the client proved to hold (DER), where the door asks clients for certificates.
+    #: The client's verified certificate (DER), if the door requires client certificates.
     peer_certificate: bytes = b""
 
     def remaining_ms(self, now_ns: int) -> int | None:
-        """Whole milliseconds until the deadline, 0 when it has passed, None without one."""
+        """Return milliseconds until the deadline, 0 if it has passed, None without a deadline."""
         if self.deadline_ns is None:
             return None
         return max(0, (self.deadline_ns - now_ns) // _NS_PER_MS)

@@ -1,11 +1,13 @@
-"""Errors of opening a door; each is a sentence for the operator who reads it.
+"""Errors of opening a door; each message is a complete sentence for the operator.
 
 DoorError
-    PortInUseError     someone else listens there: stop them, or choose another port
-    AddressError       the address cannot be listened on: it is not this machine's, or forbidden
-    DoorMissingError   what the configuration asks for needs a package that is not installed
-    CertificateError   the files of the certificate cannot be read, or do not belong together
+    PortInUseError     another process listens on the port
+    AddressError       the address cannot be bound: not an address of this machine, or forbidden
+    DoorMissingError   the configuration requires a package that is not installed
+    CertificateError   the certificate files cannot be read, or do not belong together
 """
+
+from ..proto.addresses import host_port
 
 
 class DoorError(Exception):
@@ -25,18 +27,18 @@ class PortInUseError(DoorError):
 
 
 class AddressError(DoorError):
-    """The address cannot be bound for a reason other than its port being taken."""
+    """The address cannot be bound for a reason other than a port in use."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
         super().__init__(
-            f"Cannot listen on {host}:{port} ({reason}): give an address of this machine and a port "
-            f"that this user may open (above 1023)."
+            f"Cannot listen on {host_port(host, port)} ({reason}): use an address of this machine "
+            f"and a port that this user may open (above 1023)."
         )
 
 
 class DoorMissingError(DoorError):
-    """The door that the configuration demands is not installed."""
+    """The configured door is not installed."""
 
 
 class CertificateError(DoorError):
-    """The certificate that the configuration names cannot be used."""
+    """The configured certificate cannot be used."""

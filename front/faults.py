@@ -1,8 +1,8 @@
-"""Faults that tests put in on purpose: RPCs that fail, wait or lose their answer, disks that fail.
+"""Fault injection for tests: RPCs that fail, wait or lose their answer, disk calls that fail.
 
-The table exists only with `testHooks=true`. An empty table costs a door one truth test a call and
-the disk one a call. Chance comes from one seeded generator, so that the same calls in the same order
-meet the same faults. Rules of the fields: `proto/cometmq/v1/test.proto`.
+The table exists only with `testHooks=true`. An empty table costs one truth test for each RPC and
+disk call. A seeded generator draws the rates, so that the same calls in the same order get the same
+faults. Fields: `proto/cometmq/v1/test.proto`.
 """
 
 import errno
@@ -17,21 +17,21 @@ from ..proto.errors import CODES, RpcFailure, WireError
 from .clock import Clock
 
 ANY_TARGET = "*"
-#: More are a mistake in the test: every call looks at each of them.
+#: Upper bound on entries: every call scans all of them.
 FAULTS_MAX = 1_000
 _GRPC_CODE_MAX = 16
 _STANDARD = "/grpc."  # health and reflection
 
 
 class FaultKind(StrEnum):
-    """What is disturbed."""
+    """The kind of call that a fault affects."""
 
     RPC = "RPC"
     DISK = "DISK"
 
 
 class FaultAction(StrEnum):
-    """FAIL: refused before it is served. DELAY: served later. DROP: served, the answer never sent."""
+    """FAIL: refuse the call. DELAY: serve it later. DROP: serve it and discard the answer."""
 
     FAIL = "FAIL"
     DELAY = "DELAY"
@@ -40,25 +40,25 @@ class FaultAction(StrEnum):
 
 @dataclass(slots=True)
 class Fault:
-    """One entry. `code` is a wire code or gRPC status for RPC, an errno for DISK; for FAIL only."""
+    """One entry. `code` (FAIL only) is a wire code or gRPC status for RPC, an errno for DISK."""
 
     id: str
     kind: FaultKind
-    #: A method path or the name of a disk call; "*" is any. The Test service itself is never hit.
+    #: A method path or the name of a disk call; "*" matches all. The Test service is exempt.
     target: str
     action: FaultAction
     code: int = 0
     delay_ms: int = 0
-    #: The share of calls that it hits.
+    #: Share of calls that are affected, 0 to 1.
     rate: float = 1.0
-    #: Hits left; 0 is no limit, -1 none.
+    #: Remaining hits; 0: no limit, -1: none.
     remaining: int = 0
     hits: int = 0
     last_hit_ns: int = 0
 
     @property
     def spent(self) -> bool:
-        """It had a limited number of hits and has used them; it stays listed for its `hits`."""
+        """True if a limited fault has used all its hits; it stays listed with its `hits`."""
         return self.remaining < 0
 
     @property
@@ -70,11 +70,11 @@ class Fault:
         return 1 <= self.code <= _GRPC_CODE_MAX
 
     def check(self) -> None:
-        """Raise ValueError with a sentence when the entry makes no sense."""
+        """Raise ValueError if the entry is invalid."""
         if not self.id:
-            raise ValueError("a fault needs an id, by which it is replaced and cleared")
+            raise ValueError("a fault needs an id (to replace or clear it)")
         if not self.target:
-            raise ValueError("a fault needs a target: a method path, a disk call, or *")
+            raise ValueError("a fault needs a target: a method path, a disk call or *")
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"the rate of fault {self.id} must be within 0..1, not {self.rate}")
         if self.remaining < 0 or self.delay_ms < 0:
@@ -83,67 +83,66 @@ class Fault:
             self._check_disk()
         elif self.action is FaultAction.FAIL and not self._known_code:
             raise ValueError(
-                f"fault {self.id} fails with {self.code}: neither a wire code nor a gRPC status"
+                f"code {self.code} of fault {self.id} is neither a wire code nor a gRPC status"
             )
 
     def _check_disk(self) -> None:
         if self.action is FaultAction.DROP:
-            raise ValueError(f"fault {self.id}: a disk call fails or waits, it cannot be dropped")
+            raise ValueError(f"fault {self.id}: action DROP is not valid for disk calls")
         if self.action is FaultAction.FAIL and self.code not in errno.errorcode:
-            raise ValueError(f"fault {self.id} fails with {self.code}, which is no errno")
+            raise ValueError(f"code {self.code} of fault {self.id} is not an errno")
 
     def raise_rpc(self) -> None:
-        """Raise what a FAIL of an RPC is: a wire error or a gRPC status."""
+        """Raise the WireError or RpcFailure of a FAIL."""
         if self._is_grpc:
             raise RpcFailure(self.code, f"injected by fault {self.id}")
         raise WireError(self.code, f"injected by fault {self.id}")
 
 
 class FaultTable:
-    """The faults of one process. RPCs are looked up on the loop, disk calls on any thread."""
+    """The faults of one process. RPCs are checked on the loop, disk calls on any thread."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
         self._random = Random(seed)
         self._clock = clock
         self._lock = threading.Lock()
         self._faults: dict[str, Fault] = {}
-        #: Read without the lock, replaced as a whole; empty nearly always.
+        #: Read without the lock, replaced as a whole.
         self.rpc: tuple[Fault, ...] = ()
         self._disk: tuple[Fault, ...] = ()
-        # Delays on a disk call block its thread, as a slow disk does. Nothing sets this event.
+        # A delayed disk call blocks its thread, like a slow disk. This event is never set.
         self._never = threading.Event()
 
     def put(self, fault: Fault) -> None:
-        """Add, or replace the one with this id. Raises ValueError."""
+        """Add a fault, or replace the one with its id. Raises ValueError."""
         fault.check()
         with self._lock:
             if fault.id not in self._faults and len(self._faults) >= FAULTS_MAX:
-                raise ValueError(f"there are {FAULTS_MAX} faults already; clear some")
+                raise ValueError(f"the limit of {FAULTS_MAX} faults is reached; clear some first")
             self._faults[fault.id] = replace(fault, hits=0, last_hit_ns=0)
             self._index()
 
     def clear(self, *ids: str) -> int:
-        """Remove these, or all; returns how many there were."""
+        """Remove the faults with these ids, or all; returns the number of removed faults."""
         with self._lock:
             gone = [id for id in (ids or tuple(self._faults)) if self._faults.pop(id, None)]
             self._index()
         return len(gone)
 
     def list(self) -> list[Fault]:
-        """Copies, in the order in which they were put."""
+        """Return copies, in insertion order."""
         with self._lock:
             return [replace(fault) for fault in self._faults.values()]
 
     def rpc_fault(self, path: str) -> Fault | None:
-        """The fault that this call meets, if any; it counts as a hit."""
+        """Return the fault for a call, or None; a returned fault counts as a hit."""
         if path.startswith((paths.TEST, _STANDARD)):
-            # A fault of every method must not lock out the call that clears it, nor look like a
-            # server that is down.
+            # A fault on all methods must not block the call that clears it, nor health checks.
             return None
         return self._hit(self.rpc, path)
 
     def disk_fault(self, call: str) -> None:
-        """For `Disk.fault`: raises OSError or waits, when this call meets a fault."""
+        """Raise OSError or wait, if a fault matches the disk call (used as `Disk.fault`)."""
         if not self._disk:
             return
         fault = self._hit(self._disk, call)

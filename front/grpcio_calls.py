@@ -1,20 +1,21 @@
-"""One gRPC call as grpc.aio hands it over: bytes in, the service's handler, bytes out.
+"""One gRPC call in the grpcio door: request bytes in, the service's handler, answer bytes out.
 
-Each class is what grpc.aio calls a method handler, made for one call, so that the metadata which was
-decoded to find the handler is not decoded again. Promises, for every kind of call: a `WireError` is
-an answer, an `RpcFailure` a status, anything else INTERNAL, logged once a path and counted; a client
-that leaves cancels what its call waits for, and `on_undelivered` is told when the answer was lost.
-This is the hot path: benchmarks compare it with an empty handler of bare grpc.aio.
+grpc.aio calls these classes method handlers. One is created for each call, so that the metadata
+decoded to find the handler is not decoded again. The error rules are those of `service.py`; in
+addition, a client that leaves cancels the future that its call waits for, and `on_undelivered` is
+called when an answer was lost. This is the hot path: benchmarks compare it with an empty handler of
+bare grpc.aio.
 
-Every kind of call is registered as one whose requests stream, and reads its one request itself:
-grpc.aio would leave a unary call whose message is cut short without an answer for ever.
+Every kind of call is registered with streaming requests and reads its single request itself:
+grpc.aio would never answer a unary call whose message is cut short.
 """
 
 import asyncio
 from asyncio import CancelledError, isfuture
+from collections.abc import Callable
 from contextlib import aclosing
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from grpc.aio import EOF, BaseError
@@ -23,8 +24,8 @@ from ..proto.errors import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     RpcFailure,
-    WireError,
 )
+from .config import DoorConfig
 from .context import (
     CLIENT_ID,
     CLIENT_VERSION,
@@ -35,25 +36,38 @@ from .context import (
     TOKEN,
     RequestContext,
 )
-from .failure import DETAILS_MAX
-from .faults import FaultAction
+from .failure import DETAILS_MAX, FailureHandler
+from .faults import FaultAction, FaultTable
 from .outbound import QueuedOutbound
 from .reply_future import ReplyFuture
-from .service import HALF_CLOSED, Kind, Method, OutboundFull, Session, encode, read_request
-
-if TYPE_CHECKING:
-    from .grpcio_door import GrpcioDoor
+from .service import HALF_CLOSED, Kind, Method, Session, encode, read_request
 
 _NS_PER_S = 1_000_000_000
 _AWAITED = (ReplyFuture, CoroutineType)
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
-# grpc.aio reads the same end whether a client has said all or has left; if it left, the call is
-# cancelled right after. So long is waited to tell one from the other.
-_HAS_IT_LEFT_S = 0.02
+# grpc.aio reports the same end of the request stream whether the client half-closed or left; after
+# a departure the call is cancelled right away. This wait tells the two apart.
+_CANCEL_WAIT_S = 0.02
+
+
+class _Door(Protocol):
+    """The parts of the door that a call uses."""
+
+    config: DoorConfig
+    steady_ns: Callable[[], int]
+    faults: FaultTable | None
+    failures: FailureHandler
+    in_flight: int
+    in_flight_max: int
+    streams: set[QueuedOutbound]
+
+    def guarded(self) -> bool: ...
+
+    def peer(self, name: str) -> str: ...
 
 
 class _Call:
-    """What grpc.aio asks of a handler, and what all kinds of calls share."""
+    """The handler attributes that grpc.aio reads, and what all kinds of calls share."""
 
     __slots__ = ("_door", "_metadata", "_method")
     request_streaming = True
@@ -61,7 +75,7 @@ class _Call:
     request_deserializer = None
     response_serializer = None
 
-    def __init__(self, door: "GrpcioDoor", method: Method, metadata: Any) -> None:
+    def __init__(self, door: _Door, method: Method, metadata: Any) -> None:
         self._door = door
         self._method = method
         self._metadata = metadata
@@ -84,13 +98,8 @@ class _Call:
             request_bytes,
         )
 
-    async def _no_request(self) -> NoReturn:
-        await asyncio.sleep(_HAS_IT_LEFT_S)
-        text = f"the request of {self._method.path} ends before its message is complete"
-        raise RpcFailure(INVALID_ARGUMENT, text)
-
     async def _guard(self) -> bool:
-        """Refuse beyond the bound, meet faults; True when the answer shall be dropped."""
+        """Refuse a call beyond the bound and apply faults; True if the answer must be dropped."""
         door = self._door
         if door.in_flight > door.in_flight_max:
             raise RpcFailure(RESOURCE_EXHAUSTED, "too many calls at once; try again later")
@@ -104,37 +113,26 @@ class _Call:
         return fault.action is FaultAction.DROP
 
     async def _failure(self, error: Exception, call: Any) -> Any:
-        """The answer that says what went wrong; does not return where that is a gRPC status."""
+        """Return the answer that carries the error; aborts the call if it is a gRPC status."""
         failure = self._door.failures.failure(self._method, error)
         if not isinstance(failure, RpcFailure):
             return failure
         status = _STATUS.get(failure.grpc_code, grpc.StatusCode.UNKNOWN)
         await call.abort(status, failure.message[:DETAILS_MAX])
 
-    async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
-        """The call ends without its answer: the client left, or the service gave its future up."""
-        if not ((type(answer) is ReplyFuture or isfuture(answer)) and answer.cancelled()):
-            self._undelivered(ctx)
-        task = asyncio.current_task()
-        if task is not None and not task.cancelling():
-            await call.abort(grpc.StatusCode.UNAVAILABLE, "the request was given up")
-
-    def _undelivered(self, ctx: RequestContext) -> None:
-        self._door.failures.undelivered(self._method, ctx)
-
 
 async def _never() -> None:
-    """Wait until the client has had enough: a dropped answer."""
+    """Wait until the client leaves: the answer is dropped."""
     await asyncio.get_running_loop().create_future()
 
 
-class UnaryCall(_Call):
-    """One request, one answer. The answer's last step is grpc's own: only a cancel before it shows."""
+class _RequestCall(_Call):
+    """A call with one request."""
 
     __slots__ = ()
 
-    async def stream_unary(self, _requests: Any, call: Any) -> bytes:
-        """Named by grpc.aio."""
+    async def _serve(self, _requests: Any, call: Any) -> bytes | None:
+        """Serve the call. Returns the answer of a unary call; a stream is written."""
         door = self._door
         raw = await call.read()
         ctx = self._context(call, 0 if raw is EOF else len(raw))
@@ -152,54 +150,26 @@ class UnaryCall(_Call):
             if dropped:
                 ctx.on_undelivered = None
                 await _never()
+            if self.response_streaming:
+                await self._write(result, call)
+                return None
             return encode(result)
         except CancelledError:
             await self._cancelled(ctx, answer, call)
             raise
         except Exception as error:
-            return encode(await self._failure(error, call))
+            if self.response_streaming and isinstance(error, BaseError):
+                self._undelivered(ctx)
+                raise
+            result = await self._failure(error, call)
+            if self.response_streaming:
+                await self._write(result if type(result) is list else [result], call)
+                return None
+            return encode(result)
         finally:
             door.in_flight -= 1
-            # An exception that a future carried refers to this frame, and this frame to the future:
-            # a ring that would keep the request in memory until the garbage collector comes.
-            answer = raw = None
-
-
-class StreamCall(_Call):
-    """One request, many answers, written as they come."""
-
-    __slots__ = ()
-    response_streaming = True
-
-    async def stream_stream(self, _requests: Any, call: Any) -> None:
-        """Named by grpc.aio."""
-        door = self._door
-        raw = await call.read()
-        ctx = self._context(call, 0 if raw is EOF else len(raw))
-        answer: Any = None
-        door.in_flight += 1
-        try:
-            if raw is EOF:
-                await self._no_request()
-            dropped = await self._guard() if door.guarded() else False
-            answer = self._method.handler(read_request(self._method, raw), ctx)
-            answers = await answer if isfuture(answer) else answer
-            if dropped:
-                ctx.on_undelivered = None
-                await _never()
-            await self._write(answers, call)
-        except CancelledError:
-            await self._cancelled(ctx, answer, call)
-            raise
-        except BaseError:
-            self._undelivered(ctx)
-            raise
-        except Exception as error:
-            answers = await self._failure(error, call)
-            await self._write(answers if type(answers) is list else [answers], call)
-        finally:
-            door.in_flight -= 1
-            # As above: no ring around the request.
+            # An exception carried by a future refers to this frame, and this frame to the future:
+            # a cycle that would keep the request in memory until the garbage collector runs.
             answer = raw = None
 
     async def _write(self, answers: Any, call: Any) -> None:
@@ -215,15 +185,46 @@ class StreamCall(_Call):
             async for answer in answers:
                 await write(encode(answer))
 
+    async def _no_request(self) -> NoReturn:
+        await asyncio.sleep(_CANCEL_WAIT_S)
+        text = f"the request of {self._method.path} ends before its message is complete"
+        raise RpcFailure(INVALID_ARGUMENT, text)
+
+    async def _cancelled(self, ctx: RequestContext, answer: Any, call: Any) -> None:
+        """End a call without an answer: the client left, or the service cancelled its future."""
+        if not ((type(answer) is ReplyFuture or isfuture(answer)) and answer.cancelled()):
+            self._undelivered(ctx)
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            await call.abort(grpc.StatusCode.UNAVAILABLE, "the request was given up")
+
+    def _undelivered(self, ctx: RequestContext) -> None:
+        self._door.failures.undelivered(self._method, ctx)
+
+
+class UnaryCall(_RequestCall):
+    """One request, one answer. grpc.aio sends it; only an earlier cancellation is noticed."""
+
+    __slots__ = ()
+    stream_unary = _RequestCall._serve
+
+
+class StreamCall(_RequestCall):
+    """One request, many answers, written as the handler produces them."""
+
+    __slots__ = ()
+    response_streaming = True
+    stream_stream = _RequestCall._serve
+
 
 class BidiCall(_Call):
-    """Messages both ways: a reading task feeds the session, the call itself writes what it sends."""
+    """A bidirectional stream: a task reads for the session, the call itself writes its messages."""
 
     __slots__ = ("_open",)
     response_streaming = True
 
     async def stream_stream(self, _requests: Any, call: Any) -> None:
-        """Named by grpc.aio."""
+        """Serve the call (grpc.aio's method name)."""
         door = self._door
         ctx = self._context(call)
         outbound = QueuedOutbound(
@@ -261,39 +262,22 @@ class BidiCall(_Call):
                 pause = session.receive(read_request(self._method, raw))
                 if pause is not None:
                     await pause
-            await asyncio.sleep(_HAS_IT_LEFT_S)
+            await asyncio.sleep(_CANCEL_WAIT_S)
             rest = self._close(session, HALF_CLOSED)
             if rest is not None:
                 await rest
             outbound.finish()
-        except WireError as error:
-            self._finish_with(error, outbound)
-        except RpcFailure as error:
-            outbound.finish(error)
         except BaseError:
             outbound.finish()
         except Exception as error:
-            outbound.finish(self._door.failures.internal(self._method.path, error))
-
-    def _finish_with(self, error: WireError, outbound: QueuedOutbound) -> None:
-        try:
-            outbound.send(self._method.fail(error))
-            outbound.finish()
-        except OutboundFull:
-            outbound.finish(RpcFailure(RESOURCE_EXHAUSTED, error.message))
-        except Exception as broken:
-            outbound.finish(self._door.failures.internal(self._method.path, broken))
+            self._door.failures.end_stream(self._method, outbound, error)
 
     def _close(self, session: Session, reason: str) -> "asyncio.Future[Any] | None":
-        """Once: whoever comes first says why."""
+        """Close the session once; later calls do nothing."""
         if not self._open:
             return None
         self._open = False
-        try:
-            return session.close(reason)
-        except Exception as error:
-            self._door.failures.internal(self._method.path, error)
-            return None
+        return self._door.failures.close_session(self._method, session, reason)
 
 
 CALLS = {Kind.UNARY: UnaryCall, Kind.SERVER_STREAM: StreamCall, Kind.BIDI: BidiCall}

@@ -1,8 +1,10 @@
-"""The portable front door: a grpc.aio server that maps a path to a service and bytes to bytes.
+"""The grpcio door: a grpc.aio server in front of a service table. Needs no compiled extension of
+ours.
 
-It serves plaintext HTTP/2 on one port, with the options that the official clients need (gRPC API
-note, section 1.4; HA note, section 6.11: a port is never shared). The standard health and reflection
-services answer on the same port. `grpcio_calls.py` is what happens to one call.
+It serves plaintext HTTP/2 on one port, with the options that the official clients need
+(docs/formats/grpc-api.md, section 1.4) and without SO_REUSEPORT (docs/formats/ha.md, section 6.11).
+The standard health and reflection services answer on the same port. `grpcio_calls.py` serves one
+call.
 """
 
 import asyncio
@@ -14,26 +16,27 @@ from urllib.parse import unquote
 
 import grpc.aio
 
+from ..proto.addresses import bracketed
 from ..proto.errors import UNAVAILABLE, RpcFailure
 from .clock import Clock
 from .config import DoorConfig
-from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
-from .failure import Faults
+from .failure import FailureHandler
 from .faults import FaultTable
 from .grpcio_calls import CALLS
 from .outbound import QueuedOutbound
 from .service import ServiceTable
 from .standard import StandardServices
+from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
 
-# Peers come back call after call; beyond this many the memory of them starts over.
+# Size of the cache of decoded peer addresses; when it is full it is cleared.
 _PEERS_MAX = 10_000
 
 
 class GrpcioDoor:
-    """`door.Door` on grpc.aio. Made anywhere, started and drained on the event loop, once each."""
+    """`door.Door` on grpc.aio. Started and drained once each, on the event loop."""
 
     name = "grpcio"
     batches = False
@@ -50,12 +53,12 @@ class GrpcioDoor:
         self.faults = faults
         self.in_flight = 0
         self.in_flight_max = config.front_max_concurrent_calls
-        #: Bidirectional streams that are open: a drain ends them, they would never end themselves.
+        #: Open bidirectional streams; a drain ends them.
         self.streams: set[QueuedOutbound] = set()
         self._standard = StandardServices(services)
         table = {**services, **self._standard.table()}
         self._calls = {path: (CALLS[method.kind], method) for path, method in table.items()}
-        self.failures = Faults()
+        self.failures = FailureHandler()
         self._peers: dict[str, str] = {}
         self._server: grpc.aio.Server | None = None
 
@@ -63,9 +66,8 @@ class GrpcioDoor:
         """Listen; returns the bound port. Raises PortInUseError, AddressError."""
         await _check_free(host, port)
         server = grpc.aio.server(handlers=(self,), options=_options(self.config))
-        name = f"[{host}]" if ":" in host else host
         try:
-            bound: int = server.add_insecure_port(f"{name}:{port}")
+            bound: int = server.add_insecure_port(f"{bracketed(host)}:{port}")
         except RuntimeError as error:
             raise PortInUseError(host, port) from error
         if bound == 0:
@@ -77,7 +79,7 @@ class GrpcioDoor:
         return bound
 
     async def drain(self, grace_s: float) -> None:
-        """Stop accepting, end the streams, finish what is in flight within the grace time, close."""
+        """Stop accepting, end the streams, let calls finish within the grace time, close."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -89,13 +91,13 @@ class GrpcioDoor:
         logger.info("door.closed door=%s in_flight=%d", self.name, self.in_flight)
 
     def statistics(self) -> DoorStatistics:
-        """Counters as they are now."""
+        """Return the current counters."""
         return DoorStatistics(
             self.name, self.in_flight, len(self.streams), dict(self.failures.counted)
         )
 
     def service(self, details: Any) -> Any:
-        """Named by gRPC: the handler of one call, or None for a path that is not ours."""
+        """Return the handler of one call, or None for an unknown path (gRPC's method name)."""
         found = self._calls.get(details.method)
         if found is None:
             return None
@@ -103,13 +105,13 @@ class GrpcioDoor:
         return make(self, method, details.invocation_metadata)
 
     def guarded(self) -> bool:
-        """A call must be looked at more closely: faults are set, or the bound is reached."""
+        """Return True if a call needs a check: faults are set, or the bound is reached."""
         return self.in_flight > self.in_flight_max or (
             self.faults is not None and bool(self.faults.rpc)
         )
 
     def peer(self, name: str) -> str:
-        """gRPC's "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5" as host:port; "" for a unix socket."""
+        """Convert gRPC's "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5" to host:port ("": unix socket)."""
         peer = self._peers.get(name)
         if peer is None:
             scheme, _, rest = unquote(name).partition(":")
@@ -131,7 +133,7 @@ def _options(config: DoorConfig) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", config.front_max_connection_idle),
         ("grpc.keepalive_time_ms", config.front_keepalive_time),
         ("grpc.keepalive_timeout_ms", config.front_keepalive_timeout),
-        # The library goes by this one (one minute), whatever the line above says.
+        # gRPC uses this value (default: one minute) instead of the keepalive timeout above.
         ("grpc.http2.ping_timeout_ms", config.front_keepalive_timeout),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", config.front_min_ping_interval),
@@ -140,7 +142,7 @@ def _options(config: DoorConfig) -> list[tuple[str, int]]:
 
 
 async def _check_free(host: str, port: int) -> None:
-    """Bind and let go: the reason of a failure, which gRPC would only write to stderr."""
+    """Bind and release the port, to get the reason of a failure: gRPC only writes it to stderr."""
     infos = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

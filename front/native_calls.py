@@ -1,9 +1,9 @@
-"""One call that came through the native door: the service's handler between two sets of bytes.
+"""One gRPC call in the native door: request bytes in, the service's handler, answer bytes out.
 
-The same promises as `grpcio_calls.py`, without a task a call: a handler runs in the loop's read
-callback, an answer that is ready goes back at once, and one that must be waited for goes back from its
-future's callback. `Answering` is a call that the door still has to do with; the door tells it when
-the client has left or has the answer.
+The guarantees equal those of `grpcio_calls.py`, without a task for each call: the handler runs in
+the loop's read callback, a ready answer is sent at once, and a pending one is sent by the callback
+of its future. A `PendingCall` is registered with the door, which notifies it when the client has
+left or the answer was delivered.
 """
 
 from __future__ import annotations
@@ -12,21 +12,36 @@ import asyncio
 from asyncio import isfuture
 from contextlib import aclosing
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..proto.errors import RESOURCE_EXHAUSTED, UNAVAILABLE, RpcFailure
-from .failure import DETAILS_MAX
+from ..proto.errors import UNAVAILABLE, RpcFailure
+from .failure import DETAILS_MAX, FailureHandler
 from .reply_future import ReplyFuture
 from .service import HALF_CLOSED, Method, OutboundFull, Session, encode, read_request
 
 if TYPE_CHECKING:
+    from .config import DoorConfig
     from .context import RequestContext
-    from .native_door import NativeDoor
 
-# A stream of answers waits for its client above this many bytes.
+# A stream of answers pauses while more than this many bytes wait for its client.
 _STREAM_BYTES_MAX = 1 << 20
 _OK = 0
 CLOSING = RpcFailure(UNAVAILABLE, "the server is shutting down")
+_CANCELLED = RpcFailure(UNAVAILABLE, "the request was given up")
+
+
+class _Door(Protocol):
+    """The parts of the door that a call uses."""
+
+    config: DoorConfig
+    loop: asyncio.AbstractEventLoop
+    failures: FailureHandler
+
+    def enter(self, pending: Any) -> None: ...
+
+    def leave(self, pending: Any) -> None: ...
+
+    def drained(self, call: Any) -> asyncio.Future[None]: ...
 
 
 def finish(call: Any, failure: RpcFailure) -> None:
@@ -34,12 +49,12 @@ def finish(call: Any, failure: RpcFailure) -> None:
     call.finish(failure.grpc_code, failure.message[:DETAILS_MAX])
 
 
-class Answering:
-    """A call whose answer is still to come, or on its way."""
+class PendingCall:
+    """A call whose answer is not ready, or not yet delivered."""
 
     __slots__ = ("call", "ctx", "door", "future", "left", "method")
 
-    def __init__(self, door: NativeDoor, call: Any, method: Method, ctx: RequestContext) -> None:
+    def __init__(self, door: _Door, call: Any, method: Method, ctx: RequestContext) -> None:
         self.door = door
         self.call = call
         self.method = method
@@ -48,37 +63,36 @@ class Answering:
         self.left = False
 
     def wait(self, future: asyncio.Future[Any] | ReplyFuture) -> None:
-        """Go on when the service has made up its mind."""
+        """Send the answer when the service's future is done."""
         self.future = future
         self.door.enter(self)
         future.add_done_callback(self._done)
 
     def gone(self) -> None:
-        """The client has left, or its deadline has passed."""
+        """Called by the door: the client has left, or its deadline has passed."""
         self.left = True
         if self.future is None or (self.future.done() and not self.future.cancelled()):
             self.door.failures.undelivered(self.method, self.ctx)
         else:
             self.future.cancel()
 
-    def give_up(self) -> None:
-        """The server closes: the client is told, where it has not begun to read an answer."""
+    def shut_down(self) -> None:
+        """Called by the door as it closes: end the call, unless an answer is being sent."""
         self.door.leave(self)
         self.gone()
         finish(self.call, CLOSING)
 
     def _done(self, future: asyncio.Future[Any] | ReplyFuture) -> None:
-        # Nothing may keep the request in memory: an exception refers to this frame, and the future
-        # to the exception.
+        # Drop the future: an exception refers to this frame, and the future to the exception, a
+        # cycle that would keep the request in memory.
         self.future = None
         if self.left:
             if not future.cancelled():
-                future.exception()  # it was looked at
-                self.door.failures.undelivered(self.method, self.ctx)
+                self.done_late(future.exception())
             return
         self.door.leave(self)
         if future.cancelled():
-            finish(self.call, RpcFailure(UNAVAILABLE, "the request was given up"))
+            finish(self.call, _CANCELLED)
             return
         error = future.exception()
         if error is not None:
@@ -86,16 +100,20 @@ class Answering:
         else:
             self.answer(future.result())
 
+    def done_late(self, _error: BaseException | None) -> None:
+        """Handle a future that was done after the client had left."""
+        self.door.failures.undelivered(self.method, self.ctx)
+
     def answer(self, answer: Any) -> None:
-        """Send what the handler gave."""
+        """Send the handler's answer."""
         raise NotImplementedError
 
     def fail(self, error: BaseException) -> None:
-        """Send what went wrong."""
+        """Send the failure."""
         raise NotImplementedError
 
 
-class UnaryAnswering(Answering):
+class UnaryCall(PendingCall):
     """One request, one answer."""
 
     __slots__ = ()
@@ -113,8 +131,8 @@ class UnaryAnswering(Answering):
         reply_failure(self.door, self.call, self.method, error)
 
 
-def reply_failure(door: NativeDoor, call: Any, method: Method, error: BaseException) -> None:
-    """Answer a unary call with what went wrong."""
+def reply_failure(door: _Door, call: Any, method: Method, error: BaseException) -> None:
+    """Answer a unary call with a failure."""
     failure = door.failures.failure(method, error)
     if isinstance(failure, RpcFailure):
         finish(call, failure)
@@ -122,35 +140,31 @@ def reply_failure(door: NativeDoor, call: Any, method: Method, error: BaseExcept
         call.reply(encode(failure))
 
 
-def serve_unary(
-    door: NativeDoor, call: Any, method: Method, ctx: RequestContext, raw: bytes
-) -> None:
-    """One request: answered here and now, unless the service wants time."""
+def serve_unary(door: _Door, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:
+    """Serve a unary call; a ready answer is sent before this function returns."""
     try:
         answer = method.handler(read_request(method, raw), ctx)
         if type(answer) is bytes:
             if not call.reply(answer):
                 door.failures.undelivered(method, ctx)
         elif type(answer) is ReplyFuture or isfuture(answer):
-            UnaryAnswering(door, call, method, ctx).wait(answer)
+            UnaryCall(door, call, method, ctx).wait(answer)
         elif type(answer) is CoroutineType:
-            UnaryAnswering(door, call, method, ctx).wait(door.loop.create_task(answer))
+            UnaryCall(door, call, method, ctx).wait(door.loop.create_task(answer))
         else:
-            UnaryAnswering(door, call, method, ctx).answer(answer)
+            UnaryCall(door, call, method, ctx).answer(answer)
     except Exception as error:
         reply_failure(door, call, method, error)
 
 
-class StreamAnswering(Answering):
-    """One request, many answers: a list goes out as one piece, others as they are made."""
+class StreamCall(PendingCall):
+    """One request, many answers; a list of answers is sent in one piece."""
 
     __slots__ = ()
 
     def answer(self, answer: Any) -> None:
         if type(answer) is not list:
-            self.future = task = self.door.loop.create_task(self._generate(answer))
-            self.door.enter(self)
-            task.add_done_callback(self._generated)
+            GeneratorCall(self.door, self.call, self.method, self.ctx).generate(answer)
             return
         try:
             sent = self.call.reply_all([encode(each) for each in answer])
@@ -158,7 +172,7 @@ class StreamAnswering(Answering):
             self.fail(error)
             return
         if sent:
-            self.door.enter(self)  # until the connection has taken the last of it
+            self.door.enter(self)  # until the connection has accepted the last message
         else:
             self.door.failures.undelivered(self.method, self.ctx)
 
@@ -172,6 +186,23 @@ class StreamAnswering(Answering):
                 self.call.send(encode(answer))
             self.call.finish(_OK, "")
 
+
+class GeneratorCall(StreamCall):
+    """A stream whose answers come from an asynchronous iterator."""
+
+    __slots__ = ()
+
+    def generate(self, answers: Any) -> None:
+        """Send the answers in a task."""
+        self.wait(self.door.loop.create_task(self._generate(answers)))
+
+    def answer(self, _answer: Any) -> None:
+        self.call.finish(_OK, "")
+
+    def done_late(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.door.failures.internal(self.method.path, error)
+
     async def _generate(self, answers: Any) -> None:
         if hasattr(answers, "aclose"):
             async with aclosing(answers):
@@ -184,51 +215,33 @@ class StreamAnswering(Answering):
             if self.call.send(encode(answer)) > _STREAM_BYTES_MAX:
                 await self.door.drained(self.call)
 
-    def _generated(self, task: asyncio.Future[None]) -> None:
-        self.future = None
-        if self.left:
-            if not task.cancelled() and task.exception() is not None:
-                self.door.failures.internal(self.method.path, task.exception())
-            return
-        self.door.leave(self)
-        if task.cancelled():
-            finish(self.call, RpcFailure(UNAVAILABLE, "the request was given up"))
-            return
-        error = task.exception()
-        if error is not None:
-            self.fail(error)
-        else:
-            self.call.finish(_OK, "")
 
-
-def serve_stream(
-    door: NativeDoor, call: Any, method: Method, ctx: RequestContext, raw: bytes
-) -> None:
-    """One request, many answers."""
-    answering = StreamAnswering(door, call, method, ctx)
+def serve_stream(door: _Door, call: Any, method: Method, ctx: RequestContext, raw: bytes) -> None:
+    """Serve a call with one request and many answers."""
+    pending = StreamCall(door, call, method, ctx)
     try:
         answer = method.handler(read_request(method, raw), ctx)
         if isfuture(answer):
-            answering.wait(answer)
+            pending.wait(answer)
         else:
-            answering.answer(answer)
+            pending.answer(answer)
     except Exception as error:
-        answering.fail(error)
+        pending.fail(error)
 
 
 class NativeOutbound:
-    """`service.Outbound` of the native door: the network thread holds what waits, within bounds."""
+    """`service.Outbound` of the native door: a bounded queue held by the network thread."""
 
     __slots__ = ("_call", "_count", "_door", "finished")
 
-    def __init__(self, door: NativeDoor, call: Any) -> None:
+    def __init__(self, door: _Door, call: Any) -> None:
         self._door = door
         self._call = call
-        self._count = 0  # messages since nothing waited
+        self._count = 0  # messages sent since the queue was last empty
         self.finished = False
 
     def send(self, message: Any) -> None:
-        """Queue one message; after the end it is dropped. Raises OutboundFull at the bound."""
+        """Queue one message; dropped after the end. Raises OutboundFull at the bound."""
         if self.finished:
             return
         data = encode(message)
@@ -240,12 +253,12 @@ class NativeOutbound:
             self._count >= config.front_outbound_messages
             or waiting + len(data) > config.front_outbound_bytes
         ):
-            raise OutboundFull(f"{self._count} messages, {waiting} bytes wait already")
+            raise OutboundFull(f"{self._count} messages ({waiting} bytes) are already queued")
         self._count += 1
         self._call.send(data)
 
     def finish(self, error: RpcFailure | None = None) -> None:
-        """End the stream after what is queued. Only the first call counts."""
+        """End the stream after the queued messages. Only the first call has an effect."""
         if not self.finished:
             self.finished = True
             if error is None:
@@ -254,16 +267,16 @@ class NativeOutbound:
                 finish(self._call, error)
 
     def drained(self) -> asyncio.Future[None]:
-        """Done when all that was queued has been written, or the stream has ended."""
+        """Return a future that is done when the queue has been written, or the stream has ended."""
         return self._door.drained(self._call)
 
 
 class BidiCall:
-    """A bidirectional stream: its session, and what is sent on it."""
+    """A bidirectional stream: its session and its outbound queue."""
 
     __slots__ = ("call", "ctx", "door", "method", "outbound", "rest", "session")
 
-    def __init__(self, door: NativeDoor, call: Any, method: Method, ctx: RequestContext) -> None:
+    def __init__(self, door: _Door, call: Any, method: Method, ctx: RequestContext) -> None:
         self.door = door
         self.call = call
         self.method = method
@@ -273,8 +286,8 @@ class BidiCall:
         self.rest: asyncio.Future[Any] | None = None
 
     def open(self) -> None:
-        """Make the session."""
-        self.call.watch()  # an end that was delivered closes the session
+        """Create the session."""
+        self.call.watch()  # the end of the stream closes the session
         self.door.enter(self)
         try:
             self.session = self.method.handler(self.ctx, self.outbound)
@@ -282,7 +295,7 @@ class BidiCall:
             self._end_with(error)
 
     def receive(self, raw: bytes) -> None:
-        """The client said something."""
+        """Called by the door: a message arrived."""
         if self.session is None or self.outbound.finished:
             return
         try:
@@ -305,7 +318,7 @@ class BidiCall:
             self._end_with(error)
 
     def half_closed(self) -> None:
-        """The client has said all."""
+        """Called by the door: the client has sent its last message."""
         rest = self._close(HALF_CLOSED)
         if rest is None:
             self.outbound.finish()
@@ -315,54 +328,38 @@ class BidiCall:
 
     def _rested(self, rest: asyncio.Future[Any]) -> None:
         self.rest = None
-        if not rest.cancelled() and rest.exception() is not None:
-            self._end_with(rest.exception())
+        error = None if rest.cancelled() else rest.exception()
+        if error is not None:
+            self._end_with(error)
         else:
             self.outbound.finish()
 
-    def give_up(self) -> None:
-        """The server closes."""
+    def shut_down(self) -> None:
+        """Called by the door as it closes."""
         self.outbound.finish(CLOSING)
 
     def broken(self, failure: RpcFailure) -> None:
-        """What the client sends cannot be read."""
+        """Called by the door: the client's bytes cannot be decoded."""
         self.outbound.finish(failure)
 
     def gone(self) -> None:
-        """The stream has ended, from whichever side."""
+        """Called by the door: the stream has ended on either side."""
         self.outbound.finished = True
         if self.rest is not None:
             self.rest.cancel()
         self._close("the stream has ended")
 
-    def _end_with(self, error: BaseException | None) -> None:
-        assert error is not None
-        failure = self.door.failures.failure(self.method, error)
-        if isinstance(failure, RpcFailure):
-            self.outbound.finish(failure)
-            return
-        try:
-            self.outbound.send(failure)
-            self.outbound.finish()
-        except OutboundFull:
-            self.outbound.finish(RpcFailure(RESOURCE_EXHAUSTED, str(error)))
-        except Exception as broken:
-            self.outbound.finish(self.door.failures.internal(self.method.path, broken))
+    def _end_with(self, error: BaseException) -> None:
+        self.door.failures.end_stream(self.method, self.outbound, error)
 
     def _close(self, reason: str) -> asyncio.Future[Any] | None:
-        """Once: whoever comes first says why."""
+        """Close the session once; later calls do nothing."""
         session, self.session = self.session, None
         if session is None:
             return None
-        try:
-            return session.close(reason)
-        except Exception as error:
-            self.door.failures.internal(self.method.path, error)
-            return None
+        return self.door.failures.close_session(self.method, session, reason)
 
 
-def serve_bidi(
-    door: NativeDoor, call: Any, method: Method, ctx: RequestContext, _raw: bytes
-) -> None:
-    """Messages both ways."""
+def serve_bidi(door: _Door, call: Any, method: Method, ctx: RequestContext, _raw: bytes) -> None:
+    """Serve a bidirectional stream."""
     BidiCall(door, call, method, ctx).open()

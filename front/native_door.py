@@ -1,9 +1,9 @@
-"""The native front door: hyper in a thread of its own hands requests over in batches.
+"""The native door: a Rust HTTP/2 server (hyper) in its own thread delivers requests in batches.
 
-The network half is the crate in `native/` (package `cometmq-native`): it knows bytes and streams. This
-half takes what came in one call across the boundary, runs the services in the loop's read callback and
-gives the answers back. Rules and measurements: front-door note, sections 2 and 4. `native_calls.py` is
-what happens to one call; the promises are those of the grpcio door, and one suite tests both.
+The network half is the crate in `native/` (package `cometmq-native`); it handles bytes and streams.
+This half takes a batch of events in one call across the boundary, runs the services in the loop's
+read callback and returns the answers. Rules and measurements: docs/formats/front-door.md, sections
+2 and 4. `native_calls.py` serves one call. One test suite covers both doors.
 """
 
 import asyncio
@@ -29,26 +29,26 @@ from .context import (
     TOKEN,
     RequestContext,
 )
-from .door import DoorStatistics
 from .errors import AddressError, PortInUseError
-from .failure import Faults
+from .failure import FailureHandler
 from .faults import Fault, FaultAction, FaultTable
 from .native_calls import BidiCall, finish, serve_bidi, serve_stream, serve_unary
 from .native_tls import DoorCertificate
 from .service import Kind, Method, ServiceTable
 from .standard import StandardServices
+from .statistics import DoorStatistics
 
 logger = logging.getLogger(__name__)
 
 _SERVE = {Kind.UNARY: serve_unary, Kind.SERVER_STREAM: serve_stream, Kind.BIDI: serve_bidi}
 _FIRST = (CLIENT_ID, LANGUAGE, CLIENT_VERSION, NAMESPACE, FORWARDED, TOKEN)
 _NAMES = (*_FIRST, *sorted(PICKED.difference(_FIRST)))
-#: Events taken across the boundary at once: enough to share the wake-up, few enough that timers and
-#: other sockets get their turn.
+#: Events taken across the boundary at once: enough to amortise the wake-up, few enough to leave
+#: time for timers and other sockets.
 _EVENTS_MAX = 256
-#: Certificate files are looked at this often.
+#: Period of the check for changed certificate files.
 _CERTIFICATE_S = 10.0
-# After the grace time, clients that still wait are told so within this time.
+# After the grace time, calls that still wait get a status within this time.
 _FAREWELL_S = 0.1
 # Kinds of events, as `Server.take` numbers them.
 _OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED = range(8)
@@ -57,7 +57,7 @@ _OPEN, _MESSAGE, _HALF_CLOSED, _GONE, _DELIVERED, _DRAINED, _BROKEN, _CLOSED = r
 def _prepare(
     peer: str, tls: bool, certificate: bytes | None, values: tuple[str | None, ...]
 ) -> tuple[Any, ...]:
-    """What every context of these headers has in common; made once a connection and set of them."""
+    """Return the context fields of one set of headers; cached for each connection and set."""
     client_id, language, version, namespace, forwarded, token = values[: len(_FIRST)]
     pairs = tuple((n, v) for n, v in zip(_NAMES, values, strict=True) if v is not None)
     return (
@@ -90,8 +90,8 @@ def _options(config: DoorConfig) -> dict[str, int]:
     }
 
 
-class _Lost:
-    """A call whose answers never arrive: the fault DROP."""
+class _DroppedCall:
+    """A call whose answers are discarded: the fault DROP."""
 
     def __init__(self, call: Any) -> None:
         self.id = call.id
@@ -124,7 +124,7 @@ def _refuse(fault: Fault, *_arguments: Any) -> None:
 
 
 class NativeDoor:
-    """`door.Door` on the native server. Made anywhere, started and drained on the loop, once each."""
+    """`door.Door` on the native server. Started and drained once each, on the event loop."""
 
     name = "native"
     batches = True
@@ -144,11 +144,11 @@ class NativeDoor:
         self._standard = StandardServices(services)
         table = {**services, **self._standard.table()}
         self._methods = [(method, _SERVE[method.kind]) for method in table.values()]
-        self._calls: dict[int, Any] = {}  # those that are not over
-        self._talks: set[BidiCall] = set()
+        self._calls: dict[int, Any] = {}  # open calls, by id
+        self._streams: set[BidiCall] = set()
         self._drained: dict[int, asyncio.Future[None]] = {}
-        self.failures = Faults()
-        self._closed: asyncio.Future[None] | None = None  # while it listens
+        self.failures = FailureHandler()
+        self._closed: asyncio.Future[None] | None = None  # set while the door listens
         self._closing: asyncio.Future[None]
         routes = [(path, method.kind is Kind.BIDI) for path, method in table.items()]
         self._server = Server(routes, list(_NAMES), _prepare, _options(config))
@@ -170,73 +170,73 @@ class NativeDoor:
             raise AddressError(host, port, error.strerror or str(error)) from error
         self._closed = self.loop.create_future()
         self.loop.add_reader(self._server.descriptor(), self._ready)
-        self._look_at_certificate()
+        self._check_certificate()
         self._standard.serving(True)
         logger.info("door.opened door=%s host=%s port=%d", self.name, host, bound)
         return bound
 
     def refresh_certificate(self) -> None:
-        """Take the certificate's files again, if they have changed."""
+        """Read the certificate files again if they have changed."""
         self._certificate.refresh()
 
-    def _look_at_certificate(self) -> None:
+    def _check_certificate(self) -> None:
         self.refresh_certificate()
-        self._certificate_timer = self.loop.call_later(_CERTIFICATE_S, self._look_at_certificate)
+        self._certificate_timer = self.loop.call_later(_CERTIFICATE_S, self._check_certificate)
 
     async def drain(self, grace_s: float) -> None:
-        """Stop accepting, end the streams, finish what is in flight within the grace time, close."""
+        """Stop accepting, end the streams, let calls finish within the grace time, close."""
         closed, self._closed = self._closed, None
         if closed is None:
             return
         self._certificate_timer.cancel()
         self._standard.serving(False)
-        for talk in tuple(self._talks):
-            talk.give_up()
+        for stream in tuple(self._streams):
+            stream.shut_down()
         self._closing = closed
-        giving_up = self.loop.call_later(grace_s, self._give_up)
+        timer = self.loop.call_later(grace_s, self._shut_down_calls)
         self._server.stop(round((grace_s + _FAREWELL_S) * 1_000))
         await closed
-        giving_up.cancel()
+        timer.cancel()
         self.loop.remove_reader(self._server.descriptor())
         logger.info("door.closed door=%s in_flight=%d", self.name, self.in_flight)
 
-    def _give_up(self) -> None:
-        for answering in tuple(self._calls.values()):
-            answering.give_up()
+    def _shut_down_calls(self) -> None:
+        for pending in tuple(self._calls.values()):
+            pending.shut_down()
 
     def statistics(self) -> DoorStatistics:
-        """Counters as they are now."""
+        """Return the current counters."""
         return DoorStatistics(
             self.name,
             self.in_flight,
-            len(self._talks),
+            len(self._streams),
             dict(self.failures.counted),
             self.counters(),
         )
 
     def counters(self) -> dict[str, int]:
-        """What the network half counted since the start, by name."""
+        """Return the counters of the network thread since the start, by name."""
         counted: dict[str, int] = self._server.counters()
         return counted
 
-    # -- what the calls ask of their door -----------------------------------------------------
+    # -- called by calls ----------------------------------------------------------------------
 
-    def enter(self, answering: Any) -> None:
-        """This call is not over yet."""
+    def enter(self, pending: Any) -> None:
+        """Register an open call."""
         self.in_flight += 1
-        self._calls[answering.call.id] = answering
-        if type(answering) is BidiCall:
-            self._talks.add(answering)
+        self._calls[pending.call.id] = pending
+        if type(pending) is BidiCall:
+            self._streams.add(pending)
 
-    def leave(self, answering: Any) -> None:
-        """This call is over, or goes on under another name."""
-        if self._calls.pop(answering.call.id, None) is not None:
+    def leave(self, pending: Any) -> None:
+        """Unregister a call that ended or is registered again under another class."""
+        if self._calls.pop(pending.call.id, None) is not None:
             self.in_flight -= 1
-            if type(answering) is BidiCall:
-                self._talks.discard(answering)
+            if type(pending) is BidiCall:
+                self._streams.discard(pending)
 
     def drained(self, call: Any) -> asyncio.Future[None]:
-        """Done when nothing of this call waits to be written, or it is over."""
+        """Return a future that is done when the call has written its queue, or has ended."""
         future = self._drained.get(call.id)
         if future is None or future.done():
             future = self.loop.create_future()
@@ -249,7 +249,7 @@ class NativeDoor:
     # -- events -------------------------------------------------------------------------------
 
     def _ready(self) -> None:
-        """The descriptor is readable: take what there is."""
+        """Process the events of the readable descriptor."""
         now_ns = self._steady_ns()
         for event in self._server.take(_EVENTS_MAX):
             if event[0] == _OPEN:
@@ -260,7 +260,7 @@ class NativeDoor:
     def _open(self, event: tuple[Any, ...], now_ns: int) -> None:
         _, call, index, raw, head, timeout_ns = event
         method, serve = self._methods[index]
-        raw = raw or b""  # a bidirectional stream begins without a request
+        raw = raw or b""  # a bidirectional stream opens without a request
         client_id, language, version, namespace, peer, forwarded, token, pairs, tls, shown = head
         ctx = RequestContext(
             client_id,
@@ -295,9 +295,9 @@ class NativeDoor:
         dropped = fault.action is FaultAction.DROP
 
         def go_on() -> None:
-            serve(self, _Lost(call) if dropped else call, method, ctx, raw)
+            serve(self, _DroppedCall(call) if dropped else call, method, ctx, raw)
             if dropped:
-                ctx.on_undelivered = None  # lost on the way: the server does not know
+                ctx.on_undelivered = None  # as if lost in the network: the server gets no notice
 
         if fault.delay_ms:
             self.loop.call_later(fault.delay_ms / 1_000, go_on)
@@ -307,34 +307,34 @@ class NativeDoor:
     def _progress(self, event: tuple[Any, ...]) -> None:
         kind = event[0]
         if kind == _CLOSED:
-            self._over()
+            self._ended()
             return
-        answering = self._calls.get(event[1])
-        if answering is None:
+        pending = self._calls.get(event[1])
+        if pending is None:
             return
         if kind == _MESSAGE:
-            answering.receive(event[2])
+            pending.receive(event[2])
         elif kind == _HALF_CLOSED:
-            answering.half_closed()
+            pending.half_closed()
         elif kind == _BROKEN:
-            answering.broken(RpcFailure(event[2], event[3]))
+            pending.broken(RpcFailure(event[2], event[3]))
         elif kind == _DRAINED:
             self._release(event[1])
         else:
-            self.leave(answering)
+            self.leave(pending)
             self._release(event[1])
-            if kind == _GONE or type(answering) is BidiCall:
-                answering.gone()
+            if kind == _GONE or type(pending) is BidiCall:
+                pending.gone()
 
     def _release(self, number: int) -> None:
         future = self._drained.pop(number, None)
         if future is not None and not future.done():
             future.set_result(None)
 
-    def _over(self) -> None:
-        """The network thread has ended; calls that it did not know any more end here."""
-        for answering in tuple(self._calls.values()):
-            self.leave(answering)
-            answering.gone()
+    def _ended(self) -> None:
+        """End the calls that remain after the network thread has ended."""
+        for pending in tuple(self._calls.values()):
+            self.leave(pending)
+            pending.gone()
         if not self._closing.done():
             self._closing.set_result(None)

@@ -1,8 +1,8 @@
-"""The certificate of the native door: from files that may change, or made up for development.
+"""The certificate of the native door: read from files, or generated for development.
 
-The official Java, Go, C# and C++ clients speak TLS unless they are told not to, and do not check the
-certificate; the door therefore always has one, so that they connect with their default settings. A
-certificate of one's own is read again when its files change; connections that stand keep theirs.
+The official Java, Go, C# and C++ clients use TLS by default and do not check the certificate, so
+the door always has one. Configured files are read again when they change; open connections keep the
+old certificate.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class DoorCertificate:
-    """What `Server.set_tls` is given."""
+    """Loads the certificate and passes it to `Server.set_tls`."""
 
     def __init__(self, config: DoorConfig, server: Any) -> None:
         self._files = (config.front_tls_certificate, config.front_tls_key)
@@ -28,7 +28,7 @@ class DoorCertificate:
         self._seen: tuple[int, ...] = ()
 
     def install(self) -> None:
-        """Before the door listens. Raises CertificateError with a sentence."""
+        """Load the certificate before the door listens. Raises CertificateError."""
         if not self._files[0]:
             names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
             chain, key = self_signed(names)
@@ -38,10 +38,10 @@ class DoorCertificate:
             self._seen = self._changed_at()
             self._read()
         except (OSError, ValueError) as error:
-            raise CertificateError(f"The door's certificate cannot be used: {error}.") from error
+            raise CertificateError(f"Cannot load the front door's certificate: {error}.") from error
 
     def refresh(self) -> None:
-        """Now and then: take the files again if they have changed. Broken ones are not taken."""
+        """Load the files again if they have changed; invalid files are not loaded."""
         if not self._files[0]:
             return
         try:

@@ -1,8 +1,9 @@
-"""The sending side of a bidirectional stream: a bounded queue between a service and its door.
+"""The sending side of a bidirectional stream: a bounded queue between a service and the grpcio
+door.
 
-A client that stops reading must not fill the broker's memory: at the bound `send` raises
-OutboundFull, and the service decides what to drop. Lives on the event loop; what is queued when the
-client leaves is lost, as it would be on the wire.
+The bound protects the broker's memory from a client that stops reading: `send` raises OutboundFull,
+and the service decides what to drop. Used on the event loop; messages queued when the client leaves
+are lost.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from .service import OutboundFull, encode
 
 
 class QueuedOutbound:
-    """`service.Outbound` as the doors implement it: services put in, the door takes out."""
+    """`service.Outbound` of the grpcio door: services `send`, the door `take`s."""
 
     __slots__ = (
         "_bytes",
@@ -39,31 +40,32 @@ class QueuedOutbound:
 
     @property
     def finished(self) -> bool:
-        """No more can be sent: the service ended the stream, or the client left."""
+        """True after the service ended the stream or the client left."""
         return self._finished
 
     def send(self, message: Any) -> None:
-        """Queue one message; after the end it is dropped. Raises OutboundFull at the bound."""
+        """Queue one message; dropped after the end. Raises OutboundFull at the bound."""
         if self._finished:
             return
         data = encode(message)
-        # One message is always let in, however large: the bound on bytes is against many.
+        # An empty queue accepts a message of any size.
         full = len(self._items) >= self._items_max or self._bytes + len(data) > self._bytes_max
         if full and self._items:
-            raise OutboundFull(f"{len(self._items)} messages, {self._bytes} bytes wait already")
+            text = f"{len(self._items)} messages ({self._bytes} bytes) are already queued"
+            raise OutboundFull(text)
         self._items.append(data)
         self._bytes += len(data)
         self._wake()
 
     def finish(self, error: RpcFailure | None = None) -> None:
-        """End the stream after what is queued. Only the first call counts."""
+        """End the stream after the queued messages. Only the first call has an effect."""
         if not self._finished:
             self._finished = True
             self._error = error
             self._wake()
 
     def drained(self) -> "asyncio.Future[None]":
-        """Done when all that was queued has been written, or the stream has ended."""
+        """Return a future that is done when the queue is empty, or the stream has ended."""
         if self._drained is None or self._drained.done():
             self._drained = asyncio.get_running_loop().create_future()
             if not self._items or self._finished:
@@ -71,7 +73,7 @@ class QueuedOutbound:
         return self._drained
 
     async def take(self) -> bytes | None:
-        """For the door: the next message, or None at the end. Raises the error it ended with."""
+        """Return the next message, or None at the end; raises the stream's error. For the door."""
         while not self._items:
             self._release()
             if self._finished:
@@ -88,7 +90,7 @@ class QueuedOutbound:
         return data
 
     def abandon(self) -> None:
-        """For the door: the client has left; nothing more will be taken."""
+        """Discard the queue after the client has left. For the door."""
         self._finished = True
         self._items.clear()
         self._bytes = 0

@@ -1,9 +1,10 @@
-"""`ReplyFuture`: the answer of a hot UNARY handler that must wait for something, without a future's turn.
+"""`ReplyFuture`: a light future for the answers of hot unary handlers.
 
-As much of `asyncio.Future` as a door needs, under the same names; what differs is that its one
-callback runs inside of `set_result`, where a future asks the loop for a turn and copies a context for
-it. Who sets the results of many thus has their answers handed to the network before the loop goes on.
-Promises: set or cancelled once; a callback that comes late is called at once; it can be awaited, too.
+It has the part of `asyncio.Future` that a door needs, under the same names, with one callback. The
+callback runs inside `set_result`; `asyncio.Future` would copy a context and schedule the callback
+for the next loop iteration. Code that resolves many of them thus passes all answers to the network
+in one step. It is set or cancelled once; a callback added afterwards is called at once. It can be
+awaited.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _WAITING, _DONE, _CANCELLED = range(3)
 
 
 class ReplyFuture:
-    """An answer that is still to come. Used on the loop only."""
+    """A pending answer. Used on the event loop only."""
 
     __slots__ = ("_answer", "_callback", "_error", "_state")
 
@@ -27,44 +28,44 @@ class ReplyFuture:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether it was set or cancelled."""
+        """Return True if a result or an error was set, or the future was cancelled."""
         return self._state != _WAITING
 
     def cancelled(self) -> bool:
-        """Whether it was given up."""
+        """Return True if the future was cancelled."""
         return self._state == _CANCELLED
 
     def set_result(self, answer: Any) -> None:
-        """Here it is. Raises InvalidStateError the second time."""
+        """Set the answer. Raises InvalidStateError if the future is done."""
         self._answer = answer
         self._settle(_DONE)
 
     def set_exception(self, error: BaseException) -> None:
-        """There will be none, because of this. Raises InvalidStateError the second time."""
+        """Fail with `error`. Raises InvalidStateError if the future is done."""
         self._error = error
         self._settle(_DONE)
 
     def cancel(self) -> bool:
-        """Nobody wants it any more. False: it was there already."""
+        """Cancel the future. Returns False if it was done."""
         if self._state != _WAITING:
             return False
         self._settle(_CANCELLED)
         return True
 
     def exception(self) -> BaseException | None:
-        """What was set instead of an answer."""
+        """Return the error, or None; raises CancelledError or InvalidStateError like a future."""
         self._check()
         return self._error
 
     def result(self) -> Any:
-        """The answer; raises what was set instead of it."""
+        """Return the answer, or raise the error."""
         self._check()
         if self._error is not None:
             raise self._error
         return self._answer
 
     def add_done_callback(self, callback: Callable[[ReplyFuture], None]) -> None:
-        """Call back, once, when it is done. One listener: that is whoever serves the call."""
+        """Call `callback` once when the future is done. Only one callback is supported."""
         if self._state != _WAITING:
             callback(self)
             return
@@ -91,11 +92,11 @@ class ReplyFuture:
         if self._state == _CANCELLED:
             raise asyncio.CancelledError
         if self._state == _WAITING:
-            raise asyncio.InvalidStateError("there is no answer yet")
+            raise asyncio.InvalidStateError("the result is not set")
 
     def _settle(self, state: int) -> None:
         if self._state != _WAITING:
-            raise asyncio.InvalidStateError("there is an answer already")
+            raise asyncio.InvalidStateError("the result is already set")
         self._state = state
         callback = self._callback
         if callback is not None:

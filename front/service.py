@@ -1,17 +1,21 @@
-"""What a service looks like to a door: a table from method path to `Method`.
+"""The service table: gRPC method path -> `Method`. Doors call services through it.
 
-A door hands over and takes back bytes; `Method.parse` makes the request, and a handler returns a
-message (anything with `SerializeToString`) or ready bytes:
+A door receives and returns bytes. `Method.parse` decodes the request; the handler returns a message
+(any object with `SerializeToString`) or encoded bytes:
 
-    UNARY          handler(request, ctx) -> answer | Future[answer] | Later
-    SERVER_STREAM  handler(request, ctx) -> list[answer] | Future[list[answer]] | AsyncIterator[answer]
+    UNARY          handler(request, ctx) -> answer | Future[answer] | ReplyFuture
+    SERVER_STREAM  handler(request, ctx) -> list[answer] | Future[list] | AsyncIterator[answer]
     BIDI           handler(ctx, outbound) -> Session
 
-Handlers are plain functions on the event loop, never coroutines: a hot path should not pay for a
-task, and the one who resolves a future can resolve thousands in a turn. A future is cancelled when
-the client leaves; so is a `ReplyFuture`, which is a lighter future (`reply_future.py`). (UNARY may return a coroutine where one is needed anyway, as to forward a call.) Errors: `WireError` becomes the answer that `Method.fail` builds (a gRPC success
-that carries a status), `RpcFailure` becomes a gRPC status, anything else is INTERNAL, logged once a
-path and counted. Services never see which door they are behind (front-door note, section 4).
+Handlers are plain functions on the event loop, not coroutines: the hot path pays for no task, and
+one loop callback can resolve thousands of futures. A door cancels the future when the client
+leaves. `ReplyFuture` (`reply_future.py`) is a lighter future. A UNARY handler may return a
+coroutine where a task is needed anyway, for example to forward a call.
+
+Errors: a `WireError` becomes the answer that `Method.fail` builds (a gRPC success that carries a
+status), an `RpcFailure` becomes a gRPC status, any other exception becomes INTERNAL and is counted;
+the first one of each path is logged. Services do not depend on the door
+(docs/formats/front-door.md, section 4).
 """
 
 from asyncio import Future
@@ -21,13 +25,14 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ..proto.errors import INVALID_ARGUMENT, RpcFailure, WireError
+from ..proto.methods import rpc_methods
 
-#: What `Session.close` is told when the client has said all and still listens.
+#: The reason passed to `Session.close` when the client has sent its last message and still reads.
 HALF_CLOSED = "half-closed"
 
 
 class Kind(Enum):
-    """How many messages go each way."""
+    """Number of messages in each direction."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -42,15 +47,39 @@ class Method:
     kind: Kind
     parse: Callable[[bytes], Any]
     handler: Callable[..., Any]
-    #: Builds the answer that carries the error's status: a message, or a list of them for a stream.
+    #: Builds the answer that carries the error's status: a message, or a list of messages (stream).
     fail: Callable[[WireError], Any]
 
 
 ServiceTable = Mapping[str, Method]
 
+_KINDS = {
+    (False, False): Kind.UNARY,
+    (False, True): Kind.SERVER_STREAM,
+    (True, True): Kind.BIDI,
+}
+
+
+def methods_of(service: str, handlers: Mapping[str, Callable[..., Any]]) -> list[Method]:
+    """Return a table row for each handler; keys are method names of `service`.
+
+    Path, kind, request class and failure answer come from the service descriptor. Raises KeyError
+    for a method that the service does not have.
+    """
+    known = rpc_methods(service)
+    rows = []
+    for name, handler in handlers.items():
+        rpc = known[name]
+        kind = _KINDS[rpc.client_streaming, rpc.server_streaming]
+        fail = status_failure(rpc.response)
+        if kind is Kind.SERVER_STREAM:
+            fail = _in_list(fail)
+        rows.append(Method(rpc.path, kind, rpc.request.FromString, handler, fail))
+    return rows
+
 
 class OutboundFull(Exception):
-    """The peer reads too slowly: the stream's bound is reached. The caller decides what to drop."""
+    """The bound of a stream is reached: its client reads too slowly. The caller decides what to drop."""
 
 
 class Outbound(Protocol):
@@ -58,46 +87,46 @@ class Outbound(Protocol):
 
     @property
     def finished(self) -> bool:
-        """The stream has ended, from whichever side."""
+        """True after the stream has ended on either side."""
 
     def send(self, message: Any) -> None:
-        """Queue a message or ready bytes. Raises OutboundFull at the bound; drops after the end."""
+        """Queue a message or encoded bytes; dropped after the end. Raises OutboundFull when full."""
 
     def finish(self, error: RpcFailure | None = None) -> None:
-        """End the stream after what is queued, with OK or with the error's status."""
+        """End the stream after the queued messages, with OK or with the status of `error`."""
 
     def drained(self) -> "Future[None]":
-        """Done when nothing is queued any more: for those who would rather wait than drop."""
+        """Return a future that is done when the queue is empty, for callers that prefer to wait."""
 
 
 class Session(Protocol):
-    """The receiving side of a bidirectional stream, made by its handler."""
+    """The receiving side of a bidirectional stream, created by its handler."""
 
     def receive(self, message: Any) -> "Future[Any] | None":
-        """A message came in. May raise as a unary handler does, which ends the stream.
+        """Process one message. May raise like a unary handler, which ends the stream.
 
         May return a future: the next message is read when it is done.
         """
 
     def close(self, reason: str) -> "Future[Any] | None":
-        """Called once: the client has said all (HALF_CLOSED), left, or the stream has ended.
+        """Called once: the client sent its last message (HALF_CLOSED), left, or the stream ended.
 
-        After HALF_CLOSED the door sends what is queued and ends the stream, or waits for the future
-        that is returned; it is cancelled when the client leaves before it is done.
+        After HALF_CLOSED the door sends the queued messages and ends the stream. If a future is
+        returned, the door waits for it first and cancels it when the client leaves.
         """
 
 
 def read_request(method: Method, raw: bytes) -> Any:
-    """The request as the service wants it. What cannot be read is the client's fault: RpcFailure."""
+    """Decode a request. Raises RpcFailure (INVALID_ARGUMENT) if the bytes cannot be decoded."""
     try:
         return method.parse(raw)
     except Exception as error:
-        text = f"the request of {method.path} cannot be read: {error}"
+        text = f"cannot decode the request of {method.path}: {error}"
         raise RpcFailure(INVALID_ARGUMENT, text) from None
 
 
 def encode(message: Any) -> bytes:
-    """The bytes of an answer; ready bytes go through."""
+    """Return the bytes of an answer; encoded bytes are returned unchanged."""
     if type(message) is bytes:
         return message
     data: bytes = message.SerializeToString()
@@ -105,7 +134,7 @@ def encode(message: Any) -> bytes:
 
 
 def status_failure(response_class: Callable[[], Any]) -> Callable[[WireError], Any]:
-    """`Method.fail` for a response with a field `status`, or with `code` and `message` of its own."""
+    """Return `Method.fail` for a response with `status`, or with `code` and `message` of its own."""
     nested = "status" in response_class().DESCRIPTOR.fields_by_name
 
     def fail(error: WireError) -> Any:
@@ -116,3 +145,7 @@ def status_failure(response_class: Callable[[], Any]) -> Callable[[WireError], A
         return response
 
     return fail
+
+
+def _in_list(fail: Callable[[WireError], Any]) -> Callable[[WireError], Any]:
+    return lambda error: [fail(error)]

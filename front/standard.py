@@ -1,8 +1,8 @@
-"""The two services that tools expect of any gRPC server: health and reflection, as ordinary methods.
+"""The standard gRPC services health and reflection, as ordinary methods.
 
-Health (`grpc.health.v1`) says SERVING for the server as a whole and for each of its services until
-the door drains. Reflection lists our services and describes them from our private descriptor pool,
-which is not protobuf's default one (`proto/pool.py`); the standard services come from the default.
+Health (`grpc.health.v1`) reports SERVING for the server and each of its services until the door
+drains. Reflection describes our services from the private descriptor pool (`proto/pool.py`) and the
+standard services from protobuf's default pool.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _STATUS = health_pb2.HealthCheckResponse
 
 
 class _BothPools:
-    """Looks things up in our pool, then in protobuf's default one; what reflection needs of a pool."""
+    """Pool methods used by reflection: our pool first, then protobuf's default pool."""
 
     def __getattr__(self, name: str) -> Any:
         ours = getattr(POOL, name)
@@ -39,7 +39,7 @@ class _BothPools:
 
 
 class _Reflection:
-    """One stream of questions; answered at once."""
+    """One reflection stream; every request is answered immediately."""
 
     def __init__(self, servicer: Any, outbound: Outbound) -> None:
         self._servicer = servicer
@@ -50,11 +50,11 @@ class _Reflection:
             self._outbound.send(answer)
 
     def close(self, reason: str) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no state to release."""
 
 
 class StandardServices:
-    """Health and reflection of one server; `table` goes into the door's."""
+    """Health and reflection of one server; `table` is merged into the door's table."""
 
     def __init__(self, services: ServiceTable) -> None:
         self._names = {path.split("/")[1] for path in services}
@@ -64,7 +64,7 @@ class StandardServices:
         self._reflection = reflection.ReflectionServicer(names, pool=_BothPools())
 
     def table(self) -> dict[str, Method]:
-        """The methods, by path."""
+        """Return the methods by path."""
         question = health_pb2.HealthCheckRequest.FromString
         info = reflection_pb2.ServerReflectionRequest.FromString
         methods = (
@@ -81,7 +81,7 @@ class StandardServices:
         return {method.path: method for method in methods}
 
     def serving(self, yes: bool) -> None:
-        """Say whether requests are welcome. On the event loop."""
+        """Set the health status. Used on the event loop."""
         self._serving = yes
         changed, self._changed = self._changed, None
         if changed is not None and not changed.done():
@@ -95,7 +95,7 @@ class StandardServices:
     def _check(self, request: Any, _ctx: RequestContext) -> Any:
         status = self._status(request.service)
         if status is None:
-            raise RpcFailure(NOT_FOUND, f"this server has no service {request.service}")
+            raise RpcFailure(NOT_FOUND, f"unknown service {request.service}")
         return _STATUS(status=status)
 
     async def _watch(self, request: Any, _ctx: RequestContext) -> AsyncIterator[Any]:
@@ -111,5 +111,5 @@ class StandardServices:
 
 
 def _never(error: WireError) -> Any:
-    """These services have no wire errors: where one comes from the outside, it is a gRPC status."""
+    """Convert a wire error (an injected fault) to a gRPC status: these services have none."""
     raise RpcFailure(NOT_FOUND, error.message)

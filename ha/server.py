@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ..proto import paths, v1
+from ..proto.addresses import host_port
 from .config import MAX_FOLLOWERS
 from .core import hello
 from .core.replica import FollowersReturned, HigherEpochSeen, Role
@@ -58,12 +59,12 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             maximum_concurrent_rpcs=_STREAMS_MAX,
         )
         server.add_generic_rpc_handlers((self,))
-        host = f"[{bind_address}]" if ":" in bind_address else bind_address
+        address = host_port(bind_address, config.ha_listen_port)
         try:
-            port = server.add_insecure_port(f"{host}:{config.ha_listen_port}")
+            port = server.add_insecure_port(address)
         except RuntimeError as error:
             raise HaPortInUseError(
-                f"The replication port {host}:{config.ha_listen_port} cannot be bound; another "
+                f"The replication port {address} cannot be bound; another "
                 "process may use it. Stop that process, or set another haListenPort."
             ) from error
         await server.start()

@@ -16,6 +16,7 @@ from ..front.door import choose_door
 from ..front.service import Kind, Method, status_failure
 from ..ha.core.group_state import GroupState
 from ..proto import paths, v1, v2
+from ..proto.addresses import host_port
 from ..proto.errors import RpcFailure, WireError
 from .admission import check_token
 from .config import NameserverConfig
@@ -73,7 +74,7 @@ class NameserverServer:
             raise
         self._scan_task = asyncio.get_running_loop().create_task(self._scan())
         host = self._config.bind_address
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = host_port(host, port)
         if self._deciding is not None:
             await self._deciding.start(address)
         logger.info(

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from ..proto.addresses import host_port
 from ..store.format.record import (
     BORN_HOST_V6,
     HOST_V4_BYTES,
@@ -30,7 +31,7 @@ _OFFSET_BYTES: Final = 8
 def host_text(packed: bytes) -> str:
     """One packed host."""
     address, port = unpack_host(packed)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return host_port(address, port)
 
 
 class Hosts:

@@ -30,7 +30,7 @@ from ...front.channels import ChannelPool
 from ...front.context import FORWARDED
 from ...front.service import OutboundFull
 from ...proto import paths, v2
-from ...proto.peers import cancel_requests
+from ...proto.channels import cancel_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,6 +15,7 @@ from hashlib import md5
 from typing import TYPE_CHECKING
 
 from ...proto import v2
+from ...proto.addresses import host_port
 from ...store.format.properties import DELAY_LEVELS_MS, decode_properties
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from ...store.format.record import Delivery, unpack_host
@@ -226,7 +227,7 @@ def _host(packed: bytes) -> bytes:
 @lru_cache(maxsize=64)
 def _store_host_field(packed: bytes) -> bytes:
     host, port = unpack_host(packed)
-    return field(b"\x52", f"[{host}]:{port}".encode() if ":" in host else f"{host}:{port}".encode())
+    return field(b"\x52", host_port(host, port).encode())
 
 
 @lru_cache(maxsize=1024)

@@ -25,8 +25,7 @@ from .timers import timer_families
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ...front.access_point import ForwardStatistics
-    from ...front.door import DoorStatistics
+    from ...front.statistics import DoorStatistics, ForwardStatistics
     from ...ha.engine import Replication
     from ...store.message_store import MessageStore
     from ..admin.progress import ConsumerProgress

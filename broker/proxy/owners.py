@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...front.access_point import NOBODY
+from ...front.access_point import UNKNOWN
 from ...proto import paths
 from ..routing.request_router import GROUP_OF, HELD, TOPIC_OF
 
@@ -64,7 +64,7 @@ class Owners:
             return None
         group = self._group(path, request)
         address = self.address_in(group, path in HELD) if group is not None else None
-        return address or NOBODY
+        return address or UNKNOWN
 
     def unreachable(self, path: str, request: Any, ctx: RequestContext) -> Literal["serve", "hold"]:
         """Return whether an owner may appear: always true for a proxy."""

@@ -19,6 +19,7 @@ from ...front.access_point import AccessPoint
 from ...front.channels import ChannelPool
 from ...front.clock import Clock
 from ...front.door import Door, choose_door
+from ...proto.addresses import bracketed
 from ..clients.registry import ClientRegistry
 from ..metrics.http import MetricsServer
 from ..routing.cluster_view import ClusterView
@@ -100,7 +101,7 @@ class ProxyServer:
         metrics = await server.start(config.bind_address, config.metrics_prom_exporter_port)
         self._stack.callback(asyncio.create_task(self._expire_clients(clients)).cancel)
         host = "127.0.0.1" if config.bind_address in ("0.0.0.0", "") else config.bind_address
-        name = f"[{host}]" if ":" in host else host
+        name = bracketed(host)
         bound = ProxyBound(f"{name}:{port}", f"{name}:{metrics}", self._door.name)
         log.info(
             "proxy.started client=%s metrics=%s door=%s", bound.client, bound.metrics, bound.door
@@ -154,7 +155,7 @@ class ProxyServer:
                 self._access.owner_gone(address)
         self._leaders = leaders
         self._telemetry.cluster_changed()
-        self._access.look_again()
+        self._access.retry_held()
 
     async def _expire_clients(self, clients: ClientRegistry) -> None:
         while True:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from ...front.context import TOKEN
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
+from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,7 @@ class ClusterWatch:
         self, view: ClusterView, nameservers: Iterable[tuple[str, int]], token: str, period_ms: int
     ) -> None:
         self._view = view
-        self._targets = [f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in nameservers]
+        self._targets = [host_port(host, port) for host, port in nameservers]
         self._metadata = ((TOKEN, token),)
         self._period_s = period_ms / 1000
         self._news = asyncio.Event()

@@ -27,6 +27,7 @@ from tenacity import (
 from ...front.context import TOKEN
 from ...ha.stream.redial import RedialedChannel
 from ...proto import paths, v1
+from ...proto.addresses import host_port
 
 if TYPE_CHECKING:
     from ..metadata.tables import Metadata
@@ -60,7 +61,7 @@ class Registrar:
     """Keeps this replica registered with all nameservers until it is stopped."""
 
     def __init__(self, nameservers: list[tuple[str, int]], own: Registrant) -> None:
-        self._links = [_NameserverLink(_target(host, port), own) for host, port in nameservers]
+        self._links = [_NameserverLink(host_port(host, port), own) for host, port in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -224,7 +225,3 @@ def _ended(task: asyncio.Task[None]) -> None:
     """Log the exception of a link that ended without being cancelled: that is a bug."""
     if not task.cancelled() and task.exception() is not None:
         log.error("nameserver.link_failed", exc_info=task.exception())
-
-
-def _target(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...front.access_point import NOBODY
+from ...front.access_point import UNKNOWN
 from ...proto import paths, v2
 from ...proto.errors import WireError
 from ..delay.recall_handle import decode_recall_handle
@@ -176,7 +176,7 @@ class RequestRouter:
         if self._leadership.is_leader:
             # A SendMessage costs two look-ups here and no call.
             if self._leadership.pausing or path in _SELDOM:
-                return NOBODY if self._waits(path) else self._cold(path, request, ctx)
+                return UNKNOWN if self._waits(path) else self._cold(path, request, ctx)
             return None
         if self._serve_without_leader(path):
             return None
@@ -184,7 +184,7 @@ class RequestRouter:
         if leader is not None:
             return leader
         if path in HELD:
-            return NOBODY
+            return UNKNOWN
         if self._replication.diverged is not None:
             raise _no_copy()
         return None

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import grpc
 import grpc.aio
 
-from ...proto.peers import cancel_requests
+from ...proto.channels import cancel_requests
 from .addresses import Target
 
 NativeClient: Any

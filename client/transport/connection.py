@@ -19,7 +19,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ...proto import paths, v2
-from ...proto.peers import cancel_requests
+from ...proto.channels import cancel_requests
 from .addresses import Target
 from .calls import CallFailed, calls_to
 from .credentials import Caller

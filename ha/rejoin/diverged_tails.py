@@ -22,7 +22,7 @@ from typing import Final
 import grpc
 
 from ...proto import paths, v1, v2
-from ...proto.peers import cancel_requests
+from ...proto.channels import cancel_requests
 from ...store.format.disk import Disk
 from . import archive
 from .archive import Tail

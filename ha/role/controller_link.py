@@ -24,7 +24,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ...proto import paths, v1
-from ...proto.peers import PEER_OPTIONS, cancel_requests
+from ...proto.channels import PEER_OPTIONS, cancel_requests
 from ...store.format.disk import Disk
 from ..core.group_state import GroupState
 from ..core.in_sync_events import ProposeIsr

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ...proto import paths, v1
-from ...proto.peers import cancel_requests
+from ...proto.channels import cancel_requests
 from ..stream.channel import is_stream_end
 from ..stream.token import TOKEN_KEY
 

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ...proto.peers import PEER_OPTIONS, cancel_requests
+from ...proto.channels import PEER_OPTIONS, cancel_requests
 
 #: Calls on a replaced channel are cut off this long after their time limit.
 _CLOSE_LATE_S = 1.0

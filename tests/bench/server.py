@@ -63,7 +63,15 @@ def empty_server(items: int = 32, door: str = "grpcio") -> Iterator[tuple[str, i
     """The bound: the same door with an empty handler; its address and process id."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "cometmq.front.empty", "--port", "0", "--door", door),
+            *(
+                sys.executable,
+                "-m",
+                "cometmq.tests.bench.empty_server",
+                "--port",
+                "0",
+                "--door",
+                door,
+            ),
             *("--items", str(items)),
         ],
         stdout=subprocess.PIPE,

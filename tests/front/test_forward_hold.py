@@ -154,7 +154,15 @@ class _Process:
     @classmethod
     async def start(cls, port: int = 0) -> "_Process":
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cometmq.front.empty", "--port", str(port), "--items", "4"),
+            *(
+                sys.executable,
+                "-m",
+                "cometmq.tests.bench.empty_server",
+                "--port",
+                str(port),
+                "--items",
+                "4",
+            ),
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
@@ -214,7 +222,7 @@ async def test_a_request_is_held_until_anybody_knows_its_owner(front: Any) -> No
         assert not waiting.done()
         assert (f.access.statistics.held, f.access.statistics.forwarded) == (1, 0)
         f.owner = None
-        f.access.look_again()
+        f.access.retry_held()
         assert await waiting == b"later"
 
 

@@ -1,6 +1,6 @@
 """Full load and abuse on the native door at once, for minutes: no error, and memory that stays.
 
-The server is a process of its own with empty handlers (`cometmq.front.empty`), the load comes from the
+The server is a process of its own with empty handlers (`cometmq.tests.bench.empty_server`), the load comes from the
 load generator in Go, which takes a whole core. Less than a minute in the suite; ten with `scripts/test --slow`. Compared is anonymous
 memory: what is mapped from files may come and go as the kernel likes.
 """
@@ -41,7 +41,15 @@ pytestmark = [
 def server() -> Iterator[tuple[int, int]]:
     """Port and process id of an empty server behind the native door."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cometmq.front.empty", "--port", "0", "--door", "native"],
+        [
+            sys.executable,
+            "-m",
+            "cometmq.tests.bench.empty_server",
+            "--port",
+            "0",
+            "--door",
+            "native",
+        ],
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,

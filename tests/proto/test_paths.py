@@ -1,40 +1,57 @@
-"""`paths` names every method of every service, and nothing else."""
+"""`paths` has a constant for every method of every service, and every `paths.NAME` in use exists."""
 
-from google.protobuf import descriptor_pb2
+import re
+from pathlib import Path
 
-from cometmq.proto import (
-    admin_pb2,
-    control_pb2,
-    controller_pb2,
-    definition_pb2,
-    ha_pb2,
-    nameserver_pb2,
-    paths,
-    service_pb2,
-    test_pb2,
-)
+import pytest
 
-MODULES = (
-    admin_pb2,
-    control_pb2,
-    controller_pb2,
-    definition_pb2,
-    ha_pb2,
-    nameserver_pb2,
-    service_pb2,
-    test_pb2,
-)
+from cometmq.proto import paths, v1, v2
+from cometmq.proto.methods import rpc_methods
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = {
+    "apache.rocketmq.v2": ("MessagingService", "Admin"),
+    "cometmq.v1": (
+        *("NameServer", "HaReplication", "GroupController", "ReplicaControl", "MetaCell"),
+        *("Admin", "Test"),
+    ),
+}
 
 
-def test_paths_are_the_methods_of_the_descriptors() -> None:
-    methods = set()
-    for module in MODULES:
-        file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
-        for service in file.service:
-            prefix = f"/{file.package}.{service.name}/"
-            methods |= {prefix + method.name for method in service.method}
-    named = [value for name, value in vars(paths).items() if name.isupper()]
-    assert {path for path in named if not path.endswith("/")} == methods
-    assert len(named) == len(set(named))
-    prefixes = {path for path in named if path.endswith("/")}
-    assert {path[: path.rindex("/") + 1] for path in methods} == prefixes
+def test_every_method_has_a_constant() -> None:
+    methods = {
+        rpc.path
+        for package, names in SERVICES.items()
+        for name in names
+        for rpc in rpc_methods(f"{package}.{name}").values()
+    }
+    of_v2 = {value for name, value in vars(paths).items() if name.isupper() and value[-1] != "/"}
+    of_v1 = set(paths._v1_constants().values())
+    assert of_v2 | of_v1 == methods
+    assert all(getattr(paths, name) == path for name, path in paths._v1_constants().items())
+
+
+def test_every_constant_in_use_exists() -> None:
+    used = set()
+    for file in ROOT.rglob("*.py"):
+        if not any(part.startswith(".") for part in file.relative_to(ROOT).parts):
+            used |= set(re.findall(r"\bpaths\.([A-Z][A-Z_0-9]+)\b", file.read_text("utf-8")))
+    used.discard("NAME")
+    assert used
+    assert not {name for name in used if not isinstance(getattr(paths, name, None), str)}
+
+
+def test_an_unknown_constant_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"paths\.NO_SUCH_METHOD"):
+        _ = paths.NO_SUCH_METHOD
+
+
+def test_a_method_has_the_classes_and_the_streaming_of_its_descriptor() -> None:
+    receive = rpc_methods("apache.rocketmq.v2.MessagingService")["ReceiveMessage"]
+    assert receive.path == paths.RECEIVE_MESSAGE
+    assert (receive.request, receive.response) == (
+        v2.ReceiveMessageRequest,
+        v2.ReceiveMessageResponse,
+    )
+    assert (receive.client_streaming, receive.server_streaming) == (False, True)
+    assert rpc_methods("cometmq.v1.Admin")["GetConfig"].request is v1.GetConfigRequest

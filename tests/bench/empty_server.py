@@ -1,10 +1,10 @@
-"""A server with empty handlers behind either door: the bound that every benchmark is a ratio of.
+"""A server with empty handlers behind either door: the baseline of the benchmarks' ratios.
 
-    python -m cometmq.front.empty --port 0 --door grpcio --items 32
+    python -m cometmq.tests.bench.empty_server --port 0 --door grpcio --items 32
 
-prints its port, then answers SendMessage and AckMessage with OK, and ReceiveMessage with a status,
-N messages of 1 KiB that are made once, and the delivery timestamp, without reading the requests.
-With `--forward HOST:PORT` every call goes to another such server through the access point.
+prints its port. It answers SendMessage and AckMessage with OK, and ReceiveMessage with a status, N
+prepared messages of 1 KiB and the delivery timestamp, without decoding the requests. With
+`--forward HOST:PORT` every call is forwarded to another such server by the access point.
 """
 
 import argparse
@@ -12,19 +12,19 @@ import asyncio
 import signal
 from typing import Any
 
-from ..proto import paths, v2
-from .access_point import AccessPoint
-from .clock import Clock
-from .config import DoorConfig
-from .door import choose_door
-from .event_loop import loop_factory
-from .service import Kind, Method, status_failure
+from cometmq.front.access_point import AccessPoint
+from cometmq.front.clock import Clock
+from cometmq.front.config import DoorConfig
+from cometmq.front.door import choose_door
+from cometmq.front.event_loop import loop_factory
+from cometmq.front.service import Kind, Method, status_failure
+from cometmq.proto import paths, v2
 
 _BODY = b"x" * 1024
 
 
 def empty_services(items: int, wall_ms: int) -> dict[str, Method]:
-    """SendMessage, AckMessage and ReceiveMessage that do nothing but answer."""
+    """Return SendMessage, AckMessage and ReceiveMessage with constant answers."""
     status = v2.Status(code=v2.OK, message="OK")
     sent = v2.SendMessageResponse(status=status, entries=[v2.SendResultEntry(status=status)])
     acked = v2.AckMessageResponse(status=status)
@@ -89,7 +89,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Parse the command line and serve until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m cometmq.front.empty", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m cometmq.tests.bench.empty_server", description=__doc__
+    )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0: the system chooses")
     parser.add_argument("--door", choices=("auto", "grpcio", "native"), default="grpcio")

@@ -1,0 +1,32 @@
+"""Counters of a front door and of the access point, for metrics, health checks and tests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DoorStatistics:
+    """A snapshot of one door."""
+
+    door: str
+    in_flight: int
+    #: Open bidirectional streams.
+    streams: int
+    #: Calls that ended in INTERNAL because of a server fault, by path.
+    internal_errors: Mapping[str, int]
+    #: Counters of the native network thread, by name; empty for the grpcio door.
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ForwardStatistics:
+    """Counters of an access point since the start."""
+
+    forwarded: int = 0
+    #: Requests served by this node because their owner was unreachable.
+    served_instead: int = 0
+    held: int = 0
+    #: Held requests that were refused just before their deadline.
+    held_in_vain: int = 0
+    #: Bytes of the requests that are held now.
+    holding_bytes: int = 0
