@@ -1,7 +1,6 @@
-"""What destructive commands have in common: they print their plan, ask on a terminal, act otherwise.
+"""Confirmation of destructive commands: print the plan, ask on a terminal, then act.
 
-`--dry-run` only prints; `--yes` does not ask (design, section 5). With `-o json` nothing is asked: the
-plan is the document.
+`--dry-run` only prints; `--yes` and `-o json` skip the question. In JSON the plan is the document.
 """
 
 import sys
@@ -16,11 +15,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def plan_options(command: F) -> F:
-    """`--dry-run` and `--yes`."""
-    command = click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal.")(command)
-    return click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")(
+    """Add `--dry-run` and `--yes`."""
+    command = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")(
         command
     )
+    return click.option(
+        "--dry-run", is_flag=True, help="Print the plan without changing anything."
+    )(command)
 
 
 def go_on(
@@ -32,7 +33,7 @@ def go_on(
     yes: bool,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> bool:
-    """Show the plan (and its `rows` as a table); whether to do it."""
+    """Show the plan (and its `rows` as a table); return True to carry it out."""
     if output == "json":
         show_json({**plan, **({"changes": list(rows)} if rows else {}), "dry_run": dry_run})
         return not dry_run

@@ -1,7 +1,7 @@
-"""The command line's end of gRPC: one channel, typed calls, failures as sentences with exit codes.
+"""gRPC connections of the command line: typed calls, failures as sentences with exit codes.
 
-Every command talks to any node of the cluster (`--endpoint`): nodes forward what they do not own.
-The channel takes no HTTP proxy from the environment and does not retry behind our back.
+A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do not
+own. Channels ignore HTTP proxies of the environment and do not retry.
 """
 
 import os
@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 
 def target(endpoint: str) -> str:
-    """gRPC's name for HOST:PORT or for alternatives. Raises CliError for anything else."""
+    """Return the gRPC target of HOST:PORT or of alternatives. Raises CliError."""
     addresses = [part.strip() for part in endpoint.split(";") if part.strip()]
     for address in addresses:
         host, colon, port = address.rpartition(":")
@@ -62,7 +62,7 @@ def target(endpoint: str) -> str:
 
 
 def metadata() -> tuple[tuple[str, str], ...]:
-    """What a node wants to know about us; the token is for nodes that ask for one."""
+    """Return the metadata of a call: client id, language, version and the cluster token."""
     client_id = f"cometmq-cli@{os.getpid()}@{secrets.token_hex(4)}"
     pairs = (
         ("x-mq-client-id", client_id),
@@ -75,7 +75,7 @@ def metadata() -> tuple[tuple[str, str], ...]:
 
 
 def checked(response: R) -> R:
-    """The response, if its status is OK; otherwise a CliError with the node's own sentence."""
+    """Return the response if its status is OK; raise CliError with the node's message if not."""
     status: Any = response if hasattr(response, "code") else response.status  # type: ignore[attr-defined]
     if status.code != v2.OK:
         raise refusal(status.code, status.message)
@@ -83,28 +83,28 @@ def checked(response: R) -> R:
 
 
 def refusal(code: int, message: str) -> CliError:
-    """A business failure as a sentence."""
+    """Convert a status code and message to a CliError."""
     exit_code = Exit.NOT_FOUND if code in _NOT_FOUND else Exit.FAILED
     return CliError(f"{message or 'refused'} ({code_name(code)})", exit_code)
 
 
 def failure(error: grpc.RpcError, endpoint: str) -> CliError:
-    """A failed call as a sentence."""
+    """Convert a failed call to a CliError."""
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
         return CliError(
-            f"Nothing answers at {endpoint}. Is the cluster running? `cometmq up` starts one,"
-            " and --endpoint names another."
+            f"Cannot connect to {endpoint}. Start a cluster with `cometmq up`, or name a running"
+            " node with --endpoint."
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CliError(f"{endpoint} did not answer in time; the outcome is unknown.")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return CliError(f"{endpoint} does not offer this: is it a broker's client port?")
+        return CliError(f"{endpoint} does not support this call. Is it a broker's client port?")
     return CliError(f"{endpoint} refused the call: {error.details()} ({code.name}).")
 
 
 class Connection:
-    """A blocking connection to one endpoint; use it with `with`."""
+    """A blocking connection to one endpoint; a context manager."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -123,7 +123,7 @@ class Connection:
         self.channel.close()
 
     def method(self, path: str, answer: type[R]) -> Callable[..., Any]:
-        """gRPC's callable for one unary method; requests are our generated messages."""
+        """Return the gRPC callable of one unary method."""
         return self.channel.unary_unary(  # type: ignore[no-any-return]
             path,
             request_serializer=lambda request: request.SerializeToString(),
@@ -131,7 +131,7 @@ class Connection:
         )
 
     def call(self, path: str, request: object, answer: type[R], timeout_s: float = _TIMEOUT_S) -> R:
-        """Call and check the status. Raises CliError."""
+        """Call a method and check the status. Raises CliError."""
         try:
             response = self.method(path, answer)(request, timeout=timeout_s, metadata=self.metadata)
         except grpc.RpcError as error:

@@ -1,7 +1,7 @@
-"""`cometmq doctor`: what this machine gives a node, and which door serves.
+"""`cometmq doctor`: checks of this machine and of the installation.
 
-One line a question: what was found, and what to do where it is not good. Exit code 5 when something
-would keep a node from running well. With `--endpoint` the node there is asked for its door as well.
+One row for each check: result, verdict and advice. Exit code 5 if a check is bad. With `--endpoint` the
+front door of a running node is reported, too.
 """
 
 import importlib.metadata
@@ -19,13 +19,13 @@ from .errors import CliError, Exit
 from .options import output_option
 from .output import show_rows
 
-#: A broker keeps segments, queue files and a socket a client open.
+#: A broker keeps segments, queue files and one socket for each client open.
 _DESCRIPTORS_MIN = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One answer. `verdict`: good, note (works, with less) or bad."""
+    """The result of one check. `verdict`: good, note (works, but limited) or bad."""
 
     what: str
     found: str
@@ -34,10 +34,10 @@ class Finding:
 
 
 @click.command()
-@click.option("--endpoint", help="A node, HOST:PORT, that is asked for its door.")
+@click.option("--endpoint", help="Also check the front door of this node (HOST:PORT).")
 @output_option
 def doctor(endpoint: str | None, output: str) -> int:
-    """Say what this machine gives a node, and which door serves."""
+    """Check this machine and the installation."""
     findings = [_python(), _grpcio(), _door(), _loop(), _descriptors(), _locked_memory()]
     if endpoint:
         findings.append(_serving(endpoint))
@@ -67,7 +67,7 @@ def _door() -> Finding:
     version = _version("cometmq-native")
     if version:
         return Finding("front door", f"native (cometmq-native {version})")
-    advice = "scripts/native_door builds the native one: a tenth of the CPU a call, TLS on the port"
+    advice = "build the native door with scripts/native_door: a tenth of the CPU per call, and TLS"
     return Finding("front door", "grpcio, plaintext only", "note", advice)
 
 
@@ -75,14 +75,14 @@ def _loop() -> Finding:
     version = _version("uvloop")
     if version:
         return Finding("event loop", f"uvloop {version}")
-    return Finding("event loop", "asyncio", "note", "pip install uvloop: a faster loop")
+    return Finding("event loop", "asyncio", "note", "pip install uvloop for a faster event loop")
 
 
 def _descriptors() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= _DESCRIPTORS_MIN or soft == resource.RLIM_INFINITY:
         return Finding("open files", str(soft))
-    advice = f"ulimit -n {_DESCRIPTORS_MIN} or more (the hard limit is {hard})"
+    advice = f"set ulimit -n {_DESCRIPTORS_MIN} or more (hard limit: {hard})"
     return Finding("open files", str(soft), "bad", advice)
 
 
@@ -93,7 +93,7 @@ def _locked_memory() -> Finding:
     found = f"{soft >> 10} KiB"
     if os.geteuid() == 0:
         return Finding("locked memory", f"{found}, not enforced for root")
-    advice = "only where segments are to be locked: ulimit -l unlimited"
+    advice = "to lock segments in memory, set ulimit -l unlimited"
     return Finding("locked memory", found, "note", advice)
 
 
@@ -104,5 +104,10 @@ def _serving(endpoint: str) -> Finding:
                 paths.DESCRIBE_CLUSTER, v1.DescribeClusterRequest(), v1.DescribeClusterResponse
             )
     except CliError as error:
-        return Finding(f"node {endpoint}", str(error), "bad", "is it running, and is it this port?")
-    return Finding(f"node {endpoint}", f"serves with the {answer.door} door")
+        return Finding(
+            f"node {endpoint}",
+            str(error),
+            "bad",
+            "check that it is running and that the port is right",
+        )
+    return Finding(f"node {endpoint}", f"serving, {answer.door} door")

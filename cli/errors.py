@@ -1,10 +1,10 @@
-"""The one way a command fails: a sentence on stderr and an exit code (design, section 5)."""
+"""The error that a command raises: a sentence for stderr and an exit code."""
 
 from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What a finished command says to the shell."""
+    """Exit codes of commands."""
 
     DONE = 0
     FAILED = 1
@@ -15,7 +15,7 @@ class Exit(IntEnum):
 
 
 class CliError(Exception):
-    """A command cannot do what was asked; the text is a sentence for the person who asked."""
+    """A command failed; the text is a sentence for the user."""
 
     def __init__(self, sentence: str, code: Exit = Exit.FAILED) -> None:
         super().__init__(sentence)

@@ -14,14 +14,14 @@ from .output import print_table, show_fields, show_json, show_rows
 from .topic import attribute_texts
 from .values import duration_ms, duration_text, durations_ms
 
-# RocketMQ's own, where `--retry-policy exponential` says nothing else.
+# RocketMQ's defaults for `--retry-policy exponential`.
 _EXPONENTIAL_MS = (5_000, 7_200_000)
 _MULTIPLIER = 2
 _TRUE_OR_FALSE = "true|false"
 
 
 def _settings(command: click.decorators.FC) -> click.decorators.FC:
-    """What `create` and `alter` have in common; a value that is not said stays as it is."""
+    """Add the options of `create` and `alter`; an omitted option keeps the group's value."""
     for option in reversed(
         (
             click.option(
@@ -33,47 +33,50 @@ def _settings(command: click.decorators.FC) -> click.decorators.FC:
             click.option(
                 "--max-attempts",
                 type=click.IntRange(1, 1_000),
-                help="Deliveries of one message before it goes to the dead-letter topic "
+                help="Deliveries of a message before it moves to the dead-letter topic "
                 "(default: the broker's).",
             ),
             click.option(
                 "--consume-enable",
                 type=click.BOOL,
                 metavar=_TRUE_OR_FALSE,
-                help="Whether its consumers get messages (default: true).",
+                help="Allow consumers of the group to receive messages (default: true).",
             ),
             click.option(
                 "--retry-policy",
                 type=click.Choice(["customized", "exponential"]),
-                help="How the waits before further attempts grow; customized without delays is "
-                "the broker's own table.",
+                help="Delay between attempts: exponential, or customized (a list of delays; "
+                "without --retry-delays the broker's table).",
             ),
             click.option(
                 "--retry-delays",
                 type=durations_ms,
                 metavar="1s,5s,...",
-                help="Of customized: the waits one by one; the last one repeats.",
+                help="Delays between attempts (customized policy); the last one repeats.",
             ),
             click.option(
                 "--retry-initial",
                 type=duration_ms,
                 metavar="TIME",
-                help="Of exponential: the first.",
+                help="Initial delay (exponential policy).",
             ),
             click.option(
-                "--retry-max", type=duration_ms, metavar="TIME", help="Of exponential: the longest."
+                "--retry-max",
+                type=duration_ms,
+                metavar="TIME",
+                help="Maximum delay (exponential policy).",
             ),
             click.option(
                 "--retry-multiplier",
                 type=click.IntRange(1, 100),
-                help="Of exponential: each is so many times the one before.",
+                help="Backoff multiplier (exponential policy).",
             ),
             click.option(
                 "--attribute",
                 "attributes",
                 multiple=True,
                 metavar="+KEY=VALUE|-KEY",
-                help="Set or remove an attribute, such as +priority.factor=50; repeatable.",
+                help="Set or remove an attribute, for example +priority.factor=50; repeatable.",
             ),
         )
     ):
@@ -92,7 +95,7 @@ def group() -> None:
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
-    """Create consumer group NAME, or change what is said of one that is there."""
+    """Create consumer group NAME, or update an existing group with the given options."""
     request = _request(name, settings)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
@@ -102,11 +105,11 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
 @group.command()
 @click.argument("name")
 @_settings
-@click.option("--dry-run", is_flag=True, help="Say what it would be and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the result without changing anything.")
 @endpoint_option
 @output_option
 def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: Any) -> None:
-    """Change consumer group NAME: what is not said stays as it is."""
+    """Change the given settings of consumer group NAME."""
     request = _request(name, settings)
     request.must_exist = True
     request.dry_run = dry_run
@@ -117,12 +120,14 @@ def alter(*, name: str, dry_run: bool, endpoint: str, output: str, **settings: A
 
 @group.command()
 @click.argument("name")
-@click.option("--keep-offsets", is_flag=True, help="A group of this name goes on where it was.")
+@click.option(
+    "--keep-offsets", is_flag=True, help="Keep the offsets for a later group of this name."
+)
 @plan_options
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Delete it although messages wait for a retry or are dead letters.",
+    help="Delete the group even if it has pending retries or dead letters.",
 )
 @endpoint_option
 @output_option
@@ -136,7 +141,7 @@ def delete(
     endpoint: str,
     output: str,
 ) -> None:
-    """Delete consumer group NAME with its offsets, its retry topics and its dead letters."""
+    """Delete consumer group NAME with its offsets, retry topics and dead letters."""
     delete_group(
         v1.DeleteGroupRequest(name=name, keep_offsets=keep_offsets, accept_loss=accept_loss),
         endpoint,
@@ -149,7 +154,7 @@ def delete(
 def delete_group(
     request: v1.DeleteGroupRequest, endpoint: str, output: str, *, dry_run: bool, yes: bool
 ) -> None:
-    """Plan, ask, act."""
+    """Print the plan, ask for confirmation, delete."""
     name = request.name
     asking = v1.DeleteGroupRequest(name=name, keep_offsets=request.keep_offsets, dry_run=True)
     with Connection(endpoint) as connection:
@@ -163,18 +168,18 @@ def delete_group(
         }
         if plan.messages and not request.accept_loss and not dry_run:
             raise CliError(
-                f"{plan.messages} messages of group {name} wait for a retry or are dead letters; "
-                "--accept-loss deletes them with it."
+                f"Group {name} has {plan.messages} messages that are pending retries or dead letters. "
+                "Use --accept-loss to delete them."
             )
         if not go_on(document, f"Delete group {name}?", output, dry_run=dry_run, yes=yes):
             return
         connection.call(paths.DELETE_GROUP, request, v1.DeleteGroupResponse)
     if output == "table":
-        click.echo(f"Group {name} is deleted.")
+        click.echo(f"Deleted group {name}.")
 
 
 @group.command("list")
-@click.option("--system", is_flag=True, help="With the broker's own groups.")
+@click.option("--system", is_flag=True, help="Include the broker's system groups.")
 @endpoint_option
 @output_option
 def list_groups(system: bool, endpoint: str, output: str) -> None:
@@ -205,7 +210,7 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
         "retry_policy": _policy(answer.group.retry),
         **_progress(answer.progress),
     }
-    fields.pop("clients")  # they are listed one by one
+    fields.pop("clients")  # listed in a table of their own
     queues = [queue_row(queue) for queue in answer.queues]
     clients = [
         {
@@ -228,7 +233,7 @@ def describe(name: str, topic: str, endpoint: str, output: str) -> None:
 
 
 def queue_row(queue: v1.GroupQueueStatus) -> dict[str, object]:
-    """One queue, as one group sees it."""
+    """Return one queue's offsets in a group as a table row."""
     return {
         "topic": queue.topic,
         "broker": queue.broker,
@@ -253,7 +258,7 @@ def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateGroupRequest:
 
 
 def _retry(settings: Mapping[str, Any]) -> v1.GroupRetry | None:
-    """The retry policy that was named; None: nothing was said."""
+    """Return the requested retry policy, or None if no option was given."""
     policy, delays = settings["retry_policy"], settings["retry_delays"]
     initial, longest = settings["retry_initial"], settings["retry_max"]
     multiplier = settings["retry_multiplier"]
@@ -290,13 +295,13 @@ def _show(answer: v1.CreateGroupResponse, output: str, *, dry_run: bool = False)
         show_json({**row, "created": answer.created, "altered": answer.altered})
         return
     if answer.created:
-        verb = "is created:"
+        verb = "Created"
     elif not answer.altered:
-        verb = "was there already:"
+        verb = "Unchanged"
     else:
-        verb = "would be:" if dry_run else "is altered; it is now:"
+        verb = "Would change" if dry_run else "Changed"
     what = "in order" if answer.group.orderly else "concurrently"
-    text = f"Group {answer.group.name} {verb} {what}, {answer.group.max_attempts} attempts"
+    text = f"{verb} group {answer.group.name}: {what}, {answer.group.max_attempts} attempts"
     if not answer.group.consume_enable:
         text += ", consumption is off"
     click.echo(f"{text}.")

@@ -1,7 +1,7 @@
-"""A group of commands that imports the one that is called and no other.
+"""A click group that imports only the command that is called.
 
-`cometmq up` has to have its children running before anything heavy is loaded, and `store ls` needs no
-NumPy. Help needs no import either, so every row of the table has its line of help.
+`cometmq up` starts its children before heavy modules are imported, and `store ls` needs no NumPy. The
+table holds the help line of each command, so that help imports nothing.
 """
 
 import importlib
@@ -14,14 +14,14 @@ Table = dict[str, tuple[str, str, str]]
 
 
 class LazyGroup(click.Group):
-    """The commands of a table, in its order."""
+    """A group of commands defined by a table."""
 
     def __init__(
         self, *arguments: Any, table: Table, aliases: Table | None = None, **options: Any
     ) -> None:
         super().__init__(*arguments, **options)
         self._table = table
-        self._known = {**table, **(aliases or {})}  # aliases work and are not listed
+        self._known = {**table, **(aliases or {})}  # aliases work, but are not listed
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)

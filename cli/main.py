@@ -1,8 +1,7 @@
-"""The `cometmq` command: its table of subcommands, and the one place where failures become exit codes.
+"""The `cometmq` command: the table of subcommands, and the conversion of failures to exit codes.
 
-A subcommand's module is imported when it is called and not before: `cometmq up` has to have its
-children running before anything heavy is loaded. Help needs no import either, so every row of the
-table has its line of help here.
+A subcommand's module is imported when it is called (see `lazy_group.py`), so the table holds the help
+line of each command.
 """
 
 import os
@@ -17,32 +16,36 @@ from .lazy_group import LazyGroup, Table
 #: Name -> (module of this package, command in it, one line of help).
 COMMANDS: Table = {
     "up": ("cluster.up", "up", "Start a cluster on this machine: nameserver, master and slave."),
-    "namesrv": ("serve", "namesrv", "Run a nameserver."),
-    "broker": ("serve", "broker", "Run one replica of a broker group."),
-    "single": ("serve", "single", "Run a nameserver and a broker in one process."),
-    "proxy": ("proxy", "proxy", "Run a proxy: one port in front of every broker of a cluster."),
+    "namesrv": ("server.command", "namesrv", "Run a nameserver."),
+    "broker": ("server.command", "broker", "Run one replica of a broker group."),
+    "single": ("server.command", "single", "Run a nameserver and a broker in one process."),
+    "proxy": ("server.proxy", "proxy", "Run a proxy: one port for all brokers of a cluster."),
     "topic": ("topic", "topic", "Create, alter, delete, list and describe topics."),
     "group": ("group", "group", "Create, alter, delete, list and describe consumer groups."),
     "offset": ("offset", "offset", "Show and reset the consumer offsets of a group."),
-    "message": ("message.command", "message", "Send messages, watch them arrive, find them again."),
+    "message": ("message.command", "message", "Send messages, follow a topic, find messages."),
     "cluster": ("cluster.command", "cluster", "Describe the members of a broker group."),
-    "ha": ("ha.command", "ha", "Who leads a group: hand over, fail over, replay, reseed, compare."),
-    "healthcheck": ("cluster.healthcheck", "healthcheck", "Ask a node whether it serves."),
-    "doctor": ("doctor", "doctor", "Say what this machine gives a node, and which door serves."),
+    "ha": (
+        "ha.command",
+        "ha",
+        "Show and change a group's leader; replay, reseed and compare replicas.",
+    ),
+    "healthcheck": ("cluster.healthcheck", "healthcheck", "Check whether a node is serving."),
+    "doctor": ("doctor", "doctor", "Check this machine and the installation."),
     "store": (
         "store.command",
         "store",
-        "Look into a store directory, check it, repair it (offline).",
+        "Inspect, check and repair a store directory (offline).",
     ),
     "pipeline": (
         "pipeline.command",
         "pipeline",
         "Spark jobs: archive, replay, verify, rebuild, insights.",
     ),
-    "config": ("config.show", "config", "Show settings and where they come from."),
+    "config": ("config.show", "config", "Show settings and their origins."),
 }
 
-#: Names of RocketMQ's own tool, which work and are not listed.
+#: Commands of RocketMQ's mqadmin; they work, but are not listed.
 ALIASES: Table = {
     "updateTopic": ("mqadmin", "update_topic", ""),
     "updateTopicPerm": ("mqadmin", "update_topic_perm", ""),
@@ -73,14 +76,19 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Non
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
-    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Version."
+    "--version",
+    is_flag=True,
+    callback=_version,
+    expose_value=False,
+    is_eager=True,
+    help="Show the version and exit.",
 )
 def cli() -> None:
     """A replicated message broker for every official RocketMQ 5 client."""
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     sys.exit(_run())
 
 
@@ -89,7 +97,7 @@ def _run() -> int:
         result = cli.main(prog_name="cometmq", standalone_mode=False)
         return result if isinstance(result, int) else Exit.DONE
     except CliError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return error.code
     except click.ClickException as error:
         error.show()
@@ -97,23 +105,23 @@ def _run() -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is left to say, not even at exit.
+        # The reader of stdout has exited (`| head`): suppress the message at interpreter exit, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except OSError as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise
         place = f"{error.filename}: " if error.filename else ""
-        _complain(f"{place}{error.strerror or error}.")
+        _print_error(f"{place}{error.strerror or error}.")
         return Exit.FAILED
     except Exception as error:
         if os.environ.get("COMETMQ_TRACEBACK"):
             raise
-        _complain(f"{type(error).__name__}: {error}. COMETMQ_TRACEBACK=1 shows where it happened.")
+        _print_error(f"{type(error).__name__}: {error}. Set COMETMQ_TRACEBACK=1 for a traceback.")
         return Exit.FAILED
 
 
-def _complain(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     click.echo(f"cometmq: {sentence}", err=True)
 
 

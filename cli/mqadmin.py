@@ -1,9 +1,8 @@
-"""RocketMQ's `mqadmin` commands for topics, groups and offsets, by their names and their options.
+"""RocketMQ's `mqadmin` commands for topics, groups and offsets, with their names and options.
 
-They are hidden aliases of the commands with nouns and verbs: hands and scripts that know `updateTopic`
-go on working. `-n`, `-c` and `-b` name a nameserver, a cluster or a broker there; here any node answers
-for the cluster, named by `--endpoint` (or COMETMQ_ENDPOINT), so they are taken and not used (broker
-semantics, section 11.4).
+They are hidden aliases of our own commands, for users and scripts that use `updateTopic`. `-n`, `-c`
+and `-b` (nameserver, cluster, broker) are accepted and ignored: any node named by `--endpoint` (or
+COMETMQ_ENDPOINT) answers for the cluster (docs/formats/broker-semantics.md, section 11.4).
 """
 
 from collections.abc import Callable
@@ -26,10 +25,10 @@ _NOW = {"now", "-1", "currenttimemillis"}
 
 
 def _common(command: F) -> F:
-    """Where to, and the options of mqadmin that say it in other words."""
+    """Add `--endpoint`, `--output`, and the ignored options of mqadmin."""
     for letter, name in (("-n", "--namesrvAddr"), ("-c", "--clusterName"), ("-b", "--brokerAddr")):
         command = click.option(letter, name, expose_value=False, hidden=True)(command)
-    # Without `-o`, which says other things there.
+    # Without the short form `-o`: it has other meanings in mqadmin.
     forms = click.Choice(["table", "json"])
     return endpoint_option(click.option("--output", type=forms, default="table")(command))
 
@@ -43,12 +42,12 @@ def _group(command: F) -> F:
 
 
 def _split(attributes: str) -> list[str]:
-    """`+a=b,-c` as a list."""
+    """Split `+a=b,-c` into a list."""
     return [part.strip() for part in attributes.split(",") if part.strip()]
 
 
 def _call(command: click.Command, **values: Any) -> Any:
-    """Run the command that this is an alias of, with what is not named at its defaults."""
+    """Run the aliased command; omitted options have their defaults."""
     return click.get_current_context().invoke(command, **values)
 
 
@@ -72,7 +71,7 @@ def update_topic(
     endpoint: str,
     output: str,
 ) -> None:
-    """Create or change a topic: `topic create`."""
+    """Create or update a topic (`topic create`)."""
     _call(
         topics.create,
         name=name,
@@ -90,24 +89,24 @@ def update_topic(
 @click.option("-p", "--perm", type=click.Choice(["2", "4", "6"]), required=True)
 @_common
 def update_topic_perm(name: str, perm: str, endpoint: str, output: str) -> None:
-    """Change a topic's permission: `topic alter --perm`."""
+    """Change the permission of a topic (`topic alter --perm`)."""
     _call(topics.alter, name=name, perm=int(perm), endpoint=endpoint, output=output)
 
 
 @click.command("deleteTopic")
 @_topic
-@click.option("--accept-loss", is_flag=True, help="Delete it although it holds messages.")
+@click.option("--accept-loss", is_flag=True, help="Delete the topic even if it holds messages.")
 @plan_options
 @_common
 def delete_topic(**values: Any) -> None:
-    """Delete a topic: `topic delete`."""
+    """Delete a topic (`topic delete`)."""
     _call(topics.delete, **values)
 
 
 @click.command("topicList")
 @_common
 def topic_list(endpoint: str, output: str) -> None:
-    """List topics: `topic list`."""
+    """List topics (`topic list`)."""
     _call(topics.list_topics, endpoint=endpoint, output=output)
 
 
@@ -115,7 +114,7 @@ def topic_list(endpoint: str, output: str) -> None:
 @_topic
 @_common
 def topic_status(name: str, endpoint: str, output: str) -> None:
-    """Offsets of a topic's queues: `topic describe`."""
+    """Show the offsets of a topic's queues (`topic describe`)."""
     _call(topics.describe, name=name, endpoint=endpoint, output=output)
 
 
@@ -142,7 +141,7 @@ def update_sub_group(
     endpoint: str,
     output: str,
 ) -> None:
-    """Create or change a group: `group create`. Retries do not count the first delivery."""
+    """Create or update a group (`group create`). Retries exclude the first delivery."""
     _call(
         groups.create,
         name=name,
@@ -163,13 +162,17 @@ def update_sub_group(
     "remove_offset",
     type=_BOOL,
     default=False,
-    help="Its offsets, too (default: false).",
+    help="Also delete the offsets (default: false).",
 )
-@click.option("--accept-loss", is_flag=True, help="With retries and dead letters.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Delete the group even if it has pending retries or dead letters.",
+)
 @plan_options
 @_common
 def delete_sub_group(remove_offset: bool, **values: Any) -> None:
-    """Delete a group: `group delete`."""
+    """Delete a group (`group delete`)."""
     _call(groups.delete, keep_offsets=not remove_offset, **values)
 
 
@@ -177,7 +180,7 @@ def delete_sub_group(remove_offset: bool, **values: Any) -> None:
 @_group
 @_common
 def get_consumer_config(name: str, endpoint: str, output: str) -> None:
-    """Settings of a group: `group describe`."""
+    """Show the settings of a group (`group describe`)."""
     _call(groups.describe, name=name, endpoint=endpoint, output=output)
 
 
@@ -187,7 +190,7 @@ def get_consumer_config(name: str, endpoint: str, output: str) -> None:
 @click.option("-s", "--showClientIP", expose_value=False, hidden=True)
 @_common
 def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> None:
-    """Offsets and lag: `offset show`, or `group list`."""
+    """Show offsets and lag (`offset show`, or `group list`)."""
     if group:
         _call(offsets.show, group=group, topic=topic, endpoint=endpoint, output=output)
     else:
@@ -199,14 +202,20 @@ def consumer_progress(group: str, topic: str, endpoint: str, output: str) -> Non
 @click.option("-t", "--topic", required=True, help="Topic.")
 @click.option("-s", "--timestamp", required=True, help="now, EPOCH_MS or yyyy-MM-dd#HH:mm:ss:SSS.")
 @click.option("-q", "--queue", type=click.IntRange(0), help="Only this queue.")
-@click.option("-o", "--offset", "place", type=click.IntRange(0), help="This offset instead.")
+@click.option(
+    "-o",
+    "--offset",
+    "queue_offset",
+    type=click.IntRange(0),
+    help="Offset to set, instead of a time.",
+)
 @click.option("-f", "--force", expose_value=False, hidden=True)
 @plan_options
 @_common
-def reset_offset_by_time(timestamp: str, place: int | None, **values: Any) -> None:
-    """Reset a group's offsets on a topic: `offset reset`."""
-    when = "" if place is not None else _time(timestamp)
-    _call(offsets.reset, when=when, place=place, **values)
+def reset_offset_by_time(timestamp: str, queue_offset: int | None, **values: Any) -> None:
+    """Reset a group's offsets on a topic (`offset reset`)."""
+    when = "" if queue_offset is not None else _time(timestamp)
+    _call(offsets.reset, when=when, queue_offset=queue_offset, **values)
 
 
 @click.command("skipAccumulatedMessage")
@@ -216,12 +225,12 @@ def reset_offset_by_time(timestamp: str, place: int | None, **values: Any) -> No
 @plan_options
 @_common
 def skip_accumulated_message(**values: Any) -> None:
-    """Go on at the newest message: `offset reset GROUP TOPIC latest`."""
+    """Skip to the newest message (`offset reset GROUP TOPIC latest`)."""
     _call(offsets.reset, when="latest", **values)
 
 
 def _time(text: str) -> str:
-    """mqadmin's forms of a time as `offset reset` takes them. Raises CliError."""
+    """Convert a time of mqadmin to the form of `offset reset`. Raises CliError."""
     if text.lower() in _NOW:
         return "latest"
     if text.isdigit():

@@ -35,8 +35,8 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
     with Connection(endpoint) as connection:
         answer = connection.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
     rows = [queue_row(queue) for queue in answer.queues]
-    where = f"{topic} " if topic else ""
-    show_rows(rows, output, empty=f"Group {group} has consumed nothing {where}yet.")
+    where = f"on topic {topic} " if topic else ""
+    show_rows(rows, output, empty=f"Group {group} has no offsets {where}yet.")
 
 
 @offset.command(context_settings={"ignore_unknown_options": True})  # -1 is a time, not an option
@@ -44,9 +44,11 @@ def show(group: str, topic: str, endpoint: str, output: str) -> None:
 @click.argument("topic")
 @click.argument("when", metavar="EPOCH_MS|earliest|latest|-1", default="")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue (default: all).")
-@click.option("--offset", "place", type=click.IntRange(0), help="This offset, instead of a time.")
 @click.option(
-    "--skip-retries", is_flag=True, help="What waits in the retry topics counts as consumed, too."
+    "--offset", "queue_offset", type=click.IntRange(0), help="Offset to set, instead of a time."
+)
+@click.option(
+    "--skip-retries", is_flag=True, help="Also mark messages in the retry topics as consumed."
 )
 @plan_options
 @endpoint_option
@@ -57,7 +59,7 @@ def reset(
     topic: str,
     when: str,
     queue: int | None,
-    place: int | None,
+    queue_offset: int | None,
     skip_retries: bool,
     dry_run: bool,
     yes: bool,
@@ -66,10 +68,10 @@ def reset(
 ) -> None:
     """Set GROUP on TOPIC to the first message stored at EPOCH_MS or later.
 
-    EPOCH_MS is milliseconds since 1970; -1 and latest mean the end, earliest the first message. What
-    is in flight counts no more.
+    EPOCH_MS is milliseconds since 1970; -1 and latest mean the end, earliest the first message.
+    Acknowledgements of messages in flight have no effect any more.
     """
-    request = position(when, place)
+    request = position(when, queue_offset)
     request.group, request.topic = group, topic
     request.skip_retries = skip_retries
     if queue is not None:
@@ -77,12 +79,12 @@ def reset(
     reset_offsets(request, endpoint, output, dry_run=dry_run, yes=yes)
 
 
-def position(when: str, place: int | None) -> v1.ResetOffsetsRequest:
-    """The request for a time, an edge or an offset. Raises CliError."""
-    if bool(when) == (place is not None):
-        raise CliError("Say where to: EPOCH_MS, earliest, latest, or --offset N.", Exit.USAGE)
-    if place is not None:
-        return v1.ResetOffsetsRequest(offset=place)
+def position(when: str, queue_offset: int | None) -> v1.ResetOffsetsRequest:
+    """Return the request for a time, an edge or an offset. Raises CliError."""
+    if bool(when) == (queue_offset is not None):
+        raise CliError("Give the position: EPOCH_MS, earliest, latest, or --offset N.", Exit.USAGE)
+    if queue_offset is not None:
+        return v1.ResetOffsetsRequest(offset=queue_offset)
     if when in _EDGES:
         return v1.ResetOffsetsRequest(edge=_EDGES[when])
     if _TIME.fullmatch(when):
@@ -93,7 +95,7 @@ def position(when: str, place: int | None) -> v1.ResetOffsetsRequest:
 def reset_offsets(
     request: v1.ResetOffsetsRequest, endpoint: str, output: str, *, dry_run: bool, yes: bool
 ) -> None:
-    """Plan, ask, act."""
+    """Print the plan, ask for confirmation, reset."""
     question = f"Set group {request.group} on topic {request.topic} to these offsets?"
     with Connection(endpoint) as connection:
         request.dry_run = True
@@ -104,7 +106,7 @@ def reset_offsets(
         request.dry_run = False
         connection.call(paths.RESET_OFFSETS, request, v1.ResetOffsetsResponse)
     if output == "table":
-        click.echo(f"Group {request.group} is reset on topic {request.topic}.")
+        click.echo(f"Reset group {request.group} on topic {request.topic}.")
 
 
 def _row(change: v1.OffsetChange) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Results on stdout, as a table for people or as JSON for programs.
 
-`rich` is imported when a table is drawn and not before. JSON is one document a command, or one line
-a message where messages stream.
+`rich` is imported only when a table is drawn. JSON output is one document for each command, or one line
+for each message where messages stream.
 """
 
 import json
@@ -12,17 +12,17 @@ from typing import Any
 import click
 
 Row = Mapping[str, Any]
-# Wide enough that nothing is cut where no terminal says how wide it is (a file, a pipe).
+# Table width if stdout is not a terminal: wide enough to cut nothing.
 _WIDTH_WITHOUT_TERMINAL = 240
 
 
 def show_json(document: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def show_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
-    """A list: one line a row, with the first row's keys as columns; `empty` says what is missing."""
+    """Print a list with the first row's keys as columns; print `empty` for an empty table."""
     if output == "json":
         show_json(list(rows))
     elif rows:
@@ -32,7 +32,7 @@ def show_rows(rows: Sequence[Row], output: str, *, empty: str) -> None:
 
 
 def show_fields(fields: Row, output: str) -> None:
-    """One thing: a line a field."""
+    """Print one object, one field on each line."""
     if output == "json":
         show_json(dict(fields))
         return
@@ -42,7 +42,7 @@ def show_fields(fields: Row, output: str) -> None:
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Columns named by the rows' keys; numbers to the right."""
+    """Print a table with the rows' keys as columns; numbers are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

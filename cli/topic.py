@@ -1,4 +1,4 @@
-"""`cometmq topic`: create, alter, delete, list, describe. Topics live in the log of every group (design, 8.3)."""
+"""`cometmq topic`: create, alter, delete, list and describe topics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,20 +18,20 @@ _DEFAULT_QUEUES = 8
 
 
 def _settings(command: click.decorators.FC) -> click.decorators.FC:
-    """What `create` and `alter` have in common; a value that is not said stays as it is."""
+    """Add the options of `create` and `alter`; an omitted option keeps the topic's value."""
     for option in reversed(
         (
             click.option("--read-queues", type=_COUNT, help="Queues that consumers read."),
             click.option("--write-queues", type=_COUNT, help="Queues that producers send to."),
             click.option(
-                "--perm", type=permission, metavar=PERMISSION_METAVAR, help="What clients may do."
+                "--perm", type=permission, metavar=PERMISSION_METAVAR, help="Permission of clients."
             ),
             click.option(
                 "--attribute",
                 "attributes",
                 multiple=True,
                 metavar="+KEY=VALUE|-KEY",
-                help="Set or remove an attribute, such as +lite.topic.expiration=60; repeatable.",
+                help="Set or remove an attribute, for example +lite.topic.expiration=60; repeatable.",
             ),
         )
     ):
@@ -50,18 +50,18 @@ def topic() -> None:
     "--type",
     "kind",
     type=click.Choice(list(TOPIC_TYPES)),
-    help="Type of its messages (default: normal, or what it is).",
+    help="Message type (default: normal; for an existing topic, its type).",
 )
 @click.option(
     "--queues",
     type=_COUNT,
-    help=f"Number of queues in each broker group (default: {_DEFAULT_QUEUES}, or what it has).",
+    help=f"Queues in each broker group (default: {_DEFAULT_QUEUES}; for an existing topic, its number).",
 )
 @_settings
 @endpoint_option
 @output_option
 def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
-    """Create topic NAME, or change what is said of one that is there."""
+    """Create topic NAME, or update an existing topic with the given options."""
     request = _request(name, settings)
     with Connection(endpoint) as connection:
         answer = connection.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
@@ -70,15 +70,15 @@ def create(*, name: str, endpoint: str, output: str, **settings: Any) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--type", "kind", type=click.Choice(list(TOPIC_TYPES)), help="Type of its messages.")
-@click.option("--queues", type=_COUNT, help="Number of queues; it may only grow.")
+@click.option("--type", "kind", type=click.Choice(list(TOPIC_TYPES)), help="Message type.")
+@click.option("--queues", type=_COUNT, help="Number of queues; can only be increased.")
 @_settings
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Lower --read-queues although the queues hold messages that are not consumed.",
+    help="Lower --read-queues even if unconsumed messages become unreadable.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what it would be and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the result without changing anything.")
 @endpoint_option
 @output_option
 def alter(
@@ -90,9 +90,9 @@ def alter(
     output: str,
     **settings: Any,
 ) -> None:
-    """Change topic NAME: what is not said stays as it is.
+    """Change the given settings of topic NAME.
 
-    To take queues away, lower --write-queues, let consumers finish, then lower --read-queues.
+    To remove queues, lower --write-queues, let consumers finish, then lower --read-queues.
     """
     request = _request(name, settings)
     request.must_exist = True
@@ -122,7 +122,7 @@ def delete(
 def delete_topic(
     name: str, endpoint: str, output: str, *, dry_run: bool, yes: bool, accept_loss: bool
 ) -> None:
-    """Plan, ask, act."""
+    """Print the plan, ask for confirmation, delete."""
     request = v1.DeleteTopicRequest(name=name, dry_run=True)
     with Connection(endpoint) as connection:
         plan = connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
@@ -134,19 +134,19 @@ def delete_topic(
         }
         if plan.messages and not accept_loss and not dry_run:
             raise CliError(
-                f"Topic {name} holds {plan.messages} messages that nobody could read any more; "
-                "--accept-loss deletes it."
+                f"Topic {name} holds {plan.messages} messages. Use --accept-loss to delete it with "
+                "its messages."
             )
         if not go_on(document, f"Delete topic {name}?", output, dry_run=dry_run, yes=yes):
             return
         request = v1.DeleteTopicRequest(name=name, accept_loss=accept_loss)
         connection.call(paths.DELETE_TOPIC, request, v1.DeleteTopicResponse)
     if output == "table":
-        click.echo(f"Topic {name} is deleted.")
+        click.echo(f"Deleted topic {name}.")
 
 
 @topic.command("list")
-@click.option("--system", is_flag=True, help="With the broker's own topics and retry topics.")
+@click.option("--system", is_flag=True, help="Include the broker's system topics and retry topics.")
 @endpoint_option
 @output_option
 def list_topics(system: bool, endpoint: str, output: str) -> None:
@@ -155,7 +155,9 @@ def list_topics(system: bool, endpoint: str, output: str) -> None:
     with Connection(endpoint) as connection:
         answer = connection.call(paths.LIST_TOPICS, request, v1.ListTopicsResponse)
     rows = sorted((_row(config) for config in answer.topics), key=lambda row: str(row["topic"]))
-    show_rows(rows, output, empty="There are no topics. `cometmq topic create NAME` makes one.")
+    show_rows(
+        rows, output, empty="There are no topics. Create one with `cometmq topic create NAME`."
+    )
 
 
 @topic.command()
@@ -188,7 +190,7 @@ def describe(name: str, endpoint: str, output: str) -> None:
 
 
 def attribute_texts(config: v1.TopicConfig | v1.GroupConfig) -> list[str]:
-    """`key=value` of each attribute."""
+    """Return `key=value` for each attribute."""
     return [f"{key}={value}" for key, value in sorted(config.attributes.items())]
 
 
@@ -196,7 +198,7 @@ def _request(name: str, settings: Mapping[str, Any]) -> v1.CreateTopicRequest:
     queues, read, write = (settings[key] for key in ("queues", "read_queues", "write_queues"))
     if queues and (read or write):
         raise CliError(
-            "--queues means both: leave out --read-queues and --write-queues.", Exit.USAGE
+            "--queues sets both numbers: omit --read-queues and --write-queues.", Exit.USAGE
         )
     kind = settings["kind"]
     return v1.CreateTopicRequest(
@@ -216,14 +218,14 @@ def _show(answer: v1.CreateTopicResponse, output: str, *, dry_run: bool = False)
         show_json({**row, "created": answer.created, "altered": answer.altered})
         return
     if answer.created:
-        verb = "is created:"
+        verb = "Created"
     elif not answer.altered:
-        verb = "was there already; it is"
+        verb = "Unchanged"
     else:
-        verb = "would be" if dry_run else "is altered; it is now"
+        verb = "Would change" if dry_run else "Changed"
     read, write = answer.topic.read_queues, answer.topic.write_queues
-    queues = f"{write} queues" if read == write else f"{write} queues to write, {read} to read"
-    text = f"Topic {answer.topic.name} {verb} {row['type']}, {queues}"
+    queues = f"{write} queues" if read == write else f"{write} write queues, {read} read queues"
+    text = f"{verb} topic {answer.topic.name}: {row['type']}, {queues}"
     if answer.topic.perm & 6 != 6:
         text += f", permission: {row['permission']}"
     click.echo(f"{text}.")

@@ -1,4 +1,4 @@
-"""Values that commands take in words: types of topics, permissions, durations. Pure but for click."""
+"""Option values: topic types, permissions, durations."""
 
 import re
 
@@ -29,12 +29,12 @@ _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|)")
 
 
 def permission_name(perm: int) -> str:
-    """The words for a permission."""
+    """Return the name of a permission."""
     return _PERMISSION_NAMES[perm & 6]
 
 
 def duration_text(ms: int) -> str:
-    """The shortest exact text: `5s`, `1500ms`, `2h`."""
+    """Return the shortest exact text: `5s`, `1500ms`, `2h`."""
     for unit in ("d", "h", "m", "s"):
         if ms and ms % _UNITS_MS[unit] == 0:
             return f"{ms // _UNITS_MS[unit]}{unit}"
@@ -42,23 +42,23 @@ def duration_text(ms: int) -> str:
 
 
 def permission(text: str) -> int:
-    """A `--perm`: `none`, `read`, `write`, `rw`, or RocketMQ's number."""
+    """Parse `--perm`: `none`, `read`, `write`, `rw`, or RocketMQ's number."""
     word = text.lower()
     if word in PERMISSIONS:
         return PERMISSIONS[word]
     if word in {str(number) for number in PERMISSIONS.values()}:
         return int(word)
-    raise click.BadParameter(f"'{text}' is none of {', '.join(PERMISSIONS)}, 0, 2, 4, 6.")
+    raise click.BadParameter(f"'{text}' is not one of {', '.join(PERMISSIONS)}, 0, 2, 4, 6.")
 
 
 def duration_ms(text: str) -> int:
-    """A number with a unit: `500ms`, `5s`, `1m`, `2h`; without one, milliseconds."""
+    """Parse a number with a unit (`500ms`, `5s`, `1m`, `2h`); without a unit, milliseconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise click.BadParameter(f"'{text}' is not a duration: write 500ms, 5s, 1m or 2h.")
+        raise click.BadParameter(f"'{text}' is not a duration such as 500ms, 5s, 1m or 2h.")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def durations_ms(text: str) -> list[int]:
-    """Several of them, separated by commas."""
+    """Parse durations separated by commas."""
     return [duration_ms(part) for part in text.split(",")]

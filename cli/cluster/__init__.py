@@ -1,1 +1,1 @@
-"""The `cometmq cluster` and `cometmq up` commands, and the supervisor of a local cluster."""
+"""`cometmq cluster` and `cometmq up`, and the supervisor of a local cluster."""

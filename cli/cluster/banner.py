@@ -1,7 +1,7 @@
-"""What `cometmq up` shows: where everything is, what an OK answer means, how to connect. Pure.
+"""The banner of `cometmq up`: addresses, the durability of an OK answer, how to connect.
 
-The words about durability are those of the design, section 4; the TLS hint for Java, Go, C# and C++
-is section 8.10 (those clients speak TLS unless they are told not to, the grpcio door does not).
+Pure functions. The official Java, Go, C# and C++ clients use TLS by default and the grpcio door does
+not support it, so the banner shows how to switch TLS off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ from typing import Any
 from .plan import HOST, Plan
 
 _MEANING = {
-    ("async", "async"): "in the master's page cache: survives the process",
+    ("async", "async"): "in the master's page cache: survives a crash of the process",
     ("sync", "async"): "on the master's disk: survives power loss",
-    ("async", "sync"): "in the memory of every in-sync replica: survives the loss of either one",
+    ("async", "sync"): "in the memory of every in-sync replica: survives the loss of one",
     ("sync", "sync"): "on the disk of every in-sync replica",
 }
 
 
 def endpoints(plans: Sequence[Plan]) -> str:
-    """What clients are configured with: every access point."""
+    """Return the endpoints for clients: every access point."""
     ports = [plan.ports["client"] for plan in plans if "client" in plan.ports]
     return ";".join(f"{HOST}:{port}" for port in ports)
 
 
 def durability(plans: Sequence[Plan]) -> tuple[str, str]:
-    """(flush, replication) of the master, each sync or async."""
+    """Return (flush, replication) of the master, each sync or async."""
     master = next(plan for plan in plans if plan.role == "master")
     flush = "sync" if master.value("flush_disk_type") == "SYNC_FLUSH" else "async"
     replication = "sync" if master.value("broker_role") == "SYNC_MASTER" else "async"
@@ -32,12 +32,12 @@ def durability(plans: Sequence[Plan]) -> tuple[str, str]:
 
 
 def replicas_of(plans: Sequence[Plan]) -> int:
-    """How many brokers hold the log."""
+    """Return the number of brokers."""
     return sum(plan.role != "nameserver" for plan in plans)
 
 
 def in_sync(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
-    """The in-sync state of the group in words; "" while nothing is known."""
+    """Describe the in-sync set of the group; "" while the state is unknown."""
     if not state:
         return ""
     count, replicas = int(state["in_sync"]), replicas_of(plans)
@@ -45,7 +45,7 @@ def in_sync(state: Mapping[str, Any], plans: Sequence[Plan]) -> str:
     if state.get("write_refusal"):
         return f"{words}: writes are refused ({state['write_refusal']})"
     if durability(plans)[1] == "sync" and count < replicas:
-        return f"{words}: the master answers alone until a slave has caught up"
+        return f"{words}: the master acknowledges alone until a slave has caught up"
     return words
 
 
@@ -59,7 +59,7 @@ def banner(
     data: str,
     seconds: float,
 ) -> str:
-    """The whole text; `bound` and `state` are the master's."""
+    """Return the banner; `bound` and `state` are those of the master."""
     flush, replication = durability(plans)
     meaning = _MEANING[flush, replication]
     door = bound.get("door", "grpcio")
@@ -77,7 +77,7 @@ def banner(
     lines = [f"CometMQ {version} is ready after {seconds:.1f} s.", ""]
     lines += [f"  {name:<11} {text}" for name, text in rows]
     lines += ["", *_how_to_connect(endpoints(plans), door), ""]
-    lines.append("Ctrl-C drains and stops all of it.")
+    lines.append("Press Ctrl-C to drain and stop the cluster.")
     return "\n".join(lines)
 
 
@@ -96,7 +96,7 @@ def _addresses(plan: Plan, pid: int) -> str:
 
 
 def _how_to_connect(target: str, door: str) -> list[str]:
-    """One line a language; plaintext has to be asked for where TLS is the client's default."""
+    """Return one line for each language, with TLS switched off where the door needs plaintext."""
     first = target.split(";", maxsplit=1)[0]
     endpoint = "" if first == f"{HOST}:8081" else f" --endpoint {first}"
     plain_java = "" if door == "native" else ".enableSsl(false)"
@@ -109,6 +109,6 @@ def _how_to_connect(target: str, door: str) -> list[str]:
     ]
     if door != "native":
         lines.append(
-            "  C#, C++     EnableSsl(false), withSsl(false); Python, Node and Rust need no switch"
+            "  C#, C++     EnableSsl(false), withSsl(false); Python, Node and Rust need no change"
         )
     return lines

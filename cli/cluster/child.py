@@ -1,9 +1,9 @@
-"""One supervised process: its pipes, its start, its end. Imports little, so that it starts at once.
+"""One supervised process: its pipes, start and end. Imports little, so that it starts quickly.
 
-The child's stdin is the lifeline: its first line carries flags that were not known before (see
-`process.py`), and its end of file tells the child that the supervisor is gone, whatever killed it.
-A second pipe brings the child's reports. Children get a process group of their own, so that Ctrl-C
-reaches the supervisor alone and it decides in which order they stop.
+The child's stdin is the lifeline: the first line holds flags that were not known before (see
+`server/process.py`), and end of file means that the supervisor has ended, however it was killed. A
+second pipe carries the child's reports. Each child has its own process group, so that Ctrl-C reaches
+only the supervisor, which stops the children in order.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from typing import Any, BinaryIO
 from .plan import Plan
 
 _REPORT_CHUNK = 65_536
-# stdout and stderr of a child: only what is printed before logging is set up, and crashes.
+# Bound of stderr.log (output before logging is set up, and crashes).
 _STDERR_BYTES_MAX = 1 << 20
 _TAIL_LINES = 3
-# Threads of gRPC and of the flush would otherwise get a heap of 64 MiB address space each, and keep
-# what they freed.
+# Otherwise each gRPC and flush thread gets a malloc arena of 64 MiB address space that keeps freed
+# memory.
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2"}
 
 
 def command_of(plan: Plan) -> list[str]:
-    """A command line that starts the process by hand, as it runs now."""
+    """Return the command line that starts the process by hand with its current flags."""
     return [sys.executable, "-P", "-m", "cometmq.cli.main", *plan.arguments()]
 
 
 class Child:
-    """A process of the cluster; `start` may be called again when it has ended."""
+    """A process of the cluster; `start` may be called again after it has ended."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -45,25 +45,25 @@ class Child:
 
     @property
     def name(self) -> str:
-        """Its name in the cluster."""
+        """The name in the cluster."""
         return self.plan.name
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 before the first start."""
+        """The process id; 0 before the first start."""
         return self.process.pid if self.process is not None else 0
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, minus the signal, or None while it runs."""
+        """The exit code, the negative signal number, or None while the process runs."""
         return self.process.returncode if self.process is not None else None
 
     def is_running(self) -> bool:
-        """Whether the process exists."""
+        """Return True while the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start the process; reports come through `report_fd` from now on."""
+        """Start the process; its reports arrive on `report_fd`."""
         self.bound = self.error = None
         self.state, self._buffer = {}, b""
         self.report_fd, child_end = os.pipe()
@@ -83,20 +83,20 @@ class Child:
         finally:
             os.close(child_end)
         if not self.plan.needs_namesrv:
-            self.tell({})
+            self.send_flags({})
 
-    def tell(self, flags: Mapping[str, str]) -> None:
-        """Its first line: the flags that were waited for; the lifeline stays open."""
+    def send_flags(self, flags: Mapping[str, str]) -> None:
+        """Write the first line: the late flags. The lifeline stays open."""
         assert self.process is not None
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(flags).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # It has ended already; its exit status is on the way and says why.
+            pass  # the process has ended; its exit status follows
 
-    def news(self, content: Mapping[str, Any]) -> None:
-        """A later line; nothing waits for it."""
+    def send_event(self, content: Mapping[str, Any]) -> None:
+        """Write a later line, without waiting for an answer."""
         if self.is_running():
             assert self.process is not None
             assert self.process.stdin is not None
@@ -105,7 +105,7 @@ class Child:
                 self.process.stdin.flush()
 
     def read_reports(self) -> bool:
-        """Take what the child reported; False when its end of the pipe is closed."""
+        """Process the child's reports; False when its end of the pipe is closed."""
         try:
             data = os.read(self.report_fd, _REPORT_CHUNK)
         except BlockingIOError:
@@ -117,13 +117,13 @@ class Child:
         return bool(data)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is there."""
+        """Send a signal if the process runs."""
         if self.is_running():
             assert self.process is not None
             self.process.send_signal(number)
 
     def ended(self) -> None:
-        """Close the supervisor's ends after the process has gone."""
+        """Close the supervisor's pipe ends after the end of the process."""
         if self.process is not None and self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -131,21 +131,21 @@ class Child:
             os.close(self.report_fd)
             self.report_fd = -1
 
-    def how_it_ended(self) -> str:
-        """The end of the process in words."""
+    def exit_text(self) -> str:
+        """Describe the end of the process: exit code or signal."""
         code = self.returncode
         if code is not None and code < 0:
             return f"signal {-code} ({signal.Signals(-code).name})"
         return f"exit code {code}"
 
-    def why_not_started(self) -> str:
-        """Its own sentence, or the end of what it printed."""
+    def start_error(self) -> str:
+        """Return the reported error, or the last lines of its output."""
         if self.error:
             return self.error
         path = self.plan.data / "log" / "stderr.log"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        said = " / ".join(lines[-_TAIL_LINES:])
-        return f"it ended with {self.how_it_ended()} before it served. {said}".strip()
+        last = " / ".join(lines[-_TAIL_LINES:])
+        return f"it ended with {self.exit_text()} before it was serving. {last}".strip()
 
     def _open_stderr(self) -> BinaryIO:
         path = self.plan.data / "log" / "stderr.log"

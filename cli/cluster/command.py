@@ -1,4 +1,4 @@
-"""`cometmq cluster describe`: who is in the group, who leads, who is in sync."""
+"""`cometmq cluster describe`: members, leader and in-sync set of a broker group."""
 
 import click
 
@@ -61,7 +61,7 @@ def _row(member: v1.MemberStatus) -> dict[str, object]:
 
 
 def _store(status: v1.StoreStatus) -> dict[str, object]:
-    """The store of the node that answered."""
+    """Return the store status of the node that answered."""
     return {field.name: getattr(status, field.name) for field in v1.StoreStatus.DESCRIPTOR.fields}
 
 

@@ -1,10 +1,10 @@
-"""The supervisor's door: a unix socket in the data directory, one JSON line each way.
+"""The supervisor's control socket: a unix socket in the data directory, one JSON line each way.
 
     request   {"restart": "master"}
     answer    {"ok": {...}} or {"error": "a sentence", "code": 1}
 
-Only the owner of the directory may connect (mode 0600). A path that is too long for a socket address
-(108 bytes on Linux) is reached through the directory's descriptor in /proc.
+Only the owner of the directory may connect (mode 0600). A path too long for a socket address (108 bytes
+on Linux) is opened through the directory's descriptor in /proc.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from typing import Any
 from ..errors import CliError, Exit
 
 _PATH_BYTES_MAX = 100
-# A request is a name; anything longer is not ours.
+# Longest accepted request line.
 _LINE_BYTES_MAX = 4096
 
 
 class ControlServer:
-    """Listens while the supervisor runs."""
+    """The server side of the control socket."""
 
     def __init__(self, path: Path, restart: Callable[[str], Awaitable[dict[str, Any]]]) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class ControlServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. The data directory's lock is held, so a socket that is there is a leftover."""
+        """Listen. The data directory is locked, so an existing socket file is a leftover."""
         self._path.unlink(missing_ok=True)
         with _short(self._path) as address:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -44,7 +44,7 @@ class ControlServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening; open requests were answered when the children were stopped."""
+        """Stop listening. Open requests have been answered when the children were stopped."""
         if self._server is not None:
             self._server.close()
         if self._tasks:
@@ -60,7 +60,7 @@ class ControlServer:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError):
-            pass  # Whoever asked has gone, or sent a line that is too long: nobody to tell.
+            pass  # the client has left, or sent a line that is too long
         finally:
             self._tasks.discard(task)
             writer.close()
@@ -70,7 +70,7 @@ class ControlServer:
             request = json.loads(line)
             name = request["restart"]
         except (ValueError, KeyError, TypeError):
-            return {"error": "The supervisor does not know this request.", "code": Exit.USAGE}
+            return {"error": "Unknown request to the supervisor.", "code": Exit.USAGE}
         try:
             return {"ok": await self._restart(str(name))}
         except CliError as error:
@@ -78,7 +78,7 @@ class ControlServer:
 
 
 def ask_to_restart(path: Path, name: str, timeout_s: float) -> dict[str, Any]:
-    """Ask the supervisor to restart a process; returns name, pid and ports. Raises CliError."""
+    """Restart a process through the supervisor; returns name, pid, ports. Raises CliError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -88,13 +88,13 @@ def ask_to_restart(path: Path, name: str, timeout_s: float) -> dict[str, Any]:
             with connection.makefile("rb") as file:
                 line = file.readline()
         except TimeoutError:
-            raise CliError(f"{name} did not serve again within {timeout_s:g} s.") from None
+            raise CliError(f"{name} was not serving again within {timeout_s:g} s.") from None
         except OSError:
             raise CliError(
-                f"No `cometmq up` runs on {path.parent}: name its data directory with --data."
+                f"No `cometmq up` is running on {path.parent}. Name its data directory with --data."
             ) from None
     if not line:
-        raise CliError("The supervisor has ended before it answered.")
+        raise CliError("The supervisor ended before it answered.")
     answer = json.loads(line)
     if "error" in answer:
         raise CliError(answer["error"], Exit(answer["code"]))
@@ -104,7 +104,7 @@ def ask_to_restart(path: Path, name: str, timeout_s: float) -> dict[str, Any]:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name of the socket that fits into an address."""
+    """Yield a path of the socket that is short enough for a socket address."""
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield str(path)
         return

@@ -1,6 +1,6 @@
 """`cometmq healthcheck`: the standard gRPC health service of a broker or nameserver.
 
-Exit code 0 when it serves, 3 when it does not or does not answer: fit for containers and scripts.
+Exit code 0 if the node is serving, 3 if it is not or does not answer: for containers and scripts.
 """
 
 import click
@@ -25,12 +25,12 @@ _CHECK = "/grpc.health.v1.Health/Check"
 @endpoint_option
 @output_option
 def healthcheck(timeout: float, endpoint: str, output: str) -> int:
-    """Ask a node, broker or nameserver, whether it serves."""
+    """Check whether a node (broker, nameserver or proxy) is serving."""
     state = _state(endpoint, timeout)
     if output == "json":
         show_json({"endpoint": endpoint, "healthy": state == "SERVING", "state": state})
     elif state == "SERVING":
-        click.echo(f"{endpoint} serves.")
+        click.echo(f"{endpoint} is serving.")
     else:
         click.echo(f"cometmq: {endpoint} is not healthy: {state}.", err=True)
     return Exit.DONE if state == "SERVING" else Exit.UNHEALTHY
@@ -56,7 +56,7 @@ def _state(endpoint: str, timeout: float) -> str:
 def _reason(error: grpc.RpcError) -> str:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        return "nothing answers there"
+        return "cannot connect"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "no answer in time"
+        return "timeout"
     return f"{code.name} {error.details()}"

@@ -1,13 +1,13 @@
-"""What `cometmq up` runs: the processes of a cluster, their files and their flags. Pure but for files.
+"""The processes of `cometmq up`, with their files and flags.
 
-Ports (design, section 2): clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559,
-nameserver 9876. What the command line says is a flag of the process and so beats its file; what it
-does not say is the file's. With `--port 0` ports are flags only: the file of a cluster that lives for
-an hour should not say "0" for ever.
+Ports: clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559, nameserver 9876.
+Options of the command line become flags of the processes and override their files; all other settings
+come from the files. With `--port 0` ports are passed only as flags, so that the files of a short-lived
+cluster do not fix port 0.
 
-With a controller (the default of two brokers) the nameserver elects who leads, the master first; the slave's
-`brokerRole=SLAVE` then means "as the group's policy". `COMETMQ_ENABLE_CONTROLLER_MODE=false` and
-`--no-controller` give the fixed roles of before.
+With a controller (the default with two brokers) the nameserver elects the leader, at first the master;
+the slave's `brokerRole=SLAVE` then means "as the group's policy".
+`COMETMQ_ENABLE_CONTROLLER_MODE=false` and `--no-controller` give fixed roles.
 """
 
 import os
@@ -38,39 +38,39 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line; None where it says nothing."""
+    """The options of the command line; None if omitted."""
 
     port: int | None
     single: bool
     replication: str | None
     flush: str | None
     controller: bool = False
-    """The nameserver elects who leads; without, the master is the master."""
+    """The nameserver elects the leader; without it roles are fixed."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """One process: what is known before it starts, and what it bound when it did."""
+    """One process: its files and flags, and the ports that it bound."""
 
     name: str
     role: str
     subcommand: str
     data: Path
     files: dict[str, Path]
-    #: What the command line says; ports that the process bound are added, so that a restart keeps them.
+    #: Flags of the command line, and the bound ports, so that a restart keeps them.
     flags: dict[str, str]
-    #: What its file says.
-    said: Mapping[str, str]
-    #: The nameserver's port is not known yet: it is told when it is.
+    #: Keys and values of its configuration file.
+    file_values: Mapping[str, str]
+    #: The nameserver's port is not known yet; it is sent as a late flag.
     needs_namesrv: bool = False
     ports: dict[str, int] = field(default_factory=dict)
 
     def value(self, flag: str) -> str:
-        """What counts: the flag, or else the file."""
-        return self.flags.get(flag) or self.said.get(KEYS[flag], "")
+        """Return the effective value: the flag, or else the file's value."""
+        return self.flags.get(flag) or self.file_values.get(KEYS[flag], "")
 
     def arguments(self) -> list[str]:
-        """The process's own command line after the interpreter."""
+        """Return the arguments of the `cometmq` command."""
         words = [self.subcommand]
         for option, file in self.files.items():
             words += [option, str(file)]
@@ -80,7 +80,7 @@ class Plan:
         return words
 
     def keep_ports(self, bound: Mapping[str, str]) -> None:
-        """Remember what the process bound; an ephemeral port stays the same after a restart."""
+        """Store the bound ports, so that a restart uses them again."""
         flags = {
             "client": "grpc_server_port",
             "ha": "ha_listen_port",
@@ -95,7 +95,7 @@ class Plan:
 
 
 def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
-    """Write the files that are missing and say what to run, the nameserver first."""
+    """Write missing files and return the plans, the nameserver first."""
     token = data.token()
     if options.single:
         return [_single(data, options, token)]
@@ -108,8 +108,8 @@ def make_plans(data: DataDirectory, options: Options) -> list[Plan]:
 
 def _namesrv(data: DataDirectory, options: Options, token: str) -> Plan:
     home = data.path / "namesrv"
-    file, said, flags = _namesrv_file(data, options, token, home)
-    return Plan("namesrv", "nameserver", "namesrv", home, {"--config": file}, flags, said)
+    file, found, flags = _namesrv_file(data, options, token, home)
+    return Plan("namesrv", "nameserver", "namesrv", home, {"--config": file}, flags, found)
 
 
 def _namesrv_file(
@@ -122,14 +122,14 @@ def _namesrv_file(
         flags["controller"] = "true"
     if options.port != 0:
         wanted["listenPort"] = str(_NAMESRV_PORT)
-    said = data.configure(file, wanted, "The nameserver of `cometmq up`.")
-    return file, said, flags
+    found = data.configure(file, wanted, "The nameserver of `cometmq up`.")
+    return file, found, flags
 
 
 def _broker(data: DataDirectory, options: Options, token: str, name: str) -> Plan:
     home = data.path / name
     is_slave = name == "slave"
-    file, said, flags = _broker_file(data, options, token, home, is_slave=is_slave)
+    file, found, flags = _broker_file(data, options, token, home, is_slave=is_slave)
     return Plan(
         name,
         "slave" if is_slave else "master",
@@ -137,17 +137,17 @@ def _broker(data: DataDirectory, options: Options, token: str, name: str) -> Pla
         home,
         {"--config": file},
         flags,
-        said,
+        found,
         needs_namesrv=options.port == 0,
     )
 
 
 def _single(data: DataDirectory, options: Options, token: str) -> Plan:
     home = data.path / "single"
-    file, said, flags = _broker_file(data, options, token, home, is_slave=False)
+    file, found, flags = _broker_file(data, options, token, home, is_slave=False)
     namesrv_file, _, namesrv_flags = _namesrv_file(data, options, token, home)
     files = {"--config": file, "--namesrv-config": namesrv_file}
-    return Plan("single", "master", "single", home, files, {**flags, **namesrv_flags}, said)
+    return Plan("single", "master", "single", home, files, {**flags, **namesrv_flags}, found)
 
 
 def _broker_file(
@@ -180,18 +180,18 @@ def _broker_file(
         flags["grpc_server_port"] = str(ports["grpc_server_port"])
     if options.replication:
         flags["broker_role"] = _role(options.replication, is_slave)
-    # Not in the file: a cluster may be started with a controller today and without tomorrow.
-    if options.controller and not _is_overruled():
+    # Not in the file: the option may change from one start to the next.
+    if options.controller and not _set_by_environment():
         flags["enable_controller_mode"] = "true"
     if options.flush:
         flags["flush_disk_type"] = f"{options.flush.upper()}_FLUSH"
     file = home / "broker.conf"
-    said = data.configure(file, wanted, f"The broker `{home.name}` of `cometmq up`.")
-    return file, said, flags
+    found = data.configure(file, wanted, f"The broker `{home.name}` of `cometmq up`.")
+    return file, found, flags
 
 
 def _usual_replication(options: Options) -> str:
-    """One broker alone has nobody to wait for."""
+    """Return the default: a single broker has no replica to wait for."""
     return "async" if options.single else "sync"
 
 
@@ -199,6 +199,6 @@ def _role(replication: str, is_slave: bool) -> str:
     return "SLAVE" if is_slave else f"{replication.upper()}_MASTER"
 
 
-def _is_overruled() -> bool:
-    """Whether the environment says who elects; flags would beat it."""
+def _set_by_environment() -> bool:
+    """Return True if the environment sets the controller mode; a flag would override it."""
     return "COMETMQ_ENABLE_CONTROLLER_MODE" in os.environ

@@ -1,16 +1,16 @@
-"""The supervisor of `cometmq up`: watches the children, restarts the dead, stops them in order.
+"""The supervisor of `cometmq up`: watches the children, restarts failed ones, stops them in order.
 
-    a child dies after it served     the nameserver is told (a broker: the group's controller elects at
-                                     once), and it is restarted after 1 s, or left dead with --no-restart
-    a child cannot start             at first: all stop, exit code 1, its own sentence is printed
-                                     later: tried again, five times in a row at most
-    Ctrl-C, SIGTERM, SIGHUP          the nameserver stops first where it elects (nobody shall be elected
-                                     now), then whoever leads drains (its sync sends still need the
-                                     others), then the rest; a second signal kills
-    the supervisor dies              the children see the end of their stdin and stop
+    a child ends after it served  the nameserver is notified (the group's controller elects at once), and
+                                  the child is restarted after 1 s, or stays down with --no-restart
+    a child cannot start          during the first start: all stop, exit code 1, its error is printed;
+                                  later: retried, at most five times in a row
+    Ctrl-C, SIGTERM, SIGHUP       an electing nameserver stops first (so that it elects no one), then the
+                                  leader drains (its sync sends still need the followers), then the
+                                  rest; a second signal kills
+    the supervisor is killed      the children see the end of their stdin and stop
 
-The ready file is written when every child serves and whoever leads may write, which is when the first
-send would succeed, and again with every new process id.
+The ready file is written when every child is serving and the leader accepts writes, and again with every
+new process id.
 """
 
 import asyncio
@@ -30,40 +30,40 @@ from .layout import DataDirectory
 from .plan import HOST
 
 RESTART_AFTER_S = 1.0
-# Five attempts outlast a port or a directory that is given back late, and end a hopeless start.
+# Enough attempts for a port or directory that is released late.
 START_ATTEMPTS = 5
-# A slave is in sync well within this; without it the banner says what is the case.
+# Longest wait of the banner for the slave to be in sync.
 BANNER_AFTER_S = 1.0
 GRACE_S = 5.0
-# After the grace time a child still flushes and closes; then it is killed, which loses nothing that
-# was promised.
+# After the grace time a child still flushes and closes; then it is killed. Acknowledged messages are
+# not lost.
 KILL_AFTER_S = GRACE_S + 3.0
-# A child that is asked to stop before it listens to signals ends by the signal itself.
+# SIGTERM before the child has installed its handlers ends it by the signal.
 _ORDERLY = (0, -signal.SIGTERM)
 
 
 @dataclass(slots=True)
 class Slot:
-    """A child and what the supervisor remembers of it."""
+    """A child and its state in the supervisor."""
 
     child: Child
     failed_starts: int = 0
     served: bool = False
-    #: Of the process that served last: what the ready file names is never a process that only starts.
+    #: Process id for the ready file: that of the last process that was serving.
     pid: int = 0
     #: Set while the process does not exist.
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Somebody asked for its end: its death is no news.
+    #: The supervisor stops it: its end is expected.
     stopping: bool = False
     restart: asyncio.TimerHandle | None = None
-    #: Who waits for it to serve; an error is its sentence.
+    #: Done when the process is serving again; fails with its start error.
     waiter: asyncio.Future[None] | None = None
-    #: What its leader refuses it for, as it was last said.
+    #: The leader's last reason for refusing it.
     refused: str = ""
 
 
 class Supervisor:
-    """Runs the children that `up` has spawned until it is told to stop."""
+    """Supervises the children that `up` has spawned, until a signal."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Supervisor:
         self._leading = ""
 
     async def run(self) -> None:
-        """Until a signal; raises CliError when a child could not start at first."""
+        """Run until a signal. Raises CliError if a child fails in the first start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_stop_signal)
@@ -105,7 +105,7 @@ class Supervisor:
             self._reap()
             await self._stopping.wait()
             if self._failure is None:
-                self._say("Stopping: new calls are refused, what is in flight is finished.")
+                self._say("Stopping: refusing new calls, finishing calls in flight.")
             await self._stop_all()
         finally:
             await control.stop()
@@ -113,10 +113,10 @@ class Supervisor:
             raise CliError(self._failure)
         self._say("Stopped.")
 
-    # --- reports and deaths ---
+    # --- reports and exits ---
 
     def _watch(self, slot: Slot) -> None:
-        """Listen to a child that was just started."""
+        """Read the reports of a child that was just started."""
         slot.gone.clear()
         slot.served = slot.stopping = False
         asyncio.get_running_loop().add_reader(slot.child.report_fd, self._on_report, slot)
@@ -128,7 +128,7 @@ class Supervisor:
             self._on_serving(slot)
         if self._ready:
             self._show_state(slot)
-        elif self._a_send_would_succeed():
+        elif self._accepts_sends():
             self._on_ready()
 
     def _on_serving(self, slot: Slot) -> None:
@@ -137,37 +137,37 @@ class Supervisor:
         slot.failed_starts = 0
         port = slot.child.plan.ports.get("namesrv")
         if port is not None:
-            self._introduce(f"{HOST}:{port}")
+            self._send_namesrv(f"{HOST}:{port}")
         if slot.waiter is not None and not slot.waiter.done():
             slot.waiter.set_result(None)
         if self._ready:
             self._write_ready_file()
-            self._say(f"{slot.child.name} serves again (process {slot.child.pid}).")
+            self._say(f"{slot.child.name} is serving again (process {slot.child.pid}).")
 
-    def _a_send_would_succeed(self) -> bool:
-        """Everybody serves, and the master has enough replicas (with minInSyncReplicas=2: the slave)."""
+    def _accepts_sends(self) -> bool:
+        """Return True if all children are serving and the leader accepts writes."""
         state = self._leader().state
         served = all(slot.served for slot in self._slots.values())
         return served and bool(state) and not state.get("write_refusal")
 
     def _leader(self) -> Child:
-        """Who says so of itself, or else whoever begins as the master."""
+        """Return the child that reports to be leader, or else the initial master."""
         children = [slot.child for slot in self._slots.values()]
         for child in children:
             if child.state.get("role") == "leader" and child.is_running():
                 return child
         return next(child for child in children if child.plan.role == "master")
 
-    def _introduce(self, namesrv: str) -> None:
-        """Tell the children that wait for it where the nameserver is."""
+    def _send_namesrv(self, namesrv: str) -> None:
+        """Send the nameserver's address to the children that wait for it."""
         for slot in self._slots.values():
             if slot.child.plan.needs_namesrv:
                 slot.child.plan.needs_namesrv = False
                 slot.child.plan.flags["namesrv_addr"] = namesrv
-                slot.child.tell({"namesrv_addr": namesrv})
+                slot.child.send_flags({"namesrv_addr": namesrv})
 
     def _on_ready(self) -> None:
-        """The first send would succeed. The banner waits a moment longer, for the slave to catch up."""
+        """Write the ready file; the banner waits a moment longer for the slave to catch up."""
         self._ready = True
         self._write_ready_file()
         self._banner_timer = asyncio.get_running_loop().call_later(
@@ -203,16 +203,16 @@ class Supervisor:
         )
 
     def _show_state(self, slot: Slot) -> None:
-        """Say what has changed of the in-sync set, or why a slave is refused."""
+        """Print changes of the in-sync set, of the leader, and of refusals."""
         refused = slot.child.state.get("refused", "")
         if refused != slot.refused:
             slot.refused = refused
-            self._say(f"{slot.child.name}: {refused or 'the leader accepts it again'}")
+            self._say(f"{slot.child.name}: {refused or 'accepted by the leader again'}")
         if slot.child.state.get("role") != "leader":
             return
         if slot.child.name != self._leading and self._banner_timer is None:
             self._leading = slot.child.name
-            self._say(f"{slot.child.name} leads now.")
+            self._say(f"{slot.child.name} is the leader now.")
         plans = [other.child.plan for other in self._slots.values()]
         words = in_sync(slot.child.state, plans)
         if self._banner_timer is not None:
@@ -222,7 +222,7 @@ class Supervisor:
             self._say(f"In sync: {words}.")
 
     def _reap(self) -> None:
-        """Somebody's child has ended: look whose."""
+        """Find the children that have ended (SIGCHLD)."""
         for slot in self._slots.values():
             if not slot.gone.is_set() and not slot.child.is_running():
                 self._on_gone(slot)
@@ -233,35 +233,35 @@ class Supervisor:
         self._on_report(slot)
         asyncio.get_running_loop().remove_reader(child.report_fd)
         child.ended()
-        self._tell_of_end(slot)
+        self._report_exit(slot)
         if slot.stopping or self._stopping.is_set():
             if child.bound is not None and child.returncode not in _ORDERLY:
-                self._failure = f"{child.name} did not stop cleanly: {child.how_it_ended()}."
+                self._failure = f"{child.name} did not stop cleanly: {child.exit_text()}."
             return
         if slot.served:
-            self._on_death(slot)
+            self._on_exit(slot)
         else:
             self._on_failed_start(slot)
 
-    def _tell_of_end(self, slot: Slot) -> None:
-        """A broker's process has gone, so that its lease need not be waited for."""
+    def _report_exit(self, slot: Slot) -> None:
+        """Notify the nameserver of a broker's end: it elects without waiting for the lease."""
         replica = slot.child.state.get("replica")
         if replica is None or self._stopping.is_set():
             return
         for other in self._slots.values():
             if other.child.plan.role == "nameserver":
-                other.child.news({"exited": replica, "status": slot.child.how_it_ended()})
+                other.child.send_event({"exited": replica, "status": slot.child.exit_text()})
 
-    def _on_death(self, slot: Slot) -> None:
-        how = f"{slot.child.name} has ended with {slot.child.how_it_ended()}"
+    def _on_exit(self, slot: Slot) -> None:
+        how = f"{slot.child.name} ended with {slot.child.exit_text()}"
         if self._restarts:
-            self._say(f"{how}; it is started again in {RESTART_AFTER_S:g} s.")
+            self._say(f"{how}; restarting in {RESTART_AFTER_S:g} s.")
             self._restart_later(slot)
         else:
-            self._say(f"{how} and stays down; {self._how_to_start(slot)}")
+            self._say(f"{how} and stays down. {self._how_to_start(slot)}")
 
     def _on_failed_start(self, slot: Slot) -> None:
-        why = f"{slot.child.name} cannot start: {slot.child.why_not_started()}"
+        why = f"{slot.child.name} cannot start: {slot.child.start_error()}"
         if not self._ready:
             self._failure = why
             self._stopping.set()
@@ -272,18 +272,17 @@ class Supervisor:
             assert slot.waiter is not None
             slot.waiter.set_exception(CliError(why))
         if by_hand or not self._restarts:
-            self._say(f"{why} It stays down; {self._how_to_start(slot)}")
+            self._say(f"{why} It stays down. {self._how_to_start(slot)}")
         elif slot.failed_starts >= START_ATTEMPTS:
             self._say(
-                f"{why} That was attempt {START_ATTEMPTS}: it stays down;"
-                f" {self._how_to_start(slot)}"
+                f"{why} It stays down after {START_ATTEMPTS} attempts. {self._how_to_start(slot)}"
             )
         else:
-            self._say(f"{why} It is tried again in {RESTART_AFTER_S:g} s.")
+            self._say(f"{why} Retrying in {RESTART_AFTER_S:g} s.")
             self._restart_later(slot)
 
     def _how_to_start(self, slot: Slot) -> str:
-        return f"`cometmq up restart {slot.child.name} --data {self._data.path}` starts it."
+        return f"Start it with `cometmq up restart {slot.child.name} --data {self._data.path}`."
 
     # --- restarts ---
 
@@ -301,15 +300,15 @@ class Supervisor:
         self._watch(slot)
 
     async def _restart_by_hand(self, name: str) -> dict[str, Any]:
-        """`cometmq up restart NAME`: stop it if it runs, start it, wait until it serves."""
+        """Serve `cometmq up restart NAME`: stop the process if it runs, start it, wait for it."""
         slot = self._slots.get(name)
         if slot is None:
             known = ", ".join(self._slots)
-            raise CliError(f"There is no process '{name}' here, only {known}.", Exit.NOT_FOUND)
+            raise CliError(f"Unknown process '{name}'. The processes are {known}.", Exit.NOT_FOUND)
         if not self._ready:
-            raise CliError("The cluster is still starting; try again when it is ready.")
+            raise CliError("The cluster is still starting. Try again when it is ready.")
         if slot.waiter is not None:
-            raise CliError(f"{name} is being restarted already.")
+            raise CliError(f"{name} is already being restarted.")
         slot.waiter = asyncio.get_running_loop().create_future()
         try:
             if not slot.gone.is_set():
@@ -320,13 +319,13 @@ class Supervisor:
             slot.waiter = None
         return {"name": name, "pid": slot.child.pid, "ports": slot.child.plan.ports}
 
-    # --- the end ---
+    # --- stopping ---
 
     def _on_stop_signal(self) -> None:
         self._stop_signals += 1
         self._stopping.set()
         if self._stop_signals > 1:
-            self._say("Killing what is left.")
+            self._say("Killing the remaining processes.")
             for slot in self._slots.values():
                 slot.child.signal(signal.SIGKILL)
 
@@ -348,7 +347,7 @@ class Supervisor:
         await self._stop([s for s in self._slots.values() if s not in (*electing, *leaders)])
 
     async def _stop(self, slots: list[Slot]) -> None:
-        """Ask, wait, kill."""
+        """Send SIGTERM, wait, then SIGKILL."""
         for slot in slots:
             slot.stopping = True
             slot.child.signal(signal.SIGTERM)
@@ -360,12 +359,12 @@ class Supervisor:
             return
         for slot in slots:
             if not slot.gone.is_set():
-                self._say(f"{slot.child.name} did not stop in {KILL_AFTER_S:g} s and is killed.")
+                self._say(f"{slot.child.name} did not stop within {KILL_AFTER_S:g} s; killing it.")
                 slot.child.signal(signal.SIGKILL)
         await asyncio.wait(late)
 
     def _write_ready_file(self) -> None:
-        """Replace the ready file; readers see all of it or none."""
+        """Replace the ready file atomically."""
         if self._ready_file is None:
             return
         plans = [slot.child.plan for slot in self._slots.values()]

@@ -1,8 +1,7 @@
-"""`cometmq up`: a nameserver, a master and a slave on this machine, supervised, with one command.
+"""`cometmq up`: a nameserver, a master and a slave on this machine, supervised.
 
-The order of this module is its point: files and locks first, then all children are spawned at once,
-and only then the event loop and the rest of the supervisor are imported, while the children load
-what they need.
+The order matters for the start-up time: files and locks first, then all children are spawned, and only
+then the event loop and the supervisor are imported, while the children import their modules.
 """
 
 import contextlib
@@ -23,39 +22,39 @@ _RESTART_TIMEOUT_S = 120.0
 @click.option(
     "--port",
     type=click.IntRange(0, 65_533),
-    help="Clients' port of the master; the slave's is two above [default: 8081]. 0 lets the system"
-    " choose every port of every process (see --ready-file).",
+    help="Client port of the master; the slave uses this port plus 2 [default: 8081]. With 0 the"
+    " system chooses every port of every process (see --ready-file).",
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
     default=Path("data"),
     show_default=True,
-    help="Directory of stores, logs and configuration.",
+    help="Directory for stores, logs and configuration.",
 )
-@click.option("--single", is_flag=True, help="One process: a nameserver and one broker.")
+@click.option("--single", is_flag=True, help="Run a nameserver and one broker in one process.")
 @click.option(
     "--replication",
     type=click.Choice(["sync", "async"]),
-    help="Whether an OK waits for the in-sync replicas [default: sync; with --single: async].",
+    help="sync: an OK waits for the in-sync replicas [default: sync; with --single: async].",
 )
 @click.option(
     "--flush",
     type=click.Choice(["sync", "async"]),
-    help="Whether an OK waits for the disk [default: async].",
+    help="sync: an OK waits for the disk [default: async].",
 )
 @click.option(
     "--controller/--no-controller",
     default=True,
     show_default=True,
-    help="Whether the nameserver elects another leader when the master is gone; without, the slave"
+    help="Elect another leader when the master fails; without a controller the slave serves"
     " only reads until the master is back.",
 )
-@click.option("--no-restart", is_flag=True, help="Leave a process that dies dead.")
+@click.option("--no-restart", is_flag=True, help="Do not restart a process that has ended.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON file with endpoints and processes, written when the first send would succeed.",
+    help="JSON file with endpoints and processes, written when the cluster accepts sends.",
 )
 @click.pass_context
 def up(
@@ -87,7 +86,7 @@ def up(
         for child in children:
             child.start()
     except OSError as error:
-        # Those that run already see the end of their stdin when this process leaves.
+        # Children that run already stop at the end of their stdin when this process exits.
         raise CliError(f"Cannot start a process: {error.strerror} ({error.filename}).") from None
     _supervise(directory, children, ready_file, restarts=not no_restart, started_s=started_s)
 
@@ -101,15 +100,15 @@ def up(
 )
 @click.pass_obj
 def restart(up_data: Path, name: str, data: Path | None) -> None:
-    """Start process NAME of a running cluster again; returns when it serves."""
+    """Restart process NAME of a running cluster; returns when it is serving."""
     from .control import ask_to_restart
 
     answer = ask_to_restart(socket_path(data or up_data), name, _RESTART_TIMEOUT_S)
-    click.echo(f"{answer['name']} serves again (process {answer['pid']}).")
+    click.echo(f"{answer['name']} is serving again (process {answer['pid']}).")
 
 
 def _clear(ready_file: Path | None) -> None:
-    """A ready file of an earlier run must not look like this one's."""
+    """Delete the ready file of an earlier run."""
     if ready_file is None:
         return
     try:
@@ -117,14 +116,14 @@ def _clear(ready_file: Path | None) -> None:
     except OSError as error:
         raise CliError(f"Cannot write {ready_file}: {error.strerror}.") from None
     if not ready_file.absolute().parent.is_dir():
-        raise CliError(f"Cannot write {ready_file}: there is no such directory.")
+        raise CliError(f"Cannot write {ready_file}: the directory does not exist.")
 
 
 def _warn_of_foreign_store(plan: Plan) -> None:
-    """A data directory that was moved still names its former place: say so before it looks empty."""
-    store = plan.said.get("storePathRootDir")
+    """Warn if the store is elsewhere, for example after the data directory was moved."""
+    store = plan.file_values.get("storePathRootDir")
     if store and Path(store) != plan.data / "store":
-        _say(f"The store of {plan.name} is {store}, as its broker.conf says.")
+        _say(f"The store of {plan.name} is {store} (storePathRootDir in its broker.conf).")
 
 
 def _supervise(
@@ -156,6 +155,6 @@ def _supervise(
 
 
 def _say(text: str) -> None:
-    """Print; a terminal that is gone is no reason to stop a cluster."""
+    """Print; a closed terminal does not stop the cluster."""
     with contextlib.suppress(OSError):
         click.echo(text)

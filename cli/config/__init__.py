@@ -1,1 +1,1 @@
-"""Configuration files, flags and variables, and the `cometmq config` commands."""
+"""Configuration files, flags and environment variables; the `cometmq config` commands."""

@@ -1,10 +1,10 @@
-"""From flags, environment and files to the configuration dataclasses, with the origin of each value.
+"""The configuration loader: flags, environment and files to dataclasses, with each value's origin.
 
-The dataclasses stay in their modules and are the only source of name, type, default, unit and help;
-this module derives from a field `flush_disk_type` the key `flushDiskType` (or `metadata["key"]`), the
-variable `COMETMQ_FLUSH_DISK_TYPE` and the flag `--flush-disk-type`. Precedence: flag, environment,
-file, default. A key that nobody knows is a warning with the nearest known one, or an error with
-`strict`; a RocketMQ key that is known and not used is a notice (design, section 5).
+The dataclasses are the only source of name, type, default, unit and help. From a field
+`flush_disk_type` this module derives the key `flushDiskType` (or `metadata["key"]`), the variable
+`COMETMQ_FLUSH_DISK_TYPE` and the flag `--flush-disk-type`. Precedence: flag, environment, file,
+default. An unknown key is a warning with the nearest known key, or an error with `strict`; a RocketMQ
+key that is not used here is a notice.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from . import properties
 from .rocketmq_keys import IGNORED
 
 ENVIRONMENT_PREFIX = "COMETMQ_"
-# Variables of the command line itself; not settings.
+# Variables of the command line; not settings.
 _OTHER_VARIABLES = frozenset(("COMETMQ_ENDPOINT", "COMETMQ_TRACEBACK"))
 _TRUE_FALSE = {"true": True, "false": False}
 _HIDDEN = "********"
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that can be set; `owners` are the dataclasses that have the field."""
+    """One setting; `owners` are the dataclasses that have the field."""
 
     key: str
     field: str
@@ -44,18 +44,18 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
+        """The environment variable."""
         return ENVIRONMENT_PREFIX + self.field.upper()
 
     @property
     def flag(self) -> str:
-        """Its long flag."""
+        """The long flag."""
         return "--" + self.field.replace("_", "-")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Value:
-    """What a setting is, and who said so."""
+    """The value of a setting and its origin."""
 
     setting: Setting
     value: Any
@@ -63,7 +63,7 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """As text for people: secrets are hidden, booleans as in the file."""
+        """The value as text; secrets are hidden, booleans written as in a file."""
         if self.setting.secret and self.value:
             return _HIDDEN
         return as_text(self.value)
@@ -71,29 +71,30 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
-    """The outcome: ready dataclasses, all values by key, and what should be said."""
+    """The result: the dataclasses, all values by key, and messages for the user."""
 
     configs: Mapping[type, Any]
     values: Mapping[str, Value]
     warnings: tuple[str, ...]
     notices: tuple[str, ...]
-    elsewhere: tuple[str, ...] = ()  #: settings of the file that belong to another process
+    #: Settings of the file that belong to another process.
+    elsewhere: tuple[str, ...] = ()
 
     def config(self, owner: type[T]) -> T:
-        """The instance of one dataclass."""
+        """Return the instance of one dataclass."""
         instance = self.configs[owner]
         assert isinstance(instance, owner)
         return instance
 
 
 def camel_case(name: str) -> str:
-    """`flush_disk_type` as broker.conf writes it: `flushDiskType`."""
+    """Convert `flush_disk_type` to the form of broker.conf: `flushDiskType`."""
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
 def schema(owners: Iterable[type]) -> dict[str, Setting]:
-    """All settings of some configuration dataclasses by key; a field that two share is one setting."""
+    """Return the settings of dataclasses by key; a field that two share is one setting."""
     settings: dict[str, Setting] = {}
     for owner in owners:
         kinds = typing.get_type_hints(owner)
@@ -122,34 +123,34 @@ def load(
     strict: bool = False,
     elsewhere: Iterable[type] = (),
 ) -> Loaded:
-    """Make every dataclass of `owners`. Raises CliError with a sentence.
+    """Create every dataclass of `owners`. Raises CliError.
 
-    `flags` has field names. `elsewhere` are dataclasses of other processes: one environment serves
-    them all, and one file may, so their settings are not unknown here.
+    `flags` has field names as keys. `elsewhere` are dataclasses of other processes: they share the
+    environment, and maybe the file, so their settings are not reported as unknown.
     """
     settings = schema(owners)
     foreign = schema(elsewhere)
     others = {setting.variable for setting in foreign.values()}
-    said = _Said()
+    messages = _Messages()
     values = {s.key: Value(s, s.default, "default") for s in settings.values()}
     if file is not None:
-        values.update(_from_file(file, settings, foreign, said))
+        values.update(_from_file(file, settings, foreign, messages))
     variables = os.environ if environment is None else environment
     own = {name: text for name, text in variables.items() if _is_ours(name, others, settings)}
-    values.update(_from_environment(own, settings, said))
+    values.update(_from_environment(own, settings, messages))
     by_field = {setting.field: setting for setting in settings.values()}
     for name, text in (flags or {}).items():
         setting = by_field[name]
         origin = f"flag {setting.flag}"
         values[setting.key] = Value(setting, _typed(setting, text, origin), origin)
-    if strict and said.warnings:
-        raise CliError(" ".join(said.warnings), Exit.USAGE)
-    spoken = (tuple(said.warnings), tuple(said.notices), tuple(said.elsewhere))
-    return Loaded(_build(values), values, *spoken)
+    if strict and messages.warnings:
+        raise CliError(" ".join(messages.warnings), Exit.USAGE)
+    texts = (tuple(messages.warnings), tuple(messages.notices), tuple(messages.elsewhere))
+    return Loaded(_build(values), values, *texts)
 
 
 @dataclasses.dataclass(slots=True)
-class _Said:
+class _Messages:
     warnings: list[str] = dataclasses.field(default_factory=list)
     notices: list[str] = dataclasses.field(default_factory=list)
     elsewhere: list[str] = dataclasses.field(default_factory=list)
@@ -161,7 +162,7 @@ class _Said:
 
 
 def _from_file(
-    file: Path, settings: Mapping[str, Setting], foreign: Mapping[str, Setting], said: _Said
+    file: Path, settings: Mapping[str, Setting], foreign: Mapping[str, Setting], messages: _Messages
 ) -> dict[str, Value]:
     try:
         entries = properties.read(file)
@@ -175,26 +176,26 @@ def _from_file(
         setting = settings.get(entry.key)
         if setting is not None:
             if entry.key in values:
-                said.notices.append(f"{where}: '{entry.key}' stands twice; this one counts.")
+                messages.notices.append(f"{where}: '{entry.key}' is set twice; this value is used.")
             values[entry.key] = Value(setting, _typed(setting, entry.value, where), f"file {where}")
         elif entry.key in IGNORED:
-            said.notices.append(f"{where}: '{entry.key}' is ignored: {IGNORED[entry.key]}.")
+            messages.notices.append(f"{where}: '{entry.key}' is ignored: {IGNORED[entry.key]}.")
         elif entry.key in foreign:
-            said.elsewhere.append(f"{where}: '{entry.key}' is a setting of another process.")
+            messages.elsewhere.append(f"{where}: '{entry.key}' is a setting of another process.")
         else:
-            said.unknown(entry.key, where, settings)
+            messages.unknown(entry.key, where, settings)
     return values
 
 
 def _from_environment(
-    environment: Mapping[str, str], settings: Mapping[str, Setting], said: _Said
+    environment: Mapping[str, str], settings: Mapping[str, Setting], messages: _Messages
 ) -> dict[str, Value]:
     by_variable = {setting.variable: setting for setting in settings.values()}
     values: dict[str, Value] = {}
     for name in sorted(environment):
         setting = by_variable.get(name)
         if setting is None:
-            said.unknown(name, "environment", by_variable)
+            messages.unknown(name, "environment", by_variable)
             continue
         origin = f"environment {name}"
         values[setting.key] = Value(setting, _typed(setting, environment[name], origin), origin)
@@ -202,7 +203,7 @@ def _from_environment(
 
 
 def _is_ours(name: str, others: set[str], settings: Mapping[str, Setting]) -> bool:
-    """Whether a variable is, or looks like, a setting of this process."""
+    """Return True if a variable is, or looks like, a setting of this process."""
     if not name.startswith(ENVIRONMENT_PREFIX) or name in _OTHER_VARIABLES:
         return False
     return name not in others or any(setting.variable == name for setting in settings.values())
@@ -223,7 +224,7 @@ def _build(values: Mapping[str, Value]) -> dict[type, Any]:
 
 
 def _with_origins(sentence: str, values: Mapping[str, Value]) -> str:
-    """The sentence of a refused combination, and where its values came from."""
+    """Append the origins of the values that an error message names."""
     origins = [
         f"{key} from {value.origin}"
         for key, value in values.items()
@@ -233,7 +234,7 @@ def _with_origins(sentence: str, values: Mapping[str, Value]) -> str:
 
 
 def _typed(setting: Setting, text: str, where: str) -> Any:
-    """The text as the field's type. Raises CliError."""
+    """Convert the text to the field's type. Raises CliError."""
     text = text.strip()
     kind = setting.kind
     unit = f" of {setting.unit}" if setting.unit else ""
@@ -278,7 +279,7 @@ def _default(field: "dataclasses.Field[Any]") -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as a file or a person would write it."""
+    """Return a value as it is written in a file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value.value) if isinstance(value, Enum) else str(value)

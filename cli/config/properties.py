@@ -1,14 +1,14 @@
-r"""Java properties: the form of `broker.conf`. Pure functions between text and ordered entries.
+r"""Java properties, the format of `broker.conf`: pure functions between text and ordered entries.
 
     # comment          a line whose first visible character is '#' or '!'
-    key=value          the key ends at the first '=', ':' or blank that no backslash protects
+    key=value          the key ends at the first '=', ':' or blank without a backslash before it
     a\                 an odd number of backslashes at a line's end continues it;
        b               the next line's leading blanks are dropped: "ab"
     \t \n \r \f \\     the usual escapes; \uXXXX one UTF-16 unit; before any other character the
                        backslash is dropped
 
-Of a repeated key the last value counts. Files are read as UTF-8, and as ISO-8859-1, Java's own
-choice, where they are not valid UTF-8. (Format: the documentation of java.util.Properties.)
+The last value of a repeated key is used. Files are decoded as UTF-8, or as ISO-8859-1 (Java's default)
+if they are not valid UTF-8. Format: the documentation of java.util.Properties.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ _SEPARATORS = "=:"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 _HEX_DIGITS = 4
-# A configuration file of more than this is something else (a segment, a device) named by mistake.
+# A larger file is not a configuration file (a segment or a device named by mistake).
 FILE_SIZE_MAX = 1 << 20
 
 
 class PropertiesError(ValueError):
-    """The text is not a properties file; says where."""
+    """The text is not a properties file; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a file and the line it starts on (the first is 1)."""
+    """One key of a file and its first line, counted from 1."""
 
     key: str
     value: str
@@ -38,16 +38,16 @@ class Entry:
 
 
 def parse(text: str) -> list[Entry]:
-    """All entries in the order of the file. Raises PropertiesError."""
+    """Return all entries in file order. Raises PropertiesError."""
     return [_entry(logical, line) for line, logical in _logical_lines(text)]
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries of a file. Raises OSError, PropertiesError."""
+    """Return the entries of a file. Raises OSError, PropertiesError."""
     with path.open("rb") as file:
         data = file.read(FILE_SIZE_MAX + 1)
     if len(data) > FILE_SIZE_MAX:
-        raise PropertiesError(f"{path} is larger than 1 MiB: this is no configuration file.")
+        raise PropertiesError(f"{path} is larger than 1 MiB and not a configuration file.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -59,14 +59,14 @@ def read(path: Path) -> list[Entry]:
 
 
 def dump(values: Mapping[str, str], comments: Iterable[str] = ()) -> str:
-    """A file that `parse` reads back as `values`."""
+    """Return the text of a file that `parse` reads back as `values`."""
     lines = [f"# {comment}" for comment in comments]
     lines += [f"{_escape(key, is_key=True)}={_escape(value)}" for key, value in values.items()]
     return "".join(line + "\n" for line in lines)
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines with continuations joined; comments and empty lines left out."""
+    """Yield lines with continuations joined, without comments and empty lines."""
     natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     number = 0
     while number < len(natural):
@@ -113,7 +113,7 @@ def _unescape(text: str, line: int) -> str:
         else:
             parts.append(_ESCAPES.get(letter, letter))
             at += 2
-    # Two \u units may be the halves of one character outside the basic plane.
+    # Two \u units may be a surrogate pair.
     return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

@@ -1,14 +1,14 @@
-"""RocketMQ keys that may stand in a file and are not used here, each with the reason.
+"""RocketMQ configuration keys that are accepted and not used, each with the reason.
 
-A file that was written for the Apache broker is taken unchanged: these keys get a notice, not a
-warning. A key that a dataclass of ours knows is never looked up here, so an entry ends by itself
-when its feature comes. (Names: RocketMQ 5's broker, store and nameserver configuration.)
+A file written for the Apache broker is accepted unchanged: these keys get a notice, not a warning. A
+key of our own dataclasses is never looked up here. Names: RocketMQ 5's broker, store and nameserver
+configuration.
 """
 
-_REMOTING = "the remoting protocol of 4.x clients is not spoken; clients use grpcServerPort"
-_JAVA = "it sizes threads and buffers of the Java broker"
-_NOT_YET = "this version does not have the feature yet; the default behaviour applies"
-_ELSEWHERE = "this broker does it another way and needs no setting"
+_REMOTING = "the remoting protocol of 4.x clients is not supported; clients use grpcServerPort"
+_JAVA = "it configures threads and buffers of the Java broker"
+_NOT_YET = "the feature is not supported; the default behaviour applies"
+_ELSEWHERE = "this broker works without this setting"
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     _REMOTING: (

@@ -1,4 +1,4 @@
-"""`cometmq config show`: the settings of a running node, or of a file before anything runs."""
+"""`cometmq config show`: the settings of a running node, or of a configuration file."""
 
 from pathlib import Path
 
@@ -11,21 +11,21 @@ from ..output import show_rows
 
 @click.group()
 def config() -> None:
-    """Show settings and where they come from."""
+    """Show settings and their origins."""
 
 
 @config.command()
 @click.argument("keys", nargs=-1)
-@click.option("--origin", is_flag=True, help="Where each value came from.")
+@click.option("--origin", is_flag=True, help="Show the origin of each value.")
 @click.option(
     "-c",
     "--config",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A broker.conf or namesrv.conf, instead of a running node.",
+    help="Read a broker.conf or namesrv.conf instead of a running node.",
 )
-@click.option("--namesrv", is_flag=True, help="With -c: the file is a nameserver's.")
-@click.option("--strict", is_flag=True, help="With -c: unknown keys are errors.")
+@click.option("--namesrv", is_flag=True, help="With -c: the file configures a nameserver.")
+@click.option("--strict", is_flag=True, help="With -c: treat unknown keys as errors.")
 @endpoint_option
 @output_option
 def show(
@@ -43,7 +43,7 @@ def show(
     known = {entry["key"] for entry in entries}
     for key in keys:
         if key not in known:
-            raise CliError(f"There is no setting '{key}'.", Exit.NOT_FOUND)
+            raise CliError(f"Unknown setting '{key}'.", Exit.NOT_FOUND)
     rows = [
         {name: text for name, text in entry.items() if origin or name != "origin"}
         for entry in sorted(entries, key=lambda entry: entry["key"])

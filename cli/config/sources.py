@@ -1,8 +1,8 @@
-"""Which configuration dataclasses make up which process; imported only when one is configured."""
+"""The configuration dataclasses of each process; imported only when a process is configured."""
 
 
 def broker_owners() -> list[type]:
-    """A broker: its own settings, the store's, replication's and the door's."""
+    """Return the dataclasses of a broker: broker, store, replication, door."""
     from ...broker.config import BrokerConfig
     from ...front.config import DoorConfig
     from ...ha.config import HaConfig
@@ -12,7 +12,7 @@ def broker_owners() -> list[type]:
 
 
 def namesrv_owners() -> list[type]:
-    """A nameserver: its own settings and the door's."""
+    """Return the dataclasses of a nameserver: nameserver, door."""
     from ...front.config import DoorConfig
     from ...nameserver.config import NameserverConfig
 
@@ -20,7 +20,7 @@ def namesrv_owners() -> list[type]:
 
 
 def proxy_owners() -> list[type]:
-    """A proxy: its own settings and the door's."""
+    """Return the dataclasses of a proxy: proxy, door."""
     from ...broker.proxy.config import ProxyConfig
     from ...front.config import DoorConfig
 

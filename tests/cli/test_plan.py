@@ -25,13 +25,17 @@ def test_the_default_cluster(tmp_path: Path) -> None:
         "master": "master",
         "slave": "slave",
     }
-    assert made["namesrv"].said["listenPort"] == "9876"
-    master, slave = made["master"].said, made["slave"].said
+    assert made["namesrv"].file_values["listenPort"] == "9876"
+    master, slave = made["master"].file_values, made["slave"].file_values
     keys = ("grpcServerPort", "haListenPort", "metricsPromExporterPort", "brokerRole", "brokerId")
     assert [master[key] for key in keys] == ["8081", "10912", "5557", "SYNC_MASTER", "0"]
     assert [slave[key] for key in keys] == ["8083", "10914", "5559", "SLAVE", "1"]
     assert master["flushDiskType"] == "ASYNC_FLUSH"
-    assert master["clusterToken"] == slave["clusterToken"] == made["namesrv"].said["clusterToken"]
+    assert (
+        master["clusterToken"]
+        == slave["clusterToken"]
+        == made["namesrv"].file_values["clusterToken"]
+    )
     assert all(not plan.flags for plan in made.values())
     assert all(str(plan.data) == str(tmp_path / name) for name, plan in made.items())
 
@@ -46,7 +50,7 @@ def test_with_a_controller_the_nameserver_elects_who_leads(
         "slave": {"enable_controller_mode": "true"},
     }
     # As the group's policy: fixed roles, for one start or for ever, need no other file.
-    assert made["slave"].said["brokerRole"] == "SLAVE"
+    assert made["slave"].file_values["brokerRole"] == "SLAVE"
     monkeypatch.setenv("COMETMQ_ENABLE_CONTROLLER_MODE", "false")
     assert "enable_controller_mode" not in plans(tmp_path, controller=True)["slave"].flags
 
@@ -68,7 +72,7 @@ def test_port_zero_makes_every_port_ephemeral_and_leaves_the_files_without_ports
         {"grpc_server_port": "0", "ha_listen_port": "0", "metrics_prom_exporter_port": "0"},
     ]
     assert made["slave"].needs_namesrv
-    assert not any("ort" in key for plan in made.values() for key in plan.said)
+    assert not any("ort" in key for plan in made.values() for key in plan.file_values)
 
 
 def test_a_restarted_child_keeps_the_ports_that_it_got(tmp_path: Path) -> None:
@@ -96,7 +100,7 @@ def test_single_is_one_process_with_two_files(tmp_path: Path) -> None:
     (single,) = plans(tmp_path, single=True).values()
     assert (single.name, single.role, single.subcommand) == ("single", "master", "single")
     assert (tmp_path / "single" / "namesrv.conf").exists()
-    assert single.said["brokerRole"] == "ASYNC_MASTER"
+    assert single.file_values["brokerRole"] == "ASYNC_MASTER"
 
 
 @pytest.mark.parametrize(

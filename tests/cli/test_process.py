@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from cometmq.cli.cluster.process import Supervision, start_or_explain
+from cometmq.cli.server.process import Supervision, start_or_explain
 
 
 def _fail_to_write() -> NoReturn:

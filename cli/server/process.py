@@ -1,13 +1,14 @@
-"""The life of a server process: start, say so, serve until asked to stop, drain.
+"""A server process from start to stop: start, report, serve until a signal, drain.
 
-Whoever started the process may pass two ends of pipes, as `cometmq up` does:
+A supervisor (`cometmq up`) passes two pipes:
 
-    stdin        (--supervised) its first line is a JSON object of further flags, known only after
+    stdin        (--supervised) the first line is a JSON object of further flags, known only after
                  other processes have started (an ephemeral port of the nameserver); later lines are
-                 news ({"exited": ...}); the end of file means that the supervisor is gone, and the
+                 events ({"exited": ...}); end of file means that the supervisor has ended, and the
                  process stops
-    --report-fd  takes JSON lines: {"bound": {...}} when it serves, or {"error": "a sentence"};
-                 afterwards {"state": {...}} whenever what the banner shows has changed
+    --report-fd  receives JSON lines: {"bound": {...}} when the server is serving, or
+                 {"error": "a sentence"}; then {"state": {...}} whenever the state for the banner
+                 changes
 """
 
 import asyncio
@@ -28,43 +29,43 @@ from ..errors import CliError, Exit
 logger = logging.getLogger(__name__)
 
 STDIN = 0
-# Ten files of 10 MiB: weeks of state changes, and never a full disk.
+# Ten files of 10 MiB: enough for weeks of state changes.
 _LOG_FILE_BYTES = 10 << 20
 _LOG_FILES = 9
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-# What the banner shows changes rarely; half a second is soon enough for eyes.
+# Period of state reports for the banner.
 _STATE_PERIOD_S = 0.5
-# Until it serves for a moment: the supervisor waits for a leader, and users wait for the supervisor.
+# Shorter period during the start: `cometmq up` waits for a leader that accepts writes.
 _STATE_FIRST_PERIOD_S = 0.02
 _STATE_FIRST_S = 5.0
 _LIFELINE_CHUNK = 4096
-# The line is written by our own supervisor: flags, not data.
+# Bound of the supervisor's first line.
 _START_LINE_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """How this process talks to whoever started it."""
+    """The pipes to the supervisor, if there is one."""
 
     supervised: bool = False
     report_fd: int | None = None
 
     def late_flags(self) -> dict[str, str]:
-        """Wait for the supervisor's first line; {} without a supervisor."""
+        """Wait for the supervisor's first line and return its flags; {} without a supervisor."""
         if not self.supervised:
             return {}
         line = b""
         while not line.endswith(b"\n") and len(line) < _START_LINE_BYTES_MAX:
-            # One byte at a time: what follows the line is not ours to take.
+            # One byte at a time: bytes after the line belong to the lifeline reader.
             byte = os.read(STDIN, 1)
             if not byte:
-                raise CliError("The supervisor has gone before this process could start.")
+                raise CliError("The supervisor ended before this process could start.")
             line += byte
         flags: dict[str, str] = json.loads(line)
         return flags
 
     def report(self, kind: str, content: object) -> None:
-        """One line to the supervisor; one that is gone needs none."""
+        """Write one line to the supervisor; ignored if it has ended."""
         if self.report_fd is None:
             return
         with contextlib.suppress(BrokenPipeError):
@@ -72,20 +73,20 @@ class Supervision:
 
 
 class Server(Protocol):
-    """What is run: a nameserver, a broker, or both."""
+    """The server of a process: a nameserver, a broker, or both."""
 
     async def start(self) -> Mapping[str, Any]:
-        """Open for requests; returns what it bound."""
+        """Start serving; returns the bound addresses."""
 
     async def stop(self, grace_s: float) -> None:
-        """Drain within the grace time, and close."""
+        """Drain within the grace time and close."""
 
     def state(self) -> Mapping[str, Any] | None:
-        """What the banner shows of it, or None."""
+        """Return the state for the banner, or None."""
 
 
 def configure_logging(directory: Path | None, name: str, level: str) -> None:
-    """Named events to `directory`/`name`.log with bounded rotation, or to stderr."""
+    """Log to `directory`/`name`.log with bounded rotation, or to stderr."""
     handler: logging.Handler = logging.StreamHandler()
     if directory is not None:
         try:
@@ -102,7 +103,7 @@ def configure_logging(directory: Path | None, name: str, level: str) -> None:
 
 
 def run_server(server: Server, supervision: Supervision, grace_s: float) -> None:
-    """Run until a signal, or until the supervisor is gone. Raises CliError when it cannot start."""
+    """Run until a signal or the end of the supervisor. Raises CliError if the start fails."""
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     with contextlib.suppress(ImportError):
         import uvloop
@@ -131,7 +132,7 @@ async def _serve(server: Server, supervision: Supervision, grace_s: float) -> No
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:
-    """The first signal drains; a second one leaves at once, because somebody insists."""
+    """Drain on the first signal; exit at once on the second."""
 
     def on_signal() -> None:
         if stopping.is_set():
@@ -145,18 +146,18 @@ def _stop_on_signals(stopping: asyncio.Event) -> None:
 
 
 class _Lifeline:
-    """stdin after its first line: news for the server, a JSON object a line; its end is the supervisor's."""
+    """Reads stdin after its first line: one JSON event on each line, end of file to stop."""
 
     def __init__(self, stopping: asyncio.Event, server: Server) -> None:
         self._stopping = stopping
-        self._told: Callable[[Any], Coroutine[Any, Any, None]] | None = getattr(
-            server, "told", None
+        self._notify: Callable[[Any], Coroutine[Any, Any, None]] | None = getattr(
+            server, "notify", None
         )
         self._buffer = b""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def read(self) -> None:
-        """Something came, or nothing will come any more."""
+        """Read what is available."""
         data = os.read(STDIN, _LIFELINE_CHUNK)
         if not data:
             asyncio.get_running_loop().remove_reader(STDIN)
@@ -164,14 +165,14 @@ class _Lifeline:
             return
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
-            if line.strip() and self._told is not None:
-                task = asyncio.get_running_loop().create_task(self._told(json.loads(line)))
+            if line.strip() and self._notify is not None:
+                task = asyncio.get_running_loop().create_task(self._notify(json.loads(line)))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
 
 async def _watch_state(server: Server, supervision: Supervision) -> None:
-    """Tell the supervisor what has changed of what the banner shows."""
+    """Report changes of the server's state to the supervisor."""
     if supervision.report_fd is None:
         return
     last: Mapping[str, Any] | None = None
@@ -187,7 +188,7 @@ async def _watch_state(server: Server, supervision: Supervision) -> None:
 
 
 def _is_settled(state: Mapping[str, Any] | None) -> bool:
-    """Whether it leads and takes writes: nobody waits for anything of it any more."""
+    """Return True for a leader that accepts writes: the start is complete."""
     return state is not None and state.get("role") == "leader" and not state.get("write_refusal")
 
 
@@ -197,10 +198,10 @@ def start_or_explain(
     body: Callable[[], None],
     expected: Callable[[], tuple[type[Exception], ...]],
 ) -> None:
-    """Run `body`; a failure to start becomes one sentence for the supervisor, the log and stderr.
+    """Run `body`; report a failure as one sentence to the supervisor, the log and stderr.
 
-    `expected` names the errors whose text is already such a sentence; it is a callable because their
-    modules are imported late.
+    `expected` returns the errors whose text is such a sentence; it is a callable because their modules
+    are imported late.
     """
     try:
         body()
@@ -209,7 +210,7 @@ def start_or_explain(
         supervision.report("error", sentence)
         if supervision.report_fd is not None:
             logger.error("process.failed reason=%s", sentence)
-            # The supervisor says the sentence; a second time on stderr would only repeat it.
+            # The supervisor prints the sentence; stderr would repeat it.
             sys.exit(1)
         code = error.code if isinstance(error, CliError) else Exit.FAILED
         raise CliError(sentence, code) from error
@@ -221,10 +222,8 @@ def _sentence(name: str, error: Exception, expected: tuple[type[Exception], ...]
     if isinstance(error, OSError) and error.strerror:
         if error.filename:
             return f"The {name} cannot run: {error.strerror} ({error.filename})."
-        # A full disk met by a write to an open file: only the traceback knows which.
+        # A full disk found by a write to an open file: only the traceback shows which.
         logger.exception("process.crashed")
-        return f"The {name} cannot run: {error.strerror}. Its log says where."
+        return f"The {name} cannot run: {error.strerror}. See its log."
     logger.exception("process.crashed")
-    return (
-        f"The {name} failed: {type(error).__name__}: {str(error).rstrip('.')}. Its log says where."
-    )
+    return f"The {name} failed: {type(error).__name__}: {str(error).rstrip('.')}. See its log."

@@ -1,7 +1,7 @@
-"""`cometmq proxy`: the access point alone, in front of any number of broker groups.
+"""`cometmq proxy`: an access point without a store, in front of any number of broker groups.
 
-Settings are `broker/proxy/config.py`'s and the door's, as flags, `COMETMQ_*` variables or keys of a file. The ready
-file, if one is asked for, has the form of `cometmq up`'s: `endpoints` and one process.
+Settings are those of `broker/proxy/config.py` and of the door, as flags, `COMETMQ_*` variables or keys
+of a file. The ready file has the form of that of `cometmq up`: `endpoints` and one process.
 """
 
 import json
@@ -13,32 +13,32 @@ from typing import Any
 
 import click
 
-from .config.sources import broker_owners, proxy_owners
-from .errors import CliError
-from .serve import Process, process_options, settings_options
+from ..config.sources import broker_owners, proxy_owners
+from ..errors import CliError
+from .command import Process, process_options, settings_options
 
 
 @click.command()
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON file with the endpoint and the process, written when it serves.",
+    help="JSON file with the endpoint and the process, written when the proxy is serving.",
 )
 @process_options
 @settings_options(proxy_owners())
 def proxy(ready_file: Path | None, **arguments: Any) -> None:
-    """Run a proxy: clients reach every broker of a cluster through its one port."""
+    """Run a proxy: one port for all brokers of a cluster."""
     process = Process("proxy", arguments)
     process.run(lambda one: _Proxy(one, ready_file), ("broker.proxy.server",))
 
 
 class _Proxy:
-    """A proxy as `cluster/process.py` runs it."""
+    """The proxy as a `process.Server`."""
 
     def __init__(self, process: Process, ready_file: Path | None) -> None:
-        from ..broker.proxy.config import ProxyConfig
-        from ..broker.proxy.server import ProxyServer
-        from ..front.config import DoorConfig
+        from ...broker.proxy.config import ProxyConfig
+        from ...broker.proxy.server import ProxyServer
+        from ...front.config import DoorConfig
 
         loaded = process.load(proxy_owners(), broker_owners(), process.file)
         self._ready_file = ready_file
@@ -58,7 +58,7 @@ class _Proxy:
 
 
 def _write_ready(file: Path, client: str, metrics: str) -> None:
-    """Replace the file; readers see all of it or none. Raises CliError."""
+    """Replace the file atomically. Raises CliError."""
     ports = {
         name: int(text.rpartition(":")[2])
         for name, text in (("client", client), ("metrics", metrics))

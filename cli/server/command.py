@@ -1,9 +1,8 @@
 """`cometmq namesrv`, `cometmq broker`, `cometmq single`: one server process each.
 
-Every setting of the process's dataclasses is a flag of its command; precedence and origins are
-`config/loader.py`'s, the life of the process is `cluster/process.py`'s. The servers' modules are imported
-before the supervisor's first line is waited for, so that processes that need each other's ports
-still start side by side.
+Every setting of the configuration dataclasses is a flag; `config/loader.py` defines precedence and
+origins, `process.py` runs the process. The server's modules are imported before the process waits for
+the supervisor's first line, so that processes that need each other's ports start in parallel.
 """
 
 import importlib
@@ -15,10 +14,10 @@ from typing import Any, TypeVar
 
 import click
 
-from .cluster.process import Supervision, configure_logging, logger, run_server, start_or_explain
-from .config.loader import Loaded, as_text, load, schema
-from .config.sources import broker_owners, namesrv_owners
-from .errors import Exit
+from ..config.loader import Loaded, as_text, load, schema
+from ..config.sources import broker_owners, namesrv_owners
+from ..errors import Exit
+from .process import Supervision, configure_logging, logger, run_server, start_or_explain
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +25,7 @@ _GRACE_S = 5.0
 
 
 def settings_options(owners: Iterable[type]) -> Callable[[F], F]:
-    """One flag for each setting; its value is read by the loader, which knows types and bounds."""
+    """Add one flag for each setting; the loader converts and checks the values."""
 
     def decorate(command: F) -> F:
         for setting in reversed(schema(owners).values()):
@@ -44,7 +43,7 @@ def settings_options(owners: Iterable[type]) -> Callable[[F], F]:
 
 
 def process_options(command: F) -> F:
-    """What every server process takes besides its settings."""
+    """Add the options of every server process."""
     path = click.Path(path_type=Path)
     for option in (
         click.option("--report-fd", type=int, hidden=True),
@@ -54,17 +53,19 @@ def process_options(command: F) -> F:
             type=click.FloatRange(0, 600),
             default=_GRACE_S,
             show_default=True,
-            help="Seconds to drain when it is stopped.",
+            help="Seconds to drain when the process is stopped.",
         ),
         click.option(
             "--log-level",
             type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
             default="INFO",
             show_default=True,
-            help="Level of the log.",
+            help="Log level.",
         ),
-        click.option("--log-dir", type=path, help="Directory of rotated logs; otherwise stderr."),
-        click.option("--strict", is_flag=True, help="Unknown settings are errors."),
+        click.option(
+            "--log-dir", type=path, help="Directory for rotated log files (default: log to stderr)."
+        ),
+        click.option("--strict", is_flag=True, help="Treat unknown settings as errors."),
         click.option("-c", "--config", "file", type=path, help="Configuration file."),
     ):
         command = option(command)
@@ -72,7 +73,7 @@ def process_options(command: F) -> F:
 
 
 class Process:
-    """The options that `process_options` adds, taken out of a command's arguments."""
+    """The options of `process_options`, taken out of a command's arguments."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
         self.name = name
@@ -85,25 +86,25 @@ class Process:
         self.flags = {name: text for name, text in arguments.items() if text is not None}
 
     def run(self, make: Callable[["Process"], Any], modules: tuple[str, ...]) -> None:
-        """Import, wait for the supervisor's word, make the server and run it."""
+        """Import the modules, wait for the supervisor's flags, create and run the server."""
 
         def body() -> None:
             configure_logging(self.log_dir, self.name, self.log_level)
             for module in modules:
-                importlib.import_module(f"..{module}", __package__)
+                importlib.import_module(f"...{module}", __package__)
             self.flags.update(self.supervision.late_flags())
             run_server(make(self), self.supervision, self.grace_s)
 
         start_or_explain(self.name, self.supervision, body, _expected_errors)
 
     def load(self, owners: list[type], elsewhere: list[type], file: Path | None) -> Loaded:
-        """The process's configuration; what is doubtful is logged."""
+        """Load the configuration; log warnings and notices."""
         fields = {setting.field for setting in schema(owners).values()}
         flags = {name: text for name, text in self.flags.items() if name in fields}
         loaded = load(owners, file=file, flags=flags, strict=self.strict, elsewhere=elsewhere)
         for sentence in loaded.warnings:
             logger.warning("config.unknown %s", sentence)
-        # In one process with both, the other one is here too.
+        # `single` runs both servers, so no setting belongs to another process.
         foreign = loaded.elsewhere if self.name != "single" else ()
         for sentence in (*loaded.notices, *foreign):
             logger.info("config.ignored %s", sentence)
@@ -111,11 +112,11 @@ class Process:
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
-    """Errors of a start whose text is a sentence for the operator."""
-    from ..front.errors import DoorError
-    from ..ha.errors import HaError
-    from ..nameserver.known_groups import DirectoryLockedError
-    from ..store.format.errors import StoreError
+    """Return the errors of a start whose text is a sentence for the operator."""
+    from ...front.errors import DoorError
+    from ...ha.errors import HaError
+    from ...nameserver.known_groups import DirectoryLockedError
+    from ...store.format.errors import StoreError
 
     return (DoorError, HaError, DirectoryLockedError, StoreError)
 
@@ -124,7 +125,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 @process_options
 @settings_options(namesrv_owners())
 def namesrv(**arguments: Any) -> None:
-    """Run a nameserver: brokers register with it, clients may ask it for routes."""
+    """Run a nameserver: brokers register with it, clients can query routes."""
     Process("namesrv", arguments).run(_Namesrv, ("nameserver.server",))
 
 
@@ -132,7 +133,7 @@ def namesrv(**arguments: Any) -> None:
 @process_options
 @settings_options(broker_owners())
 def broker(**arguments: Any) -> None:
-    """Run one replica of a broker group, as broker.conf says."""
+    """Run one replica of a broker group."""
     Process("broker", arguments).run(_Broker, ("broker.server",))
 
 
@@ -153,12 +154,12 @@ def single(namesrv_config: Path | None, **arguments: Any) -> None:
 
 
 class _Namesrv:
-    """A nameserver as `cluster/process.py` runs it."""
+    """The nameserver as a `process.Server`."""
 
     def __init__(self, process: Process, file: Path | None = None) -> None:
-        from ..front.config import DoorConfig
-        from ..nameserver.config import NameserverConfig
-        from ..nameserver.server import NameserverServer
+        from ...front.config import DoorConfig
+        from ...nameserver.config import NameserverConfig
+        from ...nameserver.server import NameserverServer
 
         loaded = process.load(namesrv_owners(), broker_owners(), file or process.file)
         config = loaded.config(NameserverConfig)
@@ -176,22 +177,22 @@ class _Namesrv:
     def state(self) -> Mapping[str, Any] | None:
         return None
 
-    async def told(self, news: Mapping[str, Any]) -> None:
-        """The supervisor saw a broker's process end: a controller need not wait for its lease."""
-        from .cluster.exit_notice import tell_controller
+    async def notify(self, event: Mapping[str, Any]) -> None:
+        """Report to the controller that a broker's process has ended: it elects at once."""
+        from .exit_notice import report_exit
 
-        await tell_controller(self._bound, self._token, news)
+        await report_exit(self._bound, self._token, event)
 
 
 class _Broker:
-    """A broker as `cluster/process.py` runs it."""
+    """The broker as a `process.Server`."""
 
     def __init__(self, process: Process) -> None:
-        from ..broker.config import BrokerConfig
-        from ..broker.server import BrokerServer
-        from ..front.config import DoorConfig
-        from ..ha.config import HaConfig
-        from ..store.config.store_config import StoreConfig
+        from ...broker.config import BrokerConfig
+        from ...broker.server import BrokerServer
+        from ...front.config import DoorConfig
+        from ...ha.config import HaConfig
+        from ...store.config.store_config import StoreConfig
 
         loaded = process.load(broker_owners(), namesrv_owners(), process.file)
         ha = loaded.config(HaConfig)
@@ -219,7 +220,7 @@ class _Broker:
 
     def state(self) -> Mapping[str, Any] | None:
         if not self.server.alive:
-            return None  # between two lives
+            return None  # between two instances
         node = self.server.node
         identity = node.replication.identity
         me = {
@@ -231,7 +232,7 @@ class _Broker:
         if not node.leadership.is_leader:
             refused = node.replication.refused or ""
             if refused.startswith("NOT_LEADER") and self._elected:
-                refused = ""  # whom it followed before the last election: it is told the next one
+                refused = ""  # its former leader; the controller sends the new one
             return {"role": "follower", "replica": me, "refused": refused}
         rows = node.replication.members()
         return {
@@ -243,14 +244,14 @@ class _Broker:
 
 
 def _end_process(reason: str) -> None:
-    """The broker cannot go on (a failing disk): whoever watches the process starts it again, or not."""
-    logger.error("process.ends reason=%s", reason)
+    """End the process after a fatal error (a failing disk); the supervisor may restart it."""
+    logger.error("process.fatal reason=%s", reason)
     logging.shutdown()
     os._exit(Exit.FAILED)
 
 
 class _Single:
-    """Both in one loop; the broker registers with the nameserver beside it."""
+    """A nameserver and a broker in one loop; the broker registers with that nameserver."""
 
     def __init__(self, process: Process, namesrv_file: Path | None) -> None:
         self._process = process

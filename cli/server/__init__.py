@@ -1,0 +1,1 @@
+"""The server processes: `cometmq namesrv`, `broker`, `single` and `proxy`."""
