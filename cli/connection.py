@@ -1,7 +1,7 @@
 """gRPC connections of the command line: typed calls, failures as sentences with exit codes.
 
-A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do not
-own. Channels ignore HTTP proxies of the environment and do not retry.
+A command connects to any node of the cluster (`--endpoint`); nodes forward requests that they do
+not own. Channels ignore HTTP proxies of the environment and do not retry.
 """
 
 import os
@@ -76,7 +76,9 @@ def metadata() -> tuple[tuple[str, str], ...]:
 
 def checked(response: R) -> R:
     """Return the response if its status is OK; raise CliError with the node's message if not."""
-    status: Any = response if hasattr(response, "code") else response.status  # type: ignore[attr-defined]
+    status: Any = response
+    if not hasattr(response, "code"):
+        status = status.status
     if status.code != v2.OK:
         raise refusal(status.code, status.message)
     return response

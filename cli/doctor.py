@@ -1,7 +1,7 @@
 """`cometmq doctor`: checks of this machine and of the installation.
 
-One row for each check: result, verdict and advice. Exit code 5 if a check is bad. With `--endpoint` the
-front door of a running node is reported, too.
+One row for each check: result, verdict and advice. Exit code 5 if a check is bad. With `--endpoint`
+the front door of a running node is reported, too.
 """
 
 import importlib.metadata

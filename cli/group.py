@@ -168,7 +168,7 @@ def delete_group(
         }
         if plan.messages and not request.accept_loss and not dry_run:
             raise CliError(
-                f"Group {name} has {plan.messages} messages that are pending retries or dead letters. "
+                f"Group {name} has {plan.messages} pending retries and dead letters. "
                 "Use --accept-loss to delete them."
             )
         if not go_on(document, f"Delete group {name}?", output, dry_run=dry_run, yes=yes):

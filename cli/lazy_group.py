@@ -1,7 +1,7 @@
 """A click group that imports only the command that is called.
 
-`cometmq up` starts its children before heavy modules are imported, and `store ls` needs no NumPy. The
-table holds the help line of each command, so that help imports nothing.
+`cometmq up` starts its children before heavy modules are imported, and `store ls` needs no NumPy.
+The table holds the help line of each command, so that help imports nothing.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """The `cometmq` command: the table of subcommands, and the conversion of failures to exit codes.
 
-A subcommand's module is imported when it is called (see `lazy_group.py`), so the table holds the help
-line of each command.
+A subcommand's module is imported when it is called (see `lazy_group.py`), so the table holds the
+help line of each command.
 """
 
 import os

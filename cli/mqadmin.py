@@ -1,8 +1,8 @@
 """RocketMQ's `mqadmin` commands for topics, groups and offsets, with their names and options.
 
-They are hidden aliases of our own commands, for users and scripts that use `updateTopic`. `-n`, `-c`
-and `-b` (nameserver, cluster, broker) are accepted and ignored: any node named by `--endpoint` (or
-COMETMQ_ENDPOINT) answers for the cluster (docs/formats/broker-semantics.md, section 11.4).
+They are hidden aliases of our own commands, for users and scripts that use `updateTopic`. `-n`,
+`-c` and `-b` (nameserver, cluster, broker) are accepted and ignored: any node named by `--endpoint`
+(or COMETMQ_ENDPOINT) answers for the cluster (docs/formats/broker-semantics.md, section 11.4).
 """
 
 from collections.abc import Callable

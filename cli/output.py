@@ -1,7 +1,7 @@
 """Results on stdout, as a table for people or as JSON for programs.
 
-`rich` is imported only when a table is drawn. JSON output is one document for each command, or one line
-for each message where messages stream.
+`rich` is imported only when a table is drawn. JSON output is one document for each command, or one
+line for each message where messages stream.
 """
 
 import json

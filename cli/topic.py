@@ -31,7 +31,7 @@ def _settings(command: click.decorators.FC) -> click.decorators.FC:
                 "attributes",
                 multiple=True,
                 metavar="+KEY=VALUE|-KEY",
-                help="Set or remove an attribute, for example +lite.topic.expiration=60; repeatable.",
+                help="Set or remove an attribute, like +lite.topic.expiration=60; repeatable.",
             ),
         )
     ):
@@ -50,12 +50,12 @@ def topic() -> None:
     "--type",
     "kind",
     type=click.Choice(list(TOPIC_TYPES)),
-    help="Message type (default: normal; for an existing topic, its type).",
+    help="Message type (default: normal; existing topic: unchanged).",
 )
 @click.option(
     "--queues",
     type=_COUNT,
-    help=f"Queues in each broker group (default: {_DEFAULT_QUEUES}; for an existing topic, its number).",
+    help=f"Queues in each broker group (default: {_DEFAULT_QUEUES}; existing topic: unchanged).",
 )
 @_settings
 @endpoint_option
@@ -114,7 +114,7 @@ def delete(
 ) -> None:
     """Delete topic NAME with its groups' offsets and retry topics.
 
-    A topic that holds messages is deleted with --accept-loss only: nobody can read them then.
+    A topic that holds messages is deleted only with --accept-loss.
     """
     delete_topic(name, endpoint, output, dry_run=dry_run, yes=yes, accept_loss=accept_loss)
 

@@ -102,7 +102,7 @@ class AccessPoint:
             self._tick.set_result(None)
 
     def owner_gone(self, address: str) -> None:
-        """Drop the connection to a node that owns nothing any more, after a moment for its calls."""
+        """Drop the connection to a former owner, after a moment for its calls."""
         self._pool.drop(address)
 
     def _routed(self, method: Method) -> Callable[..., Any]:

@@ -79,7 +79,7 @@ def methods_of(service: str, handlers: Mapping[str, Callable[..., Any]]) -> list
 
 
 class OutboundFull(Exception):
-    """The bound of a stream is reached: its client reads too slowly. The caller decides what to drop."""
+    """The bound of a stream is reached: its client is slow. The caller decides what to drop."""
 
 
 class Outbound(Protocol):
@@ -90,7 +90,7 @@ class Outbound(Protocol):
         """True after the stream has ended on either side."""
 
     def send(self, message: Any) -> None:
-        """Queue a message or encoded bytes; dropped after the end. Raises OutboundFull when full."""
+        """Queue a message or bytes; dropped after the end. Raises OutboundFull when full."""
 
     def finish(self, error: RpcFailure | None = None) -> None:
         """End the stream after the queued messages, with OK or with the status of `error`."""
@@ -134,7 +134,7 @@ def encode(message: Any) -> bytes:
 
 
 def status_failure(response_class: Callable[[], Any]) -> Callable[[WireError], Any]:
-    """Return `Method.fail` for a response with `status`, or with `code` and `message` of its own."""
+    """Return `Method.fail` for a response with `status`, or with `code` and `message`."""
     nested = "status" in response_class().DESCRIPTOR.fields_by_name
 
     def fail(error: WireError) -> Any:

@@ -1,12 +1,12 @@
-"""The two kinds of failure of a call, and the one table of what each code means.
+"""The two kinds of failure of a call, and the table of status codes.
 
 A business failure is a successful gRPC call whose answer carries `status{code, message}`: handlers
 raise `WireError`. A failure of the call itself (unknown method, bad metadata, no permission) is a
-gRPC status: they raise `RpcFailure`. Clients retry and isolate endpoints on the second kind, so
-whatever can be said with a code is said with a code.
+gRPC status: they raise `RpcFailure`. Clients retry and isolate endpoints on gRPC statuses, so
+handlers use codes wherever one exists.
 
-Source: the client protocol's codes and how official clients react to them (gRPC API, sections 1.2
-and 3.2).
+Source: the client protocol's codes and the reactions of official clients (docs/formats/grpc-api.md,
+sections 1.2 and 3.2).
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _RETRIABLE: Final = frozenset(
     }
 )
 
-# The request may have taken effect: unknown, not failed. Sent again, it may take effect twice.
+# The outcome is unknown: the request may have taken effect, and a retry may apply it twice.
 _UNKNOWN: Final = frozenset(
     {
         v2.REQUEST_TIMEOUT,
@@ -64,7 +64,7 @@ _UNKNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CodeInfo:
-    """What a code means to whoever sent the request."""
+    """Meaning of a code for the client."""
 
     number: int
     name: str
@@ -79,13 +79,13 @@ CODES: Final[dict[int, CodeInfo]] = {
 
 
 def code_name(code: int) -> str:
-    """The code's name, or its digits when this protocol version has no name for it."""
+    """Return the code's name, or its digits for an unknown code."""
     info = CODES.get(code)
     return str(code) if info is None else info.name
 
 
 def is_retriable(code: int) -> bool:
-    """True if the same request may succeed later; a code without a name never does."""
+    """Return True if the same request may succeed later; False for an unknown code."""
     info = CODES.get(code)
     return info is not None and info.retriable
 

@@ -1,7 +1,7 @@
 """Every message and enum of `cometmq.v1`, under one short name: `v1.RegisterRequest`, `v1.LEADER`.
 
-This protocol is our own: nameserver, replication, control and test hooks between the nodes of a
-cluster and its tools. Fields are only ever added; a number is never used twice.
+The protocol between the nodes of a cluster and its tools: nameserver, replication, control, test
+hooks. Fields are only added; a number is never reused.
 """
 
 from .control_pb2 import *

@@ -1,10 +1,10 @@
 """Every message and enum of `apache.rocketmq.v2`, under one short name: `v2.Message`, `v2.OK`.
 
-`Timestamp` and `Duration` are the classes of our private pool (see `pool`): make those fields with
-`v2.Timestamp(...)`, never with `google.protobuf`'s own. They have the usual helpers
+`Timestamp` and `Duration` are classes of our private pool (see `pool`): create such fields with
+`v2.Timestamp(...)`, not with the classes of `google.protobuf`. They have the usual helpers
 (`FromMilliseconds`, `ToMilliseconds`, ...).
 
-`Code` and its numbers: client protocol 2.1.2 and later; `errors` says what they mean to a client.
+`Code` has the numbers of client protocol 2.1.2 and later; see `errors` for their meaning.
 """
 
 from typing import TYPE_CHECKING

@@ -51,7 +51,7 @@ def send_until_acknowledged(producer: Producer, topic: str, identity: int) -> No
     while True:
         try:
             receipt = producer.send(message)
-        except Exception as error:  # whatever the client raises, nobody was promised anything
+        except Exception as error:  # any error: the send was not acknowledged
             tell(unknown=identity, why=type(error).__name__)
             time.sleep(RETRY_S)
         else:

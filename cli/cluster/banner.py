@@ -1,7 +1,7 @@
 """The banner of `cometmq up`: addresses, the durability of an OK answer, how to connect.
 
-Pure functions. The official Java, Go, C# and C++ clients use TLS by default and the grpcio door does
-not support it, so the banner shows how to switch TLS off.
+Pure functions. The official Java, Go, C# and C++ clients use TLS by default and the grpcio door
+does not support it, so the banner shows how to switch TLS off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,7 +104,8 @@ def _how_to_connect(target: str, door: str) -> list[str]:
     lines = [
         f"  first       cometmq topic create orders{endpoint}",
         f'  Python      ClientConfiguration("{target}", Credentials())',
-        f'  Java        ClientConfiguration.newBuilder().setEndpoints("{target}"){plain_java}.build()',
+        f'  Java        ClientConfiguration.newBuilder().setEndpoints("{target}")'
+        f"{plain_java}.build()",
         f'  Go          {plain_go}golang.NewProducer(&golang.Config{{Endpoint: "{target}"}})',
     ]
     if door != "native":

@@ -2,8 +2,8 @@
 
 The child's stdin is the lifeline: the first line holds flags that were not known before (see
 `server/process.py`), and end of file means that the supervisor has ended, however it was killed. A
-second pipe carries the child's reports. Each child has its own process group, so that Ctrl-C reaches
-only the supervisor, which stops the children in order.
+second pipe carries the child's reports. Each child has its own process group, so that Ctrl-C
+reaches only the supervisor, which stops the children in order.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
     request   {"restart": "master"}
     answer    {"ok": {...}} or {"error": "a sentence", "code": 1}
 
-Only the owner of the directory may connect (mode 0600). A path too long for a socket address (108 bytes
-on Linux) is opened through the directory's descriptor in /proc.
+Only the owner of the directory may connect (mode 0600). A path too long for a socket address (108
+bytes on Linux) is opened through the directory's descriptor in /proc.
 """
 
 import asyncio

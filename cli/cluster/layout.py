@@ -1,9 +1,9 @@
 """The data directory of `cometmq up`: its lock, its secret and its files.
 
-DATA/up.lock              held (flock) while a supervisor runs; contains its process id
-DATA/up.sock              the supervisor's control socket for `cometmq up restart`
-DATA/cluster-token        the secret of the cluster's internal calls, generated once, mode 0600
-DATA/<name>/broker.conf   (or namesrv.conf) generated once, then edited by the user: missing keys are
+DATA/up.lock              held (flock) while a supervisor runs; contains its process id DATA/up.sock
+the supervisor's control socket for `cometmq up restart` DATA/cluster-token        the secret of the
+cluster's internal calls, generated once, mode 0600 DATA/<name>/broker.conf   (or namesrv.conf)
+generated once, then edited by the user: missing keys are
                           added, existing keys are never changed
 DATA/<name>/store         the broker's store
 DATA/<name>/log           logs with bounded rotation
@@ -35,7 +35,7 @@ class DataDirectory:
             )
         except OSError as error:
             raise CliError(
-                f"Cannot use {path} as data directory: {error.strerror}. Name another one with --data."
+                f"Cannot use {path} as data directory: {error.strerror}. Name another with --data."
             ) from None
         self._lock()
 

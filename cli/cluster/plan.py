@@ -1,12 +1,12 @@
 """The processes of `cometmq up`, with their files and flags.
 
 Ports: clients 8081 and 8083, replication 10912 and 10914, metrics 5557 and 5559, nameserver 9876.
-Options of the command line become flags of the processes and override their files; all other settings
-come from the files. With `--port 0` ports are passed only as flags, so that the files of a short-lived
-cluster do not fix port 0.
+Options of the command line become flags of the processes and override their files; all other
+settings come from the files. With `--port 0` ports are passed only as flags, so that the files of a
+short-lived cluster do not fix port 0.
 
-With a controller (the default with two brokers) the nameserver elects the leader, at first the master;
-the slave's `brokerRole=SLAVE` then means "as the group's policy".
+With a controller (the default with two brokers) the nameserver elects the leader, at first the
+master; the slave's `brokerRole=SLAVE` then means "as the group's policy".
 `COMETMQ_ENABLE_CONTROLLER_MODE=false` and `--no-controller` give fixed roles.
 """
 

@@ -1,16 +1,19 @@
 """The supervisor of `cometmq up`: watches the children, restarts failed ones, stops them in order.
 
-    a child ends after it served  the nameserver is notified (the group's controller elects at once), and
+    a child ends after it served  the nameserver is notified (the group's controller elects at
+    once), and
                                   the child is restarted after 1 s, or stays down with --no-restart
-    a child cannot start          during the first start: all stop, exit code 1, its error is printed;
+    a child cannot start          during the first start: all stop, exit code 1, its error is
+    printed;
                                   later: retried, at most five times in a row
-    Ctrl-C, SIGTERM, SIGHUP       an electing nameserver stops first (so that it elects no one), then the
+    Ctrl-C, SIGTERM, SIGHUP       an electing nameserver stops first (so that it elects no one),
+    then the
                                   leader drains (its sync sends still need the followers), then the
                                   rest; a second signal kills
     the supervisor is killed      the children see the end of their stdin and stop
 
-The ready file is written when every child is serving and the leader accepts writes, and again with every
-new process id.
+The ready file is written when every child is serving and the leader accepts writes, and again with
+every new process id.
 """
 
 import asyncio
@@ -35,8 +38,8 @@ START_ATTEMPTS = 5
 # Longest wait of the banner for the slave to be in sync.
 BANNER_AFTER_S = 1.0
 GRACE_S = 5.0
-# After the grace time a child still flushes and closes; then it is killed. Acknowledged messages are
-# not lost.
+# After the grace time a child still flushes and closes; then it is killed. Acknowledged messages
+# are not lost.
 KILL_AFTER_S = GRACE_S + 3.0
 # SIGTERM before the child has installed its handlers ends it by the signal.
 _ORDERLY = (0, -signal.SIGTERM)

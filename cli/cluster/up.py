@@ -1,7 +1,7 @@
 """`cometmq up`: a nameserver, a master and a slave on this machine, supervised.
 
-The order matters for the start-up time: files and locks first, then all children are spawned, and only
-then the event loop and the supervisor are imported, while the children import their modules.
+The order matters for the start-up time: files and locks first, then all children are spawned, and
+only then the event loop and the supervisor are imported, while the children import their modules.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
 The dataclasses are the only source of name, type, default, unit and help. From a field
 `flush_disk_type` this module derives the key `flushDiskType` (or `metadata["key"]`), the variable
 `COMETMQ_FLUSH_DISK_TYPE` and the flag `--flush-disk-type`. Precedence: flag, environment, file,
-default. An unknown key is a warning with the nearest known key, or an error with `strict`; a RocketMQ
-key that is not used here is a notice.
+default. An unknown key is a warning with the nearest known key, or an error with `strict`; a
+RocketMQ key that is not used here is a notice.
 """
 
 import dataclasses

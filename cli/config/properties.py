@@ -7,8 +7,8 @@ r"""Java properties, the format of `broker.conf`: pure functions between text an
     \t \n \r \f \\     the usual escapes; \uXXXX one UTF-16 unit; before any other character the
                        backslash is dropped
 
-The last value of a repeated key is used. Files are decoded as UTF-8, or as ISO-8859-1 (Java's default)
-if they are not valid UTF-8. Format: the documentation of java.util.Properties.
+The last value of a repeated key is used. Files are decoded as UTF-8, or as ISO-8859-1 (Java's
+default) if they are not valid UTF-8. Format: the documentation of java.util.Properties.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """RocketMQ configuration keys that are accepted and not used, each with the reason.
 
-A file written for the Apache broker is accepted unchanged: these keys get a notice, not a warning. A
-key of our own dataclasses is never looked up here. Names: RocketMQ 5's broker, store and nameserver
-configuration.
+A file written for the Apache broker is accepted unchanged: these keys get a notice, not a warning.
+A key of our own dataclasses is never looked up here. Names: RocketMQ 5's broker, store and
+nameserver configuration.
 """
 
 _REMOTING = "the remoting protocol of 4.x clients is not supported; clients use grpcServerPort"

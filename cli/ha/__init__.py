@@ -1,1 +1,1 @@
-"""The `cometmq ha` commands."""
+"""`cometmq ha`: leadership of broker groups."""

@@ -1,8 +1,9 @@
-"""`cometmq ha`: who leads a group, and the operator's commands about it.
+"""`cometmq ha`: shows and changes the leader of a group.
 
-Groups of controller mode are changed through the active controller (GroupController on the nameservers); static groups
-by the sequence of `static_groups.py` on the replicas' own doors. Each command prints its steps; `--dry-run` only
-prints; what can lose messages needs `--accept-loss` (design, section 5).
+Groups in controller mode are changed through the active controller (GroupController on the
+nameservers), static groups by the sequence of `static_groups.py` on the replicas' replication
+ports. Each command prints its steps; `--dry-run` only prints; a command that can lose messages
+needs `--accept-loss`.
 """
 
 from collections.abc import Callable
@@ -14,28 +15,30 @@ from ...proto import paths, v1
 from ..errors import CliError, Exit
 from ..options import output_option
 from ..output import print_table, show_fields, show_json, show_rows
-from .doors import Nameservers, Replica, find
 from .replay import replay
+from .replicas import Nameservers, Replica, find
 from .rows import group_fields, replica_rows, states
 from .static_groups import PromotionRequest, StaticFailover
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MORE_S = 15.0  # beyond what the controller itself may wait
+_MORE_S = 15.0  # added to the controller's own wait
 _RESEED_S = 30.0
 
 
 def where_options(command: F) -> F:
-    """Which group, and where to ask."""
+    """Add `--namesrv`, `--group` and `--replica`."""
     for option in (
         click.option(
             "--replica",
             "named",
             multiple=True,
             metavar="HOST:PORT",
-            help="Replication port of a replica of a static group, instead of asking nameservers.",
+            help="Replication port of a replica of a static group; nameservers are not queried.",
         ),
-        click.option("--group", default="", help="The broker group; not needed when there is one."),
+        click.option(
+            "--group", default="", help="The broker group; optional if there is only one."
+        ),
         click.option(
             "--namesrv",
             envvar="COMETMQ_NAMESRV_ADDR",
@@ -49,42 +52,44 @@ def where_options(command: F) -> F:
     return command
 
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Print the steps and change nothing.")
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Print the steps without changing anything."
+)
 _accept_loss = click.option(
-    "--accept-loss", is_flag=True, help="Go on although confirmed messages may be lost by it."
+    "--accept-loss", is_flag=True, help="Continue even if confirmed messages may be lost."
 )
 
 
 class Steps:
-    """Says each step as it is done (table), or keeps them for the document (JSON)."""
+    """Prints each step (table), or collects the steps for the document (JSON)."""
 
     def __init__(self, output: str) -> None:
-        self.said: list[str] = []
+        self.steps: list[str] = []
         self._output = output
 
     def __call__(self, step: str) -> None:
-        self.said.append(step)
+        self.steps.append(step)
         if self._output == "table":
             click.echo(f"- {step}")
 
     def end(self, document: dict[str, Any]) -> None:
-        """The result: one document, or one line."""
+        """Print the result."""
         if self._output == "json":
-            show_json({**document, "steps": self.said})
+            show_json({**document, "steps": self.steps})
         else:
             show_fields(document, self._output)
 
 
 @click.group()
 def ha() -> None:
-    """Show who leads a group; hand over, fail over, force, set its policy, replay, reseed, compare."""
+    """Show and change a group's leader and policy; replay, reseed and compare replicas."""
 
 
 @ha.command()
 @where_options
 @output_option
 def status(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
-    """Show every group's leader, in-sync set and replicas. Exit code 3 when a group has no leader."""
+    """Show leader, in-sync set and replicas of each group. Exit code 3: a group has no leader."""
     found = states(namesrv, group, named)
     documents = [{**group_fields(one), "replicas": replica_rows(one)} for one in found]
     if output == "json":
@@ -102,9 +107,9 @@ def status(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int
 
 @ha.command()
 @where_options
-@click.option("--to", default=-1, help="Broker id of the next leader; otherwise the most advanced.")
+@click.option("--to", default=-1, help="Broker id of the next leader (default: the most advanced).")
 @click.option(
-    "--max-wait", default=10.0, show_default=True, help="Seconds to let followers catch up."
+    "--max-wait", default=10.0, show_default=True, help="Seconds to wait for followers to catch up."
 )
 @_dry_run
 @output_option
@@ -118,12 +123,12 @@ def switchover(
     dry_run: bool,
     output: str,
 ) -> None:
-    """Planned change of the leader: it hands over when the next one has everything."""
+    """Change the leader as planned: it hands over when the next leader has caught up."""
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
     if report is None:
-        wish = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
-        _end_static(say, StaticFailover(replicas, wish, say).switchover())
+        promotion = PromotionRequest(to=to, dry_run=dry_run, max_wait_ms=int(max_wait * 1000))
+        _end_static(say, StaticFailover(replicas, promotion, say).switchover())
         return
     name = report.state.group
     request = v1.SwitchoverRequest(
@@ -134,23 +139,30 @@ def switchover(
 
 @ha.command()
 @where_options
-@click.option("--to", default=-1, help="Broker id of the next leader; otherwise the most advanced.")
-@click.option("--dead", is_flag=True, help="The old leader's process is dead: you are sure.")
+@click.option("--to", default=-1, help="Broker id of the next leader (default: the most advanced).")
+@click.option("--dead", is_flag=True, help="Confirm that the old leader's process has ended.")
 @_accept_loss
 @_dry_run
 @output_option
 def failover(
-    *, namesrv: str, group: str, named: tuple[str, ...], to: int, dead: bool, accept_loss: bool, dry_run: bool,
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    to: int,
+    dead: bool,
+    accept_loss: bool,
+    dry_run: bool,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Replace a lost leader: fence, choose the most advanced in-sync replica, promote it."""
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
     if report is None:
-        wish = PromotionRequest(
+        promotion = PromotionRequest(
             to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, wish, say).failover())
+        _end_static(say, StaticFailover(replicas, promotion, say).failover())
         return
     name = report.state.group
     if dead and not dry_run and report.state.HasField("leader"):
@@ -162,7 +174,7 @@ def failover(
 
 
 def _report_dead(say: Steps, namesrv: str, report: v1.GroupReport) -> None:
-    """The operator's word, where a supervisor's is missing."""
+    """Report the leader's end on behalf of the operator, as a supervisor would."""
     leader = report.state.leader
     request = v1.ProcessExitedRequest(
         replica=v1.ReplicaIdentity(
@@ -171,35 +183,46 @@ def _report_dead(say: Steps, namesrv: str, report: v1.GroupReport) -> None:
             broker_id=leader.broker_id,
             incarnation=leader.incarnation,
         ),
-        status="said by an operator",
+        status="reported by an operator",
     )
-    Nameservers(namesrv).tell(paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
-    say(f"the controllers were told that broker {leader.broker_id} is dead")
+    Nameservers(namesrv).notify(paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
+    say(f"reported to the controllers that broker {leader.broker_id} has ended")
 
 
 @ha.command("force-elect")
 @where_options
 @click.option("--to", required=True, type=int, help="Broker id of the next leader.")
-@click.option("--reason", default="", help="For the log.")
+@click.option("--reason", default="", help="Reason for the log.")
 @_accept_loss
-@click.option("--dry-run", is_flag=True, help="Print the steps; so without --accept-loss, too.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the steps without changing anything; the default without --accept-loss.",
+)
 @output_option
 def force_elect(
-    *, namesrv: str, group: str, named: tuple[str, ...], to: int, reason: str, accept_loss: bool, dry_run: bool,
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    to: int,
+    reason: str,
+    accept_loss: bool,
+    dry_run: bool,
     output: str,
-) -> None:  # fmt: skip
-    """Make a replica the leader although others may hold more: confirmed messages can be lost.
+) -> None:
+    """Make a replica the leader even if others hold more: confirmed messages can be lost.
 
-    Without --accept-loss it only says what it would do.
+    Without --accept-loss only the steps are printed.
     """
     replicas, report = find(namesrv, group, named)
     say = Steps(output)
     dry_run = dry_run or not accept_loss
     if report is None:
-        wish = PromotionRequest(
+        promotion = PromotionRequest(
             to=to, accept_loss=True, leader_is_dead=accept_loss, dry_run=dry_run
         )
-        _end_static(say, StaticFailover(replicas, wish, say).failover())
+        _end_static(say, StaticFailover(replicas, promotion, say).failover())
         return
     name = report.state.group
     request = v1.ForceElectRequest(
@@ -207,7 +230,7 @@ def force_elect(
     )
     _decide(say, namesrv, paths.FORCE_ELECT, request, _MORE_S)
     if dry_run and output == "table":
-        click.echo("Nothing was changed; --accept-loss does it.")
+        click.echo("Nothing was changed. Use --accept-loss to carry out these steps.")
 
 
 @ha.command()
@@ -216,31 +239,37 @@ def force_elect(
     "--sync/--async",
     "sync",
     default=None,
-    help="Whether an OK waits for every replica in sync; otherwise as it is.",
+    help="sync: an OK waits for all in-sync replicas (default: unchanged).",
 )
 @click.option(
     "--min-in-sync",
     type=click.IntRange(1, 16),
-    help="Replicas that must be in sync for an OK, the leader included; otherwise as it is.",
+    help="In-sync replicas needed for an OK, including the leader (default: unchanged).",
 )
 @_dry_run
 @output_option
 def policy(
-    *, namesrv: str, group: str, named: tuple[str, ...], sync: bool | None, min_in_sync: int | None, dry_run: bool,
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    sync: bool | None,
+    min_in_sync: int | None,
+    dry_run: bool,
     output: str,
-) -> None:  # fmt: skip
-    """Change what an OK means in a group, without stopping it: the leader begins a new epoch with it.
+) -> None:
+    """Change the replication policy of a running group; the leader starts a new epoch with it.
 
-    Brokers' own configuration only counts when a group is founded; whether their logs flush before an OK stays
-    theirs (flushDiskType).
+    The brokers' configuration applies only when a group is created, except for flushDiskType, which
+    each broker applies itself.
     """
     if sync is None and min_in_sync is None:
-        raise CliError("Name what is to change: --sync, --async or --min-in-sync.", Exit.USAGE)
+        raise CliError("Give the change: --sync, --async or --min-in-sync.", Exit.USAGE)
     _, report = find(namesrv, group, named)
     if report is None:
         raise CliError(
-            "A group without a controller has the policy of its master's configuration: change brokerRole and"
-            " minInSyncReplicas there, and restart it."
+            "A group without a controller uses the policy of its master's configuration: change"
+            " brokerRole and minInSyncReplicas there and restart the master."
         )
     request = v1.SetPolicyRequest(
         group=report.state.group, sync=sync, min_in_sync=min_in_sync or 0, dry_run=dry_run
@@ -251,18 +280,29 @@ def policy(
 @ha.command("replay-tail")
 @where_options
 @click.option(
-    "--id", "broker_id", type=int, help="Broker whose archives are replayed; otherwise all."
+    "--id", "broker_id", type=int, help="Replay only the archives of this broker (default: all)."
 )
-@click.option("--file", "file_id", default="", help="One archive; otherwise all not yet replayed.")
+@click.option(
+    "--file",
+    "file_id",
+    default="",
+    help="Replay only this archive (default: all that are not replayed yet).",
+)
 @_dry_run
 @output_option
 def replay_tail(
-    *, namesrv: str, group: str, named: tuple[str, ...], broker_id: int | None, file_id: str, dry_run: bool,
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    broker_id: int | None,
+    file_id: str,
+    dry_run: bool,
     output: str,
-) -> None:  # fmt: skip
-    """Send the messages of archived tails again, through the normal way of a producer.
+) -> None:
+    """Send the messages of archived diverged tails again, as a producer would.
 
-    What several replicas archived alike is sent from one of them.
+    Tails that several replicas archived with the same bytes are sent once.
     """
     replicas, _ = find(namesrv, group, named)
     say = Steps(output)
@@ -273,23 +313,29 @@ def replay_tail(
 
 @ha.command()
 @where_options
-@click.option("--id", "broker_id", type=int, required=True, help="Broker that begins anew.")
+@click.option("--id", "broker_id", type=int, required=True, help="Broker to reseed.")
 @_accept_loss
 @_dry_run
 @output_option
 def reseed(
-    *, namesrv: str, group: str, named: tuple[str, ...], broker_id: int, accept_loss: bool, dry_run: bool,
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    broker_id: int,
+    accept_loss: bool,
+    dry_run: bool,
     output: str,
-) -> None:  # fmt: skip
-    """Let a follower move its data aside and copy everything from the leader."""
+) -> None:
+    """Make a follower move its data aside and copy everything from the leader."""
     replicas, _ = find(namesrv, group, named)
     say = Steps(output)
     (one,) = _selected(replicas, broker_id)
-    one.ask()
+    one.refresh()
     if one.status is None:
-        raise CliError(f"{one.name} does not answer: {one.why_silent}", Exit.UNHEALTHY)
+        raise CliError(f"{one.name} does not answer: {one.error}", Exit.UNHEALTHY)
     if one.leads:
-        raise CliError(f"{one.name} leads the group: hand over first (`ha switchover`).")
+        raise CliError(f"{one.name} is the leader of the group: run `ha switchover` first.")
     request = v1.ReseedRequest(accept_loss=accept_loss, dry_run=dry_run)
     answer = one.call(paths.RESEED, request, v1.ControlResponse, _RESEED_S)
     for step in answer.steps:
@@ -301,19 +347,19 @@ def reseed(
 @where_options
 @output_option
 def diff(namesrv: str, group: str, named: tuple[str, ...], output: str) -> int:
-    """Compare the digests of sealed segments of all replicas. Exit code 5 when they differ."""
+    """Compare the digests of sealed segments of all replicas. Exit code 5 if they differ."""
     from .diff import compare
 
     replicas, _ = find(namesrv, group, named)
     rows = compare(replicas)
-    show_rows(rows, output, empty="The sealed segments of all replicas that answer are identical.")
+    show_rows(rows, output, empty="The sealed segments of all reachable replicas are identical.")
     return Exit.PROBLEMS if rows else Exit.DONE
 
 
 def _selected(replicas: list[Replica], broker_id: int | None) -> list[Replica]:
     found = [one for one in replicas if broker_id is None or one.broker_id == broker_id]
     if not found:
-        raise CliError(f"The group has no broker {broker_id}.", Exit.NOT_FOUND)
+        raise CliError(f"The group has no broker with id {broker_id}.", Exit.NOT_FOUND)
     return found
 
 

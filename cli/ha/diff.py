@@ -1,8 +1,8 @@
-"""`cometmq ha diff`: blocks of sealed segments whose bytes differ between replicas, or from their own digest.
+"""`cometmq ha diff`: blocks of sealed segments that differ between replicas or from their digest.
 
-A replica sends the digest that it took when a segment was finished and the CRC-32 of what lies there now (HA
-note, R14). Three outcomes for a block: equal everywhere; different between replicas; rotten on one (its bytes are
-not what they were).
+A replica returns the digest taken when a segment was sealed and the CRC-32 of its present bytes
+(docs/formats/ha.md, R14). A block is equal on all replicas, different between replicas, or damaged
+on some (its bytes do not match their digest).
 """
 
 from collections import defaultdict
@@ -13,16 +13,16 @@ import grpc
 
 from ...proto import paths, v1
 from ..connection import Connection, failure
-from .doors import Replica
+from .replicas import Replica
 
 _WITHIN_S = 600.0
 
 
 def compare(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
-    """A row for every block that is not the same everywhere. Raises CliError."""
+    """Return a row for every block that differs or is damaged. Raises CliError."""
     blocks: dict[tuple[int, int], dict[int, v1.BlockDigest]] = defaultdict(dict)
     for one in replicas:
-        one.ask()
+        one.refresh()
         if one.status is None:
             continue
         for digest in _digests(one):
@@ -48,14 +48,14 @@ def _digests(one: Replica) -> list[v1.BlockDigest]:
 
 
 def _row(offset: int, length: int, found: dict[int, v1.BlockDigest]) -> dict[str, Any] | None:
-    rotten = [broker for broker, one in found.items() if one.sealed and one.now != one.crc32]
+    damaged = [broker for broker, one in found.items() if one.sealed and one.now != one.crc32]
     values = {one.now for one in found.values()}
-    if len(values) <= 1 and not rotten:
+    if len(values) <= 1 and not damaged:
         return None
     return {
         "offset": offset,
         "length": length,
-        "what": "rotten" if rotten else "different",
-        "brokers": rotten or sorted(found),
+        "what": "damaged" if damaged else "different",
+        "brokers": damaged or sorted(found),
         "crc32": [f"{broker}: {one.now:08x}" for broker, one in sorted(found.items())],
     }

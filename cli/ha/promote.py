@@ -1,10 +1,11 @@
-"""`scripts/promote`: the decider of a static group, once or as a watch.
+"""`scripts/promote`: failover of a static group, once or as a watch.
 
-Once: the sequence of `static_groups.py` (`cometmq ha failover` does the same). `--watch` asks the leader again and again; when
-it has been silent for `--after` seconds it promotes the most advanced replica, and writes the new roles into the
-files that `--conf ID=PATH` names, so that they outlive restarts: the promoted replica gets brokerId=0 and
-the leader's brokerRole, the old leader brokerRole=SLAVE and an id that nobody uses (the promoted one keeps its number until it
-restarts). A leader of an older epoch that comes back is fenced and told whom to follow.
+Once: the sequence of `static_groups.py`, like `cometmq ha failover`. `--watch` polls the leader;
+when it has not answered for `--after` seconds, the most advanced replica is promoted, and the new
+roles are written into the files of `--conf ID=PATH`, so that they survive restarts: the promoted
+replica gets brokerId=0 and the leader's brokerRole, the old leader brokerRole=SLAVE and an unused
+id (the promoted replica keeps its id until it restarts). A returning leader of an older epoch is
+fenced and pointed to the new leader.
 """
 
 import sys
@@ -17,20 +18,20 @@ import click
 from ...proto import paths, v1
 from ..errors import CliError, Exit
 from .command import where_options
-from .doors import Replica, find
+from .replicas import Replica, find
 from .static_groups import PromotionRequest, StaticFailover, newest_state, old_leader
 
 Say = Callable[[str], None]
 
 
 def roles_after(
-    conf: Mapping[int, Path], old_id: int, new_id: int, everybody: set[int], say: Say
+    conf: Mapping[int, Path], old_id: int, new_id: int, ids: set[int], say: Say
 ) -> None:
-    """Write who is what into the brokers' files."""
+    """Write the new roles into the brokers' files."""
     role = "SYNC_MASTER"
     if old_id in conf and old_id != new_id:
         role = value_of(conf[old_id], "brokerRole") or role
-        free = next(number for number in range(1, 1 << 20) if number not in everybody | {new_id})
+        free = next(number for number in range(1, 1 << 20) if number not in ids | {new_id})
         rewrite(conf[old_id], {"brokerId": str(free), "brokerRole": "SLAVE"})
         say(f"{conf[old_id]}: brokerId={free}, brokerRole=SLAVE")
     if new_id in conf:
@@ -40,7 +41,7 @@ def roles_after(
 
 
 def value_of(path: Path, key: str) -> str:
-    """A key's value in a properties file; empty when it is not there."""
+    """Return the value of a key in a properties file; empty if it is missing."""
     for line in path.read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition("=")
         if name.strip() == key:
@@ -49,7 +50,7 @@ def value_of(path: Path, key: str) -> str:
 
 
 def rewrite(path: Path, changes: Mapping[str, str]) -> None:
-    """Set keys of a properties file; everything else stays as it is, byte by byte. Atomic."""
+    """Set keys of a properties file atomically; all other lines are kept."""
     left = dict(changes)
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -67,36 +68,36 @@ class Watch:
     def __init__(
         self,
         look: Callable[[], list[Replica]],
-        wish: PromotionRequest,
+        request: PromotionRequest,
         after_s: float,
         conf: Mapping[int, Path],
         say: Say,
     ) -> None:
-        self._look, self._wish, self._after_s = look, wish, after_s
+        self._look, self._request, self._after_s = look, request, after_s
         self._conf, self._say = conf, say
         self._silent_since: float | None = None
         self._replicas: list[Replica] = []
 
     def step(self, now_s: float) -> bool:
-        """Look once; True when somebody was promoted."""
+        """Check once; True if a replica was promoted."""
         try:
             self._replicas = self._look() or self._replicas
         except CliError as error:
-            self._say(f"no nameserver answers ({error}); going on with the replicas that are known")
+            self._say(f"no nameserver answers ({error}); using the known replicas")
         for one in self._replicas:
-            one.ask()
+            one.refresh()
         if self._leads():
             self._silent_since = None
             return False
         if self._silent_since is None:
             self._silent_since = now_s
-            self._say("the leader is silent")
+            self._say("the leader does not answer")
         if now_s - self._silent_since < self._after_s:
             return False
         return self._promote()
 
     def _leads(self) -> bool:
-        """Somebody leads; whoever else believes so, with an older epoch, is put right."""
+        """Return True if there is a leader; fence leaders of older epochs."""
         leading = [
             one for one in self._replicas if one.status is not None and one.status.role == "leader"
         ]
@@ -106,22 +107,22 @@ class Watch:
         state = newest_state(self._replicas)
         for one in leading:
             if one is not best:
-                self._put_right(one, state)
+                self._fence_old(one, state)
         return True
 
-    def _put_right(self, one: Replica, state: v1.GroupState) -> None:
-        """A leader of the past has come back."""
+    def _fence_old(self, one: Replica, state: v1.GroupState) -> None:
+        """Fence a leader of an older epoch and make it follow."""
         try:
             one.call(paths.FENCE, v1.FenceRequest(epoch=state.epoch), v1.ReplicaStatus)
             one.call(paths.FOLLOW, v1.FollowRequest(state=state), v1.ControlResponse)
-            self._say(f"{one.name} led an older epoch; it follows now")
+            self._say(f"{one.name} led an older epoch; it follows the new leader now")
         except CliError as error:
-            self._say(f"{one.name} leads an older epoch and cannot be fenced: {error}")
+            self._say(f"{one.name} still leads an older epoch; fencing failed: {error}")
 
     def _promote(self) -> bool:
         state = newest_state(self._replicas)
         old = old_leader(self._replicas, state)
-        run = StaticFailover(self._replicas, self._wish, self._say)
+        run = StaticFailover(self._replicas, self._request, self._say)
         try:
             run.failover()
         except CliError as error:
@@ -129,10 +130,8 @@ class Watch:
             return False
         self._silent_since = None
         assert run.chosen is not None
-        everybody = {one.broker_id for one in self._replicas}
-        roles_after(
-            self._conf, old.broker_id if old else -1, run.chosen.broker_id, everybody, self._say
-        )
+        ids = {one.broker_id for one in self._replicas}
+        roles_after(self._conf, old.broker_id if old else -1, run.chosen.broker_id, ids, self._say)
         return True
 
 
@@ -148,24 +147,42 @@ def _conf(texts: tuple[str, ...]) -> dict[int, Path]:
 
 @click.command()
 @where_options
-@click.option("--to", default=-1, help="Broker id of the next leader; otherwise the most advanced.")
-@click.option("--dead", is_flag=True, help="The old leader's process is dead: you are sure.")
-@click.option("--accept-loss", is_flag=True, help="Go on although confirmed messages may be lost.")
-@click.option("--dry-run", is_flag=True, help="Print the steps and change nothing.")
-@click.option("--watch", is_flag=True, help="Watch the leader and promote when it is lost.")
-@click.option("--once", is_flag=True, help="With --watch: end after the first promotion.")
+@click.option("--to", default=-1, help="Broker id of the next leader (default: the most advanced).")
+@click.option("--dead", is_flag=True, help="Confirm that the old leader's process has ended.")
 @click.option(
-    "--after", default=5.0, show_default=True, help="Seconds of silence that count as lost."
+    "--accept-loss", is_flag=True, help="Continue even if confirmed messages may be lost."
 )
-@click.option("--every", default=0.5, show_default=True, help="Seconds between two looks.")
+@click.option("--dry-run", is_flag=True, help="Print the steps without changing anything.")
+@click.option(
+    "--watch", is_flag=True, help="Watch the leader and promote a replica when it is lost."
+)
+@click.option("--once", is_flag=True, help="With --watch: exit after the first promotion.")
+@click.option(
+    "--after",
+    default=5.0,
+    show_default=True,
+    help="Seconds without an answer until the leader counts as lost.",
+)
+@click.option("--every", default=0.5, show_default=True, help="Seconds between two checks.")
 @click.option("--conf", "confs", multiple=True, metavar="ID=PATH", help="broker.conf of a replica.")
 def promote(
-    *, namesrv: str, group: str, named: tuple[str, ...], to: int, dead: bool, accept_loss: bool, dry_run: bool,
-    watch: bool, once: bool, after: float, every: float, confs: tuple[str, ...],
-) -> None:  # fmt: skip
+    *,
+    namesrv: str,
+    group: str,
+    named: tuple[str, ...],
+    to: int,
+    dead: bool,
+    accept_loss: bool,
+    dry_run: bool,
+    watch: bool,
+    once: bool,
+    after: float,
+    every: float,
+    confs: tuple[str, ...],
+) -> None:
     """Promote the most advanced replica of a static group."""
     conf = _conf(confs)
-    wish = PromotionRequest(to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run)
+    request = PromotionRequest(to=to, accept_loss=accept_loss, leader_is_dead=dead, dry_run=dry_run)
 
     def say(step: str) -> None:
         click.echo(f"- {step}")
@@ -174,29 +191,27 @@ def promote(
     def look() -> list[Replica]:
         replicas, report = find(namesrv, group, named)
         if report is not None:
-            raise CliError(
-                f"Group {report.state.group} has a controller: it decides (`cometmq ha`)."
-            )
+            raise CliError(f"Group {report.state.group} has a controller: use `cometmq ha`.")
         return replicas
 
     replicas = look()
     if watch:
-        watcher = Watch(look, wish, after, conf, say)
+        watcher = Watch(look, request, after, conf, say)
         while not (watcher.step(time.monotonic()) and once):
             time.sleep(every)
         return
     for one in replicas:
-        one.ask()
+        one.refresh()
     old = old_leader(replicas, newest_state(replicas))
-    run = StaticFailover(replicas, wish, say)
+    run = StaticFailover(replicas, request, say)
     run.failover()
     if run.chosen is not None:
-        everybody = {one.broker_id for one in replicas}
-        roles_after(conf, old.broker_id if old else -1, run.chosen.broker_id, everybody, say)
+        ids = {one.broker_id for one in replicas}
+        roles_after(conf, old.broker_id if old else -1, run.chosen.broker_id, ids, say)
 
 
 def main() -> int:
-    """Run it, with the exit codes of the command line."""
+    """Run the command with the exit codes of the command line."""
     try:
         promote.main(prog_name="scripts/promote", standalone_mode=False)
     except CliError as error:

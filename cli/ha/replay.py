@@ -1,15 +1,18 @@
-"""`cometmq ha replay-tail`: every archived tail is sent once, although several replicas may have archived it.
+"""`cometmq ha replay-tail`: sends each archived diverged tail once, even if several replicas
+archived it.
 
-Replicas that followed the same lost leader archive the same bytes: same epoch, start, end and CRC-32 (`ha/rejoin/diverged_key.py`). Whoever
-comes later is told to mark its copy; so is who holds what another one sent in an earlier run. A replica that is silent, or
-does not say its checksums, cannot be compared: then messages may come twice. (HA note, R7)
+Replicas that followed the same lost leader archive the same bytes: equal epoch, start, end and
+CRC-32 (`ha/rejoin/diverged_key.py`). The first selected replica sends them; the others, and holders
+of a tail that was sent in an earlier run, only mark their copies as replayed. A replica that is
+unreachable or returns no checksums cannot be compared, so messages may be sent twice
+(docs/formats/ha.md, R7).
 """
 
 from collections.abc import Callable, Sequence
 
 from ...ha.rejoin.diverged_key import same_bytes
 from ...proto import paths, v1
-from .doors import Replica
+from .replicas import Replica
 
 _REPLAY_S = 600.0
 
@@ -22,22 +25,23 @@ def replay(
     dry_run: bool,
     say: Callable[[str], None],
 ) -> int:
-    """Ask the selected ones, one after the other; how many messages were sent. Raises CliError."""
+    """Replay on the selected replicas in turn; returns the messages sent. Raises CliError."""
     for one in replicas:
-        one.ask()
-    # Who names an archive wants it sent, whatever was sent before.
+        one.refresh()
+    # An archive given by name is sent even if it was sent before.
     sent = (
         set() if file_id else {same_bytes(t) for one in replicas for t in _tails(one) if t.replayed}
     )
     messages = 0
     for one in selected:
         if one.status is None:
-            say(f"{one.name} is silent: {one.why_silent}")
+            say(f"{one.name} does not answer: {one.error}")
             continue
         wanted = [t for t in _tails(one) if (t.file_id == file_id if file_id else not t.replayed)]
         for tail in wanted:
             say(
-                f"{one.name}: {tail.file_id} holds {tail.messages} messages, {tail.answered_ok} were answered OK"
+                f"{one.name}: {tail.file_id} holds {tail.messages} messages, "
+                f"{tail.answered_ok} of them answered OK"
             )
         if not wanted:
             say(f"{one.name} has no archived tail to replay")

@@ -1,11 +1,11 @@
-"""What `cometmq ha status` shows: groups and replicas as rows, from a controller or from the replicas themselves."""
+"""Rows of `cometmq ha status`: groups and replicas, reported by a controller or the replicas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...proto import v1
-from .doors import Nameservers, Replica, find, from_report
+from .replicas import Nameservers, Replica, find, from_report
 from .static_groups import in_sync_ids, newest_state, old_leader
 
 _ROLES = {v1.LEADER: "leader", v1.FOLLOWER: "follower"}
@@ -13,7 +13,7 @@ _ROLES = {v1.LEADER: "leader", v1.FOLLOWER: "follower"}
 
 @dataclass(slots=True)
 class GroupView:
-    """One group: its replicas, and the controller's report when it has a controller."""
+    """One group: its replicas, and the report of its controller if it has one."""
 
     group: str
     replicas: list[Replica]
@@ -21,7 +21,7 @@ class GroupView:
 
 
 def states(namesrv: str, group: str, named: Sequence[str]) -> list[GroupView]:
-    """Every group that was asked for, each replica asked for its own word."""
+    """Return the selected groups with the status of each replica."""
     found: list[GroupView] = []
     if not named:
         reports = [r for r in Nameservers(namesrv).groups(group) if r.state.version > 0]
@@ -36,20 +36,22 @@ def states(namesrv: str, group: str, named: Sequence[str]) -> list[GroupView]:
     for view in found:
         for one in view.replicas:
             if one.status is None:
-                one.ask()
+                one.refresh()
     return found
 
 
 def group_fields(view: GroupView) -> dict[str, Any]:
-    """The group in a few words."""
+    """Return the fields of a group."""
     state = view.report.state if view.report is not None else newest_state(view.replicas)
     if view.report is not None:
         leader = str(state.leader.broker_id) if state.HasField("leader") else "none"
-        decider = f"{view.report.controller or 'controller'}{'' if view.report.active else ' (not active)'}"
+        decider = view.report.controller or "controller"
+        if not view.report.active:
+            decider += " (not active)"
     else:
         old = old_leader(view.replicas, state)
         leader = str(old.broker_id) if old is not None and old.status is not None else "none"
-        decider = "an operator (static group)"
+        decider = "operator (static group)"
     fields = {
         "group": view.group,
         "leader": leader,
@@ -73,11 +75,12 @@ def _epoch(one: Replica) -> int:
 
 def _policy(policy: v1.GroupPolicy) -> str:
     how = "sync" if policy.sync else "async"
-    return f"{how}, {'sync' if policy.sync_flush else 'async'} flush, at least {policy.min_in_sync} in sync"
+    flush = "sync" if policy.sync_flush else "async"
+    return f"{how}, {flush} flush, at least {policy.min_in_sync} in sync"
 
 
 def replica_rows(view: GroupView) -> list[dict[str, Any]]:
-    """One row a replica."""
+    """Return one row for each replica."""
     state = view.report.state if view.report is not None else newest_state(view.replicas)
     members = in_sync_ids(state)
     return [_row(one, one.broker_id in members) for one in view.replicas]
@@ -87,9 +90,13 @@ def _row(one: Replica, in_sync: bool) -> dict[str, Any]:
     if one.status is None:
         unknown = dict.fromkeys(("epoch", "log_end", "flushed", "confirm", "tails"), 0)
         return {
-            "broker_id": one.broker_id, "role": "silent", "in_sync": in_sync, **unknown,
-            "address": one.ha, "note": one.why_silent,
-        }  # fmt: skip
+            "broker_id": one.broker_id,
+            "role": "unreachable",
+            "in_sync": in_sync,
+            **unknown,
+            "address": one.ha,
+            "note": one.error,
+        }
     status, beat = one.status, one.status.beat
     notes = [word for word, on in (("suspect", beat.suspect), ("learner", beat.learner)) if on]
     notes += [text for text in (status.detail, beat.write_refusal) if text]

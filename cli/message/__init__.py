@@ -1,1 +1,1 @@
-"""The `cometmq message` commands."""
+"""`cometmq message`: send, follow and find messages."""

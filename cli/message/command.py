@@ -1,4 +1,4 @@
-"""`cometmq message`: send messages, watch a topic as they arrive, and find them again."""
+"""`cometmq message`: send messages, follow a topic, find messages."""
 
 import asyncio
 import sys
@@ -12,27 +12,29 @@ from ..output import show_fields, show_json
 
 @click.group()
 def message() -> None:
-    """Send messages, watch them arrive, and find them again."""
+    """Send messages, follow a topic, find messages."""
 
 
 @message.command()
 @click.argument("topic")
 @click.argument("body", default="-")
-@click.option("--key", "keys", multiple=True, help="A key; may be given several times.")
+@click.option("--key", "keys", multiple=True, help="A key; repeatable.")
 @click.option("--tag", help="The tag.")
 @click.option(
     "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A user property; repeatable."
 )
-@click.option("--group", "message_group", help="Message group; needed for a FIFO topic.")
+@click.option("--group", "message_group", help="Message group; required for a FIFO topic.")
 @click.option(
-    "--delay", type=click.FloatRange(0), help="Seconds until delivery; needed for a delay topic."
+    "--delay", type=click.FloatRange(0), help="Seconds until delivery; required for a delay topic."
 )
 @click.option(
-    "--priority", type=click.IntRange(0), help="Larger is more urgent; needed for a priority topic."
+    "--priority",
+    type=click.IntRange(0),
+    help="Priority, larger is more urgent; required for a priority topic.",
 )
-@click.option("--lite-topic", help="The lite topic; needed for a lite topic's parent.")
+@click.option("--lite-topic", help="The lite topic; required for a topic of type lite.")
 @click.option(
-    "--count", type=click.IntRange(1), default=1, show_default=True, help="How many times."
+    "--count", type=click.IntRange(1), default=1, show_default=True, help="Number of messages."
 )
 @endpoint_option
 @output_option
@@ -92,20 +94,20 @@ def _properties(pairs: tuple[str, ...]) -> dict[str, str]:
     type=click.Choice(["beginning", "end"]),
     default="end",
     show_default=True,
-    help="Where to begin in each queue.",
+    help="Start position in each queue.",
 )
-@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this number of messages.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1),
-    help="Stop when nothing has come for so many seconds; otherwise only Ctrl-C stops.",
+    help="Stop after this many seconds without a message (default: until Ctrl-C).",
 )
 @endpoint_option
 @output_option
 def tail(
     *, topic: str, start: str, count: int | None, timeout: float | None, endpoint: str, output: str
 ) -> None:
-    """Show the messages of TOPIC as they arrive; no consumer group is touched."""
+    """Show the messages of TOPIC as they arrive, without a consumer group."""
     from .tailing import tail_topic
 
     asyncio.run(
@@ -121,16 +123,22 @@ def tail(
 
 
 @message.command()
-@click.option("--topic", default="", help="The topic; needed unless --id is an offset id.")
+@click.option("--topic", default="", help="The topic; optional if --id is an offset id.")
 @click.option("--key", default="", help="One of the message's keys.")
-@click.option("--unique-key", default="", help="The id that the client gave it.")
+@click.option("--unique-key", default="", help="The unique key (message id set by the client).")
 @click.option("--tag", default="", help="The tag.")
-@click.option("--id", "message_id", default="", help="An offset id, or with --topic a client's id.")
 @click.option(
-    "--count", type=click.IntRange(1), help="The newest so many; the broker's limit without it."
+    "--id", "message_id", default="", help="An offset id, or with --topic a client's message id."
 )
-@click.option("--begin", type=click.IntRange(0), default=0, help="Stored at or after, in ms.")
-@click.option("--end", type=click.IntRange(0), default=0, help="Stored at or before, in ms.")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    help="Return at most this number, the newest (default: the broker's limit).",
+)
+@click.option(
+    "--begin", type=click.IntRange(0), default=0, help="Earliest store time (ms since 1970)."
+)
+@click.option("--end", type=click.IntRange(0), default=0, help="Latest store time (ms since 1970).")
 @endpoint_option
 @output_option
 def query(
@@ -146,7 +154,7 @@ def query(
     endpoint: str,
     output: str,
 ) -> None:
-    """Find messages by --key, --unique-key, --tag or --id; the oldest comes first."""
+    """Find messages by --key, --unique-key, --tag or --id, oldest first."""
     from ...proto import v1
     from .querying import query_messages
 

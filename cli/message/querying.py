@@ -1,4 +1,4 @@
-"""Messages that a broker finds by key, tag or id, as rows or JSON."""
+"""Queries by key, tag or id, shown as rows or JSON."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ _BODY_CHARS_MAX = 60
 
 
 def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str) -> None:
-    """Ask and show. Raises CliError; NOT_FOUND when there is no such message."""
+    """Query and print. Raises CliError, with NOT_FOUND if no message matches."""
     with Connection(endpoint) as connection:
         answer = connection.call(paths.QUERY_MESSAGES, request, v1.QueryMessagesResponse)
     documents = [_document(found) for found in answer.messages]
     if answer.left_out:
-        click.echo("cometmq: older messages are left out: the answer is full.", err=True)
+        click.echo("cometmq: older messages are omitted: the answer is full.", err=True)
     if answer.index_behind and not request.message_id:
         click.echo(
-            f"cometmq: the index is {answer.index_behind} bytes behind; more may be there.",
+            f"cometmq: the index is {answer.index_behind} bytes behind; messages may be missing.",
             err=True,
         )
     if output == "json":
@@ -31,20 +31,20 @@ def query_messages(endpoint: str, request: v1.QueryMessagesRequest, output: str)
     elif documents:
         show_rows([_row(document) for document in documents], output, empty="")
     if not documents:
-        raise CliError("There is no such message.", Exit.NOT_FOUND)
+        raise CliError("No message found.", Exit.NOT_FOUND)
 
 
 def _document(found: v1.FoundMessage) -> dict[str, Any]:
-    place = {
+    location = {
         "offset_id": found.offset_id,
         "physical_offset": found.physical_offset,
         "size": found.size,
     }
     try:
         message = v2.Message.FromString(found.message)
-    except DecodeError:  # properties that are no text
-        return place
-    return message_document(message) | place
+    except DecodeError:  # properties that are not text
+        return location
+    return message_document(message) | location
 
 
 def _row(document: dict[str, Any]) -> dict[str, Any]:

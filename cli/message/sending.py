@@ -1,8 +1,8 @@
 """Sending from the command line: many calls in flight, every outcome counted.
 
-Message ids have the shape of every 5.x client's (gRPC API, section 6.2): "01", six bytes that name
-the sender, the process id, seconds since 2021 and a counter. Nothing is retried: what was not
-acknowledged is reported with the broker's own words.
+Message ids have the format of 5.x clients (docs/formats/grpc-api.md, section 6.2): "01", six bytes
+that identify the sender, the process id, seconds since 2021 and a counter. Nothing is retried; a
+message that was not acknowledged is reported with the broker's error.
 """
 
 import os
@@ -20,7 +20,7 @@ from ...proto import paths, v2
 from ..connection import Connection, failure, refusal
 from ..errors import CliError, Exit
 
-# Enough to keep a broker busy; few enough that no deadline passes in the queue.
+# Concurrent sends: enough to keep a broker busy, few enough to meet every deadline.
 _IN_FLIGHT = 64
 _TIMEOUT_S = 10.0
 _EPOCH_2021_S = 1_609_459_200
@@ -28,7 +28,7 @@ _EPOCH_2021_S = 1_609_459_200
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What to send."""
+    """The message to send."""
 
     topic: str
     body: bytes
@@ -43,7 +43,7 @@ class Draft:
 
 @dataclass(slots=True)
 class Result:
-    """What became of the messages: receipts in order, refusals by sentence."""
+    """The outcome: receipts in order, failures by message."""
 
     topic: str
     receipts: list[dict[str, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Result:
     seconds: float = 0.0
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON document."""
         return {
             "topic": self.topic,
             "sent": len(self.receipts),
@@ -62,7 +62,7 @@ class Result:
         }
 
     def exit_code(self) -> Exit:
-        """0 only when every message was acknowledged."""
+        """Return 0 only if every message was acknowledged."""
         if not self.failures:
             return Exit.DONE
         return Exit.NOT_FOUND if self.codes == {Exit.NOT_FOUND} else Exit.FAILED
@@ -74,7 +74,7 @@ class Result:
 
 
 def send_all(endpoint: str, draft: Draft, count: int) -> Result:
-    """Send `count` messages, spread over the topic's queues. Raises CliError when none can be sent."""
+    """Send `count` messages, spread over the topic's queues. Raises CliError without a route."""
     with Connection(endpoint) as connection:
         route = connection.call(
             paths.QUERY_ROUTE,
@@ -85,16 +85,17 @@ def send_all(endpoint: str, draft: Draft, count: int) -> Result:
         )
         kind = _message_type(draft, route)
         queues = [queue.id for queue in route.message_queues]
-        call = connection.method(paths.SEND_MESSAGE, v2.SendMessageResponse)
+        method: Any = connection.method(paths.SEND_MESSAGE, v2.SendMessageResponse)
+        start = method.future
         result = Result(draft.topic)
         in_flight: deque[tuple[str, int, grpc.Future]] = deque()
         started = time.monotonic()
         for message_id, at in zip(_message_ids(), range(count), strict=False):
             queue = queues[at % len(queues)]
             request = v2.SendMessageRequest(messages=[_message(draft, kind, queue, message_id)])
-            future = call.future(request, timeout=_TIMEOUT_S, metadata=connection.metadata)  # type: ignore[attr-defined]
+            future = start(request, timeout=_TIMEOUT_S, metadata=connection.metadata)
             in_flight.append((message_id, queue, future))
-            # The order of a message group is the order of acknowledgements: one at a time.
+            # A message group keeps its order only if one message is in flight at a time.
             while len(in_flight) >= (1 if draft.group else _IN_FLIGHT):
                 _settle(in_flight.popleft(), connection.endpoint, result)
         while in_flight:
@@ -152,7 +153,7 @@ def _message(
 
 
 def _message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.ValueType:
-    """What the options make of the message; says so when the topic takes no such thing."""
+    """Return the message type of the options. Raises CliError if the topic does not accept it."""
     accepted = list(route.message_queues[0].accept_message_types)
     kind: v2.MessageType.ValueType = v2.NORMAL
     if draft.group is not None:
@@ -166,19 +167,19 @@ def _message_type(draft: Draft, route: v2.QueryRouteResponse) -> v2.MessageType.
     if kind in accepted or not accepted:
         return kind
     wanted = {
-        v2.FIFO: "needs --group",
-        v2.DELAY: "needs --delay",
-        v2.TRANSACTION: "takes transactions, which the command line does not send",
-        v2.PRIORITY: "needs --priority",
-        v2.LITE: "needs --lite-topic",
-        v2.NORMAL: "takes none of --group, --delay, --priority and --lite-topic",
+        v2.FIFO: "requires --group",
+        v2.DELAY: "requires --delay",
+        v2.TRANSACTION: "accepts transactional messages only, which this command cannot send",
+        v2.PRIORITY: "requires --priority",
+        v2.LITE: "requires --lite-topic",
+        v2.NORMAL: "does not accept --group, --delay, --priority or --lite-topic",
     }
-    hint = wanted.get(accepted[0], "takes messages that the command line does not send")
+    hint = wanted.get(accepted[0], "accepts messages that this command cannot send")
     raise CliError(f"Topic {draft.topic} {hint}.", Exit.USAGE)
 
 
 def _endpoints(endpoint: str) -> v2.Endpoints:
-    """The access point as a client would name it."""
+    """Return the endpoints of the route request."""
     pairs = [part.strip().rpartition(":") for part in endpoint.split(";") if part.strip()]
     is_ipv4 = all(host.replace(".", "").isdigit() for host, _, _ in pairs)
     is_ipv6 = all(host.startswith("[") for host, _, _ in pairs)

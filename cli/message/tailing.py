@@ -1,7 +1,7 @@
-"""Watching a topic: PullMessage on every queue, one long poll each, no consumer group involved.
+"""`cometmq message tail`: one PullMessage long poll for each queue, without a consumer group.
 
-Queues are read from the start or from their present end; the place is kept here and nowhere else. A
-node that goes away is asked again, so that a tail survives a restart.
+Queues are read from their start or their present end; the position is kept in memory only. Calls to
+an unreachable node are repeated, so that a tail survives a restart.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from ...proto import paths, v1, v2
 from ..connection import CHANNEL_OPTIONS, checked, failure, metadata, refusal, target
 from ..errors import CliError
 
-# The pull needs a group's name; it is a label here: nothing is committed under it.
+# PullMessage requires a group name; no offset is committed for it.
 _GROUP = "cometmq-cli-tail"
 _BATCH = 32
 _POLL_S = 10.0
@@ -40,7 +40,7 @@ class _Tail:
         self.channel: Any = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
 
     async def call(self, path: str, request: Any, answer: Any) -> Any:
-        """One unary call. Raises CliError."""
+        """Make one unary call. Raises CliError."""
         method = self.channel.unary_unary(path, response_deserializer=answer.FromString)
         try:
             return checked(
@@ -50,7 +50,7 @@ class _Tail:
             raise failure(error, self.endpoint) from None
 
     async def queues(self) -> list[v2.MessageQueue]:
-        """All queues of the topic, as PullMessage names them."""
+        """Return the queues of the topic."""
         request = v1.DescribeTopicRequest(name=self.topic)
         answer = await self.call(paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse)
         return [
@@ -63,14 +63,14 @@ class _Tail:
         ]
 
     async def first_offset(self, queue: v2.MessageQueue, start: str) -> int:
-        """Where to begin in a queue."""
+        """Return the start offset of a queue."""
         policy = v2.BEGINNING if start == "beginning" else v2.END
         request = v2.QueryOffsetRequest(message_queue=queue, query_offset_policy=policy)
         answer = await self.call(paths.QUERY_OFFSET, request, v2.QueryOffsetResponse)
         return int(answer.offset)
 
     async def follow(self, queue: v2.MessageQueue, offset: int) -> None:
-        """Show one queue until the tail is done."""
+        """Show one queue until the task is cancelled."""
         while True:
             try:
                 offset = await self.pull(queue, offset)
@@ -80,7 +80,7 @@ class _Tail:
                 await asyncio.sleep(_RETRY_S)
 
     async def pull(self, queue: v2.MessageQueue, offset: int) -> int:
-        """One long poll; returns the offset of the next one."""
+        """Make one long poll; returns the next offset."""
         request = v2.PullMessageRequest(
             group=v2.Resource(name=_GROUP),
             message_queue=queue,
@@ -106,7 +106,7 @@ class _Tail:
         return offset
 
     def show(self, message: v2.Message) -> None:
-        """Print a message, unless there were enough."""
+        """Print a message, unless the count is reached."""
         if self.done.is_set():
             return
         self.arrived.set()
@@ -121,7 +121,7 @@ class _Tail:
                 self.done.set()
 
     async def stop_when_silent(self, timeout_s: float) -> None:
-        """Done when nothing arrives for so long."""
+        """Stop after `timeout_s` without a message."""
         while True:
             self.arrived.clear()
             try:
@@ -141,7 +141,7 @@ async def tail_topic(
     timeout_s: float | None,
     output: str,
 ) -> None:
-    """Show a topic until Ctrl-C, `count` messages or a silence. Raises CliError."""
+    """Show a topic until Ctrl-C, `count` messages or the timeout. Raises CliError."""
     tail = _Tail(endpoint, topic, count, output)
     try:
         queues = await tail.queues()
@@ -191,7 +191,7 @@ def message_document(message: v2.Message) -> dict[str, Any]:
 
 
 def _line(document: dict[str, Any]) -> str:
-    """One message on one line; long and unprintable bodies are cut and escaped."""
+    """Return a message as one line; long bodies are cut, unprintable ones escaped."""
     body = document.get("body")
     text = body if body is not None else "base64:" + document["body_base64"]
     if not text.isprintable():

@@ -1,1 +1,1 @@
-"""The `cometmq pipeline` commands."""
+"""`cometmq pipeline`: Spark jobs."""

@@ -1,4 +1,4 @@
-"""`cometmq pipeline archive`, `check` and `compact`: what fills an archive and keeps it in order."""
+"""`cometmq pipeline archive`, `check` and `compact`: writing and maintaining an archive."""
 
 import re
 import time
@@ -12,17 +12,17 @@ from ..output import show_json
 from .session import (
     SessionOptions,
     failures,
+    require_directories,
     show_report,
     spark_options,
     spark_session,
-    there,
 )
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def duration_ms(text: str, option: str) -> int:
-    """Milliseconds of `48h`, `30m`, `7d`, `10s`. Raises CliError."""
+    """Parse `48h`, `30m`, `7d` or `10s` to milliseconds. Raises CliError."""
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if found is None:
         raise CliError(f"{option} must be like 48h, 30m or 7d, but is '{text}'.", Exit.USAGE)
@@ -32,34 +32,48 @@ def duration_ms(text: str, option: str) -> int:
 @click.command()
 @click.argument("store", metavar="STORE")
 @click.argument("out", metavar="ARCHIVE")
+@click.option("--broker", default="", help="Broker name in the rows (default: the folder's name).")
 @click.option(
-    "--broker", default="", help="Name of the broker in the rows; the folder's if not said."
+    "--before", metavar="AGE", help="Only segments not written to for this time, for example 48h."
 )
 @click.option(
-    "--before", metavar="AGE", help="Only segments that were not written to for so long: 48h."
-)
-@click.option("--live", is_flag=True, help="Up to the end of the log, not whole segments only.")
-@click.option(
-    "--follow", metavar="PAUSE", help="Repeat, with such a pause between the rounds: 10s."
+    "--live", is_flag=True, help="Archive up to the end of the log, not only whole segments."
 )
 @click.option(
-    "--gate", default="", metavar="HOST:PORT", help="Check, and set the broker's watermark."
+    "--follow", metavar="PAUSE", help="Repeat with this pause between rounds, for example 10s."
 )
-@click.option("--codec", default="zstd", show_default=True, help="zstd, snappy, lz4, gzip or none.")
-@click.option("--level", type=int, default=1, show_default=True, help="Of zstd and gzip.")
-@click.option("--split-bytes", type=int, help="Of a new archive: bytes of log a task (256 MiB).")
+@click.option(
+    "--gate",
+    default="",
+    metavar="HOST:PORT",
+    help="Check the archive and set the archive watermark of this broker.",
+)
+@click.option(
+    "--codec",
+    default="zstd",
+    show_default=True,
+    help="Compression: zstd, snappy, lz4, gzip or none.",
+)
+@click.option(
+    "--level", type=int, default=1, show_default=True, help="Compression level (zstd and gzip)."
+)
+@click.option(
+    "--split-bytes",
+    type=int,
+    help="Bytes of log for each task of a new archive (default: 256 MiB).",
+)
 @click.option(
     "--on-corrupt",
     type=click.Choice(["fail", "skip", "permissive"]),
     default="fail",
     show_default=True,
-    help="What becomes of damage in the log.",
+    help="Action for damaged records of the log.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be archived.")
+@click.option("--dry-run", is_flag=True, help="Show what would be archived.")
 @spark_options
 @output_option
 def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Write what ARCHIVE lacks of the log in STORE, as Parquet by topic and day."""
+    """Add the missing part of the log in STORE to ARCHIVE, as Parquet by topic and day."""
     from ...pipeline.archive.row_file import CODECS, FileFormat
     from ...pipeline.jobs.archive import ArchivePlan
 
@@ -67,7 +81,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         raise CliError(f"--codec must be one of {', '.join(CODECS)}.", Exit.USAGE)
     pause_ms = duration_ms(said["follow"], "--follow") if said["follow"] else None
     if pause_ms == 0 or (pause_ms and said["dry_run"]):
-        text = "--follow needs a pause of 1s at least, and does not go with --dry-run."
+        text = "--follow requires a pause of at least 1s and cannot be used with --dry-run."
         raise CliError(text, Exit.USAGE)
     age_ms = duration_ms(said["before"], "--before") if said["before"] else None
     plan = ArchivePlan(
@@ -80,7 +94,7 @@ def archive(master: str, memory: str, settings: tuple[str, ...], **said: Any) ->
         on_corrupt=said["on_corrupt"],
         gate=said["gate"],
     )
-    there(store=said["store"])
+    require_directories(store=said["store"])
     with failures(), spark_session("archive", SessionOptions(master, memory, settings)) as spark:
         return _rounds(spark, plan, age_ms, pause_ms, said)
 
@@ -109,7 +123,7 @@ def _rounds(
 
 @click.command()
 @click.argument("out", metavar="ARCHIVE")
-@click.option("--store", default="", help="Compare with this store, as far as it has the log.")
+@click.option("--store", default="", help="Compare with the log of this store, where both have it.")
 @click.option("--broker", default="", help="Name of the store's broker in the archive.")
 @spark_options
 @output_option
@@ -123,10 +137,10 @@ def check(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Read every file of ARCHIVE back. Exit code 5 if something is not what it should be."""
+    """Read and check every file of ARCHIVE. Exit code 5 for problems."""
     from ...pipeline.jobs.archive import check_archive
 
-    there(store=store, archive=out)
+    require_directories(store=store, archive=out)
     with failures(), spark_session("check", SessionOptions(master, memory, settings)) as spark:
         return show_report(check_archive(spark, out, store, broker), output)
 
@@ -134,22 +148,22 @@ def check(
 @click.command()
 @click.argument("out", metavar="ARCHIVE")
 @click.option(
-    "--target-mb", type=click.IntRange(1), default=256, show_default=True, help="Of a file."
+    "--target-mb", type=click.IntRange(1), default=256, show_default=True, help="Target file size."
 )
 @click.option(
-    "--latest", metavar="TOPIC", help="Not in place: the latest message of every key of it."
+    "--latest", metavar="TOPIC", help="Write the latest message of each key of this topic to --to."
 )
-@click.option("--to", metavar="DIR", help="With --latest: where that goes.")
-@click.option("--dry-run", is_flag=True, help="Say what would be merged.")
+@click.option("--to", metavar="DIR", help="With --latest: output folder.")
+@click.option("--dry-run", is_flag=True, help="Show what would be merged.")
 @spark_options
 @output_option
 def compact(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Merge small files of ARCHIVE, or write the latest message of every key of a topic."""
+    """Merge small files of ARCHIVE, or write the latest message of each key of a topic."""
     from ...pipeline.jobs.compact import compact_files, latest_by_key
 
     if bool(said["latest"]) != bool(said["to"]):
-        raise CliError("--latest TOPIC and --to DIR belong together.", Exit.USAGE)
-    there(archive=said["out"])
+        raise CliError("Use --latest TOPIC and --to DIR together.", Exit.USAGE)
+    require_directories(archive=said["out"])
     with failures(), spark_session("compact", SessionOptions(master, memory, settings)) as spark:
         if said["latest"]:
             report = latest_by_key(spark, said["out"], said["latest"], said["to"])

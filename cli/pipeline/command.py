@@ -1,4 +1,4 @@
-"""The commands of `cometmq pipeline`: jobs on Spark. A table, so that help imports nothing heavy."""
+"""`cometmq pipeline`: the table of Spark jobs."""
 
 import click
 
@@ -8,20 +8,32 @@ COMMANDS: Table = {
     "archive": (
         "pipeline.archive",
         "archive",
-        "A store's log to Parquet; tell the broker how far.",
+        "Archive a store's log as Parquet; set the broker's archive watermark.",
     ),
-    "check": ("pipeline.archive", "check", "Read an archive back, and compare it with a store."),
-    "compact": ("pipeline.archive", "compact", "Few large files, or the latest of every key."),
-    "replay": ("pipeline.sending", "replay", "Messages of an archive or a store into a topic."),
-    "dlq": ("pipeline.sending", "dlq", "Group dead letters; send some of them again."),
-    "verify": ("pipeline.store", "verify", "A store's log and queues, in parallel."),
-    "rebuild": ("pipeline.store", "rebuild", "Queues and index again, in a side directory."),
-    "reconcile": ("pipeline.store", "reconcile", "A store beside another, or beside an archive."),
-    "insights": ("pipeline.store", "insights", "Rates, sizes, latency, lag, hot keys: a report."),
-    "pack": ("pipeline.pack", "pack", "This environment as an archive for a cluster's workers."),
+    "check": (
+        "pipeline.archive",
+        "check",
+        "Check the files of an archive, and compare it with a store.",
+    ),
+    "compact": (
+        "pipeline.archive",
+        "compact",
+        "Merge small files, or write the latest message of each key.",
+    ),
+    "replay": ("pipeline.sending", "replay", "Send messages of an archive or a store to a topic."),
+    "dlq": ("pipeline.sending", "dlq", "Group dead letters, and send selected ones again."),
+    "verify": ("pipeline.store", "verify", "Check a store's log and queues in parallel."),
+    "rebuild": ("pipeline.store", "rebuild", "Rebuild queues and index in a separate directory."),
+    "reconcile": (
+        "pipeline.store",
+        "reconcile",
+        "Compare a store with another one or with an archive.",
+    ),
+    "insights": ("pipeline.store", "insights", "Report rates, sizes, latency, lag and hot keys."),
+    "pack": ("pipeline.pack", "pack", "Pack this environment for the workers of a Spark cluster."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def pipeline() -> None:
-    """Jobs on Spark: an embedded session, or a cluster with --master."""
+    """Run Spark jobs, in an embedded session or on a cluster (--master)."""

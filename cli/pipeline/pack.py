@@ -1,12 +1,12 @@
-"""`cometmq pipeline pack`: what a cluster's workers need of this environment, as one archive.
+"""`cometmq pipeline pack`: this environment as one archive for the workers of a Spark cluster.
 
-    cometmq pipeline pack env.tar.gz
-    spark-submit --archives env.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python ...
+    cometmq pipeline pack env.tar.gz spark-submit --archives env.tar.gz#environment --conf
+    spark.pyspark.python=./environment/bin/python ...
 
-The archive is a virtual environment: this package, and what its jobs import on a worker (PyArrow, NumPy,
-gRPC, ...) with what that needs. Not Spark itself, which the workers have, nor what only servers or
-consoles use. As with venv-pack the interpreter itself stays behind: every node needs the same Python
-at the same path. (pipeline note, section 5)
+The archive is a virtual environment: this package, and the distributions that its jobs import on a
+worker (PyArrow, NumPy, gRPC, ...) with their dependencies. It contains neither Spark, which workers
+have, nor packages of servers and consoles. As with venv-pack the interpreter is not included: every
+node needs the same Python at the same path.
 """
 
 import io
@@ -22,18 +22,24 @@ import click
 
 from ..errors import CliError
 
-#: What jobs import where tasks run; the rest follows from what these require.
+#: Distributions imported on workers; their dependencies are added.
 _ROOTS = ("pyarrow", "numpy", "pandas", "grpcio", "protobuf", "tenacity", "lz4", "zstandard")
-#: Folders of the package that no task imports.
+#: Folders of the package that tasks do not import.
 _LEFT_OUT = frozenset(("tests", "docs", "scripts", "native", "__pycache__", "node_modules"))
 _SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 
 
 @click.command()
 @click.argument("out", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--level", type=click.IntRange(1, 9), default=1, show_default=True, help="Of gzip.")
+@click.option(
+    "--level",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="Compression level (gzip).",
+)
 def pack(*, out: Path, level: int) -> None:
-    """Write the environment for the workers of a cluster to FILE (.tar.gz)."""
+    """Write this environment to FILE (.tar.gz) for the workers of a Spark cluster."""
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         with tarfile.open(draft, "w:gz", compresslevel=level) as archive:
@@ -65,12 +71,15 @@ def _fill(archive: tarfile.TarFile) -> int:
 
 
 def _environment(archive: tarfile.TarFile) -> None:
-    """What makes a folder a virtual environment."""
+    """Add the files that make the folder a virtual environment."""
     base = Path(sys._base_executable)  # type: ignore[attr-defined]
-    said = f"home = {base.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n"
+    text = (
+        f"home = {base.parent}\ninclude-system-site-packages = false\n"
+        f"version = {sys.version.split()[0]}\n"
+    )
     info = tarfile.TarInfo("pyvenv.cfg")
-    info.size = len(said)
-    archive.addfile(info, io.BytesIO(said.encode()))
+    info.size = len(text)
+    archive.addfile(info, io.BytesIO(text.encode()))
     for name in ("python", "python3"):
         link = tarfile.TarInfo(f"bin/{name}")
         link.type = tarfile.SYMTYPE
@@ -92,7 +101,7 @@ def _package(root: Path) -> Iterator[Path]:
 
 
 def distributions() -> list[Distribution]:
-    """What is packed, each once. Raises CliError for one that is not installed."""
+    """Return the distributions to pack, each once. Raises CliError if one is not installed."""
     found: dict[str, Distribution] = {}
     waiting = list(_ROOTS)
     while waiting:
@@ -108,7 +117,7 @@ def distributions() -> list[Distribution]:
 
 
 def _required(one: Distribution) -> Iterator[str]:
-    """Names of what it always needs; what depends on an extra or on the platform is left out."""
+    """Yield the names of unconditional requirements, without those of extras and platforms."""
     for line in one.requires or ():
         requirement, _, marker = line.partition(";")
         if marker.strip() and ("extra" in marker or "platform" in marker):

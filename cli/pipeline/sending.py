@@ -1,4 +1,4 @@
-"""`cometmq pipeline replay` and `dlq`: messages of the past, sent again."""
+"""`cometmq pipeline replay` and `dlq`: sending stored messages again."""
 
 import re
 import time
@@ -13,45 +13,50 @@ from .session import (
     SessionOptions,
     failures,
     millis,
+    require_directories,
     show_report,
     spark_options,
     spark_session,
-    there,
 )
 
 
 @click.command()
 @click.argument("directory", metavar="[STORE]", default="")
 @click.option("--archive", default="", metavar="DIR", help="Replay from this archive.")
-@click.option(
-    "--store", default="", metavar="DIR", help="Replay from this store; the same as STORE."
-)
+@click.option("--store", default="", metavar="DIR", help="Replay from this store (same as STORE).")
 @click.option("--topic", required=True, help="Topic of the messages.")
-@click.option("--to", required=True, metavar="TOPIC", help="Topic that they are sent to.")
+@click.option("--to", required=True, metavar="TOPIC", help="Target topic.")
 @click.option(
-    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Where to: HOST:PORT."
+    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Target cluster, HOST:PORT."
 )
 @click.option("--broker", default="", help="Only messages of this broker.")
 @click.option("--queue", type=click.IntRange(0), help="Only messages of this queue.")
-@click.option("--start", metavar="TIME", help="Only messages stored then or later.")
-@click.option("--end", metavar="TIME", help="Only messages stored before.")
-@click.option("--rate", type=float, default=0, help="Messages a second at most; 0: no limit.")
+@click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
+@click.option("--end", metavar="TIME", help="Only messages stored before this time.")
+@click.option("--rate", type=float, default=0, help="Maximum messages per second; 0: no limit.")
 @click.option(
-    "--keep-order", is_flag=True, help="One task a queue: message groups keep their order."
+    "--keep-order", is_flag=True, help="One task for each queue: keeps the order of message groups."
 )
-@click.option("--id", "identity", default="", help="Of this replay; the same one is deduplicated.")
-@click.option("--dry-run", is_flag=True, help="Count, and send nothing.")
+@click.option(
+    "--id",
+    "identity",
+    default="",
+    help="Id of this replay; messages of the same id are sent only once.",
+)
+@click.option("--dry-run", is_flag=True, help="Count messages without sending them.")
 @spark_options
 @output_option
 def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Send messages of STORE, or with --archive of an archive, to a topic; their properties then say where
-    they came from."""
+    """Send messages of STORE, or of an archive (--archive), to a topic.
+
+    Properties of the sent messages name their origin.
+    """
     from ...pipeline.archive.reading import NO_TIME
     from ...pipeline.jobs.replay import ReplayPlan
     from ...pipeline.jobs.replay import replay as run
 
     start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
-    _look_into(said)
+    _one_source(said)
     plan = ReplayPlan(
         said["topic"],
         said["to"],
@@ -71,57 +76,67 @@ def replay(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> 
         return show_report(run(spark, plan, dry_run=said["dry_run"], tasks=tasks), said["output"])
 
 
-def _look_into(said: dict[str, Any]) -> None:
-    """The store may stand where the other jobs have it, or be an option. Raises CliError."""
+def _one_source(said: dict[str, Any]) -> None:
+    """Accept the store as argument or as option. Raises CliError."""
     stores = [name for name in (said["directory"], said["store"]) if name]
     if len(stores) + bool(said["archive"]) != 1:
-        text = "Name one place to look into: a store (STORE or --store DIR) or --archive DIR."
+        text = "Give exactly one source: a store (STORE or --store DIR) or --archive DIR."
         raise CliError(text, Exit.USAGE)
     said["store"] = "".join(stores)
-    there(store=said["store"], archive=said["archive"])
+    require_directories(store=said["store"], archive=said["archive"])
 
 
 @click.command()
 @click.argument("directory", metavar="[STORE]", default="")
-@click.option("--store", default="", metavar="DIR", help="Look into this store; the same as STORE.")
-@click.option("--archive", default="", metavar="DIR", help="Look into this archive.")
-@click.option("--group", default="", help="Only those of this consumer group.")
+@click.option("--store", default="", metavar="DIR", help="Search this store (same as STORE).")
+@click.option("--archive", default="", metavar="DIR", help="Search this archive.")
+@click.option("--group", default="", help="Only dead letters of this consumer group.")
 @click.option(
-    "--origin", default="", metavar="TOPIC", help="Only those that were sent to this topic."
+    "--origin", default="", metavar="TOPIC", help="Only messages originally sent to this topic."
 )
-@click.option("--reason", default="", metavar="REGEX", help="Only those with such a reason.")
-@click.option("--reason-property", multiple=True, metavar="NAME", help="Where the reason stands.")
-@click.option("--start", metavar="TIME", help="Only those stored then or later.")
-@click.option("--end", metavar="TIME", help="Only those stored before.")
-@click.option("--resend", is_flag=True, help="Send them again, to where they were sent first.")
-@click.option("--to", default="", metavar="TOPIC", help="With --resend: to this topic instead.")
+@click.option("--reason", default="", metavar="REGEX", help="Only messages whose reason matches.")
 @click.option(
-    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Where to: HOST:PORT."
+    "--reason-property",
+    multiple=True,
+    metavar="NAME",
+    help="Property that holds the reason; repeatable.",
 )
-@click.option("--rate", type=float, default=0, help="Messages a second at most; 0: no limit.")
+@click.option("--start", metavar="TIME", help="Only messages stored at this time or later.")
+@click.option("--end", metavar="TIME", help="Only messages stored before this time.")
+@click.option("--resend", is_flag=True, help="Send the messages again to their original topic.")
+@click.option(
+    "--to",
+    default="",
+    metavar="TOPIC",
+    help="With --resend: target topic instead of the original one.",
+)
+@click.option(
+    "--endpoint", default=DEFAULT_ENDPOINT, show_default=True, help="Target cluster, HOST:PORT."
+)
+@click.option("--rate", type=float, default=0, help="Maximum messages per second; 0: no limit.")
 @plan_options
 @spark_options
 @output_option
 def dlq(master: str, memory: str, settings: tuple[str, ...], **said: Any) -> int:
-    """Group dead letters by consumer group, origin, reason and age; send those again that are chosen.
+    """Group dead letters by consumer group, origin, reason and age; send selected ones again.
 
-    They are looked for in STORE, or with --archive in an archive.
+    Dead letters are read from STORE, or from an archive (--archive).
     """
     from ...pipeline.archive.reading import NO_TIME
     from ...pipeline.jobs.dlq import REASONS, DlqPlan
     from ...pipeline.jobs.dlq import dlq as run
 
     if said["to"] and not said["resend"]:
-        raise CliError("--to belongs to --resend.", Exit.USAGE)
+        raise CliError("--to requires --resend.", Exit.USAGE)
     try:
         re.compile(said["reason"])
     except re.error as error:
-        text = f"--reason is no regular expression: {error}."
+        text = f"--reason is not a valid regular expression: {error}."
         raise CliError(text, Exit.USAGE) from None
-    _look_into(said)
+    _one_source(said)
     if said["resend"] and not said["dry_run"] and said["output"] != "json":
         shown = {name: said[name] or "any" for name in ("group", "origin", "reason")}
-        shown |= {"to": said["to"] or "their origin", "endpoint": said["endpoint"]}
+        shown |= {"to": said["to"] or "original topic", "endpoint": said["endpoint"]}
         go_on(shown, "Send these dead letters again?", "table", dry_run=False, yes=said["yes"])
     start, end = millis(said["start"], "--start"), millis(said["end"], "--end")
     plan = DlqPlan(

@@ -1,7 +1,8 @@
-"""The Spark session of a job, and a progress bar from Spark's own status tracker.
+"""The Spark session of a job, and a progress bar from Spark's status tracker.
 
-Without `--master` Spark runs in this process tree (`local[*]`). The bar is drawn on a terminal only; what
-Spark logs below WARN is not shown. A report becomes a table or JSON; problems in it are exit code 5.
+Without `--master` Spark runs in this process tree (`local[*]`). The bar is drawn on a terminal
+only; Spark's log is limited to errors. A report becomes a table or JSON; problems in it give exit
+code 5.
 """
 
 import os
@@ -16,7 +17,7 @@ import click
 
 from ..errors import CliError, Exit
 from ..output import print_table, show_fields, show_json
-from .ending import Ending
+from .interruption import Interruption
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POLL_S = 0.2
-#: Set by spark-submit, which has started the JVM already.
+#: Set by spark-submit, which has already started the JVM.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _MISSING = (
-    "The pipeline needs Spark: pip install 'cometmq[spark]' (and 'cometmq[java]' without Java)."
+    "The pipeline requires Spark: pip install 'cometmq[spark]' (without Java also 'cometmq[java]')."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How Spark is started."""
+    """Spark's options."""
 
     master: str
     memory: str
@@ -42,20 +43,28 @@ class SessionOptions:
 
 
 def spark_options(command: F) -> F:
-    """`--master`, `--driver-memory`, `--conf`."""
+    """Add `--master`, `--driver-memory` and `--conf`."""
     for option in (
         click.option(
-            "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."
+            "--conf",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A Spark setting; repeatable.",
         ),
         click.option(
-            "--driver-memory", "memory", default="1g", show_default=True, help="The JVM's memory."
+            "--driver-memory",
+            "memory",
+            default="1g",
+            show_default=True,
+            help="Memory of the driver's JVM.",
         ),
         click.option(
             "--master",
             default="local[*]",
             show_default=True,
             metavar="URL",
-            help="local[N], spark://HOST:PORT, yarn or k8s://...",
+            help="Spark master: local[N], spark://HOST:PORT, yarn or k8s://...",
         ),
     ):
         command = option(command)
@@ -64,7 +73,7 @@ def spark_options(command: F) -> F:
 
 @contextmanager
 def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]:
-    """A session for one job. Raises CliError."""
+    """Open a session for one job. Raises CliError."""
     try:
         from pyspark.sql import SparkSession
 
@@ -78,28 +87,28 @@ def spark_session(job: str, options: SessionOptions) -> Iterator["SparkSession"]
     elif options.master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with Ending() as ending:
+    with Interruption() as interruption:
         builder = configure(SparkSession.builder)
         builder = builder.appName(f"cometmq pipeline {job}")
-        if _SUBMITTED not in os.environ:  # else spark-submit has said where to run
+        if _SUBMITTED not in os.environ:  # otherwise set by spark-submit
             builder = builder.master(options.master).config("spark.driver.memory", options.memory)
         for key, value in said.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
-        ending.install()
+        interruption.install()
         try:
             register(spark)
             with _progress(spark, job):
                 yield spark
         except KeyboardInterrupt:
-            ending.mute(spark)
+            interruption.mute(spark)
             raise
         finally:
             spark.stop()
 
 
-def there(*, store: str = "", archive: str = "") -> None:
-    """Look for directories before a JVM is started for them. Raises CliError."""
+def require_directories(*, store: str = "", archive: str = "") -> None:
+    """Check that the directories exist, before a JVM is started. Raises CliError."""
     from ...pipeline.errors import UnreachableError
     from ...pipeline.segments import segments
 
@@ -109,7 +118,7 @@ def there(*, store: str = "", archive: str = "") -> None:
         except UnreachableError as error:
             raise CliError(str(error)) from None
     if archive and not os.path.isdir(archive):
-        raise CliError(f"There is no archive in {archive}.")
+        raise CliError(f"{archive} is not an archive: no such directory.")
 
 
 def _settings(options: SessionOptions) -> dict[str, str]:
@@ -128,7 +137,7 @@ def _settings(options: SessionOptions) -> dict[str, str]:
 
 @contextmanager
 def _progress(spark: "SparkSession", job: str) -> Iterator[None]:
-    """A bar of finished tasks while a job runs."""
+    """Show a bar of finished tasks while a job runs."""
     if not sys.stderr.isatty():
         yield
         return
@@ -158,7 +167,7 @@ def _progress(spark: "SparkSession", job: str) -> Iterator[None]:
 
 
 def tasks_of(tracker: Any) -> tuple[int, int]:
-    """Finished and all tasks of the stages that run now."""
+    """Return the numbers of finished and of all tasks of the active stages."""
     done = total = 0
     for number in tracker.getActiveStageIds():
         stage = tracker.getStageInfo(number)
@@ -169,7 +178,7 @@ def tasks_of(tracker: Any) -> tuple[int, int]:
 
 
 def show_report(report: "Report", output: str, columns: Sequence[str] = ()) -> int:
-    """Print it; the exit code of the command."""
+    """Print a report; returns the exit code."""
     if output == "json":
         show_json(report.document())
     else:
@@ -184,7 +193,7 @@ def show_report(report: "Report", output: str, columns: Sequence[str] = ()) -> i
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """What a job refuses becomes a sentence, also where Spark wrapped it. Raises CliError."""
+    """Convert errors of a job, also those wrapped by Spark, to CliError."""
     from ...pipeline.errors import PipelineError
 
     try:
@@ -201,7 +210,7 @@ def failures() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """The sentence of our own error in a failure of Spark's; "" if there is none."""
+    """Return the message of our own error inside a Spark failure; "" if there is none."""
     for line in text.splitlines():
         name, colon, sentence = line.strip().partition(": ")
         ours = ("cometmq.pipeline.", "cometmq.client.errors.", "cometmq.store.format.errors.")
@@ -211,7 +220,7 @@ def _cause(text: str) -> str:
 
 
 def millis(text: str | None, option: str) -> int | None:
-    """Milliseconds of a time: a number, or ISO 8601 (UTC where it says nothing). Raises CliError."""
+    """Parse a time to ms: a number, or ISO 8601 (default zone: UTC). Raises CliError."""
     from datetime import UTC, datetime
 
     if text is None:

@@ -1,4 +1,4 @@
-"""`cometmq pipeline verify`, `rebuild`, `reconcile` and `insights`: what reads a store and changes nothing."""
+"""`cometmq pipeline verify`, `rebuild`, `reconcile` and `insights`: jobs that only read a store."""
 
 import click
 
@@ -7,17 +7,19 @@ from ..options import output_option
 from .session import (
     SessionOptions,
     failures,
+    require_directories,
     show_report,
     spark_options,
     spark_session,
-    there,
 )
 
 
 @click.command()
 @click.argument("store", metavar="STORE")
-@click.option("--crc/--no-crc", default=True, show_default=True, help="Compare bodies' checksums.")
-@click.option("--queues/--no-queues", default=True, show_default=True, help="Compare the queues.")
+@click.option(
+    "--crc/--no-crc", default=True, show_default=True, help="Check the checksums of bodies."
+)
+@click.option("--queues/--no-queues", default=True, show_default=True, help="Check the queues.")
 @spark_options
 @output_option
 def verify(
@@ -30,10 +32,10 @@ def verify(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Walk the log of STORE in parallel and compare it with its queues. Exit code 5 for problems."""
+    """Check the log of STORE in parallel, and its queues. Exit code 5 for problems."""
     from ...pipeline.jobs.verify import verify as run
 
-    there(store=store)
+    require_directories(store=store)
     with failures(), spark_session("verify", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, store, crc=crc, queues=queues), output)
 
@@ -41,9 +43,11 @@ def verify(
 @click.command()
 @click.argument("store", metavar="STORE")
 @click.argument("out", metavar="DIR")
-@click.option("--queues/--no-queues", default=True, show_default=True, help="Make the queues.")
-@click.option("--index/--no-index", default=True, show_default=True, help="Make the index.")
-@click.option("--queue-file-bytes", type=click.IntRange(20), default=None, help="Of a queue file.")
+@click.option("--queues/--no-queues", default=True, show_default=True, help="Rebuild the queues.")
+@click.option("--index/--no-index", default=True, show_default=True, help="Rebuild the index.")
+@click.option(
+    "--queue-file-bytes", type=click.IntRange(20), default=None, help="Size of a queue file."
+)
 @click.option("--index-slots", type=click.IntRange(1), help="maxHashSlotNum of the index files.")
 @click.option("--index-entries", type=click.IntRange(2), help="maxIndexNum of the index files.")
 @spark_options
@@ -62,7 +66,7 @@ def rebuild(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Make queues and index of STORE again in DIR, from its log alone. STORE is not touched."""
+    """Rebuild queues and index of STORE in DIR from its log. STORE is not changed."""
     from ...pipeline.jobs.rebuild import RebuildPlan
     from ...pipeline.jobs.rebuild import rebuild as run
 
@@ -75,7 +79,7 @@ def rebuild(
         index_slots=index_slots or 0,
         index_entries=index_entries or 0,
     )
-    there(store=store)
+    require_directories(store=store)
     with failures(), spark_session("rebuild", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, plan), output)
 
@@ -98,13 +102,13 @@ def reconcile(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Compare STORE with another replica's, or with an archive. Exit code 5 for differences."""
+    """Compare STORE with another replica's store or an archive. Exit code 5 for differences."""
     from ...pipeline.jobs.reconcile import reconcile_archive, reconcile_stores
 
     if bool(other) == bool(archive):
-        raise CliError("Name what to compare with: --with STORE or --archive DIR.", Exit.USAGE)
-    there(store=store, archive=archive)
-    there(store=other)
+        raise CliError("Give either --with STORE or --archive DIR.", Exit.USAGE)
+    require_directories(store=store, archive=archive)
+    require_directories(store=other)
     with failures(), spark_session("reconcile", SessionOptions(master, memory, settings)) as spark:
         if other:
             report = reconcile_stores(spark, store, other)
@@ -116,7 +120,7 @@ def reconcile(
 @click.command()
 @click.argument("store", metavar="STORE")
 @click.argument("out", metavar="DIR")
-@click.option("--system", is_flag=True, help="System topics, too.")
+@click.option("--system", is_flag=True, help="Include system topics.")
 @spark_options
 @output_option
 def insights(
@@ -129,9 +133,9 @@ def insights(
     settings: tuple[str, ...],
     output: str,
 ) -> int:
-    """Write DIR/report.html and a Parquet table for each question about the traffic in STORE."""
+    """Analyse the traffic in STORE: DIR/report.html and one Parquet table for each question."""
     from ...pipeline.jobs.insights import insights as run
 
-    there(store=store)
+    require_directories(store=store)
     with failures(), spark_session("insights", SessionOptions(master, memory, settings)) as spark:
         return show_report(run(spark, store, out, include_system=system), output)

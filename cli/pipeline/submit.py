@@ -3,9 +3,9 @@
     spark-submit --master URL --archives env.tar.gz#environment \\
         --conf spark.pyspark.python=./environment/bin/python PATH/submit.py archive STORE ARCHIVE
 
-The arguments are those of `cometmq pipeline`; master and memory are spark-submit's. `cometmq pipeline pack`
-prints where this file lies. Python puts the folder of a main file in front of everything else, where
-names like `store` and `message` would be found: it is taken out again.
+The arguments are those of `cometmq pipeline`; master and memory are spark-submit's. `cometmq
+pipeline pack` prints the path of this file. Python puts the folder of a main file first in
+`sys.path`, where modules named `store` and `message` would be found, so it is removed.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 """`cometmq namesrv`, `cometmq broker`, `cometmq single`: one server process each.
 
 Every setting of the configuration dataclasses is a flag; `config/loader.py` defines precedence and
-origins, `process.py` runs the process. The server's modules are imported before the process waits for
-the supervisor's first line, so that processes that need each other's ports start in parallel.
+origins, `process.py` runs the process. The server's modules are imported before the process waits
+for the supervisor's first line, so that processes that need each other's ports start in parallel.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Notice to the group controller that a broker's process has ended, so that it elects at once.
 
-The supervisor detects the exit and writes it to the nameserver's process, which calls its own port; the
-supervisor itself imports no gRPC (docs/formats/ha.md, sections 6.4 and 6.8 R3).
+The supervisor detects the exit and writes it to the nameserver's process, which calls its own port;
+the supervisor itself imports no gRPC (docs/formats/ha.md, sections 6.4 and 6.8 R3).
 """
 
 import logging

@@ -200,8 +200,8 @@ def start_or_explain(
 ) -> None:
     """Run `body`; report a failure as one sentence to the supervisor, the log and stderr.
 
-    `expected` returns the errors whose text is such a sentence; it is a callable because their modules
-    are imported late.
+    `expected` returns the errors whose text is such a sentence; it is a callable because their
+    modules are imported late.
     """
     try:
         body()

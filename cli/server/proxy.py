@@ -1,7 +1,7 @@
 """`cometmq proxy`: an access point without a store, in front of any number of broker groups.
 
-Settings are those of `broker/proxy/config.py` and of the door, as flags, `COMETMQ_*` variables or keys
-of a file. The ready file has the form of that of `cometmq up`: `endpoints` and one process.
+Settings are those of `broker/proxy/config.py` and of the door, as flags, `COMETMQ_*` variables or
+keys of a file. The ready file has the form of that of `cometmq up`: `endpoints` and one process.
 """
 
 import json

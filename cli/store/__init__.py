@@ -1,1 +1,1 @@
-"""The `cometmq store` commands."""
+"""`cometmq store`: offline inspection, check and repair of store directories."""

@@ -1,8 +1,6 @@
-"""`cometmq store`: look into a store directory, check it, repair it. Offline; nothing but `repair` writes.
+"""`cometmq store`: inspects, checks and repairs a store directory offline. Only `repair` writes.
 
-Every command takes a directory of Apache's broker or of ours and needs no broker. The group knows
-its commands by name and imports the one that is asked for, as the table of the `cometmq` command
-does: `store ls` needs no NumPy.
+Every command accepts a directory of RocketMQ's broker or of ours, and needs no running broker.
 """
 
 import click
@@ -11,7 +9,7 @@ from ..lazy_group import LazyGroup, Table
 
 #: Name -> (module of this package, command in it, one line of help).
 COMMANDS: Table = {
-    "ls": ("store.ls", "ls", "Show what is in a store directory."),
+    "ls": ("store.ls", "ls", "List the contents of a store directory."),
     "dump": (
         "store.dump",
         "dump",
@@ -21,19 +19,23 @@ COMMANDS: Table = {
     "verify": (
         "store.verify",
         "verify",
-        "Check every byte against every other; exit 5 on problems.",
+        "Check log, queues, index and other files; exit 5 on problems.",
     ),
     "repair": (
         "store.repair",
         "repair",
-        "Rebuild derived files, cut a torn tail; keeps originals.",
+        "Rebuild derived files and cut a torn tail; keeps originals.",
     ),
-    "diff": ("store.diff", "diff", "Find where two stores part; exit 5 if they differ."),
-    "retention": ("store.retention", "retention", "Explain why every segment stays or goes."),
+    "diff": (
+        "store.diff",
+        "diff",
+        "Find the first difference of two stores; exit 5 if they differ.",
+    ),
+    "retention": ("store.retention", "retention", "Explain why each segment is kept or deleted."),
     "export": ("store.export", "export", "Write the messages of a topic to a file."),
 }
 
 
 @click.group(cls=LazyGroup, table=COMMANDS)
 def store() -> None:
-    """Look into a store directory, check it, repair it: offline, Apache's as ours."""
+    """Inspect, check and repair a store directory offline (RocketMQ's or ours)."""

@@ -1,4 +1,4 @@
-"""`cometmq store diff`: where do two stores part?"""
+"""`cometmq store diff`: the first differences of two stores."""
 
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from .options import open_layout
     "--config",
     "config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The stores' broker.conf: sizes are taken from it.",
+    help="The stores' broker.conf, for file sizes.",
 )
 @output_option
 def diff(*, first: Path, second: Path, config: Path | None, output: str) -> int:
-    """Find the first place where the logs of stores A and B part, and the first in every queue.
+    """Find the first difference of the logs of stores A and B, and of each of their queues.
 
-    What retention took from the front of one of them is no difference. Exit code 5 if they differ.
+    Segments deleted by retention are not a difference. Exit code 5 if the stores differ.
     """
     from ...store.doctor.diff import diff as compare
 

@@ -1,4 +1,4 @@
-"""`cometmq store dump`: everything in a store, as a table or as JSON."""
+"""`cometmq store dump`: the contents of a store, as a table or as JSON."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ _TABLE_MORE = ("store_timestamp", "born_host", "properties")
     type=click.Choice(_WHAT),
     default="messages",
     show_default=True,
-    help="What to print; segments is another word for messages.",
+    help="What to print; segments is a synonym of messages.",
 )
 @click.option("--topic", help="Only this topic.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
@@ -36,7 +36,7 @@ _TABLE_MORE = ("store_timestamp", "born_host", "properties")
     default=0,
     help="First physical offset; with --what queues, the first queue offset.",
 )
-@click.option("--to", "end", type=click.IntRange(0), help="Offset behind the last one.")
+@click.option("--to", "end", type=click.IntRange(0), help="Offset after the last one.")
 @lines_option()
 def dump(
     *,
@@ -51,9 +51,9 @@ def dump(
     end: int | None,
     output: str,
 ) -> int:
-    """Print what is in DIR, in the order in which it lies there, system topics too.
+    """Print the contents of DIR in file order, including system topics.
 
-    Exit code 5 if a damaged part of the log had to be left out.
+    Exit code 5 if a damaged part of the log was skipped.
     """
     from ...store.doctor import dump as rows
 
@@ -76,14 +76,12 @@ def dump(
         if output == "table":
             found = ({name: row[name] for name in (*_TABLE, *_TABLE_MORE)} for row in found)
     if not write_rows(found, output) and output == "table":
-        click.echo("There is nothing of that.")
-    return complain_of_lost(state)
+        click.echo("Nothing found.")
+    return report_lost(state)
 
 
-def complain_of_lost(state: "DumpState") -> int:
-    """Say on stderr what was left out; the exit code."""
+def report_lost(state: "DumpState") -> int:
+    """Print skipped ranges on stderr; returns the exit code."""
     for lost in state.lost:
-        click.echo(
-            f"cometmq: offsets {lost.begin} to {lost.end} are left out: {lost.reason}", err=True
-        )
+        click.echo(f"cometmq: skipped offsets {lost.begin} to {lost.end}: {lost.reason}", err=True)
     return Exit.PROBLEMS if state.lost else Exit.DONE

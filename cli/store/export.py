@@ -1,4 +1,4 @@
-"""`cometmq store export`: the messages of a topic, out of a store that nobody has to open."""
+"""`cometmq store export`: the messages of a topic, read from the files of a store."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..errors import CliError, Exit
-from .dump import complain_of_lost
+from .dump import report_lost
 from .lines import write_rows
 from .options import open_layout, store_argument
 
@@ -18,16 +18,16 @@ from .options import open_layout, store_argument
 @click.option("--topic", required=True, help="The topic.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue.")
 @click.option("--from", "begin", type=click.IntRange(0), default=0, help="First queue offset.")
-@click.option("--to", "end", type=click.IntRange(0), help="Queue offset behind the last one.")
+@click.option("--to", "end", type=click.IntRange(0), help="Queue offset after the last one.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file; it appears when it is complete. Standard output without it.",
+    help="Output file, written atomically (default: standard output).",
 )
 @click.option(
     "--bodies",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Also write every body, decompressed, to a file in this folder.",
+    help="Also write each body, decompressed, to a file in this folder.",
 )
 @click.option(
     "-o",
@@ -35,7 +35,7 @@ from .options import open_layout, store_argument
     type=click.Choice(["jsonl", "json"]),
     default="jsonl",
     show_default=True,
-    help="One object a line, or one array.",
+    help="jsonl: one object on each line; json: one array.",
 )
 def export(
     *,
@@ -51,9 +51,9 @@ def export(
     bodies: Path | None,
     output: str,
 ) -> int:
-    """Write the messages of TOPIC in DIR, in the order of the log: the objects of `store dump`.
+    """Write the messages of TOPIC in DIR in log order, as objects like those of `store dump`.
 
-    Exit code 4 if the store has no message of the topic, 5 if damaged ones had to be left out.
+    Exit code 4 if the store has no message of the topic, 5 if damaged messages were skipped.
     """
     from ...store.doctor import dump as rows
 
@@ -64,11 +64,11 @@ def export(
     if bodies is not None:
         found = _with_files(found, bodies)
     count = write_rows(found, output) if out is None else _to_file(found, output, out)
-    code = complain_of_lost(state)
+    code = report_lost(state)
     if not count and not code:
-        raise CliError(f"The store has no such message of topic {topic}.", Exit.NOT_FOUND)
+        raise CliError(f"The store has no matching message of topic {topic}.", Exit.NOT_FOUND)
     if out is not None and count:
-        click.echo(f"{count} messages are in {out}.", err=True)
+        click.echo(f"Wrote {count} messages to {out}.", err=True)
     return code
 
 
@@ -79,7 +79,7 @@ def _to_file(found: Iterator[Mapping[str, Any]], output: str, out: Path) -> int:
             count = write_rows(found, output, file)
             file.flush()
             os.fsync(file.fileno())
-        if count:  # nothing found takes nobody's file away
+        if count:  # an empty result does not replace an existing file
             os.replace(part, out)
     except OSError as error:
         raise CliError(f"Cannot write {out}: {error.strerror}.") from error
@@ -89,13 +89,13 @@ def _to_file(found: Iterator[Mapping[str, Any]], output: str, out: Path) -> int:
 
 
 def _with_files(found: Iterator[Mapping[str, Any]], folder: Path) -> Iterator[Mapping[str, Any]]:
-    """The same rows; each names the file that its body was written to."""
+    """Write the bodies and yield the rows with the names of their body files."""
     import base64
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for row in found:
-            # A topic is no path: names of files are built from numbers alone.
+            # Topic names may not be valid file names: use numbers only.
             path = folder / f"{row['queue_id']:05d}-{row['queue_offset']:020d}.body"
             body = row["body_b64"] if row["body_b64"] is not None else row["stored_body_b64"]
             path.write_bytes(base64.b64decode(body))

@@ -1,7 +1,7 @@
-"""Long lists on stdout without holding them: table, JSON, JSON lines.
+"""Streaming output of long lists: table, JSON, JSON lines.
 
-A table's columns are as wide as the first rows need; later rows may be wider. JSON is written as it comes,
-one element a line.
+The first rows determine a table's column widths; later rows may be wider. JSON is written element
+by element, one on each line.
 """
 
 import itertools
@@ -17,7 +17,7 @@ _CELL_MAX = 60
 
 
 def write_rows(rows: Iterable[Row], output: str, file: TextIO | None = None) -> int:
-    """Print all rows; returns how many. To `file` in place of stdout if there is one."""
+    """Write all rows to `file` or stdout; returns their number."""
     if output == "table":
         return _table(rows, file)
     count = 0

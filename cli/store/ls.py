@@ -1,4 +1,4 @@
-"""`cometmq store ls`: what is in a store directory."""
+"""`cometmq store ls`: the contents of a store directory."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ _QUEUES_SHOWN = 200
 
 @click.command()
 @store_argument
-@click.option("--all", "everything", is_flag=True, help="Every queue, however many there are.")
+@click.option("--all", "everything", is_flag=True, help="Show all queues.")
 @output_option
 def ls(
     *,
@@ -27,7 +27,7 @@ def ls(
     everything: bool,
     output: str,
 ) -> None:
-    """Show what is in DIR: segments, queues, index files, timers, checkpoint, configuration."""
+    """List segments, queues, index files, timers, checkpoint and configuration of DIR."""
     from ...store.doctor.listing import list_store
 
     document = list_store(open_layout(directory, config, index_slots, index_entries))
@@ -46,9 +46,9 @@ def ls(
         if document[name]:
             _show(name, [document[name]])
     _show("configuration", document["config"])
-    for name, text in (("foreign", "not of the format"), ("strays", "not known")):
+    for name, text in (("foreign", "not in the store format"), ("strays", "unknown")):
         if document[name]:
-            click.echo(f"\n{text}, left alone: {', '.join(document[name])}")
+            click.echo(f"\n{text}, ignored: {', '.join(document[name])}")
 
 
 def _state(document: Mapping[str, Any]) -> str:

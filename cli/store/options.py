@@ -1,6 +1,7 @@
-"""What the commands of `cometmq store` have in common: the directory, and the sizes of its files.
+"""Shared options of `cometmq store`: the directory, and the sizes of its files.
 
-Sizes come from the files. Where they cannot, `--config broker.conf` or a flag tells; a flag wins.
+Sizes are derived from the files where possible, otherwise from `--config broker.conf` or a flag; a
+flag takes precedence.
 """
 
 from collections.abc import Callable
@@ -27,13 +28,13 @@ _NUMBERS = {
     "timerPrecisionMs": "timer_precision_ms",
 }
 _LOG_PATHS = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
-#: These are rounded up to whole units, as the broker does it.
+#: Sizes rounded up to whole units, as in the broker.
 _UNITS = {"queue_file": 20, "batch_file": 46}
 _GROUP = "store_sizes"
 
 
 def store_argument(command: F) -> F:
-    """DIR, and the options that say what its files do not."""
+    """Add DIR and the options for sizes."""
     for option in (
         click.option(
             "--index-entries", type=click.IntRange(2), help="maxIndexNum of the index files."
@@ -46,7 +47,7 @@ def store_argument(command: F) -> F:
             "--config",
             "config",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="The store's broker.conf: sizes and log paths are taken from it.",
+            help="The store's broker.conf, for sizes and log paths.",
         ),
         click.argument("directory", metavar="DIR", type=click.Path(path_type=Path)),
     ):
@@ -57,7 +58,7 @@ def store_argument(command: F) -> F:
 def open_layout(
     directory: Path, config: Path | None, index_slots: int | None, index_entries: int | None
 ) -> Layout:
-    """Look at the directory. Raises CliError."""
+    """Examine the directory. Raises CliError."""
     values: dict[str, Any] = _from_file(config) if config else {}
     if index_slots:
         values["index_slots"] = index_slots
@@ -74,16 +75,16 @@ def open_layout(
 
 
 def _check_log(layout: Layout) -> None:
-    """Judged without its log all of a store would look wrong, and a repair would make it so."""
+    """Require the log: without it all other files would look wrong. Raises CliError."""
     names = layout.sizes.log_directories or (str(layout.root / "commitlog"),)
     folders = [Path(name).expanduser() for name in names]
     for folder in folders:
         if folder.is_file():
-            raise CliError(f"{folder} is a file, and should be a folder of the log.")
+            raise CliError(f"{folder} is a file, but must be a folder of the commit log.")
     if layout.queues and not any(folder.is_dir() for folder in folders):
         raise CliError(
-            f"{layout.root} has queues, but there is no {' or '.join(names)}. If the log lies "
-            "elsewhere (storePathCommitLog), name the store's broker.conf with --config.",
+            f"{layout.root} has queues, but {' or '.join(names)} does not exist. If the log is "
+            "elsewhere (storePathCommitLog), give the store's broker.conf with --config.",
             Exit.USAGE,
         )
 
@@ -110,12 +111,12 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def lines_option(default: str = "table") -> Callable[[F], F]:
-    """`-o table|json|jsonl`: jsonl is one object a line, and needs no memory."""
+    """Add `-o table|json|jsonl`."""
     return click.option(
         "-o",
         "--output",
         type=click.Choice(["table", "json", "jsonl"]),
         default=default,
         show_default=True,
-        help="Form of the output; jsonl: one object a line.",
+        help="Output format; jsonl: one object on each line.",
     )

@@ -15,17 +15,22 @@ _TIME_MAX_MS = (1 << 63) - 1
 @click.command()
 @store_argument
 @click.option("--topic", required=True, help="The topic.")
-@click.option("--key", required=True, help="A key, a unique key, or with --type T the tags.")
+@click.option("--key", required=True, help="A key, a unique key, or with --type T a tag.")
 @click.option(
     "--type",
     "kind",
     type=click.Choice(["K", "U", "T"]),
-    help="Only keys (K), only unique keys (U), or tags (T); keys of both kinds otherwise.",
+    help="Search keys (K), unique keys (U) or tags (T) (default: K and U).",
 )
-@click.option("--begin", type=int, default=0, help="Store time in ms, the first that counts.")
-@click.option("--end", type=int, default=_TIME_MAX_MS, help="Store time in ms, the last one.")
+@click.option("--begin", type=int, default=0, help="Earliest store time (ms since 1970).")
+@click.option("--end", type=int, default=_TIME_MAX_MS, help="Latest store time (ms since 1970).")
 @click.option(
-    "--max", "count_max", type=click.IntRange(1), default=1000, show_default=True, help="At most."
+    "--max",
+    "count_max",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Maximum number of results.",
 )
 @output_option
 def query(
@@ -42,7 +47,7 @@ def query(
     count_max: int,
     output: str,
 ) -> int:
-    """Print the physical offsets of the messages of TOPIC that have KEY, oldest first."""
+    """Print the physical offsets of the messages of TOPIC with KEY, oldest first."""
     from ...store.doctor.index_view import common_layout
     from ...store.query import KeyQuery, StoreQuery
 

@@ -1,4 +1,4 @@
-"""`cometmq store repair`: makes again what can be made from the log, and keeps what was there."""
+"""`cometmq store repair`: rebuilds derived files from the log and keeps the originals."""
 
 import sys
 import time
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @store_argument
-@click.option("--dry-run", is_flag=True, help="Print the plan and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan without changing anything.")
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Go on without what the log has lost at its end after it had been on the disk.",
+    help="Accept that the log has lost flushed bytes at its end, and adapt the other files.",
 )
 @output_option
 def repair(
@@ -42,7 +42,7 @@ def repair(
     """Rebuild queues, index, checkpoint and wheel of DIR from its log, and cut a torn tail.
 
     Originals and a journal are kept in DIR/repair-TIME. Damage in the middle of the log is only
-    reported. Needs the store for itself. Exit code 5 if something is left that it cannot repair.
+    reported. The broker must be stopped. Exit code 5 if problems remain.
     """
     layout = open_layout(directory, config, index_slots, index_entries)
     if dry_run:
@@ -97,7 +97,7 @@ def _repair(
         return Exit.PROBLEMS if plan.refused else Exit.DONE
     _show(plan, "table" if output == "table" else "")
     if sys.stdin.isatty() and output == "table":
-        click.confirm("Do this?", abort=True)
+        click.confirm("Carry out this plan?", abort=True)
     now_ms = time.time_ns() // 1_000_000
     stamp = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
     journal = Journal(layout.root, stamp, disk)
@@ -115,7 +115,7 @@ def _repair(
         show_json({**document, "problems": [one.document() for one in left]})
     else:
         click.echo(f"Originals and journal are in {journal.folder}.")
-        click.echo(f"Problems left: {len(left)}." if left else "No problem is left.")
+        click.echo(f"Remaining problems: {len(left)}." if left else "No problems remain.")
     return Exit.PROBLEMS if left else Exit.DONE
 
 
@@ -124,18 +124,18 @@ def _show(plan: "Plan", output: str) -> None:
         show_json(plan.document())
     elif output == "table":
         if plan.steps:
-            click.echo("To do:")
+            click.echo("Plan:")
             rows = [
                 {"action": s.action.value, "target": s.target, "why": s.why} for s in plan.steps
             ]
             print_table(rows)
         if plan.refused:
-            click.echo("Cannot be repaired here; restore from another replica or a backup:")
+            click.echo("Cannot be repaired; restore from another replica or a backup:")
             keys = ("file", "begin", "end", "what")
             print_table([{key: getattr(one, key) for key in keys} for one in plan.refused])
         if plan.log_is_short:
             click.echo(
-                "The log lost its end. --accept-loss makes the rest agree with what is left."
+                "The log lost flushed bytes at its end. Use --accept-loss to adapt the other files."
             )
         if not plan.steps and not plan.refused:
-            click.echo("There is nothing to repair.")
+            click.echo("Nothing to repair.")

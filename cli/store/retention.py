@@ -1,9 +1,8 @@
-"""`cometmq store retention`: why every segment of a log is kept, or when it goes. Offline.
+"""`cometmq store retention`: why each segment of a log is kept or will be deleted. Offline.
 
-The verdicts are those of the broker's own rules (`store/retention/rules.py`) with the settings of a
-broker.conf, the files' last writes, this machine's time and the use of its disks. What only a running
-broker knows (readers that hold a segment, followers that need it, what is not flushed or dispatched
-yet) is left out.
+Applies the broker's rules (`store/retention/rules.py`) to the settings of a broker.conf, the files'
+modification times, this machine's time and disk use. State of a running broker (readers that hold a
+segment, followers that need it, unflushed or undispatched bytes) is not considered.
 """
 
 import time
@@ -43,7 +42,11 @@ _MS_PER_HOUR = 3_600_000
 
 @click.command()
 @store_argument
-@click.option("--hour", type=click.IntRange(0, 23), help="Judge as if it were this hour.")
+@click.option(
+    "--hour",
+    type=click.IntRange(0, 23),
+    help="Hour of the day to assume (default: the present one).",
+)
 @output_option
 def retention(
     *,
@@ -54,7 +57,7 @@ def retention(
     hour: int | None,
     output: str,
 ) -> None:
-    """Explain for every segment in DIR why it is kept, or that the next round deletes it."""
+    """Explain for each segment in DIR whether it is kept or will be deleted, and why."""
     layout = open_layout(directory, config, index_slots, index_entries)
     document = explain(layout, _settings(config, layout), time.time_ns() // _NS_PER_MS, hour)
     if output == "json":
@@ -64,7 +67,7 @@ def retention(
 
 
 def _settings(file: Path | None, layout: Layout) -> StoreConfig:
-    """The settings of retention: the file's, or the defaults."""
+    """Return the retention settings: the file's, or the defaults."""
     loaded = load(broker_owners(), file=file, environment={})
     return replace(loaded.config(StoreConfig), store_path_root_dir=str(layout.root))
 
@@ -72,7 +75,7 @@ def _settings(file: Path | None, layout: Layout) -> StoreConfig:
 def explain(
     layout: Layout, config: StoreConfig, now_ms: int, hour: int | None = None
 ) -> dict[str, Any]:
-    """Everything as one document. Raises CliError."""
+    """Return all verdicts as one document. Raises CliError."""
     rules = Rules.of(config)
     disk = Disk()
     watermark = ArchiveWatermark(layout.root, disk)
@@ -111,7 +114,7 @@ def explain(
 
 
 def _made_ahead(files: Sequence[DataFile]) -> list[DataFile]:
-    """The files at the end that nothing was written to: they wait for their turn."""
+    """Return the preallocated, still empty files at the end."""
     ahead: list[DataFile] = []
     for file in reversed(files):
         with file.path.open("rb") as content:
@@ -153,17 +156,17 @@ def _row(name: str, verdict: Verdict, rules: Rules) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     hours = ";".join(f"{hour:02d}" for hour in document["delete_when"])
     click.echo(
-        f"{document['directory']}: fileReservedTime {document['file_reserved_hours']} h, deleteWhen "
-        f"{hours}, it is hour {document['hour']:02d}; the disk is {document['disk_use']} % full"
+        f"{document['directory']}: fileReservedTime {document['file_reserved_hours']} h, "
+        f"deleteWhen {hours}, it is hour {document['hour']:02d}; the disk is {document['disk_use']} % full"
     )
     if document["archive_gate"]:
-        click.echo(f"archiveGate is on, the watermark is {document['archive_watermark']}")
+        click.echo(f"archiveGate is on; archive watermark: {document['archive_watermark']}")
     if not document["segments"]:
-        click.echo("There are no segments.")
+        click.echo("No segments.")
     else:
         print_table([_shown(row) for row in document["segments"]])
     if document["made_ahead"]:
-        click.echo(f"made ahead, still empty: {', '.join(document['made_ahead'])}")
+        click.echo(f"preallocated, still empty: {', '.join(document['made_ahead'])}")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`cometmq store verify`: is every byte of the store what it should be?"""
+"""`cometmq store verify`: checks the files of a store against each other."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -31,8 +31,8 @@ def verify(
 ) -> int:
     """Check log, queues, index, timers, checkpoint and JSON files of DIR against each other.
 
-    Prints byte ranges of files. Problems are what a start of a broker would not repair; notes are
-    the rest. Exit code 5 if there are problems.
+    Prints byte ranges of files. Problems are findings that a start of the broker does not repair;
+    all others are notes. Exit code 5 if there are problems.
     """
     layout = open_layout(directory, config, index_slots, index_entries)
     report = run_verify(layout, quiet=output == "json")
@@ -53,7 +53,7 @@ def run_verify(layout: "Layout", quiet: bool) -> "Report":
 
 @contextmanager
 def progress_bar(total: int, what: str, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Gives a callable that takes the bytes done so far."""
+    """Yield a callback that takes the number of bytes done."""
     if quiet or not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -67,7 +67,7 @@ def progress_bar(total: int, what: str, quiet: bool) -> Iterator[Callable[[int],
 
 
 def show_report(report: "Report") -> None:
-    """The report for people."""
+    """Print the report."""
     findings = report.findings
     rows = [
         {
@@ -82,7 +82,7 @@ def show_report(report: "Report") -> None:
     if rows:
         print_table(rows)
     if findings.left_out:
-        click.echo(f"{findings.left_out} more are left out.")
+        click.echo(f"{findings.left_out} more findings are not shown.")
     count = len(findings.problems)
     verdict = f"{count} problem{'s' * (count != 1)}" if count else "no problem"
     click.echo(

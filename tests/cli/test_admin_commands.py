@@ -70,7 +70,7 @@ def shell() -> Iterator[Shell]:
 @pytest.mark.parametrize("kind", TYPES)
 def test_topics_of_every_type(shell: Shell, kind: str) -> None:
     told = shell("topic", "create", f"type-{kind}", "--type", kind, "--queues", "3")
-    assert told == f"Topic type-{kind} is created: {kind}, 3 queues.\n"
+    assert told == f"Created topic type-{kind}: {kind}, 3 queues.\n"
     found = shell.json("topic", "describe", f"type-{kind}")
     assert (found["type"], len(found["queues"])) == (kind, 3)
     assert found["attributes"] == {"message.type": kind.upper()}
@@ -100,10 +100,10 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     made = shell(
         "topic", "create", "life", "--type", "lite", "--attribute", "+lite.topic.expiration=60"
     )
-    assert made == "Topic life is created: lite, 8 queues.\n"
-    assert "was there already; it is lite, 8 queues." in shell("topic", "create", "life")
+    assert made == "Created topic life: lite, 8 queues.\n"
+    assert "Unchanged topic life: lite, 8 queues." in shell("topic", "create", "life")
     looked = shell("topic", "alter", "life", "--perm", "read", "--dry-run")
-    assert looked == "Topic life would be lite, 8 queues, permission: read.\n"
+    assert looked == "Would change topic life: lite, 8 queues, permission: read.\n"
     altered = shell(
         *("topic", "alter", "life", "--write-queues", "2", "--perm", "none"),
         *("--attribute", "-lite.topic.expiration"),
@@ -117,7 +117,7 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     assert "BAD_REQUEST" in shell("topic", "alter", "life", "--attribute", "+odd=1", code=1)
     assert "TOPIC_NOT_FOUND" in shell("topic", "alter", "unknown", "--perm", "rw", code=4)
     assert "ILLEGAL_TOPIC" in shell("topic", "create", "rmq_sys_mine", code=1)
-    assert "Topic life is deleted." in shell("topic", "delete", "life")
+    assert "Deleted topic life." in shell("topic", "delete", "life")
     assert "TOPIC_NOT_FOUND" in shell("topic", "describe", "life", code=4)
     assert "TOPIC_NOT_FOUND" in shell("topic", "delete", "life", code=4)
 
@@ -129,7 +129,7 @@ def test_a_topic_with_messages_goes_when_the_loss_is_accepted(shell: Shell) -> N
     assert "messages                  3" in plan
     assert shell.json("topic", "delete", "full", "--dry-run")["messages"] == 3
     assert "--accept-loss" in shell("topic", "delete", "full", code=1)
-    assert "Topic full is deleted." in shell("topic", "delete", "full", "--accept-loss")
+    assert "Deleted topic full." in shell("topic", "delete", "full", "--accept-loss")
     shell("topic", "create", "full", "--queues", "1")
     (queue,) = shell.json("topic", "describe", "full")["queues"]
     assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (3, 3, 0)
@@ -137,11 +137,11 @@ def test_a_topic_with_messages_goes_when_the_loss_is_accepted(shell: Shell) -> N
 
 def test_a_group_from_its_creation_to_its_end(shell: Shell) -> None:
     made = shell("group", "create", "crew", "--order", "true", "--max-attempts", "3")
-    assert made == "Group crew is created: in order, 3 attempts.\n"
+    assert made == "Created group crew: in order, 3 attempts.\n"
     again = shell.json("group", "create", "crew")
     assert (again["order"], again["max_attempts"], again["created"]) == (True, 3, False)
     curve = ("--retry-policy", "exponential", "--retry-initial", "2s", "--retry-max", "1m")
-    assert "would be: concurrently" in shell(
+    assert "Would change group crew: concurrently" in shell(
         "group", "alter", "crew", "--order", "false", *curve, "--dry-run"
     )
     shell("group", "alter", "crew", "--order", "false", *curve, "--retry-multiplier", "3")
@@ -162,7 +162,7 @@ def test_a_group_from_its_creation_to_its_end(shell: Shell) -> None:
     assert "needs --retry-policy" in shell("group", "create", "x", "--retry-delays", "1s", code=2)
     assert "not a duration" in shell("group", "create", "x", *curve, "--retry-max", "soon", code=2)
     assert "CONSUMER_GROUP_NOT_FOUND" in shell("group", "alter", "x", "--order", "true", code=4)
-    assert "Group crew is deleted." in shell("group", "delete", "crew")
+    assert "Deleted group crew." in shell("group", "delete", "crew")
     assert "CONSUMER_GROUP_NOT_FOUND" in shell("group", "describe", "crew", code=4)
 
 
@@ -174,7 +174,7 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     between_ms = time.time_ns() // 1_000_000
     time.sleep(0.01)
     shell("message", "send", "replay", "new", "--count", "2")
-    assert "has consumed nothing yet" in shell("offset", "show", "readers")
+    assert "has no offsets yet" in shell("offset", "show", "readers")
     for where, after in (
         (str(between_ms), 2),
         ("0", 0),
@@ -184,7 +184,7 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     ):
         plan = shell.json("offset", "reset", "readers", "replay", where, "--dry-run")
         assert [row["after"] for row in plan["changes"]] == [after], where
-        assert "Group readers is reset" in shell("offset", "reset", "readers", "replay", where)
+        assert "Reset group readers" in shell("offset", "reset", "readers", "replay", where)
         (row,) = shell.json("offset", "show", "readers", "replay")
         assert (row["consumer_offset"], row["lag"]) == (after, 4 - after)
     shell("offset", "reset", "readers", "replay", "--offset", "3", "--queue", "0")
@@ -193,7 +193,7 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
         "offset", "reset", "readers", "replay", "--offset", "9", code=1
     )
     assert "is not EPOCH_MS" in shell("offset", "reset", "readers", "replay", "noon", code=2)
-    assert "Say where to" in shell("offset", "reset", "readers", "replay", code=2)
+    assert "Give the position" in shell("offset", "reset", "readers", "replay", code=2)
     assert "TOPIC_NOT_FOUND" in shell("offset", "reset", "readers", "unknown", "0", code=4)
     assert "CONSUMER_GROUP_NOT_FOUND" in shell("offset", "reset", "nobody", "replay", "0", code=4)
 
@@ -203,22 +203,22 @@ def test_names_of_mqadmin_work_and_are_not_listed(shell: Shell) -> None:
     made = shell(
         "updateTopic", *where, "-t", "mq", "-r", "4", "-w", "4", "-a", "+message.type=FIFO"
     )
-    assert made == "Topic mq is created: fifo, 4 queues.\n"
+    assert made == "Created topic mq: fifo, 4 queues.\n"
     assert "permission: read" in shell("updateTopicPerm", *where, "-t", "mq", "-p", "4")
     assert "mq" in shell("topicList", *where)
     assert "min offset" in shell("topicStatus", *where, "-t", "mq")
     group = shell("updateSubGroup", *where, "-g", "mqg", "-o", "true", "-r", "3", "-s", "true")
-    assert group == "Group mqg is created: in order, 4 attempts.\n"
+    assert group == "Created group mqg: in order, 4 attempts.\n"
     assert "max attempts    4" in shell("getConsumerConfig", *where, "-g", "mqg")
     assert "mqg" in shell("consumerProgress", *where)
-    assert "consumed nothing" in shell("consumerProgress", *where, "-g", "mqg", "-t", "mq")
+    assert "has no offsets" in shell("consumerProgress", *where, "-g", "mqg", "-t", "mq")
     reset = ("resetOffsetByTime", *where, "-g", "mqg", "-t", "mq", "-s")
     for moment in ("now", "-1", "0", "2026-01-01#00:00:00:000"):
-        assert "is reset" in shell(*reset, moment)
+        assert "Reset group mqg" in shell(*reset, moment)
     assert "is not now" in shell(*reset, "noon", code=2)
-    assert "is reset" in shell("skipAccumulatedMessage", *where, "-g", "mqg", "-t", "mq")
-    assert "is deleted" in shell("deleteSubGroup", *where, "-g", "mqg", "-r", "true")
-    assert "is deleted" in shell("deleteTopic", *where, "-t", "mq")
+    assert "Reset group mqg" in shell("skipAccumulatedMessage", *where, "-g", "mqg", "-t", "mq")
+    assert "Deleted group" in shell("deleteSubGroup", *where, "-g", "mqg", "-r", "true")
+    assert "Deleted topic" in shell("deleteTopic", *where, "-t", "mq")
     assert "updateTopic" not in shell.help()
 
 
@@ -232,4 +232,4 @@ def test_on_a_terminal_it_asks(shell: Shell) -> None:
     asked = shell.typed("y\n", "offset", "reset", "precious", "precious", "latest")
     assert "to these offsets? [y/N]" in asked
     shell("group", "delete", "precious", "--yes")
-    assert "is deleted" in shell.typed("y\n", "topic", "delete", "precious")
+    assert "Deleted topic" in shell.typed("y\n", "topic", "delete", "precious")

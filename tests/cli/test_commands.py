@@ -49,7 +49,7 @@ def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
         (["message", "send", "t", "b", "--property", "x"], 2, "must be NAME=VALUE"),
         (["broker", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
         (["up", "--port", "-1"], 2, "Invalid value"),
-        (["up", "restart", "master", "--data", "nowhere"], 1, "No `cometmq up` runs on"),
+        (["up", "restart", "master", "--data", "nowhere"], 1, "No `cometmq up` is running on"),
         (["up", "--data", "d", "--ready-file", "no/such/dir/file"], 1, "Cannot write no/such"),
         (["config", "show", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
     ],
@@ -66,7 +66,7 @@ def test_what_is_wrong_is_a_sentence_and_an_exit_code(
 def test_nobody_at_the_endpoint(nobody: str) -> None:
     done = cometmq("topic", "list", "--endpoint", nobody)
     assert done.returncode == 1
-    assert f"Nothing answers at {nobody}" in done.stderr
+    assert f"Cannot connect to {nobody}" in done.stderr
     assert "cometmq up" in done.stderr
 
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from cometmq.cli.errors import CliError, Exit
 from cometmq.cli.ha.command import ha
-from cometmq.cli.ha.doors import find
 from cometmq.cli.ha.promote import Watch, promote, rewrite
+from cometmq.cli.ha.replicas import find
 from cometmq.cli.ha.static_groups import PromotionRequest, StaticFailover
 from cometmq.proto import v1
 from cometmq.tests.cli.replica_doors import GROUP, NameserverDoor, ReplicaDoor
@@ -77,7 +77,7 @@ def test_a_silent_leader_that_may_live_is_not_replaced(stack: ExitStack) -> None
     with socket.create_server(("127.0.0.1", old.port)):  # it listens and does not answer
         code, sentence = invoke("failover", "--namesrv", namesrv)
         assert code == Exit.FAILED
-        assert "could go on taking writes" in sentence
+        assert "may still accept writes" in sentence
         assert other.promoted is None
         code, found = invoke("failover", "--namesrv", namesrv, "--dead")
     assert (code, found["leader"]) == (0, 1)
@@ -248,14 +248,14 @@ def test_diff_names_rotten_and_different_blocks(stack: ExitStack) -> None:
     code, rows = invoke("diff", "--namesrv", static(stack, good, bad))
     assert code == Exit.PROBLEMS
     assert [(row["offset"], row["what"], row["brokers"]) for row in rows] == [
-        (10, "rotten", [1]),
+        (10, "damaged", [1]),
         (20, "different", [0, 1]),
     ]
 
 
 def test_nobody_there_is_a_sentence() -> None:
     code, sentence = invoke("status", "--namesrv", "127.0.0.1:1")
-    assert (code, "Nothing answers" in sentence) == (Exit.FAILED, True)
+    assert (code, "Cannot connect" in sentence) == (Exit.FAILED, True)
 
 
 def test_promote_writes_the_roles_into_the_files(stack: ExitStack, tmp_path: Path) -> None:

@@ -26,5 +26,5 @@ def test_a_full_disk_was_reported_without_a_hint_of_the_file(
     finally:
         os.close(reader)
         os.close(writer)
-    assert said["error"].endswith("Its log says where.")
+    assert said["error"].endswith("See its log.")
     assert "_fail_to_write" in caplog.text

@@ -145,7 +145,7 @@ def test_verify_and_repair_of_a_damaged_queue(root: Path) -> None:
     assert store("verify", root).returncode == 0
     after = digests(root)
     assert {name: after[name] for name in whole} == whole
-    assert store("repair", root).stdout == "There is nothing to repair.\n"
+    assert store("repair", root).stdout == "Nothing to repair.\n"
 
 
 def test_a_damaged_log_is_reported_and_left(root: Path) -> None:

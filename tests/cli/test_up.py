@@ -161,7 +161,7 @@ def test_a_fifo_topic_wants_a_group_and_keeps_its_order(shared_cluster: Cluster)
     endpoint = ("--endpoint", shared_cluster.address("master"))
     without = shared_cluster.run("message", "send", topic, "x", *endpoint, check=False)
     assert without.returncode == 2
-    assert "needs --group" in without.stderr
+    assert "requires --group" in without.stderr
     sent = json_of(shared_cluster, "message", "send", topic, "x", "--group", "g", "--count", "3")
     assert [one["offset"] for one in sent["messages"]] == [0, 1, 2]
 
@@ -250,7 +250,7 @@ def test_a_child_that_cannot_start_is_not_restarted_for_ever(new_cluster: NewClu
     cluster.kill9("single")
     wait_until(
         "the supervisor gives up",
-        lambda: "That was attempt 5: it stays down" in cluster.log_file.read_text(),
+        lambda: "It stays down after 5 attempts" in cluster.log_file.read_text(),
         WAIT_S,
     )
     refused = cluster.run("up", "restart", "single", "--data", str(cluster.data), check=False)

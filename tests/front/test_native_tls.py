@@ -155,14 +155,14 @@ async def test_a_certificate_that_cannot_be_used_is_refused_with_a_sentence(
     other = authority.issue_cert("other").private_key_pem.bytes()
     spoil(files["front_tls_key"], {"missing": None, "nonsense": b"nonsense"}.get(broken, other))
     door = choose_door(DoorConfig(front_door="native", **files))({}, Clock())
-    with pytest.raises(CertificateError, match="cannot be used"):
+    with pytest.raises(CertificateError, match="Cannot load"):
         await door.start("127.0.0.1", 0)
 
 
 def test_a_certificate_and_its_key_belong_together() -> None:
-    with pytest.raises(ValueError, match="set both"):
+    with pytest.raises(ValueError, match="Set both"):
         DoorConfig(front_tls_certificate="chain.pem")
-    with pytest.raises(ValueError, match="frontTlsClientCa needs"):
+    with pytest.raises(ValueError, match="frontTlsClientCa requires"):
         DoorConfig(front_tls_client_ca="ca.pem")
 
 

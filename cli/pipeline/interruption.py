@@ -1,10 +1,9 @@
-"""How a job ends that is told to: Ctrl-C and SIGTERM, at any moment, also while the JVM starts.
+"""Interruption of a job: Ctrl-C and SIGTERM at any time, also while the JVM starts.
 
-Spark's JVM ignores Ctrl-C and notices the end of its driver only when it has started; until then it was
-left behind, and a job that was killed in the middle of its work printed the JVM's stack traces. Here both
-signals raise in the main thread; the session is then stopped without a word, and whatever processes were
-started since are ended. Codes: 130 for Ctrl-C, 143 for SIGTERM. A signal that was ignored stays ignored.
-(pipeline note, section 5)
+Spark's JVM ignores Ctrl-C and detects the end of its driver only after it has started; without this
+module it would be left running, and an interrupted job would print the JVM's stack traces. Both
+signals raise in the main thread; the session is stopped silently, and all processes started since
+are ended. Exit codes: 130 for Ctrl-C, 143 for SIGTERM. A signal that was ignored stays ignored.
 """
 
 import logging
@@ -18,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: For processes that were told to end; then they are killed.
+#: Wait after SIGTERM to child processes; then they are killed.
 _END_S: Final = 10.0
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM; what passes Ctrl-C on (py4j closes the connection then) does the same with it."""
+    """SIGTERM. Handled like Ctrl-C by py4j, which then closes its connection."""
 
 
-class Ending:
-    """Around the life of a session. Only in the main thread; elsewhere it does nothing."""
+class Interruption:
+    """Signal handling for one session. Does nothing outside the main thread."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
@@ -44,13 +43,13 @@ class Ending:
         return self
 
     def install(self) -> None:
-        """Take the signals; again once Spark has set its own handler for Ctrl-C."""
+        """Install the handlers; called again after Spark has set its own handler for Ctrl-C."""
         for number, before in self._handlers.items():
             ignored = before is signal.SIG_IGN
             signal.signal(number, signal.SIG_IGN if ignored else _raise)
 
     def mute(self, spark: "SparkSession") -> None:
-        """What the JVM says of a job that is being ended is no news."""
+        """Switch off the JVM's log while the job is being stopped."""
         try:
             spark.sparkContext.setLogLevel("OFF")
         except Exception:  # the JVM may be gone
@@ -82,7 +81,7 @@ def _children() -> list[Any]:
 
 
 def _end(processes: list[Any]) -> None:
-    """Ask them, wait, kill what is left."""
+    """Terminate, wait, then kill."""
     import psutil
 
     for ask in ("terminate", "kill"):

@@ -1,8 +1,8 @@
-"""Whom `cometmq ha` talks to: the controllers among the nameservers, and every replica's control door.
+"""Calls of `cometmq ha` to nameservers (controllers) and to the replicas' replication ports.
 
-Nameservers are asked one after the other; the active controller is the one whose word counts. A group that no
-controller leads is static: its replicas are found in the nameservers' routes (or named with `--replica`), and
-`static_groups.py` decides for them (HA note, 6.3).
+Nameservers are called in turn; only the active controller's answer is authoritative. A group
+without a controller is static: its replicas come from the nameservers' routes (or `--replica`), and
+`static_groups.py` changes its leader (docs/formats/ha.md, section 6.3).
 """
 
 import socket
@@ -17,14 +17,14 @@ from ...proto import paths, v1
 from ..connection import Connection, failure
 from ..errors import CliError, Exit
 
-#: A replica that is paused or cut off must not hold up the others for long.
-ASK_S = 3.0
+#: Timeout of a call: short, because a paused or disconnected replica delays the others.
+CALL_S = 3.0
 _DIAL_S = 1.0
 
 
 @dataclass(slots=True)
 class Replica:
-    """One replica of a group: where it is, what the nameserver knows of it, what it says itself."""
+    """One replica of a group: its addresses, the nameserver's data, and its own status."""
 
     group: str
     broker_id: int
@@ -32,12 +32,12 @@ class Replica:
     client: str = ""
     uuid: str = ""
     incarnation: int = 0
-    known_leader: bool = False  # so the routes say
+    known_leader: bool = False  # according to the routes
     known_end: int = 0
     known_confirm: int = 0
     status: v1.ReplicaStatus | None = None
-    why_silent: str = ""
-    #: Nobody listens at its ports: the process is not there.
+    error: str = ""
+    #: Its ports refuse connections: the process has ended.
     is_gone: bool = False
 
     @property
@@ -46,21 +46,21 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """By its own word; by the routes' when it is silent."""
+        """True for a leader by its own status; by the routes if it is unreachable."""
         return self.known_leader if self.status is None else self.status.role == "leader"
 
-    def call(self, path: str, request: object, answer: type[Any], timeout_s: float = ASK_S) -> Any:
-        """One call to its control door. Raises CliError."""
+    def call(self, path: str, request: object, answer: type[Any], timeout_s: float = CALL_S) -> Any:
+        """Call the replica. Raises CliError."""
         with Connection(self.ha) as connection:
             return connection.call(path, request, answer, timeout_s)
 
-    def ask(self) -> None:
-        """Read its state; a replica that does not answer says why."""
-        self.status, self.why_silent, self.is_gone = None, "", False
+    def refresh(self) -> None:
+        """Read the replica's status; set `error` if it does not answer."""
+        self.status, self.error, self.is_gone = None, "", False
         try:
             self.status = self.call(paths.REPLICA_STATUS, v1.StatusRequest(), v1.ReplicaStatus)
         except CliError as error:
-            self.why_silent = str(error)
+            self.error = str(error)
             self.is_gone = all(refuses(address) for address in (self.ha, self.client) if address)
             return
         own = self.status.beat.replica
@@ -70,7 +70,7 @@ class Replica:
 
 
 def refuses(address: str) -> bool:
-    """Whether the machine answers that nobody listens there. Silence is no answer."""
+    """Return True if a connection is refused; a timeout does not count."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _DIAL_S):
@@ -87,10 +87,10 @@ class Nameservers:
     def __init__(self, addresses: str) -> None:
         self.addresses = [part.strip() for part in addresses.split(";") if part.strip()]
         if not self.addresses:
-            raise CliError("--namesrv must name a nameserver, HOST:PORT.", Exit.USAGE)
+            raise CliError("--namesrv must be HOST:PORT of a nameserver.", Exit.USAGE)
 
     def groups(self, group: str = "") -> list[v1.GroupReport]:
-        """What the controllers know; of each group the active one's word, or else the newest."""
+        """Return the controllers' reports: for each group the active one's, or else the newest."""
         best: dict[str, v1.GroupReport] = {}
         for _, answer in self._each(paths.GET_GROUPS, v1.GetGroupRequest(group=group)):
             for report in answer.groups:
@@ -101,57 +101,57 @@ class Nameservers:
         return [best[name] for name in sorted(best) if group in ("", name)]
 
     def active(self, group: str) -> str:
-        """The nameserver whose controller decides. Raises CliError when there is none."""
-        silent = []
+        """Return the nameserver with the active controller. Raises CliError."""
+        inactive = []
         for address, answer in self._each(paths.GET_GROUPS, v1.GetGroupRequest(group=group)):
             if any(report.active for report in answer.groups):
                 return address
-            silent.append(address)
+            inactive.append(address)
         raise CliError(
             f"No active controller for group {group} among {', '.join(self.addresses)}"
-            + (f" ({', '.join(silent)} do not decide at present)." if silent else "."),
+            + (f" ({', '.join(inactive)} are not active)." if inactive else "."),
             Exit.UNHEALTHY,
         )
 
     def decide(self, path: str, request: Any, timeout_s: float) -> v1.GroupsResponse:
-        """An operator's call to the active controller. Raises CliError."""
+        """Call the active controller. Raises CliError."""
         address = self.active(request.group)
         with Connection(address) as connection:
             answer: v1.GroupsResponse = connection.call(path, request, v1.GroupsResponse, timeout_s)
             return answer
 
     def replicas(self, group: str = "") -> list[Replica]:
-        """Every member that the first nameserver that answers knows. Raises CliError."""
+        """Return the members known to the first reachable nameserver. Raises CliError."""
         failed: CliError | None = None
         for address in self.addresses:
             with Connection(address) as connection:
                 method = connection.method(paths.GET_CLUSTER, v1.GetClusterResponse)
                 try:
                     answer = method(
-                        v1.GetClusterRequest(), timeout=ASK_S, metadata=connection.metadata
+                        v1.GetClusterRequest(), timeout=CALL_S, metadata=connection.metadata
                     )
                 except grpc.RpcError as error:
                     failed = failure(error, address)
                     continue
             return list(_members(answer, group))
-        raise failed or CliError("No nameserver answers.")
+        raise failed or CliError("No nameserver is reachable.")
 
-    def tell(self, path: str, request: object, answer: type[Any]) -> None:
-        """A message to every nameserver; one that is away cannot be told."""
+    def notify(self, path: str, request: object, answer: type[Any]) -> None:
+        """Call every nameserver; errors are ignored."""
         for address in self.addresses:
             with Connection(address) as connection, suppress(grpc.RpcError):
                 connection.method(path, answer)(
-                    request, timeout=ASK_S, metadata=connection.metadata
+                    request, timeout=CALL_S, metadata=connection.metadata
                 )
 
     def _each(self, path: str, request: object) -> Iterator[tuple[str, v1.GroupsResponse]]:
-        """Every nameserver that is a controller, with its answer."""
+        """Yield the answer of every nameserver that is a controller."""
         for address in self.addresses:
             with Connection(address) as connection:
                 try:
-                    answer = connection.call(path, request, v1.GroupsResponse, ASK_S)
+                    answer = connection.call(path, request, v1.GroupsResponse, CALL_S)
                 except CliError:
-                    continue  # it is away, or no controller: another one may be
+                    continue  # unreachable, or not a controller
             yield address, answer
 
 
@@ -178,7 +178,7 @@ def _members(answer: v1.GetClusterResponse, group: str) -> Iterator[Replica]:
 
 
 def from_report(report: v1.GroupReport) -> list[Replica]:
-    """The replicas that a controller knows."""
+    """Return the replicas of a controller's report."""
     return [
         Replica(
             group=report.state.group,
@@ -195,11 +195,11 @@ def from_report(report: v1.GroupReport) -> list[Replica]:
 def find(
     namesrv: str, group: str, named: Sequence[str]
 ) -> tuple[list[Replica], v1.GroupReport | None]:
-    """The replicas of one group, and what its controller says of it; None: the group is static."""
+    """Return the replicas of a group and its controller's report; None for a static group."""
     if named:
         found = [Replica(group=group, broker_id=-1, ha=address) for address in named]
         for one in found:
-            one.ask()
+            one.refresh()
         return found, None
     servers = Nameservers(namesrv)
     reports = servers.groups(group)
@@ -211,15 +211,17 @@ def find(
     group = one_group(group, [replica.group for replica in found])
     found = [replica for replica in found if replica.group == group]
     if not found:
-        raise CliError(f"No nameserver knows group {group or '(any)'}.", Exit.NOT_FOUND)
+        raise CliError(f"Group {group or '(any)'} is unknown to the nameservers.", Exit.NOT_FOUND)
     return found, None
 
 
 def one_group(group: str, known: Sequence[str]) -> str:
-    """The group that was named, or the only one there is. Raises CliError."""
+    """Return the named group, or the only one. Raises CliError."""
     names = sorted(set(known))
     if group or not names:
         return group
     if len(names) > 1:
-        raise CliError(f"Name one of the groups with --group: {', '.join(names)}.", Exit.USAGE)
+        raise CliError(
+            f"There are several groups. Choose one with --group: {', '.join(names)}.", Exit.USAGE
+        )
     return names[0]
