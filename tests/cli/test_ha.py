@@ -209,7 +209,7 @@ def test_replay_and_reseed(stack: ExitStack) -> None:
     assert invoke("reseed", "--id", "1", "--namesrv", namesrv, "--dry-run")[0] == 0
     assert old.calls[-1] == "reseed True"
     code, sentence = invoke("reseed", "--id", "0", "--namesrv", namesrv)
-    assert (code, "leads the group" in sentence) == (Exit.FAILED, True)
+    assert (code, "is the leader" in sentence) == (Exit.FAILED, True)
     assert invoke("reseed", "--id", "7", "--namesrv", namesrv)[0] == Exit.NOT_FOUND
 
 

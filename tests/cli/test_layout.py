@@ -11,7 +11,7 @@ from cometmq.cli.errors import CliError
 
 def test_a_second_supervisor_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path / "data")
-    with pytest.raises(CliError, match=r"\(process \d+\) runs on .* --data"):
+    with pytest.raises(CliError, match=r"\(process \d+\) is running on .* --data"):
         DataDirectory(tmp_path / "data")
     first.close()
     DataDirectory(tmp_path / "data").close()
@@ -38,7 +38,7 @@ def test_a_new_file_has_every_key_and_is_private(tmp_path: Path) -> None:
     assert said == {"brokerId": "0", "clusterToken": "t"}
     assert file.read_text().splitlines() == [
         "# Title.",
-        "# Yours to edit.",
+        "# You can edit this file.",
         "brokerId=0",
         "clusterToken=t",
     ]

@@ -108,7 +108,11 @@ def test_single_is_one_process_with_two_files(tmp_path: Path) -> None:
     [
         ({}, "sync", ""),
         ({"in_sync": 2}, "sync", "2 of 2"),
-        ({"in_sync": 1}, "sync", "1 of 2: the master answers alone until a slave has caught up"),
+        (
+            {"in_sync": 1},
+            "sync",
+            "1 of 2: the master acknowledges alone until a slave has caught up",
+        ),
         ({"in_sync": 1}, "async", "1 of 2"),
         (
             {"in_sync": 1, "write_refusal": "too few"},
