@@ -14,7 +14,7 @@ from cometmq.tests.broker.desk import desk, message, parse_received, resource
 from cometmq.tests.broker.live import settings
 
 
-async def test_an_ack_may_be_repeated_and_moves_the_offset_in_any_order(tmp_path: Path) -> None:
+async def test_acks_may_repeat_and_arrive_in_any_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b", b"c")
@@ -30,7 +30,7 @@ async def test_an_ack_may_be_repeated_and_moves_the_offset_in_any_order(tmp_path
         assert one.node.counters.acked == 3
 
 
-async def test_entries_have_their_own_codes(tmp_path: Path) -> None:
+async def test_each_entry_has_its_own_code(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -60,10 +60,12 @@ async def test_request_level_failures_have_no_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_handle_of_a_tail_that_was_cut_consumed_the_message_that_came_to_its_place(
+async def test_a_handle_of_a_truncated_tail_does_not_consume_the_message_at_its_offset(
     tmp_path: Path, orderly: bool
 ) -> None:
-    """A consumer had it from a leader that was replaced without knowing; random drill 1015 lost two messages so."""
+    """The consumer got it from a leader that was replaced; random drill 1015 lost two messages this
+    way.
+    """
     async with desk(tmp_path) as one:
         one.topic("t")
         one.group("g", orderly=orderly)
@@ -77,7 +79,7 @@ async def test_a_handle_of_a_tail_that_was_cut_consumed_the_message_that_came_to
         changed = one.change("t", "g", " ".join(elsewhere), 60)
         assert changed.status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await one.receive("t", "g", batch=1)).bodies == [b"a"]
-        # The same of the message that is here: another replica gave it out, and it is consumed.
+        # A handle of the local record: another replica delivered it, and the ack consumes it.
         assert one.ack("t", "g", " ".join(fields)).status.code == v2.OK
 
 
@@ -107,7 +109,7 @@ async def test_forged_handles_change_nothing(tmp_path: Path, text: str, orderly:
         assert one.node.pop.in_flight("t", "g", 0) == 1
 
 
-async def test_an_expired_handle_is_good_until_the_message_is_given_out_again(
+async def test_an_expired_handle_is_valid_until_the_message_is_redelivered(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -125,7 +127,7 @@ async def test_an_expired_handle_is_good_until_the_message_is_given_out_again(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_both_handles_work_after_a_change(tmp_path: Path, orderly: bool) -> None:
+async def test_old_and_new_handle_are_valid_after_a_change(tmp_path: Path, orderly: bool) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         one.group("g", orderly=orderly)
@@ -137,7 +139,7 @@ async def test_both_handles_work_after_a_change(tmp_path: Path, orderly: bool) -
             assert changed.status.code == v2.OK
             new = changed.receipt_handle
             assert new != old and len(new.split(" ")) == 9
-            # The new handle ends a minute from the change.
+            # The new handle expires a minute after the change.
             fields = new.split(" ")
             ends_ms = int(fields[1]) + int(fields[2])
             assert abs(ends_ms - one.node.clock.wall_ms() - 60_000) < 1_000
@@ -148,7 +150,7 @@ async def test_both_handles_work_after_a_change(tmp_path: Path, orderly: bool) -
             await one.nothing("t", "g")
 
 
-async def test_a_change_to_zero_gives_the_message_back_at_once(tmp_path: Path) -> None:
+async def test_a_change_to_zero_makes_the_message_visible_at_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -161,7 +163,7 @@ async def test_a_change_to_zero_gives_the_message_back_at_once(tmp_path: Path) -
         refused = one.change("t", "g", changed.receipt_handle, 5_000)
         assert refused.status.code == v2.INVALID_RECEIPT_HANDLE
         assert refused.receipt_handle == changed.receipt_handle
-        # The old handle has not expired by its own words; it does nothing any more.
+        # The old handle has not expired by its own fields but is no longer valid.
         assert one.change("t", "g", old, 5_000).receipt_handle == old
         assert one.ack("t", "g", old).status.code == v2.OK
         assert one.node.pop.in_flight("%RETRY%g_t", "g", 0) == 1
@@ -177,7 +179,7 @@ async def test_suspending_does_not_count_the_attempt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ms", [-1, 43_200_001])
-async def test_a_change_is_within_twelve_hours(tmp_path: Path, ms: int) -> None:
+async def test_an_invisible_time_outside_the_limits_is_refused(tmp_path: Path, ms: int) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -220,7 +222,7 @@ async def test_a_message_is_forwarded_to_the_dead_letters(
         assert one.node.store.max_offset("%DLQ%g", 0) == 1
 
 
-async def test_what_cannot_be_forwarded_is_an_invalid_handle(tmp_path: Path) -> None:
+async def test_forwarding_without_a_valid_handle_returns_invalid_handle(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -237,7 +239,7 @@ async def test_what_cannot_be_forwarded_is_an_invalid_handle(tmp_path: Path) -> 
         assert one.node.metadata.topic("%DLQ%g") is None
 
 
-async def test_a_forwarded_message_is_answered_when_its_copy_is_safe(tmp_path: Path) -> None:
+async def test_forwarding_is_answered_after_the_copy_is_durable(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
     async with desk(tmp_path, replace(chosen, store=slow)) as one:

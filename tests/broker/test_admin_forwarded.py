@@ -1,4 +1,6 @@
-"""Administration through a follower: any node takes the command, the leader does it, every replica knows."""
+"""Administration through a follower: the follower forwards the command, every replica applies
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups on a real broker: create, alter, delete, and how far they are."""
+"""Consumer groups on a real broker: create, alter, delete, describe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def listed(wire: Wire) -> dict[str, v1.GroupProgress]:
     return dict(zip(names, answer.progress, strict=True))
 
 
-async def test_what_is_not_said_stays(tmp_path: Path) -> None:
+async def test_omitted_fields_keep_their_values(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         made = await create_group(
             wire,
@@ -58,7 +58,7 @@ async def test_what_is_not_said_stays(tmp_path: Path) -> None:
         assert dict(altered.group.attributes) == {"priority.factor": "10"}
 
 
-async def test_retry_policies_come_and_go(tmp_path: Path) -> None:
+async def test_a_retry_policy_can_be_set_and_removed(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         groups = live.node.metadata.groups
         await create_group(wire, "g")
@@ -74,7 +74,7 @@ async def test_retry_policies_come_and_go(tmp_path: Path) -> None:
         assert live.node.metadata.groups["g"].backoff_ms() == DEFAULT_BACKOFF_MS
 
 
-async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], int]] = [
         ({"name": "u", "must_exist": True}, v2.CONSUMER_GROUP_NOT_FOUND),
         ({"name": "CID_RMQ_SYS_REVIVE_GROUP"}, v2.ILLEGAL_CONSUMER_GROUP),
@@ -104,7 +104,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         assert (await delete(wire, "TOOLS_CONSUMER")).code == v2.ILLEGAL_CONSUMER_GROUP
 
 
-async def test_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
+async def test_describe_counts_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _consumed_in_part(one)
         told = await describe(wire, "g")
@@ -123,7 +123,7 @@ async def test_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
         assert (after.lag, after.retries, after.dead_letters) == (4, 1, 1)
 
 
-async def test_a_deletion_takes_offsets_retries_and_dead_letters(tmp_path: Path) -> None:
+async def test_a_deletion_removes_offsets_retries_and_dead_letters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _consumed_in_part(one)
         plan = await delete(wire, "g", dry_run=True)
@@ -135,12 +135,12 @@ async def test_a_deletion_takes_offsets_retries_and_dead_letters(tmp_path: Path)
         assert [name for name in one.node.metadata.topics if not is_system_topic(name)] == ["t"]
         assert one.node.offsets.get("t", "g", 0) is None
         assert (await describe(wire, "g")).code == v2.CONSUMER_GROUP_NOT_FOUND
-        # A group of the name is a new one: it begins at the first message.
+        # A new group of the same name starts at the first message.
         got = await one.receive("t", "g")
         assert (len(got.bodies), set(got.attempts)) == (6, {1})
 
 
-async def test_offsets_may_stay(tmp_path: Path) -> None:
+async def test_a_deletion_can_keep_offsets(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         one.topic("t")
         one.group("g")
@@ -152,8 +152,12 @@ async def test_offsets_may_stay(tmp_path: Path) -> None:
         assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-async def test_what_is_in_flight_is_delivered_again_where_offsets_stay(tmp_path: Path) -> None:
-    """The consumer offset passes messages that the journal has; with the group the journal goes."""
+async def test_messages_in_flight_are_redelivered_after_a_deletion_that_keeps_offsets(
+    tmp_path: Path,
+) -> None:
+    """The consumer offset passes messages that are in the journal; deleting the group deletes the
+    journal.
+    """
     async with desk(tmp_path) as one, one.live.client() as wire:
         one.topic("t")
         one.group("g")
@@ -168,7 +172,9 @@ async def test_what_is_in_flight_is_delivered_again_where_offsets_stay(tmp_path:
 
 
 async def _consumed_in_part(one: Desk) -> None:
-    """Of six messages of `t` one is dead, one waits for a retry, one is in flight, one consumed."""
+    """Of six messages of `t` one is dead, one waits for a retry, one is in flight, one is
+    consumed.
+    """
     one.topic("t")
     one.group("g", max_attempts=1)
     for body in (b"a", b"b", b"c", b"d", b"e", b"f"):

@@ -1,4 +1,4 @@
-"""Offsets of a group set by hand: where to, what it does to messages in flight, and to whom it is refused."""
+"""Offset resets: targets, effect on messages in flight, refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def reset(wire: Wire, **fields: Any) -> v1.ResetOffsetsResponse:
     return answer
 
 
-async def test_to_a_time_an_offset_and_the_ends(tmp_path: Path) -> None:
+async def test_a_reset_to_a_time_an_offset_or_an_end(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         times = await _five(one)
         ways: list[tuple[dict[str, Any], int]] = [
@@ -50,7 +50,7 @@ async def test_to_a_time_an_offset_and_the_ends(tmp_path: Path) -> None:
         assert (await one.receive("t", "g")).bodies == [b"3", b"4"]
 
 
-async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_resets_are_refused(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], int]] = [
         ({"topic": "u", "offset": 0}, v2.TOPIC_NOT_FOUND),
         ({"group": "u", "offset": 0}, v2.CONSUMER_GROUP_NOT_FOUND),
@@ -70,7 +70,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         assert one.node.offsets.get("t", "g", 0) is None
 
 
-async def test_what_is_in_flight_counts_no_more(tmp_path: Path) -> None:
+async def test_a_reset_invalidates_messages_in_flight(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _five(one)
         got = await one.receive("t", "g", batch=3, invisible_ms=10_000)
@@ -81,12 +81,12 @@ async def test_what_is_in_flight_counts_no_more(tmp_path: Path) -> None:
         one.ack("t", "g", *again.handles)
         one.advance(10_001)
         await one.nothing("t", "g")
-        # A handle from before the reset changes nothing any more.
+        # A handle from before the reset has no effect.
         one.ack("t", "g", *got.handles)
         assert one.node.offsets.get("t", "g", 0) == 5
 
 
-async def test_who_waits_gets_what_the_reset_brings_back(tmp_path: Path) -> None:
+async def test_a_waiting_poll_gets_the_messages_after_the_reset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _five(one)
         await reset(wire, edge=Edge.LATEST)
@@ -96,7 +96,7 @@ async def test_who_waits_gets_what_the_reset_brings_back(tmp_path: Path) -> None
         assert parse_received(await waiting).bodies == [b"4"]
 
 
-async def test_a_locked_fifo_queue_is_free(tmp_path: Path) -> None:
+async def test_a_reset_unlocks_a_fifo_queue(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         one.group("g", orderly=True)
         await _five(one, queues=2)
@@ -110,7 +110,7 @@ async def test_a_locked_fifo_queue_is_free(tmp_path: Path) -> None:
         assert [one.attempts for one in again] == [[1], [1]]
 
 
-async def test_one_queue_alone(tmp_path: Path) -> None:
+async def test_a_reset_of_one_queue_leaves_the_others(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _five(one, queues=2)
         done = await reset(wire, edge=Edge.LATEST, queue_id=1)
@@ -119,7 +119,7 @@ async def test_one_queue_alone(tmp_path: Path) -> None:
         assert len((await one.receive("t", "g")).bodies) == 3
 
 
-async def test_retries_stay_unless_they_shall_be_skipped(tmp_path: Path) -> None:
+async def test_retries_stay_unless_the_reset_skips_them(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _five(one)
         await one.receive("t", "g", batch=1, invisible_ms=10_000)
@@ -149,7 +149,7 @@ async def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Pat
         got = await one.receive("t", "g")
         one.ack("t", "g", *got.handles)
         await until(lambda: follower.node.offsets.get("t", "g", 0) == 5)
-        # Without a nameserver it does not know where the leader's clients go.
+        # Without a nameserver the follower has no address to forward to.
         assert (await reset(wire, offset=2)).code == v2.HA_NOT_AVAILABLE
         async with one.live.client() as direct:
             assert (await reset(direct, offset=2)).code == v2.OK
@@ -158,7 +158,7 @@ async def test_a_reset_survives_a_restart_and_reaches_the_follower(tmp_path: Pat
         assert (await one.receive("t", "g")).bodies == [b"2", b"3", b"4"]
 
 
-async def test_what_only_the_journal_knows_counts_no_more(tmp_path: Path) -> None:
+async def test_a_reset_invalidates_journal_entries(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         await _five(one)
         await one.receive("t", "g", batch=3, invisible_ms=60_000)
@@ -174,7 +174,9 @@ async def test_what_only_the_journal_knows_counts_no_more(tmp_path: Path) -> Non
 
 
 async def _five(one: Desk, queues: int = 1) -> list[int]:
-    """Five messages, ten milliseconds of the broker's clock apart; returns their store times."""
+    """Send five messages, ten milliseconds of the broker's clock apart; return their store
+    times.
+    """
     one.topic("t", queues=queues)
     if one.node.metadata.group("g") is None:
         one.group("g")

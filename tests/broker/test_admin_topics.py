@@ -1,4 +1,4 @@
-"""Topics on a real broker: create, alter, delete, list, and what a topic leaves behind."""
+"""Topics on a real broker: create, alter, delete, list."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ async def topics(wire: Wire, *, system: bool = False) -> list[str]:
         (MIXED, "MIXED"),
     ],
 )
-async def test_every_type_by_number_and_by_attribute(tmp_path: Path, kind: int, name: str) -> None:
+async def test_a_topic_type_can_be_given_by_number_or_attribute(
+    tmp_path: Path, kind: int, name: str
+) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         by_number = await create_topic(wire, "a", message_type=kind, queues=2)
         by_name = await create_topic(wire, "b", attributes=[f"+message.type={name}"])
@@ -67,7 +69,7 @@ async def test_mixed_can_be_switched_off(tmp_path: Path) -> None:
         assert "enableMixedMessageType" in answer.message
 
 
-async def test_what_is_not_said_stays(tmp_path: Path) -> None:
+async def test_omitted_fields_keep_their_values(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         made = await create_topic(
             wire,
@@ -93,7 +95,7 @@ async def test_what_is_not_said_stays(tmp_path: Path) -> None:
         assert dict(plain.topic.attributes) == {"message.type": "LITE"}
 
 
-async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     bad: list[tuple[dict[str, Any], int]] = [
         ({"name": "u", "must_exist": True}, v2.TOPIC_NOT_FOUND),
         ({"name": "rmq_sys_x"}, v2.ILLEGAL_TOPIC),
@@ -119,7 +121,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         assert (await create_topic(wire, "t")).topic == made.topic
 
 
-async def test_read_queues_go_when_they_are_consumed(tmp_path: Path) -> None:
+async def test_read_queues_can_be_removed_once_consumed(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         one.topic("t", queues=2)
         one.group("g")
@@ -136,7 +138,7 @@ async def test_read_queues_go_when_they_are_consumed(tmp_path: Path) -> None:
         assert lost.topic.read_queues == 1
 
 
-async def test_a_deletion_takes_offsets_retries_and_what_is_in_flight(tmp_path: Path) -> None:
+async def test_a_deletion_removes_offsets_retries_and_messages_in_flight(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _with_a_retry(one, wire)
         plan = await delete(wire, "t", dry_run=True)
@@ -153,7 +155,7 @@ async def test_a_deletion_takes_offsets_retries_and_what_is_in_flight(tmp_path: 
         assert (await delete(wire, "t")).code == v2.TOPIC_NOT_FOUND
 
 
-async def test_a_topic_made_again_begins_behind_the_old_messages(tmp_path: Path) -> None:
+async def test_a_recreated_topic_starts_after_the_old_messages(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _with_a_retry(one, wire)
         await delete(wire, "t", accept_loss=True)
@@ -162,14 +164,14 @@ async def test_a_topic_made_again_begins_behind_the_old_messages(tmp_path: Path)
         await one.nothing("t", "g")
         await one.nothing("t", "new")
         await one.sent("t", b"new")
-    for _ in range(2):  # what is read must be the same after every start
+    for _ in range(2):  # reads must be the same after every start
         async with desk(tmp_path) as one:
             assert one.node.store.min_offset("t", 0) == 3
             got = await one.receive("t", "g", invisible_ms=10_000)
             assert got.bodies == [b"new"]
 
 
-async def test_a_follower_forgets_what_the_leader_deleted(tmp_path: Path) -> None:
+async def test_a_follower_applies_deletions_of_the_leader(tmp_path: Path) -> None:
     async with (
         desk(tmp_path / "a") as one,
         one.live.client() as wire,
@@ -186,7 +188,7 @@ async def test_a_follower_forgets_what_the_leader_deleted(tmp_path: Path) -> Non
         assert node.metadata.topic("%RETRY%g_t") is None
 
 
-async def test_retry_topics_are_not_counted_nor_listed(tmp_path: Path) -> None:
+async def test_retry_topics_are_neither_counted_nor_listed(tmp_path: Path) -> None:
     async with desk(tmp_path, max_topics=2) as one, one.live.client() as wire:
         await _with_a_retry(one, wire)
         assert await topics(wire) == ["other", "t"]
@@ -196,7 +198,7 @@ async def test_retry_topics_are_not_counted_nor_listed(tmp_path: Path) -> None:
         assert (await create_topic(wire, "more")).code == v2.OK
 
 
-async def test_topics_made_by_their_first_use(tmp_path: Path) -> None:
+async def test_topics_are_created_at_first_use_if_enabled(tmp_path: Path) -> None:
     async with desk(tmp_path, auto_create_topic_enable=True) as one, one.live.client() as wire:
         found = await route(wire, "wanted")
         assert len(found.message_queues) == 4
@@ -211,7 +213,7 @@ async def test_topics_made_by_their_first_use(tmp_path: Path) -> None:
         assert (await route(wire, "unwanted")).status.code == v2.TOPIC_NOT_FOUND
 
 
-async def test_a_log_that_takes_nothing_takes_no_topics(tmp_path: Path) -> None:
+async def test_a_topic_is_not_created_while_the_log_is_not_writable(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         one.node.replication.write_refusal = lambda: "too few"  # type: ignore[method-assign]
@@ -222,7 +224,9 @@ async def test_a_log_that_takes_nothing_takes_no_topics(tmp_path: Path) -> None:
 
 
 async def _with_a_retry(one: Desk, wire: Wire) -> None:
-    """Topics `t` and `other`; of three messages of `t` one is consumed, one in flight, one retried."""
+    """Create topics `t` and `other`; of three messages of `t` one is consumed, one in flight, one
+    retried.
+    """
     for name in ("t", "other"):
         assert (await create_topic(wire, name, queues=1)).code == v2.OK
     assert (await create_group(wire, "g")).code == v2.OK

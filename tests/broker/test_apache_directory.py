@@ -1,5 +1,6 @@
-"""A directory that Apache's broker wrote, opened by ours: its configuration is taken over, and after the
-stop Apache would find everything again that it had written."""
+"""A directory of Apache's broker opened by CometMQ: the configuration is imported, and after the
+stop Apache finds all its data.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from cometmq.store.format.json_file import dumps, loads
 from cometmq.tests.broker.live import Settings, create_topic, running, settings, until
 from cometmq.tests.formats.cases import new_store, unpack
 
-#: Fields that a newer Apache might write, and files of parts that we do not have.
+#: Fields that a newer Apache might write, and files of parts that CometMQ does not have.
 FOREIGN_TOPIC = {"newTopicField": {"a": [1, 2]}, "order": True, "topicSysFlag": 2}
 FOREIGN_GROUP = {"newGroupField": "x", "brokerId": 3, "whichBrokerWhenConsumeSlowly": 7}
 FOREIGN_FILES = (
@@ -36,7 +37,7 @@ def read(root: Path, name: str) -> dict[Any, Any]:
 
 
 def chosen(case: str, root: Path) -> Settings:
-    """Settings with the small files of the golden directory."""
+    """Return settings with the small files of the golden directory."""
     return replace(settings(root), store=new_store(case, root).config)
 
 
@@ -71,7 +72,7 @@ def config_of(root: Path) -> dict[str, dict[Any, Any]]:
 
 
 def offsets_of_clients(files: dict[str, dict[Any, Any]]) -> dict[Any, Any]:
-    """Without the bookmarks of the broker's own groups, which go on where Apache stopped."""
+    """Return offsets without those of the broker's own groups."""
     table = files["consumerOffset.json"]["offsetTable"]
     return {name: queues for name, queues in table.items() if "@CID_RMQ_SYS_" not in name}
 
@@ -100,9 +101,9 @@ async def _run(settings_: Settings, before: dict[str, dict[Any, Any]], new_topic
         node.metadata.ensure_group(f"G{new_topic}")
 
 
-async def test_everything_is_taken_over_and_still_there_after_a_stop(case: str, root: Path) -> None:
+async def test_the_configuration_is_imported_and_kept_after_a_stop(case: str, root: Path) -> None:
     before = config_of(root)
-    for number in range(2):  # the second time the log knows topics and groups already
+    for number in range(2):  # the second time the log has topics and groups already
         await _run(chosen(case, root), before, f"New{number}")
         after = config_of(root)
         for name in before:
@@ -126,7 +127,7 @@ async def test_everything_is_taken_over_and_still_there_after_a_stop(case: str, 
             assert (root / foreign).read_text() == '{"foreign":1}'
 
 
-async def test_what_the_broker_writes_has_the_form_of_apaches(case: str, root: Path) -> None:
+async def test_written_files_have_apaches_format(case: str, root: Path) -> None:
     """The same keys in the same order, and bare numbers as keys."""
     before = config_of(root)
     await _run(chosen(case, root), before, "New")

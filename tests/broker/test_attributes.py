@@ -1,4 +1,4 @@
-"""Attributes of topics and groups: commands against a small model, and every refusal."""
+"""Attributes of topics and groups: changes against a small model, and every refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ GOOD = {
     st.dictionaries(st.sampled_from(sorted(GOOD)), st.integers(0, 2)),
     st.dictionaries(st.sampled_from(sorted(GOOD)), st.integers(-1, 2)),
 )
-def test_changes_are_those_of_a_dictionary(before: dict[str, int], wanted: dict[str, int]) -> None:
+def test_changes_behave_like_those_of_a_dictionary(
+    before: dict[str, int], wanted: dict[str, int]
+) -> None:
     known = {key: GOOD[key][index] for key, index in before.items()}
     model = dict(known)
     changes = []
@@ -55,7 +57,7 @@ def test_changes_are_those_of_a_dictionary(before: dict[str, int], wanted: dict[
         ("-reserve.time", "not set"),
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused(change: str, sentence: str) -> None:
+def test_an_invalid_change_is_refused(change: str, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence) as refused:
         changed(TOPIC_RULES, {}, [change], new=True)
     assert refused.value.code == v2.BAD_REQUEST
@@ -66,7 +68,7 @@ def test_a_key_named_twice_is_refused() -> None:
         changed(TOPIC_RULES, {"reserve.time": "1"}, ["-reserve.time", "+reserve.time=2"], new=False)
 
 
-def test_what_is_fixed_stays() -> None:
+def test_fixed_attributes_cannot_be_changed() -> None:
     known = {"queue.type": "BatchCQ"}
     for change in ("+queue.type=SimpleCQ", "-queue.type"):
         with pytest.raises(WireError, match="cannot be changed"):
@@ -88,7 +90,7 @@ def test_what_is_fixed_stays() -> None:
         ("lite.sub.client.max.event.cnt", "400", "-1"),
     ],
 )
-def test_attributes_of_groups(key: str, good: str, bad: str) -> None:
+def test_group_attributes_are_validated(key: str, good: str, bad: str) -> None:
     assert changed(GROUP_RULES, {}, [f"+{key}={good}"], new=True) == {key: good}
     with pytest.raises(WireError):
         changed(GROUP_RULES, {}, [f"+{key}={bad}"], new=True)

@@ -1,4 +1,4 @@
-"""Broadcasting consumers: where they are, where a new one begins, and what is forgotten."""
+"""Broadcasting consumers: tracked offsets, start offsets, expiry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _topics = st.sampled_from("tu")
 
 
 class Readers(RuleBasedStateMachine):
-    """The table beside a plain list of what was said."""
+    """The table beside a plain list of the pulls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ TestReaders = Readers.TestCase
 
 
 def pull(one: Desk, offset: int, client: str) -> tuple[int, int]:
-    """Code and next offset of a pull that is answered at once."""
+    """Return code and next offset of a pull that is answered at once."""
     request = v2.PullMessageRequest(
         group=v2.Resource(name="g"),
         message_queue=v2.MessageQueue(topic=v2.Resource(name="t")),
@@ -86,13 +86,13 @@ def pull(one: Desk, offset: int, client: str) -> tuple[int, int]:
     return items[0].status.code, items[-1].next_offset
 
 
-async def test_a_new_client_begins_where_the_slowest_is(tmp_path: Path) -> None:
+async def test_a_new_client_starts_at_the_slowest_clients_offset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(6)))
         assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 0)
         assert pull(one, -1, "b") == (v2.ILLEGAL_OFFSET, 0)
-        # Both read everything, each at its own pace, and the group itself is nowhere.
+        # Both clients read everything, each at its own pace; the group itself has no offset.
         assert [pull(one, n, "a") for n in (0, 2, 4)] == [(v2.OK, n) for n in (2, 4, 6)]
         assert [pull(one, n, "b") for n in (0, 2)] == [(v2.OK, n) for n in (2, 4)]
         one.pulls.close()
@@ -104,7 +104,7 @@ async def test_a_new_client_begins_where_the_slowest_is(tmp_path: Path) -> None:
         later.close()
 
 
-async def test_a_group_that_shares_its_queues_begins_at_its_own_offset(tmp_path: Path) -> None:
+async def test_a_group_that_shares_queues_starts_at_its_own_offset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(6)))
@@ -112,7 +112,7 @@ async def test_a_group_that_shares_its_queues_begins_at_its_own_offset(tmp_path:
         assert pull(one, -1, "a") == (v2.ILLEGAL_OFFSET, 5)
 
 
-async def test_a_group_can_be_kept_from_broadcasting(tmp_path: Path) -> None:
+async def test_broadcasting_can_be_forbidden_for_a_group(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         one.node.metadata.put_group(Group("g", extra={"consumeBroadcastEnable": False}))

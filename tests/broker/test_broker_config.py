@@ -1,4 +1,4 @@
-"""Settings of the broker: what is accepted, what is refused, and with which word in the sentence."""
+"""Broker settings: accepted and refused values, error sentences."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from cometmq.ha.config import HaConfig
         ({"channel_expired_timeout": 0}, "channelExpiredTimeout"),
     ],
 )
-def test_what_cannot_work_is_refused(changed: dict[str, Any], word: str) -> None:
+def test_invalid_values_are_refused(changed: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         BrokerConfig(**changed)
 
 
-def test_lists_of_addresses() -> None:
+def test_address_lists_are_parsed() -> None:
     assert split_addresses("a:1; b:2,[::1]:3;") == [("a", 1), ("b", 2), ("::1", 3)]
     assert BrokerConfig(advertise="10.0.0.1:1,10.0.0.2:2").advertise_list() == [
         ("10.0.0.1", 1),
@@ -60,7 +60,9 @@ def test_every_setting_has_help() -> None:
         ({"grpc_server_port": 10912}, {}, "haListenPort"),
     ],
 )
-def test_contradictions_are_refused(broker: dict[str, Any], ha: dict[str, Any], word: str) -> None:
+def test_contradicting_settings_are_refused(
+    broker: dict[str, Any], ha: dict[str, Any], word: str
+) -> None:
     with pytest.raises(ValueError, match=word):
         check_settings(BrokerConfig(**broker), HaConfig(**ha))
 

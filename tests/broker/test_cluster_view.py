@@ -1,4 +1,4 @@
-"""What a node knows of the cluster, and which addresses its routes name."""
+"""The cluster view of a node, and the addresses in its routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECOND = 1_000_000_000
 
 
 class Time:
-    """A steady clock that stands where it is put."""
+    """A steady clock set by the test."""
 
     def __init__(self) -> None:
         self.now_ns = 1
@@ -45,7 +45,7 @@ def own(broker_id: int = 1, port: int = 12) -> MemberView:
     return MemberView("a", broker_id, client, "10.0.0.1:13", "", broker_id == 0, True, 1, 5)
 
 
-def test_nameservers_are_united_and_the_own_row_is_the_nodes_own() -> None:
+def test_the_view_is_the_union_of_nameservers_with_the_nodes_own_row() -> None:
     view = ClusterView("a", Time())
     view.set_own(own())
     view.update("ns1", [group("a", member(0, 10, leader=True), member(1, 99), topics=("t",))])
@@ -59,7 +59,7 @@ def test_nameservers_are_united_and_the_own_row_is_the_nodes_own() -> None:
     assert view.others_with("x") == []
 
 
-def test_a_silent_nameserver_stops_counting_while_another_speaks() -> None:
+def test_a_silent_nameserver_is_ignored_while_another_answers() -> None:
     view = ClusterView("a", Time())
     view.update("ns1", [group("b", member(0, 20, leader=True, alive=True))])
     view.update("ns2", [group("b", member(0, 20, leader=True, alive=False))])
@@ -118,7 +118,7 @@ BOTH = ["127.0.0.1:8081", "127.0.0.1:8083"]
         ("auto", "127.0.0.1:8081;127.0.0.1:8083", "127.0.0.1:9", "java", BOTH),
         ("auto", "127.0.0.1:8083", "127.0.0.1:9", "HTTP", BOTH[:1]),
         ("auto", "127.0.0.1:8083", "127.0.0.1:9", "DOTNET", BOTH[:1]),
-        # Loopback from elsewhere is a mapped port.
+        # A loopback address dialled from elsewhere is a mapped port.
         ("auto", "127.0.0.1:8083", "172.17.0.1:9", "PYTHON", ["127.0.0.1:8083"]),
         ("auto", "192.168.0.7:30081", "192.168.0.9:9", "PYTHON", ["192.168.0.7:30081"]),
         ("auto", "localhost:8081", "127.0.0.1:9", "PYTHON", ["localhost:8081"]),
@@ -132,7 +132,7 @@ BOTH = ["127.0.0.1:8081", "127.0.0.1:8083"]
     ],
 )
 @pytest.mark.pitfall(30, 31)
-def test_which_addresses_a_route_names(
+def test_advertised_addresses_follow_the_rule_and_the_client(
     rule: str, dialled: str, peer: str, language: str, expected: list[str]
 ) -> None:
     answer = endpoints(rule, dialled, peer, language)
@@ -143,7 +143,7 @@ def test_which_addresses_a_route_names(
 
 @pytest.mark.pitfall(32)
 @pytest.mark.parametrize("language", ["GO", "golang", "JAVA", "PYTHON"])
-def test_a_go_client_could_not_dial_several_addresses_over_tls(language: str) -> None:
+def test_only_java_clients_get_several_addresses_over_tls(language: str) -> None:
     assert Caller(v2.Endpoints(), "127.0.0.1:9", language, tls=False).takes_several
     several = Caller(v2.Endpoints(), "127.0.0.1:9", language, tls=True).takes_several
     assert several == (language == "JAVA")
@@ -166,7 +166,7 @@ def test_host_names_are_never_alternatives() -> None:
     assert texts(echoed) == ["broker-b:8081"]
 
 
-def test_whom_this_node_follows_is_the_leader_before_nameservers_know() -> None:
+def test_the_followed_leader_is_in_the_view_before_nameservers_have_it() -> None:
     view = ClusterView("a", Time())
     view.update("n", [group("a", member(0, 10, leader=True), member(1, 12), member(2, 14))])
     named = MemberView("a", 2, "10.0.0.1:14", "10.0.0.1:15", "", True, True, 7, 0)
@@ -174,7 +174,7 @@ def test_whom_this_node_follows_is_the_leader_before_nameservers_know() -> None:
     leader = view.own().leader()
     assert leader is not None
     assert (leader.broker_id, leader.epoch, leader.client) == (2, 7, "10.0.0.1:14")
-    # A later election that the nameservers know and this node does not.
+    # A later election that the nameservers have and this node has not.
     row = member(0, 10, leader=True)
     row.epoch = 9
     view.update("n", [group("a", row, member(1, 12), member(2, 14))])

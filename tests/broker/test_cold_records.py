@@ -1,6 +1,6 @@
-"""What is far behind the log's end is read where nobody writes (issue 6, item 9): receiving, and queries by key.
+"""Cold reads: records far behind the log end are read on a follower, for receives and key queries.
 
-A real leader and a real follower; the machine is said to have hardly any memory.
+A real leader and a real follower; the configured memory is tiny.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COUNT = 100
 
 
 def patient(directory: Path, broker_id: int) -> Settings:
-    """A replica that nobody takes for dead because the machine is busy: it would be left out of cold reads."""
+    """Return settings with long timeouts: on a busy machine the replica must not count as dead."""
     chosen = replica(directory, broker_id)
     return replace(chosen, ha=replace(chosen.ha, ha_beat_interval_ms=1500))
 
 
 @asynccontextmanager
 async def old_messages(tmp_path: Path) -> AsyncIterator[tuple[Elections, Desk]]:
-    """A leader with a follower, and messages that are hardly in memory any more."""
+    """Yield a leader with a follower, and messages that are beyond the configured memory."""
     async with elections(patient(tmp_path / "a", 0), patient(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         desk = desk_of(group, 0)
@@ -65,7 +65,7 @@ async def drained(
     bodies: list[bytes] | None = None,
     **fields: object,
 ) -> list[bytes]:
-    """Bodies in the order of their coming, each acknowledged, until there are so many."""
+    """Receive and acknowledge until there are `count` bodies; return them in order."""
     bodies = [] if bodies is None else bodies
     while len(bodies) < count:
         got = await desk.receive(topic, group, desk.context(remaining_ms=1500), **fields)
@@ -75,7 +75,7 @@ async def drained(
 
 
 def reads_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Every read of the leader's own log that a receive makes from now on."""
+    """Record every read of the leader's own log by later receives."""
     seen: list[tuple[str, int]] = []
     real = node.store.get
 
@@ -88,7 +88,7 @@ def reads_here(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, i
     return seen
 
 
-async def test_receiving_old_messages_spares_the_leaders_disk(
+async def test_old_messages_are_received_without_reading_the_leaders_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with old_messages(tmp_path) as (group, desk):
@@ -101,7 +101,7 @@ async def test_receiving_old_messages_spares_the_leaders_disk(
         assert seen == []
 
 
-async def test_only_what_a_filter_lets_through_is_fetched(tmp_path: Path) -> None:
+async def test_only_messages_that_match_the_filter_are_fetched(tmp_path: Path) -> None:
     async with old_messages(tmp_path) as (group, desk):
         wanted = [b"%d" % n for n in range(0, COUNT, 2)]
         assert await drained(desk, len(wanted), tag="even", batch=7) == wanted
@@ -109,7 +109,7 @@ async def test_only_what_a_filter_lets_through_is_fetched(tmp_path: Path) -> Non
         await desk.nothing("t", "g", tag="even")
 
 
-async def test_a_receive_that_may_not_wait_reads_here(tmp_path: Path) -> None:
+async def test_a_receive_without_waiting_time_reads_locally(tmp_path: Path) -> None:
     async with old_messages(tmp_path) as (group, desk):
         short = desk.context(remaining_ms=10)
         got = await desk.receive("t", "g", short, batch=5)
@@ -118,7 +118,7 @@ async def test_a_receive_that_may_not_wait_reads_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["silent", "other"])
-async def test_a_follower_that_does_not_help_is_left_alone_for_a_while(
+async def test_a_failing_follower_is_not_called_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     asked = 0
@@ -157,7 +157,7 @@ async def test_two_groups_and_many_consumers_get_everything_once(tmp_path: Path)
         assert group.node(0).counters.cold["refused"] == 0
 
 
-async def test_what_was_fetched_is_forgotten_with_the_role(tmp_path: Path) -> None:
+async def test_fetched_records_are_dropped_on_step_down(tmp_path: Path) -> None:
     async with old_messages(tmp_path) as (group, desk):
         assert (await desk.receive("t", "g", batch=5)).bodies
         records = group.node(0).pop.cold
@@ -167,7 +167,9 @@ async def test_what_was_fetched_is_forgotten_with_the_role(tmp_path: Path) -> No
         assert not records._kept_bytes
 
 
-async def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_fetched_records_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with old_messages(tmp_path) as (group, desk):
         monkeypatch.setattr(cold, "_AHEAD_COUNT", 10)
         monkeypatch.setattr(cold, "_KEPT_BYTES", 3000)
@@ -198,7 +200,7 @@ async def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
                 assert access.forwarded - before == is_cold, request
 
 
-async def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
+async def test_requests_for_records_are_bounded(tmp_path: Path) -> None:
     async with old_messages(tmp_path) as (group, _):
         store = group.node(1).store
         for request, code in (
@@ -214,9 +216,9 @@ async def test_places_are_asked_for_within_bounds(tmp_path: Path) -> None:
             assert len(answer.records) == (len(request.offsets) if code == v2.OK else 0)
 
 
-async def test_a_thread_went_on_to_read_files_that_its_asker_had_let_go(tmp_path: Path) -> None:
+async def test_files_stay_referenced_until_the_reading_thread_ends(tmp_path: Path) -> None:
     class Slow:
-        """A disk that takes its time."""
+        """A disk that waits for the test."""
 
         def __init__(self) -> None:
             self.go, self.held = threading.Event(), False

@@ -1,4 +1,4 @@
-"""Stored record to wire message and back: what a client gets is what was sent, and nothing else."""
+"""Conversion between wire messages and stored records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOPIC = topic_field(v2.Resource(name="t", resource_namespace="ns"))
 
 
 def stored(properties: bytes = b"", body: bytes = b"body", **fields: Any) -> Delivery:
-    """A record as the store hands it out."""
+    """Return a record as the store returns it."""
     made = Delivery(
         body,
         properties,
@@ -50,19 +50,19 @@ def stored(properties: bytes = b"", body: bytes = b"body", **fields: Any) -> Del
 
 
 def received(record: Delivery, receipt: Receipt | None = RECEIPT) -> v2.Message:
-    """The message as a client parses it."""
+    """Return the message as a client parses it."""
     return v2.ReceiveMessageResponse.FromString(message_item(TOPIC, record, receipt)).message
 
 
 def keep(sent: v2.Message) -> Delivery:
-    """What the store holds of a sent message."""
+    """Return the record that the store holds for a sent message."""
     draft = check_message(sent, NOW_MS, 4 << 20)
     data = encode_sent(draft, "t", "DefaultRegion", "DefaultCluster", draft.born_host or "peer")
     return stored(data, draft.body, born_timestamp_ms=draft.born_ms)
 
 
 @pytest.mark.pitfall(45, 46, 48)
-def test_every_field_that_clients_need_is_there() -> None:
+def test_a_received_message_has_every_field() -> None:
     sent = message(
         "t",
         b"hello",
@@ -108,7 +108,7 @@ NAMES = PLAIN.filter(lambda name: name and name not in FORBIDDEN_PROPERTIES)
     st.binary(min_size=1, max_size=50),
     st.integers(0, 1 << 40),
 )
-def test_what_was_sent_is_what_is_received(
+def test_a_received_message_equals_the_sent_one(
     users: dict[str, str], tag: str, body: bytes, offset: int
 ) -> None:
     record = replace(keep(message("t", body, tag=tag, properties=users)), queue_offset=offset)
@@ -116,13 +116,13 @@ def test_what_was_sent_is_what_is_received(
     assert dict(got.user_properties) == users
     assert (got.body, got.system_properties.tag) == (body, tag)
     assert got.system_properties.queue_offset == offset
-    # Canonical protobuf: the same bytes when a generated class writes it again.
+    # Canonical protobuf: a generated class serializes it to the same bytes.
     again = v2.ReceiveMessageResponse.FromString(message_item(TOPIC, record, RECEIPT))
     assert again.message == got
 
 
-def test_records_come_in_the_order_of_the_reference() -> None:
-    """The property string of a record that Apache's own proxy wrote (golden case `grpc`)."""
+def test_properties_are_stored_in_the_references_order() -> None:
+    """The property string of a record that Apache's proxy wrote (golden case `grpc`)."""
     sent = message(
         "acc-normal-30e51d9df24d",
         message_id="0102FC0000000155100B1307C000000000",
@@ -147,14 +147,14 @@ def test_records_come_in_the_order_of_the_reference() -> None:
 @given(
     PLAIN, st.sampled_from(["", "k", "k1 k2"]), st.sampled_from(["", "g"]), st.integers(0, NOW_MS)
 )
-def test_the_quick_property_string_is_the_ordered_map(
+def test_the_fast_property_encoder_equals_the_ordered_map(
     trace: str, keys: str, group: str, born_ms: int
 ) -> None:
     sent = message("t", tag="x", keys=keys.split(), message_group=group, trace_context=trace)
     sent.system_properties.born_timestamp.FromMilliseconds(born_ms)
     draft = check_message(sent, NOW_MS, 4 << 20)
     quick = encode_sent(draft, "t", "r", "c", "h")
-    # The user's "zz" sorts somewhere; without it the two ways must agree.
+    # The user property "zz" sorts elsewhere; without it both encoders must agree.
     draft.user_properties = {"zz": "1"}
     slow = encode_sent(draft, "t", "r", "c", "h")
     assert slow.replace(b"zz\x011\x02", b"") == quick
@@ -177,7 +177,7 @@ def test_a_large_map_has_more_buckets() -> None:
         (zstandard.ZstdCompressor(write_content_size=False).compress, 0x201),
     ],
 )
-def test_compressed_bodies_are_inflated(compress: Any, sys_flag: int) -> None:
+def test_compressed_bodies_are_decompressed(compress: Any, sys_flag: int) -> None:
     body = b"abc" * 1_000
     got = received(stored(body=compress(body), sys_flag=sys_flag))
     assert got.body == body
@@ -186,7 +186,7 @@ def test_compressed_bodies_are_inflated(compress: Any, sys_flag: int) -> None:
 
 
 @pytest.mark.parametrize("compress", [zlib.compress, lz4.frame.compress, zstandard.compress])
-def test_a_body_inflates_up_to_the_limit_and_only_when_it_is_whole(compress: Any) -> None:
+def test_only_complete_bodies_below_the_limit_are_decompressed(compress: Any) -> None:
     body = bytes(range(256)) * 16
     assert inflated(compress(body), len(body)) == body
     assert inflated(compress(body), len(body) - 1) is None
@@ -201,7 +201,7 @@ def test_a_body_inflates_up_to_the_limit_and_only_when_it_is_whole(compress: Any
         (bytes.fromhex("28b52ffd2000"), 0x201),
     ],
 )
-def test_what_cannot_be_inflated_goes_out_as_it_is(body: bytes, sys_flag: int) -> None:
+def test_an_undecompressable_body_is_delivered_unchanged(body: bytes, sys_flag: int) -> None:
     got = received(stored(body=body, sys_flag=sys_flag))
     assert (got.body, got.system_properties.body_encoding) == (body, v2.GZIP)
     assert got.system_properties.body_digest.checksum == hashlib.md5(body).hexdigest().upper()
@@ -229,7 +229,7 @@ def test_the_type_comes_from_the_stored_properties(
     assert not got.user_properties
 
 
-def test_times_hosts_and_dead_letters_of_other_producers() -> None:
+def test_times_hosts_and_dead_letter_fields_of_remoting_messages() -> None:
     properties = {"TIMER_DELIVER_MS": "1795255684123", "DLQ_ORIGIN_TOPIC": "o"}
     properties |= {"DLQ_ORIGIN_MESSAGE_ID": "ID", "_SYS_MSG_PRIORITY_": "4", "__LITE_TOPIC": "l"}
     record = stored(
@@ -256,7 +256,7 @@ def test_a_pulled_message_has_no_receipt() -> None:
     assert system.delivery_attempt == 1
 
 
-def test_property_strings_that_nobody_should_have_written() -> None:
+def test_malformed_property_strings_are_decoded_as_far_as_possible() -> None:
     assert properties_of(b"") == {}
     assert properties_of(b"a\x01b") == {b"a": b"b"}
     assert properties_of(b"junk\x02a\x01b\x02") == {b"a": b"b"}
@@ -264,17 +264,17 @@ def test_property_strings_that_nobody_should_have_written() -> None:
 
 
 @given(st.integers(0, 1 << 63))
-def test_varints(number: int) -> None:
+def test_varints_equal_protobufs(number: int) -> None:
     parsed = v2.GetOffsetResponse.FromString(b"\x10" + varint(number >> 1))
     assert parsed.offset == number >> 1
 
 
 @given(st.integers(0, 1 << 45))
-def test_timestamps(time_ms: int) -> None:
+def test_timestamps_equal_protobufs(time_ms: int) -> None:
     assert v2.Timestamp.FromString(timestamp(time_ms)).ToMilliseconds() == time_ms
 
 
-def test_long_fields() -> None:
+def test_long_fields_equal_protobufs() -> None:
     data = bytes(20_000)
     assert v2.Message.FromString(field(b"\x22", data)).body == data
 
@@ -299,7 +299,7 @@ def test_handles_round_trip(handle: ReceiptHandle) -> None:
 
 
 @given(st.text(max_size=60))
-def test_garbage_is_no_handle(text: str) -> None:
+def test_arbitrary_text_is_not_a_handle(text: str) -> None:
     fields = text.split(" ")
     if not 8 <= len(fields) <= 9:
         assert decode_handle(text) is None
@@ -321,5 +321,5 @@ def test_garbage_is_no_handle(text: str) -> None:
         "1 2 3 4 5 " + "b" * 600 + " 6 7 8",
     ],
 )
-def test_bad_handles(text: str) -> None:
+def test_malformed_handles_are_rejected(text: str) -> None:
     assert decode_handle(text) is None

@@ -1,4 +1,4 @@
-"""The window of sent message ids: a model of it, and what a producer that repeats itself sees."""
+"""Deduplication window of message ids: a model, and repeated sends against a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW_MS, LIMIT = 100, 4
 
 
 class Window(RuleBasedStateMachine):
-    """The window beside a list of what was sent, oldest first."""
+    """The window beside a list of sent ids, oldest first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,13 +85,13 @@ class Window(RuleBasedStateMachine):
 TestWindow = Window.TestCase
 
 
-def test_another_topic_is_another_message() -> None:
+def test_ids_are_deduplicated_per_topic() -> None:
     window = SendWindow(WINDOW_MS, LIMIT)
     assert window.claim("t", [b"a"], [None], 0).fresh == [0]
     assert window.claim("u", [b"a"], [None], 0).fresh == [0]
 
 
-async def test_a_repeated_message_is_answered_as_the_first_time(tmp_path: Path) -> None:
+async def test_a_repeated_message_gets_the_first_answer(tmp_path: Path) -> None:
     async with desk(
         tmp_path, message_deduplication_enable=True, message_deduplication_window_ms=10_000
     ) as one:
@@ -115,7 +115,7 @@ async def test_a_repeated_message_is_answered_as_the_first_time(tmp_path: Path) 
         assert sum(one.node.store.max_offset("t", queue) for queue in range(4)) == 5
 
 
-async def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Path) -> None:
+async def test_a_repeated_message_is_answered_after_it_is_durable(tmp_path: Path) -> None:
     chosen = settings(tmp_path, message_deduplication_enable=True)
     chosen = replace(chosen, store=replace(chosen.store, flush_disk_type="SYNC_FLUSH"))
     async with desk(tmp_path, chosen) as one:
@@ -128,8 +128,10 @@ async def test_a_repeated_message_is_as_durable_as_the_answer_says(tmp_path: Pat
         assert [answer.entries[0].offset for answer in answers] == [0, 1, 2] * 3
 
 
-async def test_a_repeated_message_waited_for_the_next_one(tmp_path: Path) -> None:
-    """All of the log was safe already, and nobody looked until something moved, or time was over."""
+async def test_a_repeated_message_is_answered_without_another_append(tmp_path: Path) -> None:
+    """The log was durable already: the second wait must not depend on further progress or the
+    timeout.
+    """
     chosen = settings(tmp_path, message_deduplication_enable=True)
     slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=120_000)
     async with desk(tmp_path, replace(chosen, store=slow)) as one:
@@ -138,7 +140,7 @@ async def test_a_repeated_message_waited_for_the_next_one(tmp_path: Path) -> Non
         assert await asyncio.wait_for(one.send(message("t", b"x", "A")), 60) == first
 
 
-async def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) -> None:
+async def test_messages_of_an_earlier_instance_are_found_in_the_log(tmp_path: Path) -> None:
     chosen = settings(tmp_path, message_deduplication_enable=True)
     async with desk(tmp_path, chosen) as one:
         one.topic("t")
@@ -151,14 +153,14 @@ async def test_a_message_of_an_earlier_life_is_found_in_the_log(tmp_path: Path) 
         assert again.entries[0] == first.entries[1]
         assert again.entries[1].offset == 2
         assert (await one.send(message("u", b"x", "A"))).entries[0].offset == 1
-        # Longer ago than the window: stored again.
+        # Outside the window: stored again.
         one.advance(60_000)
         assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 3
     async with desk(tmp_path, settings(tmp_path)) as one:
         assert (await one.send(message("t", b"1", "A"))).entries[0].offset == 4
 
 
-async def test_a_new_leader_knows_what_the_log_knows(tmp_path: Path) -> None:
+async def test_a_new_leader_fills_its_window_from_the_log(tmp_path: Path) -> None:
     async with desk(tmp_path, message_deduplication_enable=True) as one:
         one.topic("t")
         first = await one.send(message("t", b"1", "A"))
@@ -168,7 +170,7 @@ async def test_a_new_leader_knows_what_the_log_knows(tmp_path: Path) -> None:
         assert (await one.send(message("t", b"2", "B"))).entries[0].offset == 1
 
 
-async def test_a_message_that_was_refused_may_be_sent_again(tmp_path: Path) -> None:
+async def test_a_refused_message_can_be_sent_again(tmp_path: Path) -> None:
     async with desk(tmp_path, message_deduplication_enable=True) as one:
         one.topic("t")
         huge = "i" * 33_000

@@ -1,4 +1,4 @@
-"""The core of the delay levels against a model: in order, never early, progress behind the disk."""
+"""Delay level core against a model: in order, never early, progress only for durable deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.broker.delay.level_core import DelayCore
 DELAYS = (1, 5)
 
 
-def test_a_level_is_looked_at_once_until_something_comes() -> None:
+def test_an_empty_level_is_read_once_until_an_arrival() -> None:
     core = DelayCore([0, 0])
     assert core.ready(0) == [0, 1]
     core.empty(0, 0)
@@ -24,14 +24,14 @@ def test_a_level_is_looked_at_once_until_something_comes() -> None:
     core.arrived(7)  # a level that this configuration does not have
 
 
-def test_a_moved_clock_makes_every_level_look_again() -> None:
+def test_a_clock_change_makes_every_level_ready() -> None:
     core = DelayCore([0])
     core.waits(0, 0, 500)
     core.look_again()
     assert core.ready(0) == [0]
 
 
-def test_progress_is_what_the_disk_has() -> None:
+def test_progress_covers_only_deliveries_on_disk() -> None:
     core = DelayCore([3, 0])
     assert core.progress(0) == {}
     core.delivered(0, 5, 100)
@@ -44,7 +44,7 @@ def test_progress_is_what_the_disk_has() -> None:
 
 
 class DelayMachine(RuleBasedStateMachine):
-    """Two levels, a log that is flushed now and then, crashes."""
+    """Two levels, a log with occasional flushes, crashes."""
 
     @initialize()
     def begin(self) -> None:

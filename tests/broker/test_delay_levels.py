@@ -1,4 +1,6 @@
-"""Delay levels of a real broker, and the directories with timers that Apache's broker wrote."""
+"""Delay levels of a real broker, and directories with delayed messages that Apache's broker
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ async def arrive(k: Desk, bodies: list[bytes]) -> None:
     assert sorted(record.body for record in stored(k)) == sorted(bodies)
 
 
-async def test_each_level_comes_at_its_time(tmp_path: Path) -> None:
+async def test_each_level_delivers_at_its_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=2)
         for level in (18, 3, 4, 4):
@@ -68,7 +70,7 @@ async def test_each_level_comes_at_its_time(tmp_path: Path) -> None:
         assert copy.properties_dict == {"DELAY": "18", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
 
 
-async def test_a_poll_that_waits_is_woken(tmp_path: Path) -> None:
+async def test_a_due_message_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC)
         poll = k.start_receive(TOPIC, GROUP)
@@ -77,7 +79,7 @@ async def test_a_poll_that_waits_is_woken(tmp_path: Path) -> None:
         assert len(await poll) > 1
 
 
-async def test_a_restart_goes_on_where_the_levels_were(tmp_path: Path) -> None:
+async def test_levels_continue_at_their_offsets_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     async with desk(tmp_path, clock=clock) as k:
         k.topic(TOPIC)
@@ -93,7 +95,7 @@ async def test_a_restart_goes_on_where_the_levels_were(tmp_path: Path) -> None:
         assert [record.body for record in stored(k)] == [b"first", b"second"]
 
 
-async def test_levels_of_the_configuration(tmp_path: Path) -> None:
+async def test_levels_can_be_configured(tmp_path: Path) -> None:
     base = settings(tmp_path)
     chosen = replace(base, store=replace(base.store, message_delay_level="1h 1d"))
     async with desk(tmp_path, chosen) as k:
@@ -105,9 +107,7 @@ async def test_levels_of_the_configuration(tmp_path: Path) -> None:
             await arrive(k, bodies)
 
 
-async def test_what_the_log_does_not_take_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_append_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC)
         await send(k, b"x", 1)
@@ -125,7 +125,7 @@ async def test_what_the_log_does_not_take_is_tried_again(
         await until(lambda: len(stored(k)) == 1)
 
 
-async def test_messages_of_unknown_topics_do_not_hold_up_their_level(tmp_path: Path) -> None:
+async def test_messages_of_unknown_topics_do_not_block_their_level(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC)
         for topic in ("Gone", TOPIC):
@@ -138,7 +138,7 @@ async def test_messages_of_unknown_topics_do_not_hold_up_their_level(tmp_path: P
 
 
 def of_apache(case: str, root: Path) -> tuple[Settings, Clock]:
-    """Settings with the case's small files, and the clock of its last moment."""
+    """Return settings with the case's small files, and a clock at its last moment."""
     chosen = replace(settings(root), store=new_store(case, root).config)
     clock = Clock()
     clock.set_wall_ms(
@@ -148,7 +148,7 @@ def of_apache(case: str, root: Path) -> tuple[Settings, Clock]:
 
 
 @pytest.mark.parametrize("case", ["delay", "delay-killed"])
-async def test_apaches_pending_messages_come_and_its_delivered_ones_do_not(
+async def test_apaches_pending_messages_are_delivered_and_its_delivered_ones_are_not(
     case: str, tmp_path: Path
 ) -> None:
     root = unpack(case, tmp_path)
@@ -168,11 +168,11 @@ async def test_apaches_pending_messages_come_and_its_delivered_ones_do_not(
             )
         )
         found = Counter(record.properties_dict["UNIQ_KEY"] for record in stored(k, "TopicDelay"))
-        if case == "delay":  # stopped properly: nothing comes twice
+        if case == "delay":  # stopped cleanly: no delivery is repeated
             assert set(found.values()) == {1}
 
 
-async def test_apaches_roll_units_come_at_their_time(tmp_path: Path) -> None:
+async def test_apaches_roll_units_are_delivered_at_their_time(tmp_path: Path) -> None:
     root = unpack("timer-roll", tmp_path)
     chosen, clock = of_apache("timer-roll", root)
     async with desk(root, chosen, clock) as k:

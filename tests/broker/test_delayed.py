@@ -1,4 +1,4 @@
-"""How a message that asks for a later delivery is rewritten, and what is refused."""
+"""Rewriting of delayed messages, and refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusal(k: Desk, properties: dict[str, str], deliver_ms: int | None = None) 
     return raised.value.code
 
 
-async def test_a_time_goes_to_the_timer_topic(tmp_path: Path) -> None:
+async def test_a_message_with_a_delivery_time_is_stored_in_the_timer_topic(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         due = (k.node.clock.wall_ms() // 1000 + 60) * 1000
         made = delayed_message(k.node, Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
@@ -58,7 +58,9 @@ async def test_a_time_goes_to_the_timer_topic(tmp_path: Path) -> None:
     ("name", "value", "after_ms"),
     [("TIMER_DELAY_SEC", "5", 5000), ("TIMER_DELAY_MS", "1500", 1500)],
 )
-async def test_delays_count_from_now(tmp_path: Path, name: str, value: str, after_ms: int) -> None:
+async def test_delays_are_relative_to_now(
+    tmp_path: Path, name: str, value: str, after_ms: int
+) -> None:
     async with desk(tmp_path) as k:
         now = k.node.clock.wall_ms()
         made = delayed_message(k.node, Message(TOPIC, 0, b"x"), {name: value})
@@ -66,7 +68,7 @@ async def test_delays_count_from_now(tmp_path: Path, name: str, value: str, afte
         assert now + after_ms - 1000 <= out <= k.node.clock.wall_ms() + after_ms
 
 
-async def test_a_level_goes_to_its_queue_and_wins_over_a_time(tmp_path: Path) -> None:
+async def test_a_delay_level_selects_its_queue_and_overrides_a_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         far = k.node.clock.wall_ms() + 10**12
         for level, queue_id in (("3", 2), ("99", 17)):
@@ -83,7 +85,9 @@ async def test_a_level_goes_to_its_queue_and_wins_over_a_time(tmp_path: Path) ->
         assert known.write_queues == 18
 
 
-async def test_without_a_delay_or_too_late_it_stays_where_it_is(tmp_path: Path) -> None:
+async def test_without_a_delay_or_with_a_past_time_a_message_keeps_its_topic(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as k:
         now = k.node.clock.wall_ms()
         for properties in ({}, {"TAGS": "a"}, {"TIMER_DELIVER_MS": str(now)}, {"DELAY": "0"}):
@@ -92,7 +96,7 @@ async def test_without_a_delay_or_too_late_it_stays_where_it_is(tmp_path: Path) 
             assert decode_properties(made.properties) == properties
 
 
-async def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+async def test_invalid_delays_are_refused(tmp_path: Path) -> None:
     base = settings(tmp_path)
     store = replace(base.store, timer_congest_num_each_slot=1, timer_max_delay_sec=100)
     async with desk(tmp_path, replace(base, store=store)) as k:
@@ -107,18 +111,18 @@ async def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
             k.node.sender.append(delayed_message(k.node, Message(TOPIC, 0, b"x"), {}, due))
         await k.dispatched()
         while k.node.timers.number_at(due - 1000) < 2:
-            k.node.timers.waits(0, "")  # looks at what came
+            k.node.timers.waits(0, "")  # dispatches the arrivals
         assert refusal(k, {}, due) == v2.TOO_MANY_REQUESTS
 
 
-async def test_a_wheel_that_is_switched_off_takes_nothing(tmp_path: Path) -> None:
+async def test_delivery_times_are_refused_without_the_timer_wheel(tmp_path: Path) -> None:
     base = settings(tmp_path)
     chosen = replace(base, store=replace(base.store, timer_wheel_enable=False))
     async with desk(tmp_path, chosen) as k:
         assert refusal(k, {}, k.node.clock.wall_ms() + 1000) == v2.UNSUPPORTED
 
 
-async def test_the_longest_delay_is_a_setting(tmp_path: Path) -> None:
+async def test_the_maximum_delay_is_configurable(tmp_path: Path) -> None:
     async with desk(tmp_path, max_delay_time_mills=10_000) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         now = k.node.clock.wall_ms()
@@ -128,8 +132,8 @@ async def test_the_longest_delay_is_a_setting(tmp_path: Path) -> None:
             assert (await k.send(sent)).status.code == code
 
 
-def test_apaches_own_records_come_out_in_its_order(tmp_path: Path) -> None:
-    """Checkpoints, acknowledgements and recalls are maps of 16 buckets, clients' messages of 128."""
+def test_properties_of_apaches_records_keep_their_order(tmp_path: Path) -> None:
+    """Checkpoints, acknowledgements and recalls are maps of 16 buckets, client messages of 128."""
     store = new_store("grpc", unpack("grpc", tmp_path))
     store.open()
     dispatch_all(store)

@@ -1,4 +1,4 @@
-"""Who waits for the disk and the replicas, and what they are told."""
+"""Durability gate: sends that wait for disk and replicas, and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLICA_NS = 3_000
 
 
 def waiting(flush: bool = True, replicas: bool = True) -> tuple[WaitingList, dict[int, PutStatus]]:
-    """A list, and the outcomes by end offset."""
+    """Return a waiting list, and the results by end offset."""
     made = WaitingList(FLUSH_NS if flush else None, REPLICA_NS if replicas else None)
     return made, {}
 
@@ -31,7 +31,7 @@ def add(made: WaitingList, told: dict[int, PutStatus], end: int, now_ns: int) ->
     made.add(end, now_ns, lambda code: told.__setitem__(end, code))
 
 
-def test_both_offsets_must_have_passed() -> None:
+def test_a_wait_ends_when_both_offsets_have_passed() -> None:
     made, told = waiting()
     for end in (10, 20, 30):
         add(made, told, end, 0)
@@ -41,7 +41,7 @@ def test_both_offsets_must_have_passed() -> None:
     assert made.next_deadline_ns() is None
 
 
-def test_only_what_was_asked_for_is_waited_for() -> None:
+def test_a_wait_covers_only_the_configured_offsets() -> None:
     flush_only, told = waiting(replicas=False)
     add(flush_only, told, 10, 0)
     assert len(flush_only.advance(10, 0)) == 1
@@ -53,7 +53,7 @@ def test_only_what_was_asked_for_is_waited_for() -> None:
     assert len(neither.advance(0, 0)) == 1
 
 
-def test_a_timeout_names_who_was_slow() -> None:
+def test_a_timeout_reports_the_slow_part() -> None:
     made, told = waiting()
     add(made, told, 10, 0)
     add(made, told, 20, 100)
@@ -61,7 +61,7 @@ def test_a_timeout_names_who_was_slow() -> None:
     assert made.expire(0, 0, REPLICA_NS - 1) == []
     ((first, code),) = made.expire(10, 0, REPLICA_NS)
     assert (first.end, code) == (10, PutStatus.FLUSH_SLAVE_TIMEOUT)
-    # The replicas have the second, this disk has not.
+    # The replicas have the second, the local disk has not.
     assert made.expire(10, 20, FLUSH_NS) == []
     ((second, code),) = made.expire(10, 20, FLUSH_NS + 100)
     assert (second.end, code) == (20, PutStatus.FLUSH_DISK_TIMEOUT)
@@ -92,7 +92,7 @@ def test_every_wait_ends_once_and_in_order(
         assert all(wait.end > min(flushed, confirm) for wait, _ in expired)
         over += [(wait.end, code) for wait, code in expired]
         deadline = made.next_deadline_ns()
-        # Whoever is left is not late: at most the disk's longer time is still running.
+        # Waits that remain are not overdue: at most the disk's longer timeout is still running.
         assert deadline is None or deadline + FLUSH_NS - REPLICA_NS > now_ns
     assert [done for done, _ in over] + [wait.end for wait in made.waits] == ends
 
@@ -110,7 +110,7 @@ async def test_synchronous_flush_answers_after_the_flush(tmp_path: Path) -> None
         assert len(one.node.durability) == 0
 
 
-async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(
+async def test_a_stalled_flush_leaves_the_result_unknown(
     tmp_path: Path,
 ) -> None:
     base = settings(tmp_path)
@@ -133,7 +133,7 @@ async def test_a_disk_that_does_not_answer_in_time_leaves_the_outcome_unknown(
         assert (await one.send(message("t"))).status.code == v2.OK
 
 
-async def test_what_piled_up_behind_a_write_that_hung_is_refused_once(tmp_path: Path) -> None:
+async def test_sends_queued_behind_a_stalled_write_are_refused(tmp_path: Path) -> None:
     base = settings(tmp_path)
     store = replace(base.store, os_page_cache_busy_time_out_mills=20)
     async with desk(tmp_path, replace(base, store=store)) as one:
@@ -153,8 +153,10 @@ async def test_what_piled_up_behind_a_write_that_hung_is_refused_once(tmp_path: 
         assert (await one.send(message("t"))).status.code == v2.OK
 
 
-async def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
-    """Answers come at once, readers see a message after the commit, a clean stop loses nothing."""
+async def test_the_transient_pool_loses_nothing_at_a_clean_stop(tmp_path: Path) -> None:
+    """Answers arrive at once, readers see a message after the commit, a clean stop loses
+    nothing.
+    """
     base = settings(tmp_path)
     store = replace(
         base.store,
@@ -177,7 +179,7 @@ async def test_a_broker_with_the_transient_pool(tmp_path: Path) -> None:
         assert one.node.store.max_offset("t", 0) == 31
 
 
-async def test_one_that_failed_when_the_log_was_safe_left_all_behind_it_without_an_answer(
+async def test_a_failing_callback_does_not_stop_the_waits_behind_it(
     tmp_path: Path,
 ) -> None:
     base = settings(tmp_path)

@@ -1,4 +1,4 @@
-"""Filters on their way through the broker: receiving and pulling with tags and with SQL."""
+"""Filters in the broker: receives and pulls with tags and SQL."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cometmq.tests.broker.desk import Desk, Received, desk, message, parse_recei
 
 
 def sql(text: str) -> v2.FilterExpression:
-    """A SQL expression as clients send it."""
+    """Return a SQL expression as clients send it."""
     return v2.FilterExpression(type=v2.SQL, expression=text)
 
 
 def start(one: Desk, text: str, group: str = "g", **fields: Any) -> asyncio.Future[list[bytes]]:
-    """A ReceiveMessage with a SQL filter."""
+    """Start a ReceiveMessage with a SQL filter."""
     request = one.receive_request("t", group, **fields)
     request.filter_expression.CopyFrom(sql(text))
     answer = one.node.pop.receive(request, one.context(remaining_ms=fields.pop("ms", 30_000)))
@@ -33,12 +33,12 @@ def start(one: Desk, text: str, group: str = "g", **fields: Any) -> asyncio.Futu
 
 
 async def receive(one: Desk, text: str, **fields: Any) -> Received:
-    """All of it."""
+    """Receive with a SQL filter."""
     return parse_received(await start(one, text, **fields))
 
 
 async def fill(one: Desk, *amounts: str) -> None:
-    """Messages with a property `amount`; "" stands for none."""
+    """Send messages with a property `amount`; "" stands for none."""
     for n, amount in enumerate(amounts):
         users = {"amount": amount} if amount else {}
         answer = await one.send(message("t", b"%d" % n, f"ID-{n}", properties=users, tag="x"))
@@ -46,7 +46,7 @@ async def fill(one: Desk, *amounts: str) -> None:
     await one.dispatched()
 
 
-async def test_a_sql_filter_delivers_what_is_true_and_consumes_the_rest(tmp_path: Path) -> None:
+async def test_a_sql_filter_delivers_matches_and_consumes_the_rest(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await fill(one, "5", "9.5", "10", "abc", "", "11")
@@ -54,7 +54,8 @@ async def test_a_sql_filter_delivers_what_is_true_and_consumes_the_rest(tmp_path
         assert got.bodies == [b"0", b"1"]
         assert got.messages[0].user_properties == {"amount": "5"}
         assert one.ack("t", "g", *got.handles).status.code == v2.OK
-        # What did not match is consumed: a wider filter of the same group does not get it.
+        # Messages that did not match are consumed: a wider filter of the same group does not get
+        # them.
         again = start(one, "TRUE")
         assert not again.done()
         await fill(one, "77")
@@ -63,7 +64,7 @@ async def test_a_sql_filter_delivers_what_is_true_and_consumes_the_rest(tmp_path
         assert (await receive(one, "amount >= 10", group="h")).bodies == [b"2", b"5", b"0"]
 
 
-async def test_a_waiting_receive_wakes_for_a_match_only(tmp_path: Path) -> None:
+async def test_only_a_match_wakes_a_waiting_receive(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         held = start(one, "amount > 3")
@@ -74,7 +75,7 @@ async def test_a_waiting_receive_wakes_for_a_match_only(tmp_path: Path) -> None:
         assert parse_received(await held).bodies == [b"0"]
 
 
-async def test_a_filter_that_drops_much_comes_to_the_end_of_it(tmp_path: Path) -> None:
+async def test_a_filter_that_drops_many_messages_reaches_the_queue_end(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await fill(one, *(["1"] * 700), "9")
@@ -82,7 +83,7 @@ async def test_a_filter_that_drops_much_comes_to_the_end_of_it(tmp_path: Path) -
         assert got.bodies == [b"700"]
 
 
-async def test_fifo_groups_filter_too(tmp_path: Path) -> None:
+async def test_fifo_groups_apply_filters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.FIFO)
         one.group("g", orderly=True)
@@ -96,7 +97,7 @@ async def test_fifo_groups_filter_too(tmp_path: Path) -> None:
         assert (await receive(one, "n IN ('1', '3', '5')")).bodies == [b"5"]
 
 
-async def test_pulls_take_sql_filters_and_say_how_far_they_looked(tmp_path: Path) -> None:
+async def test_pulls_apply_sql_filters_and_return_the_scanned_offset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await fill(one, "1", "9", "1", "9", "1")
@@ -127,7 +128,7 @@ async def test_pulls_take_sql_filters_and_say_how_far_they_looked(tmp_path: Path
     ("text", "position"),
     [("a = 1 x", 7), ("a >", 4), ("", 1), ("a = NULL", 1), ("a LIKE '%'", 3)],
 )
-def test_a_broken_expression_is_refused_with_the_position(text: str, position: int) -> None:
+def test_an_invalid_expression_is_refused_with_its_position(text: str, position: int) -> None:
     for _ in range(2):
         with pytest.raises(WireError) as caught:
             parse_filter(sql(text))
@@ -159,6 +160,6 @@ def test_tags_with_the_same_hash_are_told_apart() -> None:
         assert wanted.matches(record) is passes
 
 
-def test_tags_of_any_length_are_refused() -> None:
+def test_overlong_tag_expressions_are_refused() -> None:
     with pytest.raises(WireError, match="longer than"):
         parse_filter(v2.FilterExpression(type=v2.TAG, expression="x||" * 3_000))

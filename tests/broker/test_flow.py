@@ -1,4 +1,4 @@
-"""Flow control of sends: who is refused when, and the cause that the answer names."""
+"""Flow control of sends: refusals and their reported causes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cometmq.tests.broker.live import settings
 
 LIMIT_MS = 150
 STALL_S = 0.2
-"""The loop stands still for longer than the limit: the stall itself is what is tested."""
+"""The loop stalls for longer than the limit; the stall itself is under test."""
 
 
 async def codes(one: Desk, count: int) -> Counter[tuple[int, str]]:
-    """Code and guard of sends at once."""
+    """Send concurrently; return the count of each code and guard."""
     answers = await asyncio.gather(*(one.send(message("t", b"x")) for _ in range(count)))
     return Counter(
         (answer.status.code, answer.status.message.partition("]")[0]) for answer in answers
@@ -42,12 +42,12 @@ async def test_sends_that_waited_too_long_are_refused(tmp_path: Path) -> None:
         assert await codes(one, 3) == {(v2.OK, "OK"): 3}
 
 
-async def test_what_a_new_leader_got_from_those_who_held_was_refused_as_too_old(
+async def test_held_sends_do_not_expire_while_a_new_leader_starts(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path, wait_time_mills_in_send_queue=LIMIT_MS) as one:
         one.topic("t")
-        one.node.sender.lead()  # the parts of a new leader stop the loop for a moment
+        one.node.sender.lead()  # a new leader's components block the loop for a moment
         waiting = asyncio.ensure_future(codes(one, 3))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_what_a_new_leader_got_from_those_who_held_was_refused_as_too_old(
         assert await waiting == {(v2.OK, "OK"): 3}
 
 
-async def test_a_crowd_that_was_held_grew_too_old_in_its_own_turn(
+async def test_released_sends_are_appended_in_several_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -64,14 +64,14 @@ async def test_a_crowd_that_was_held_grew_too_old_in_its_own_turn(
         sender = one.node.sender
         request = v2.SendMessageRequest(messages=[message("t", b"x")])
         answers = []
-        for _ in range(5):  # as when all of them are let go at once
+        for _ in range(5):  # as when all held sends are released at once
             answers.append(sender.send(request, one.context()))
             assert sender.waiting <= 2
         assert [answer.done() for answer in answers] == [True] * 4 + [False]
         await answers[-1]
 
 
-async def test_what_was_held_went_on_in_the_next_life() -> None:
+async def test_held_sends_are_cancelled_when_an_instance_ends() -> None:
     held = HeldSends(asyncio.get_running_loop())
     answer = ReplyFuture()
     held.add(asyncio.sleep(3_600), answer)
@@ -101,7 +101,7 @@ async def test_a_full_queue_refuses_at_once(tmp_path: Path) -> None:
         assert found == {(v2.OK, "OK"): 8, (v2.TOO_MANY_REQUESTS, "[REJECTREQUEST"): 4}
 
 
-async def test_a_hung_write_refuses_what_piled_up_behind_it_once(tmp_path: Path) -> None:
+async def test_a_stalled_write_refuses_the_sends_behind_it_once(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     slow = replace(chosen.store, os_page_cache_busy_time_out_mills=LIMIT_MS)
     async with desk(tmp_path, replace(chosen, store=slow)) as one:
@@ -121,7 +121,7 @@ async def test_a_hung_write_refuses_what_piled_up_behind_it_once(tmp_path: Path)
         assert await codes(one, 2) == {(v2.OK, "OK"): 2}
 
 
-async def test_a_pool_without_a_free_buffer_refuses_for_a_moment(tmp_path: Path) -> None:
+async def test_sends_are_refused_while_the_pool_has_no_free_buffer(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     pooled = replace(
         chosen.store,

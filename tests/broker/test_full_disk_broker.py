@@ -1,4 +1,4 @@
-"""A broker on a file system without a free byte: refuses sends, serves readers, stops, starts, resumes."""
+"""A broker on a full file system: refuses sends, serves readers, stops, starts, resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES = 100
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 12 MiB; needs the right to mount."""
+    """Mount a tmpfs of 12 MiB; needs the permission to mount."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Take the last byte."""
+    """Fill the file system completely."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for size in (1 << 20, 1 << 16, 1 << 12, 1):
         with suppress(OSError):
@@ -47,7 +47,7 @@ def chosen(directory: Path) -> Settings:
     base = settings(directory)
     store = replace(
         base.store,
-        clean_file_forcibly_enable=False,  # the messages shall stay
+        clean_file_forcibly_enable=False,  # keep the messages
         clean_resource_interval=50,
         flush_interval_consume_queue=20,
         max_hash_slot_num=1_000,
@@ -57,7 +57,7 @@ def chosen(directory: Path) -> Settings:
 
 
 async def receive(one: Desk, group: str, count: int) -> list[bytes]:
-    """So many bodies, in the order of delivery; fewer when no more come."""
+    """Return `count` bodies in delivery order, or fewer if no more arrive."""
     bodies: list[bytes] = []
     while len(bodies) < count:
         answer = await one.receive("t", group, one.context(remaining_ms=5_000))
@@ -69,7 +69,7 @@ async def receive(one: Desk, group: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.feature("Disk full")
-async def test_nothing_is_lost_and_it_goes_on_by_itself(small_disk: Path) -> None:
+async def test_a_full_disk_loses_nothing_and_the_broker_resumes(small_disk: Path) -> None:
     where = chosen(small_disk / "store")
     sent = [f"{n:04d}".encode().ljust(20_000) for n in range(MESSAGES)]
     ballast = small_disk / "ballast"
@@ -82,9 +82,10 @@ async def test_nothing_is_lost_and_it_goes_on_by_itself(small_disk: Path) -> Non
         assert answer.status.code == v2.INTERNAL_SERVER_ERROR
         assert "Messages are refused until there is room." in answer.status.message
         assert await receive(one, "first", MESSAGES) == sent
-    fill(ballast)  # stopping gave back what was allocated ahead
+    fill(ballast)  # stopping released the allocated space
     async with desk(small_disk / "store", where) as one:
-        # The first look at the disk comes a moment after the start; what fits until then is taken.
+        # The first disk check follows the start by a moment; sends that fit until then are
+        # accepted.
         while (answer := await one.send(message("t"))).status.code == v2.OK:
             sent.append(message("t").body)
             await asyncio.sleep(0.05)

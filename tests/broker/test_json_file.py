@@ -1,4 +1,4 @@
-"""Saving off the loop: a burst of changes is one write, and the last change is always written."""
+"""Saver: a burst of changes is one write, and the last change is always written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_burst_of_changes_is_written_once(tmp_path: Path) -> None:
     assert rendered == 2
 
 
-async def test_a_write_that_failed_while_the_broker_stopped_was_given_up(
+async def test_a_write_that_fails_during_the_stop_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "offsets.json"

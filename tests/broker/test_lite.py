@@ -13,7 +13,7 @@ from cometmq.tests.broker.desk import message
 from cometmq.tests.broker.lite_desk import ADD, PARENT, lite
 
 
-async def test_messages_of_subscribed_lite_topics_come_in_the_order_of_each(tmp_path: Path) -> None:
+async def test_each_subscribed_lite_topic_is_delivered_in_order(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a", "b") == v2.OK
         await one.send("a", b"a1", b"a2")
@@ -35,7 +35,7 @@ async def test_messages_of_subscribed_lite_topics_come_in_the_order_of_each(tmp_
         await one.nothing()
 
 
-async def test_a_lite_topic_is_locked_while_a_batch_is_out_and_others_are_not(
+async def test_a_batch_in_flight_locks_only_its_lite_topic(
     tmp_path: Path,
 ) -> None:
     async with lite(tmp_path) as one:
@@ -47,7 +47,7 @@ async def test_a_lite_topic_is_locked_while_a_batch_is_out_and_others_are_not(
         await one.nothing("c@2")
         await one.send("b", b"b1")
         assert (await one.receive()).bodies == [b"b1"]
-        # The lock goes with the last acknowledgement, and wakes who waits.
+        # The last acknowledgement releases the lock and wakes waiting polls.
         waits = asyncio.ensure_future(one.receive("c@2"))
         await asyncio.sleep(0.02)
         one.ack(got.handles[0])
@@ -57,7 +57,7 @@ async def test_a_lite_topic_is_locked_while_a_batch_is_out_and_others_are_not(
         assert (await waits).bodies == [b"a3"]
 
 
-async def test_polls_wait_and_are_woken_by_a_message_or_a_subscription(tmp_path: Path) -> None:
+async def test_a_message_or_a_subscription_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         waits = asyncio.ensure_future(one.receive())
         await asyncio.sleep(0.02)
@@ -73,7 +73,7 @@ async def test_polls_wait_and_are_woken_by_a_message_or_a_subscription(tmp_path:
         assert (await again).bodies == [b"before", b"after"]
 
 
-async def test_what_is_not_acknowledged_comes_again_and_ends_in_the_dead_letters(
+async def test_unacknowledged_messages_are_redelivered_and_then_dead_lettered(
     tmp_path: Path,
 ) -> None:
     async with lite(tmp_path) as one:
@@ -82,7 +82,7 @@ async def test_what_is_not_acknowledged_comes_again_and_ends_in_the_dead_letters
         await one.send("a", b"a1", b"a2")
         first = await one.receive(invisible_ms=10_000)
         assert first.attempts == [1, 1]
-        one.ack(first.handles[1])  # out of order: it comes again with the one before
+        one.ack(first.handles[1])  # out of order: redelivered together with the one before
         waits = asyncio.ensure_future(one.receive(invisible_ms=10_000))
         await asyncio.sleep(0)
         one.one.advance(9_000)
@@ -100,12 +100,12 @@ async def test_what_is_not_acknowledged_comes_again_and_ends_in_the_dead_letters
         assert dead.bodies == [b"a1", b"a2"]
         origin = dead.messages[0].system_properties.dead_letter_queue
         assert (origin.topic, origin.message_id) == (PARENT, "a-0")
-        # The copies are no messages of the lite topic again.
+        # The copies are not messages of the lite topic.
         assert one.one.node.store.max_offset(queue_of(PARENT, "a"), 0) == 2
         assert one.offset("a") == 2
 
 
-async def test_a_change_of_the_invisible_time_and_a_suspension(tmp_path: Path) -> None:
+async def test_the_invisible_time_can_be_changed_and_a_message_suspended(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1")
@@ -123,7 +123,7 @@ async def test_a_change_of_the_invisible_time_and_a_suspension(tmp_path: Path) -
         assert (bad.status.code, bad.receipt_handle) == (v2.INVALID_RECEIPT_HANDLE, "no handle")
 
 
-async def test_a_message_is_moved_to_the_dead_letters_by_its_consumer(tmp_path: Path) -> None:
+async def test_a_consumer_can_move_a_message_to_the_dead_letters(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1", b"a2")
@@ -141,7 +141,7 @@ async def test_a_message_is_moved_to_the_dead_letters_by_its_consumer(tmp_path: 
         assert (await one.receive()).bodies == [b"a2"]
 
 
-async def test_a_lost_answer_is_given_again_for_its_attempt_id(tmp_path: Path) -> None:
+async def test_a_lost_response_is_repeated_for_its_attempt_id(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a", "b") == v2.OK
         await one.send("a", b"a1")
@@ -153,7 +153,7 @@ async def test_a_lost_answer_is_given_again_for_its_attempt_id(tmp_path: Path) -
         await one.nothing(attempt_id="two")
 
 
-async def test_what_did_not_reach_the_client_comes_again_in_a_second(tmp_path: Path) -> None:
+async def test_undelivered_messages_are_redelivered_after_a_second(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1")
@@ -166,7 +166,7 @@ async def test_what_did_not_reach_the_client_comes_again_in_a_second(tmp_path: P
         assert (await one.receive()).bodies == [b"a1"]
 
 
-async def test_a_push_consumers_messages_are_renewed_while_it_lives(tmp_path: Path) -> None:
+async def test_messages_of_an_active_push_consumer_are_renewed(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         assert one.sync(ADD, "a", client="c@2") == v2.OK
@@ -180,7 +180,7 @@ async def test_a_push_consumers_messages_are_renewed_while_it_lives(tmp_path: Pa
         assert (got.bodies, got.attempts) == ([b"a1"], [2])
 
 
-async def test_a_lock_that_has_ended_costs_nothing_while_nobody_comes(tmp_path: Path) -> None:
+async def test_an_expired_lock_costs_nothing_without_polls(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"a1")
@@ -196,7 +196,7 @@ async def test_a_lock_that_has_ended_costs_nothing_while_nobody_comes(tmp_path: 
         assert (await one.receive()).attempts == [2]
 
 
-async def test_a_good_bye_ends_polls_and_subscriptions(tmp_path: Path) -> None:
+async def test_client_termination_ends_polls_and_subscriptions(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         waits = asyncio.ensure_future(one.receive())
@@ -225,7 +225,7 @@ async def test_a_filter_drops_messages_of_lite_topics(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a$b", "x" * 65, "ä"])
-async def test_names_that_cannot_be_lite_topics_are_refused(tmp_path: Path, name: str) -> None:
+async def test_invalid_lite_topic_names_are_refused(tmp_path: Path, name: str) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "good", name) == v2.ILLEGAL_LITE_TOPIC
         assert len(one.one.node.lite.table) == 0
@@ -234,7 +234,7 @@ async def test_names_that_cannot_be_lite_topics_are_refused(tmp_path: Path, name
             assert (await one.one.send(sent)).status.code == v2.ILLEGAL_LITE_TOPIC
 
 
-async def test_what_a_lite_topic_takes_and_what_takes_lite_messages(tmp_path: Path) -> None:
+async def test_lite_messages_need_a_lite_parent_and_it_accepts_no_others(tmp_path: Path) -> None:
     async with lite(tmp_path, max_lite_subscription_count=10) as one:
         one.one.topic("normal")
         one.one.topic("mixed", message_type=-1)
@@ -251,7 +251,7 @@ async def test_what_a_lite_topic_takes_and_what_takes_lite_messages(tmp_path: Pa
         assert one.queues == []
 
 
-async def test_one_lite_topic_stays_in_one_queue_and_is_one_record(tmp_path: Path) -> None:
+async def test_a_lite_topic_uses_one_queue_and_one_record_per_message(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         await one.send("a", b"1", b"2", b"3")
         store = one.one.node.store
@@ -260,5 +260,5 @@ async def test_one_lite_topic_stays_in_one_queue_and_is_one_record(tmp_path: Pat
         own = store.get(PARENT, ends.index(3), 0, 10).records
         light = store.get(queue_of(PARENT, "a"), 0, 0, 10).records
         assert [r.data for r in own] == [r.data for r in light]
-        # An ordinary group consumes the parent topic like any other.
+        # An ordinary group consumes the parent topic like any other topic.
         assert (await one.one.receive(PARENT, "plain")).bodies == [b"1", b"2", b"3"]

@@ -1,4 +1,4 @@
-"""Subscriptions to lite topics against a model of plain sets."""
+"""Lite subscriptions against a model of plain sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFERENCES_MAX = 14
 
 
 class Subscriptions(RuleBasedStateMachine):
-    """The model: a set of queues a client, and for each client the queues it has to look at."""
+    """The model: a set of queues per client, and the queues that each client has to read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Subscriptions(RuleBasedStateMachine):
 
     @initialize(events_max=st.integers(1, 3), exclusive=st.booleans(), wildcard=st.booleans())
     def begin(self, events_max: int, exclusive: bool, wildcard: bool) -> None:
-        """Group `h` may have wildcard clients; both may be exclusive."""
+        """Group `h` may have wildcard clients; both groups may be exclusive."""
         self.events_max, self.exclusive, self.wildcard = events_max, exclusive, wildcard
 
     def is_wild(self, key: tuple[str, str]) -> bool:
@@ -122,7 +122,7 @@ class Subscriptions(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def drain(self, key: tuple[str, str]) -> None:
-        """Whoever takes until there is nothing has looked at everything that it should."""
+        """A client that takes until nothing is left has read every queue it should."""
         client = self.table.get(key)
         if client is None:
             return

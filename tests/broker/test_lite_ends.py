@@ -1,4 +1,4 @@
-"""How lite topics and their subscriptions end, and what a restart keeps of them."""
+"""Expiry and removal of lite topics and subscriptions, and their state after a restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.proto import v2
 from cometmq.tests.broker.lite_desk import ADD, ALL, MINUTE_MS, PARENT, held, lite
 
 
-async def test_subscriptions_that_are_not_refreshed_end(tmp_path: Path) -> None:
+async def test_subscriptions_expire_without_a_refresh(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         assert one.sync(ADD, "a", client="c@2") == v2.OK
@@ -25,7 +25,7 @@ async def test_subscriptions_that_are_not_refreshed_end(tmp_path: Path) -> None:
         assert held(one) == ["a"]
 
 
-async def test_a_lite_topic_ends_when_nothing_comes_for_its_time(tmp_path: Path) -> None:
+async def test_a_lite_topic_expires_without_new_messages(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         one.parent(expiration="30")
         assert one.sync(ADD, "a", "b") == v2.OK
@@ -37,15 +37,15 @@ async def test_a_lite_topic_ends_when_nothing_comes_for_its_time(tmp_path: Path)
         one.one.advance(10 * MINUTE_MS)
         assert one.queues == [queue_of(PARENT, "b")]
         assert one.offset("a") == 0
-        # What was out is nobody's any more; it begins anew, for those who subscribe too.
+        # The lock is gone; the lite topic starts over, for subscribers too.
         assert one.ack(*got.handles).status.code == v2.INVALID_RECEIPT_HANDLE
         await one.send("a", b"new")
         bodies = (await one.receive()).bodies
         assert bodies.count(b"new") == 1
-        assert b"1" in bodies and b"2" in bodies  # of b
+        assert b"1" in bodies and b"2" in bodies  # a message of b
 
 
-async def test_a_removed_parent_takes_its_lite_topics_along(tmp_path: Path) -> None:
+async def test_deleting_the_parent_deletes_its_lite_topics(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         await one.send("a", b"1")
         one.parent("other")
@@ -55,7 +55,7 @@ async def test_a_removed_parent_takes_its_lite_topics_along(tmp_path: Path) -> N
         assert one.queues == [queue_of("other", "a")]
 
 
-async def test_a_removed_group_takes_its_subscriptions_along(tmp_path: Path) -> None:
+async def test_deleting_a_group_deletes_its_subscriptions(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         one.one.node.offsets.forget_group("g")
@@ -77,7 +77,7 @@ async def test_a_restart_keeps_offsets_and_locks_but_not_subscriptions(tmp_path:
         assert (again.bodies, again.attempts) == ([b"3"], [1])
 
 
-async def test_after_a_restart_a_lite_topic_has_time_left(tmp_path: Path) -> None:
+async def test_a_restart_does_not_expire_a_lite_topic_early(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         one.parent(expiration="1")
         await one.send("a", b"1")
@@ -89,7 +89,7 @@ async def test_after_a_restart_a_lite_topic_has_time_left(tmp_path: Path) -> Non
         assert not one.queues
 
 
-async def test_where_groups_were_in_ended_lite_topics_is_forgotten_a_day_later(
+async def test_offsets_of_expired_lite_topics_are_removed_a_day_later(
     tmp_path: Path,
 ) -> None:
     async with lite(tmp_path) as one:
@@ -100,7 +100,7 @@ async def test_where_groups_were_in_ended_lite_topics_is_forgotten_a_day_later(
         one.one.advance(30 * MINUTE_MS)
         assert not one.queues
         assert (one.offset("a"), one.offset("never")) == (0, 0)
-    async with lite(tmp_path) as one:  # also when a restart came between
+    async with lite(tmp_path) as one:  # also with a restart in between
         one.one.advance(23 * 60 * MINUTE_MS)
         assert (one.offset("a"), one.offset("never")) == (0, 0)
         assert one.sync(ADD, "never") == v2.OK

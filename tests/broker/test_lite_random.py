@@ -1,7 +1,7 @@
-"""Clients of lite topics at random: nothing is lost, and every lite topic is consumed in its order.
+"""Random lite topic clients: no message is lost, and every lite topic is consumed in order.
 
-What may be out at a time is told by a plain model: of a lite topic one batch, which begins at the first
-message that nobody has acknowledged.
+A plain model gives the messages that may be in flight: one batch per lite topic, starting at the
+first unacknowledged message.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class World:
         """Number and handle of the messages of each lite topic's batch."""
 
     def first(self, name: str) -> int:
-        """The first message that is not acknowledged."""
+        """Return the first unacknowledged message."""
         return next(n for n in range(self.sent[name] + 1) if n not in self.acked[name])
 
     def locked(self, name: str) -> bool:
-        """Whether something of the batch is neither acknowledged nor over."""
+        """Return whether a message of the batch is neither acknowledged nor expired."""
         return any(n not in self.acked[name] for n, _ in self.out.get(name, ()))
 
     async def send(self) -> None:
@@ -49,7 +49,7 @@ class World:
         assert self.one.sync(action, *names, client=self.rng.choice(CLIENTS)) == v2.OK
 
     async def receive(self, batch: int = 0, client: str = "") -> int:
-        """A poll without waiting: what came must be what may be out next."""
+        """Poll without waiting and check the result against the model."""
         ctx = self.one.one.context(client or self.rng.choice(CLIENTS), remaining_ms=101)
         got = await self.one.one.receive(
             "chats", "g", ctx, batch=batch or self.rng.randrange(1, 6), invisible_ms=INVISIBLE_MS
@@ -63,7 +63,7 @@ class World:
             assert not self.locked(name)
             first = self.first(name)
             assert [n for n, _ in found] == list(range(first, first + len(found)))
-            # Acknowledged messages behind the first one that is not come again.
+            # Acknowledged messages after the first redelivered one are redelivered too.
             self.acked[name] = set(range(first))
             self.out[name] = found
         return len(got.messages)
@@ -83,7 +83,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_and_everything_in_order(tmp_path: Path, seed: int) -> None:
+async def test_random_clients_lose_nothing_and_keep_the_order(tmp_path: Path, seed: int) -> None:
     async with lite(tmp_path) as one:
         rng = random.Random(seed)
         world = World(one, rng)
