@@ -1,7 +1,7 @@
-"""A broker in a process of its own, to be killed: `python -m cometmq.tests.broker.broker_process ORDER`.
+"""A broker in its own process, to be killed: `python -m cometmq.tests.broker.broker_process ORDER`.
 
-ORDER is JSON: `directory` and the broker's settings. It prints its clients' address and runs until its
-standard input is closed. `BrokerProcess` is the other end.
+ORDER is JSON: `directory` and the broker's settings. The process prints its client address and runs
+until its standard input is closed. `BrokerProcess` starts and controls it.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class BrokerProcess:
             assert await self.process.wait() == 0
 
     async def kill(self) -> None:
-        """As a crash would end it; its page cache stays."""
+        """Kill the process as a crash would; its page cache stays."""
         self.process.kill()
         await self.process.wait()
 
     def client(self, client_id: str = "wire@1") -> Wire:
-        """A connection to it."""
+        """Return a connection to it."""
         return Wire(self.address, client_id)
 
 
 async def main() -> None:
-    """The process."""
+    """Run the process."""
     order = json.loads(sys.argv[1])
     directory = Path(order.pop("directory"))
     async with running(settings(directory, **order)) as live:

@@ -1,4 +1,4 @@
-"""The handlers of a real broker, called as a door calls them: requests in, parsed answers out."""
+"""Desk: the handlers of a real broker, called as a door calls them, with parsed responses."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NS_PER_MS = 1_000_000
 
 
 def resource(name: str) -> v2.Resource:
-    """A topic or a group."""
+    """Return a topic or group resource."""
     return v2.Resource(name=name)
 
 
 def message(
     topic: str, body: bytes = b"body", message_id: str = "01FD", **system: Any
 ) -> v2.Message:
-    """A message as a client makes it; `properties` are the user's."""
+    """Return a message as a client sends it; `properties` are the user's."""
     users = system.pop("properties", {})
     return v2.Message(
         topic=resource(topic),
@@ -48,7 +48,7 @@ def message(
 
 @dataclass(slots=True)
 class Received:
-    """A ReceiveMessage stream, parsed."""
+    """A parsed ReceiveMessage stream."""
 
     code: int
     messages: list[v2.Message] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Received:
 
     @property
     def bodies(self) -> list[bytes]:
-        """In the order of the stream."""
+        """The bodies in stream order."""
         return [message.body for message in self.messages]
 
     @property
@@ -71,7 +71,7 @@ class Received:
 
 
 def parse_received(items: Iterable[bytes]) -> Received:
-    """The stream as a client sees it."""
+    """Parse the stream as a client does."""
     answer = Received(0)
     for item in items:
         response = v2.ReceiveMessageResponse.FromString(item)
@@ -86,7 +86,7 @@ def parse_received(items: Iterable[bytes]) -> Received:
 
 @dataclass(slots=True)
 class Desk:
-    """One broker and what a client can ask of it."""
+    """One broker and its client requests."""
 
     live: Live
     acks: AckService
@@ -106,14 +106,14 @@ class Desk:
         self.node.meta_log.write_group(Group(name, orderly=orderly, max_attempts=max_attempts))
 
     def context(self, client_id: str = "c@1", remaining_ms: int | None = 30_000) -> RequestContext:
-        """A call's context."""
+        """Return a call's context."""
         deadline = None
         if remaining_ms is not None:
             deadline = self.node.clock.steady_ns() + remaining_ms * NS_PER_MS
         return RequestContext(client_id, "PYTHON", "5.1.2", "", "127.0.0.1:4711", deadline)
 
     async def send(self, *messages: v2.Message, client_id: str = "c@1") -> v2.SendMessageResponse:
-        """SendMessage; a refusal becomes the answer that the door would give."""
+        """Call SendMessage; an error becomes the response that the door would send."""
         try:
             content = await self.node.sender.send(
                 v2.SendMessageRequest(messages=messages), self.context(client_id)
@@ -123,20 +123,20 @@ class Desk:
         return v2.SendMessageResponse.FromString(content)
 
     async def sent(self, topic: str, *bodies: bytes, **system: Any) -> None:
-        """Send, one request each, and see that it is stored and can be read."""
+        """Send, one request each, and check that the messages are stored and readable."""
         for n, body in enumerate(bodies):
             answer = await self.send(message(topic, body, message_id=f"ID-{n}", **system))
             assert answer.status.code == v2.OK, answer
         await self.dispatched()
 
     async def dispatched(self) -> None:
-        """Wait until readers see everything that is stored."""
+        """Wait until every stored record is dispatched."""
         store = self.node.store
         while store.dispatched_offset < store.log_end:  # noqa: ASYNC110 - a pump a turn
             await asyncio.sleep(0)
 
     def receive_request(self, topic: str, group: str, **fields: Any) -> v2.ReceiveMessageRequest:
-        """A ReceiveMessage of a simple consumer."""
+        """Return a ReceiveMessage request of a simple consumer."""
         tag = fields.pop("tag", "*")
         invisible_ms = fields.pop("invisible_ms", 30_000)
         request = v2.ReceiveMessageRequest(
@@ -153,7 +153,7 @@ class Desk:
     def start_receive(
         self, topic: str, group: str, ctx: RequestContext | None = None, **fields: Any
     ) -> asyncio.Future[list[bytes]]:
-        """A ReceiveMessage under way; `fields` are the request's, `invisible_ms`, `batch`, `tag`."""
+        """Start a ReceiveMessage; `fields` are the request's, `invisible_ms`, `batch`, `tag`."""
         request = self.receive_request(topic, group, **fields)
         answer = self.node.pop.receive(request, ctx or self.context())
         if isinstance(answer, list):
@@ -165,19 +165,19 @@ class Desk:
     async def receive(
         self, topic: str, group: str, ctx: RequestContext | None = None, **fields: Any
     ) -> Received:
-        """A whole ReceiveMessage."""
+        """Call ReceiveMessage."""
         try:
             return parse_received(await self.start_receive(topic, group, ctx, **fields))
         except WireError as error:
             return parse_received(self.node.pop.failure(error))
 
     async def nothing(self, topic: str, group: str, **fields: Any) -> None:
-        """See that there is nothing to receive now."""
+        """Check that no message is available now."""
         answer = await self.receive(topic, group, self.context(remaining_ms=105), **fields)
         assert answer.code == v2.MESSAGE_NOT_FOUND, answer
 
     def ack(self, topic: str, group: str, *handles: str) -> v2.AckMessageResponse:
-        """AckMessage with these handles."""
+        """Call AckMessage with these handles."""
         request = v2.AckMessageRequest(topic=resource(topic), group=resource(group))
         for handle in handles:
             request.entries.add(message_id="m", receipt_handle=handle)
@@ -189,7 +189,7 @@ class Desk:
     def change(
         self, topic: str, group: str, handle: str, invisible_ms: int, **fields: Any
     ) -> v2.ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration."""
+        """Call ChangeInvisibleDuration."""
         request = v2.ChangeInvisibleDurationRequest(
             topic=resource(topic), group=resource(group), receipt_handle=handle, **fields
         )
@@ -197,7 +197,7 @@ class Desk:
         return self.acks.change_invisible(request, self.context())
 
     def advance(self, ms: int) -> None:
-        """Move the wall clock, as the test service does."""
+        """Move the wall clock, like the test service."""
         self.node.clock.advance_wall_ms(ms)
         self.node.pop.clock_moved()
         self.node.clock_listeners.notify()
@@ -207,6 +207,6 @@ class Desk:
 async def desk(
     directory: Path, chosen: Settings | None = None, clock: Clock | None = None, **broker: Any
 ) -> AsyncIterator[Desk]:
-    """A broker of the test's own."""
+    """Run a broker for one test."""
     async with running(chosen or settings(directory, **broker), clock) as live:
         yield Desk(live, AckService(live.node), PullService(live.node))

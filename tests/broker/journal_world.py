@@ -1,9 +1,10 @@
-"""A log, a consumer and a clock for the journal's core: everything that a crash may cut, in memory.
+"""A log, a consumer and a clock for the journal core, in memory: everything that a crash may
+truncate.
 
 `SimLog` holds the timer topic and the revive topic as one log of records, with the queues over it.
-`World` is a broker of one group around a `PopJournal`: it gives messages out, takes acknowledgements,
-writes what the journal wants, lets timers surface, and saves offsets. `recovered` is what a restart on a
-prefix of that log makes of it.
+`World` is a broker of one group around a `PopJournal`: it delivers messages, processes
+acknowledgements, writes the journal's records, moves due timers to the revive topic, and saves
+offsets. `recovered` is the state after a restart on a prefix of that log.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class SimLog:
-    """Records in the order in which they were appended."""
+    """Records in append order."""
 
     messages: list[tuple[Message, int]] = field(default_factory=list)
     """With the store time."""
     queues: dict[Place, list[StoredRecord]] = field(default_factory=dict)
 
     def append(self, message: Message, now_ms: int) -> int:
-        """Returns the queue offset."""
+        """Append a record; return its queue offset."""
         queue = self.queues.setdefault((message.topic, message.queue_id), [])
         place, offset = len(self.messages), len(queue)
         self.messages.append((message, now_ms))
@@ -46,7 +47,7 @@ class SimLog:
         return offset
 
     def prefix(self, length: int) -> SimLog:
-        """The log as a crash leaves it."""
+        """Return the log as a crash leaves it."""
         log = SimLog()
         for message, now_ms in self.messages[:length]:
             log.append(message, now_ms)
@@ -62,7 +63,7 @@ class SimLog:
         *,
         tag_codes: frozenset[int] | None = None,
     ) -> GetResult:
-        """As the store does it, a few at a time."""
+        """Read a few records at a time, like the store."""
         queue = self.queues.get((topic, queue_id), [])
         looked = queue[offset : offset + min(max_count, 3)]
         found = [one for one in looked if tag_codes is None or one.tags_code in tag_codes]
@@ -70,17 +71,17 @@ class SimLog:
         return GetResult(status, offset + len(looked), 0, len(queue), found)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Nothing is ever deleted."""
+        """Return 0: nothing is deleted."""
         return 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The end of a queue."""
+        """Return the end of a queue."""
         return len(self.queues.get((topic, queue_id), []))
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
     ) -> int:
-        """The first one stored at the time or later."""
+        """Return the first offset stored at the time or later."""
         queue = self.queues.get((topic, queue_id), [])
         times = [self.messages[one.physical_offset][1] for one in queue]
         return next((n for n, time in enumerate(times) if time >= timestamp_ms), len(queue))
@@ -88,7 +89,7 @@ class SimLog:
 
 @dataclass(slots=True)
 class Out:
-    """A message that somebody has."""
+    """A delivered message."""
 
     pop_ms: int
     visible_ms: int
@@ -100,7 +101,7 @@ class Out:
 
 @dataclass(slots=True)
 class Saved:
-    """Offsets as they were written, and the length of the log then."""
+    """Saved offsets, and the length of the log at that time."""
 
     length: int = 0
     committed: list[int] = field(default_factory=lambda: [0] * QUEUES)
@@ -108,7 +109,7 @@ class Saved:
 
 
 def new_core() -> PopJournal:
-    """With the default times."""
+    """A journal with the default times."""
     return PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=5)
 
 
@@ -121,32 +122,32 @@ class World:
     now_ms: int = 1_700_000_000_000
     out: list[dict[int, Out]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
     done: list[dict[int, int]] = field(default_factory=lambda: [{} for _ in range(QUEUES)])
-    """With the length of the log that tells it, if any does."""
+    """With the length of the log that records it, if any does."""
     next_read: list[int] = field(default_factory=lambda: [0] * QUEUES)
     committed: list[int] = field(default_factory=lambda: [0] * QUEUES)
     saved: Saved = field(default_factory=Saved)
     writer: ReviveWriter = field(default_factory=lambda: ReviveWriter("b", TOPIC, 1_000))
     reader: ReviveReader = field(init=False)
     newest: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
-    """The last checkpoint of what is done."""
+    """The last checkpoint of done messages."""
     surfaced: int = 0
     waiting: list[tuple[int, Message]] = field(default_factory=list)
-    """Timers: when, and what."""
+    """Timers: time and record."""
     pops: int = 0
 
     def __post_init__(self) -> None:
         self.reader = self.read(self.log, self.core, self.saved.marks)
 
     def read(self, log: SimLog, core: PopJournal, marks: dict[Place, int]) -> ReviveReader:
-        """A reader that begins where the marks say."""
+        """Return a reader that starts at the marks."""
         reader = ReviveReader(log, core, TOPIC, lambda topic, queue: marks.get((topic, queue)))
         reader.watch(range(REVIVE_QUEUES))
         return reader
 
-    # What a consumer does.
+    # Consumer events.
 
     def pop(self, queue: int, gaps: list[int], invisible_ms: int) -> None:
-        """Give out new messages; what lies in the gaps is filtered out."""
+        """Deliver new messages; those in the gaps are filtered out."""
         offset = self.next_read[queue]
         offsets = []
         for gap in gaps:
@@ -165,7 +166,7 @@ class World:
         self.settle(queue)
 
     def ack(self, queue: int, offset: int) -> None:
-        """A message is done."""
+        """Acknowledge a message."""
         del self.out[queue][offset]
         self.done[queue][offset] = 1 << 60
         book = self.core.book("t", "g", queue)
@@ -174,18 +175,18 @@ class World:
         self.settle(queue)
 
     def change(self, queue: int, offset: int, invisible_ms: int, suspended: bool) -> None:
-        """A message is hidden anew."""
+        """Change a message's invisible time."""
         old = self.out[queue][offset]
         pop_ms = max(self.now_ms, old.pop_ms + 1)
         visible_ms = self.now_ms + invisible_ms
-        # Hidden for less than nothing it would be early: see PopJournal.changed.
+        # A negative time would make it visible early: see PopJournal.changed.
         visible_ms = max(visible_ms, pop_ms)
         self.out[queue][offset] = Out(pop_ms, visible_ms, old.stored, suspended)
         book = self.core.book("t", "g", queue)
         self.core.changed(book, offset, pop_ms, visible_ms - pop_ms, suspended)
 
     def settle(self, queue: int) -> None:
-        """The consumer offset passes what is done, and what the log has."""
+        """Advance the consumer offset over done and journalled messages."""
         offset = self.committed[queue]
         while offset < self.next_read[queue]:
             out = self.out[queue].get(offset)
@@ -194,10 +195,10 @@ class World:
             offset += 1
         self.committed[queue] = offset
 
-    # What the broker does.
+    # Broker events.
 
     def write(self, limit: int, refuse_after: int | None = None, everything: bool = False) -> None:
-        """A flush of the journal; the log may take a part and then no more."""
+        """Flush the journal; the log may accept a part and then no more."""
         batch = self.core.take(self.now_ms, limit, everything)
         room = [1 << 30 if refuse_after is None else refuse_after]
         batch.hurried = self._checkpoints(batch.hurried, room)
@@ -254,7 +255,7 @@ class World:
         return self.log.append(message, self.now_ms)
 
     def surface(self) -> None:
-        """Timers whose time has come go to the revive topic, if they are wanted there."""
+        """Move due timers to the revive topic, if the journal wants them there."""
         due = sorted((one for one in self.waiting if one[0] <= self.now_ms), key=lambda one: one[0])
         self.waiting = [one for one in self.waiting if one[0] > self.now_ms]
         for _, message in due:
@@ -269,12 +270,12 @@ class World:
                 self.surfaced += isinstance(record, CheckpointRecord)
 
     def watch(self) -> None:
-        """The copies are looked at."""
+        """Process the copies."""
         self.reader.watch(range(REVIVE_QUEUES))
         self.reader.follow_copies(1_000)
 
     def save(self) -> None:
-        """The consumer offsets and the bookmarks of one moment."""
+        """Save the consumer offsets and the bookmarks of one moment."""
         places = self.reader.revive_places()
         marks = {(TOPIC, n): self.core.revive_mark(n, place) for n, place in places.items()}
         end = self.log.max_offset(TIMER_TOPIC, TIMER_QUEUE)
@@ -282,7 +283,7 @@ class World:
         self.saved = Saved(len(self.log.messages), list(self.committed), marks)
 
     def recovered(self, length: int, marks: dict[Place, int]) -> PopJournal:
-        """What a restart reads from the first records of the log."""
+        """Return what a restart reads from the first records of the log."""
         core = new_core()
         reader = self.read(self.log.prefix(length), core, marks)
         while reader.step(2):

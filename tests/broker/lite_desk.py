@@ -1,4 +1,4 @@
-"""A broker with a lite topic, and what producers and consumers of lite topics ask of it."""
+"""A broker with a lite topic, and requests of producers and consumers of lite topics."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Stream:
     commands: list[v2.TelemetryCommand] = field(default_factory=list)
 
     def send(self, command: Any) -> None:
-        """Keep what the client would get."""
+        """Store what the client would receive."""
         self.commands.append(command)
 
     def drained(self) -> asyncio.Future[None]:
-        """Nothing is ever queued here."""
+        """Return that nothing is queued."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
 
     def finish(self, error: Any = None) -> None:
-        """The server ends the stream."""
+        """End the stream from the server."""
         self.finished = True
 
     @property
     def lost(self) -> list[str]:
-        """Lite topics that the client was told to have lost."""
+        """Return the lite topics of which the client lost its exclusive subscription."""
         return [c.notify_unsubscribe_lite_command.lite_topic for c in self.commands]
 
 
@@ -72,7 +72,7 @@ class Lite:
         )
 
     async def send(self, lite: str, *bodies: bytes, topic: str = PARENT) -> None:
-        """Messages of a lite topic, one request each, that readers can see."""
+        """Send messages to a lite topic, one request each, until they are readable."""
         for n, body in enumerate(bodies):
             sent = message(topic, body, f"{lite}-{n}", message_type=v2.LITE, lite_topic=lite)
             answer = await self.one.send(sent)
@@ -88,7 +88,7 @@ class Lite:
         topic: str = PARENT,
         option: v2.OffsetOption | None = None,
     ) -> int:
-        """SyncLiteSubscription; the code."""
+        """Call SyncLiteSubscription; return the code."""
         request = v2.SyncLiteSubscriptionRequest(
             action=action,
             topic=resource(topic),
@@ -103,35 +103,35 @@ class Lite:
         return answer.status.code
 
     async def receive(self, client: str = "c@1", **fields: Any) -> Received:
-        """A whole ReceiveMessage that waits if it has to."""
+        """Call ReceiveMessage, waiting if needed."""
         group = fields.pop("group", self.group)
         return await self.one.receive(PARENT, group, self.one.context(client), **fields)
 
     async def nothing(self, client: str = "c@1", **fields: Any) -> None:
-        """See that there is nothing to receive now."""
+        """Check that no message is available now."""
         group = fields.pop("group", self.group)
         ctx = self.one.context(client, remaining_ms=105)
         answer = await self.one.receive(PARENT, group, ctx, **fields)
         assert answer.code == v2.MESSAGE_NOT_FOUND, answer
 
     def ack(self, *handles: str, lite: str = "") -> v2.AckMessageResponse:
-        """AckMessage."""
+        """Call AckMessage."""
         request = v2.AckMessageRequest(topic=resource(PARENT), group=resource(self.group))
         for handle in handles:
             request.entries.add(message_id="m", receipt_handle=handle, lite_topic=lite)
         return v2.AckMessageResponse.FromString(self.one.acks.ack(request, self.one.context()))
 
     def offset(self, lite: str, group: str = "") -> int | None:
-        """The consumer offset of the group in a lite topic."""
+        """Return the consumer offset of the group in a lite topic."""
         return self.one.node.offsets.get(queue_of(PARENT, lite), group or self.group, 0)
 
     @property
     def queues(self) -> list[str]:
-        """The light queues that there are."""
+        """Return the queues (LMQ) that exist."""
         return sorted(self.one.node.store.lmqs())
 
     def listen(self, client: str) -> Stream:
-        """An open telemetry stream of a client."""
+        """Open a telemetry stream of a client."""
         node = self.one.node
         stream = Stream()
         node.clients.seen(self.one.context(client), node.clock.steady_ns()).streams.append(stream)
@@ -139,7 +139,7 @@ class Lite:
 
 
 def held(one: Lite, client: str = "c@1", group: str = "g") -> list[str]:
-    """The lite topics that a client subscribes to."""
+    """Return the lite topics that a client subscribes to."""
     found = one.one.node.lite.table.get((group, client))
     return sorted(queue.rpartition("$")[2] for queue in found.queues) if found else []
 
@@ -148,7 +148,7 @@ def held(one: Lite, client: str = "c@1", group: str = "g") -> list[str]:
 async def lite(
     directory: Path, chosen: Settings | None = None, clock: Clock | None = None, **broker: Any
 ) -> AsyncIterator[Lite]:
-    """A broker of the test's own, with a parent topic and a group."""
+    """Run a broker for one test, with a parent topic and a group."""
     async with desk(directory, chosen, clock, **broker) as one:
         found = Lite(one)
         if one.node.metadata.topic(PARENT) is None and one.node.leadership.is_leader:

@@ -1,4 +1,6 @@
-"""Real brokers in the test's own process and loop: ephemeral ports, a directory each, a clock to move."""
+"""Real brokers in the test's process and loop: ephemeral ports, own directories, a movable
+clock.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SEGMENT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a broker is started with; `replace` makes variants."""
+    """The settings of a broker; `replace` creates variants."""
 
     broker: BrokerConfig
     store: StoreConfig
@@ -36,13 +38,13 @@ class Settings:
 
 
 def settings(directory: Path, **broker: Any) -> Settings:
-    """Ephemeral ports, small segments, loopback only."""
+    """Return settings with ephemeral ports, small segments, loopback only."""
     changed = {
         "bind_address": "127.0.0.1",
         "grpc_server_port": 0,
         "metrics_prom_exporter_port": 0,
         "test_hooks": True,
-        # A machine that is busy with other tests stalls for longer than a sender would wait.
+        # A machine that is busy with other tests may stall longer than the default wait of a send.
         "wait_time_mills_in_send_queue": 10_000,
         **broker,
     }
@@ -54,7 +56,7 @@ def settings(directory: Path, **broker: Any) -> Settings:
 
 
 def follower_of(leader: Bound, directory: Path, **broker: Any) -> Settings:
-    """A slave that dials a leader's replication port."""
+    """Return settings of a slave that dials a leader's replication port."""
     base = settings(directory, broker_id=1, **broker)
     ha = replace(base.ha, broker_role="SLAVE", ha_master_address=leader.ha)
     return replace(base, ha=ha)
@@ -62,7 +64,7 @@ def follower_of(leader: Bound, directory: Path, **broker: Any) -> Settings:
 
 @dataclass(slots=True)
 class Live:
-    """A broker that runs."""
+    """A running broker."""
 
     server: BrokerServer
     bound: Bound
@@ -73,13 +75,13 @@ class Live:
         return self.server.node
 
     def client(self, client_id: str = "wire@1", language: str = "PYTHON") -> Wire:
-        """A connection to its clients' port."""
+        """Return a connection to its client port."""
         return Wire(self.bound.client, client_id, language)
 
 
 @asynccontextmanager
 async def running(chosen: Settings, clock: Clock | None = None) -> AsyncIterator[Live]:
-    """Start a broker, stop it cleanly at the end."""
+    """Start a broker; stop it cleanly at the end."""
     door = DoorConfig(front_door="grpcio")
     server = BrokerServer(chosen.broker, chosen.store, chosen.ha, door, clock)
     bound = await server.start()
@@ -91,7 +93,7 @@ async def running(chosen: Settings, clock: Clock | None = None) -> AsyncIterator
 
 @asynccontextmanager
 async def nameserver() -> AsyncIterator[str]:
-    """A nameserver; yields HOST:PORT."""
+    """Run a nameserver; yield HOST:PORT."""
     server = NameserverServer(NameserverConfig(bind_address="127.0.0.1", listen_port=0))
     address = await server.start()
     try:
@@ -101,7 +103,7 @@ async def nameserver() -> AsyncIterator[str]:
 
 
 async def until(test: Callable[[], object], seconds: float = 20.0) -> None:
-    """Look again and again until `test` says something true."""
+    """Wait until `test` returns a true value."""
     for _ in range(int(seconds * 100)):
         if test():
             return
@@ -110,7 +112,7 @@ async def until(test: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 async def create_topic(wire: Wire, name: str, **fields: Any) -> v1.CreateTopicResponse:
-    """Ask for a topic; the answer, whatever it says."""
+    """Call CreateTopic; return the response with any code."""
     request = v1.CreateTopicRequest(name=name, **fields)
     answer: v1.CreateTopicResponse = await wire.call(
         paths.CREATE_TOPIC, request, v1.CreateTopicResponse
@@ -119,7 +121,7 @@ async def create_topic(wire: Wire, name: str, **fields: Any) -> v1.CreateTopicRe
 
 
 async def create_group(wire: Wire, name: str, **fields: Any) -> v1.CreateGroupResponse:
-    """Ask for a group; the answer, whatever it says."""
+    """Call CreateGroup; return the response with any code."""
     request = v1.CreateGroupRequest(name=name, **fields)
     answer: v1.CreateGroupResponse = await wire.call(
         paths.CREATE_GROUP, request, v1.CreateGroupResponse
@@ -128,7 +130,7 @@ async def create_group(wire: Wire, name: str, **fields: Any) -> v1.CreateGroupRe
 
 
 async def route(wire: Wire, topic: str, dialled: str = "") -> v2.QueryRouteResponse:
-    """Where a topic's queues are."""
+    """Call QueryRoute."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic))
     for address in dialled.split(";") if dialled else ():
         host, _, port = address.rpartition(":")
@@ -140,7 +142,7 @@ async def route(wire: Wire, topic: str, dialled: str = "") -> v2.QueryRouteRespo
 
 
 async def assignment(wire: Wire, topic: str, group: str) -> v2.QueryAssignmentResponse:
-    """What a push consumer should poll."""
+    """Call QueryAssignment."""
     request = v2.QueryAssignmentRequest(
         topic=v2.Resource(name=topic), group=v2.Resource(name=group)
     )
@@ -151,7 +153,7 @@ async def assignment(wire: Wire, topic: str, group: str) -> v2.QueryAssignmentRe
 
 
 def telemetry(wire: Wire) -> Any:
-    """An open telemetry stream."""
+    """Return an open telemetry stream."""
     call = wire.channel.stream_stream(
         paths.TELEMETRY,
         request_serializer=lambda message: message.SerializeToString(),

@@ -1,4 +1,4 @@
-"""A group without order and one queue of it: what the tests of the pop state share."""
+"""A group without order with one queue, shared by the tests of pop state."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ HIDDEN_MS = 10_000
 
 
 def nobody(client_id: str) -> bool:
-    """No client is alive."""
+    """Return that no client is active."""
     return False
 
 
 def everybody(client_id: str) -> bool:
-    """Every client is alive."""
+    """Return that every client is active."""
     return True
 
 
 def group(committed: int = 0, limit: int = 1_000) -> tuple[PopGroup, PopQueue]:
-    """A group with one queue."""
+    """Return a group with one queue."""
     made = PopGroup("t", "g", limit, START_MS)
     return made, made.add_queue((0, 0), committed)
 
@@ -29,5 +29,5 @@ def group(committed: int = 0, limit: int = 1_000) -> tuple[PopGroup, PopQueue]:
 def claim(
     offset: int, pop_ms: int = START_MS, expires_ms: int = START_MS + HIDDEN_MS
 ) -> DeliveryRef:
-    """A handle of queue 0."""
+    """Return a handle of queue 0."""
     return DeliveryRef((0, 0), offset, pop_ms, expires_ms)

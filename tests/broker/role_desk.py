@@ -1,4 +1,4 @@
-"""Groups whose leader is elected by the test itself: replicas in controller mode, without a nameserver."""
+"""Groups whose leader is elected by the test: replicas in controller mode, without a nameserver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 def replica(directory: Path, broker_id: int, *, sync: bool = False, **broker: Any) -> Settings:
-    """A replica that waits for its orders."""
+    """Return the settings of a replica that waits for directives."""
     base = settings(directory, broker_id=broker_id, namesrv_addr=NOBODY_THERE, **broker)
     role: BrokerRole = "SYNC_MASTER" if sync else "ASYNC_MASTER"
     return replace(
@@ -37,7 +37,7 @@ def replica(directory: Path, broker_id: int, *, sync: bool = False, **broker: An
 
 @dataclass
 class Elections:
-    """What a controller would decide, said to the replicas directly."""
+    """Sends the decisions of a controller directly to the replicas."""
 
     lives: dict[int, Live] = field(default_factory=dict)
     state: GroupState | None = None
@@ -46,11 +46,11 @@ class Elections:
     _contexts: dict[int, AsyncExitStack] = field(default_factory=dict)
 
     def node(self, broker_id: int) -> Node:
-        """The parts of a replica."""
+        """Return the parts of a replica."""
         return self.lives[broker_id].node
 
     async def start(self, chosen: Settings) -> Live:
-        """Begin a replica."""
+        """Start a replica."""
         context = AsyncExitStack()
         live = await context.enter_async_context(running(chosen))
         self._contexts[chosen.broker.broker_id] = context
@@ -58,12 +58,12 @@ class Elections:
         return live
 
     async def stop(self, broker_id: int) -> None:
-        """End one."""
+        """Stop a replica."""
         del self.lives[broker_id]
         await self._contexts.pop(broker_id).aclose()
 
     async def elect(self, broker_id: int, *followers: int) -> Node:
-        """Make it the leader of a new epoch, with these followers in sync; returns when it leads."""
+        """Elect a leader for a new epoch with these followers in sync; return when it leads."""
         self.epoch += 1
         self.tell(broker_id, *followers)
         node = self.node(broker_id)
@@ -71,7 +71,7 @@ class Elections:
         return node
 
     def tell(self, broker_id: int, *followers: int) -> None:
-        """Say to everybody who leads."""
+        """Send the group's state to all replicas."""
         refs = {one: live.node.replication.replica.ref for one, live in self.lives.items()}
         members = tuple(
             Member(
@@ -103,7 +103,7 @@ class Elections:
                 roles.directive(DirectiveArrived(self.state, Order.FOLLOW))
 
     def tell_again(self, broker_id: int) -> None:
-        """The leader goes on; who has come back meanwhile is told, too."""
+        """Renew the leader's lease; returned replicas get the state too."""
         assert self.state is not None
         members = tuple(
             Member(
@@ -118,7 +118,7 @@ class Elections:
             live.node.replication.roles.directive(DirectiveArrived(self.state, Order.NONE))
 
     def nobody_leads(self) -> None:
-        """The leader is gone, and nobody is elected yet."""
+        """Report the leader as gone, before an election."""
         assert self.state is not None
         self.state = self.state.with_(leader=None)
         for live in self.lives.values():
@@ -130,7 +130,7 @@ class Elections:
 
 @asynccontextmanager
 async def elections(*chosen: Settings, sync: bool = False) -> AsyncIterator[Elections]:
-    """Replicas of one group that follow nobody yet."""
+    """Run replicas of one group without a leader."""
     group = Elections(sync=sync)
     try:
         for one in chosen:

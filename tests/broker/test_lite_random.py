@@ -87,13 +87,13 @@ async def test_random_clients_lose_nothing_and_keep_the_order(tmp_path: Path, se
     async with lite(tmp_path) as one:
         rng = random.Random(seed)
         world = World(one, rng)
-        assert one.sync(ADD, *NAMES) == v2.OK  # every group begins before the first message
+        assert one.sync(ADD, *NAMES) == v2.OK  # every group starts before the first message
         steps = [world.send] * 5 + [world.ack] * 5 + [world.subscribe, world.expire]
         for _ in range(250):
             await rng.choice(steps)()
             if rng.random() < 0.2:
                 await world.receive()
-        # At last one client takes everything.
+        # At the end one client takes everything.
         assert one.sync(ADD, *NAMES) == v2.OK
         await world.expire()
         for _ in range(200):

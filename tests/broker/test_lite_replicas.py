@@ -1,4 +1,6 @@
-"""Lite topics on several nodes: a follower passes on and takes over, groups tell each other."""
+"""Lite topics on several nodes: a follower forwards and takes over, groups forward
+subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ PARENT = "chats"
 
 
 async def prepare(wire: Wire) -> None:
-    """A parent topic and a group of its lite topics."""
+    """Create a parent topic and a group for its lite topics."""
     made = await create_topic(wire, PARENT, queues=2, message_type=v2.LITE)
     assert made.code == v2.OK, made
     grouped = await create_group(wire, "g", attributes=[f"+lite.bind.topic={PARENT}"])
@@ -31,7 +33,7 @@ async def prepare(wire: Wire) -> None:
 
 
 async def sync(wire: Wire, *names: str, action: Any = v2.PARTIAL_ADD) -> int:
-    """SyncLiteSubscription; the code."""
+    """Call SyncLiteSubscription; return the code."""
     request = v2.SyncLiteSubscriptionRequest(
         action=action,
         topic=v2.Resource(name=PARENT),
@@ -43,7 +45,7 @@ async def sync(wire: Wire, *names: str, action: Any = v2.PARTIAL_ADD) -> int:
 
 
 async def send(wire: Wire, lite: str, *bodies: bytes) -> None:
-    """Messages of a lite topic."""
+    """Send messages to a lite topic."""
     for body in bodies:
         system = v2.SystemProperties(
             message_id=f"{lite}-{body!r}",
@@ -57,7 +59,7 @@ async def send(wire: Wire, lite: str, *bodies: bytes) -> None:
 
 
 async def receive(wire: Wire, await_s: float = 5.0, broker: str = "") -> list[Any]:
-    """One ReceiveMessage."""
+    """Call ReceiveMessage once."""
     request = receive_request(PARENT, "g", await_s=await_s)
     request.message_queue.broker.name = broker
     return (await wire.receive(request))[1]
@@ -67,7 +69,7 @@ def subscribed(live: Live) -> bool:
     return live.node.lite.table.references > 0
 
 
-async def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path: Path) -> None:
+async def test_a_follower_forwards_and_serves_after_losing_its_leader(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _), follower.client("c@1") as wire:
         await prepare(wire)
         await until(lambda: follower.node.metadata.group("g"))
@@ -83,9 +85,10 @@ async def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path:
         await until(lambda: follower.node.offsets.get(queue, "g", 0) == 1)
         await leader.server.stop(0)
         await until(lambda: not follower.node.replication.leader_alive)
-        # The client's refresh comes within 30 s.
+        # The client's refresh follows within 30 s.
         assert await sync(wire, "a", action=v2.COMPLETE_ADD) == v2.OK
-        # What the leader had given out is locked here, too, as long as it would have been there.
+        # The messages in flight on the leader are locked here too, until the leader's lock would
+        # end.
         assert await receive(wire, await_s=0.2) == []
         follower.node.clock.advance_wall_ms(60_000)
         follower.node.pop.clock_moved()
@@ -95,7 +98,7 @@ async def test_a_follower_passes_on_and_serves_when_its_leader_is_gone(tmp_path:
         assert follower.node.offsets.get(queue, "g", 0) == 3
 
 
-async def test_what_begins_anew_on_the_leader_does_on_the_follower(tmp_path: Path) -> None:
+async def test_a_reset_on_the_leader_reaches_the_follower(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _), leader.client("c@1") as wire:
         await prepare(wire)
         assert await sync(wire, "a") == v2.OK
@@ -114,7 +117,7 @@ async def test_what_begins_anew_on_the_leader_does_on_the_follower(tmp_path: Pat
         assert [one.body for one in await receive(wire)] == [b"new"]
 
 
-async def test_other_groups_are_told_what_a_client_subscribes_to(tmp_path: Path) -> None:
+async def test_subscriptions_are_forwarded_to_other_groups(tmp_path: Path) -> None:
     async with nameserver() as address:
         one = settings(tmp_path / "a", namesrv_addr=address, broker_name="one")
         two = settings(tmp_path / "b", namesrv_addr=address, broker_name="two")

@@ -1,4 +1,6 @@
-"""SyncLiteSubscription: actions, offsets, quotas, exclusive and wildcard groups, refusals, ends."""
+"""SyncLiteSubscription: actions, offsets, quotas, exclusive and wildcard groups, refusals,
+expiry.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ def option(**fields: int) -> v2.OffsetOption:
     return v2.OffsetOption(**fields)  # type: ignore[arg-type]
 
 
-async def test_actions_add_remove_and_replace(tmp_path: Path) -> None:
+async def test_subscriptions_are_added_removed_and_replaced(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a", "b") == v2.OK
         assert one.sync(ADD, "b", "c") == v2.OK
         assert held(one) == ["a", "b", "c"]
         assert one.sync(REMOVE, "a", "nothing", "not/a/name") == v2.OK
         assert held(one) == ["b", "c"]
-        # A refresh replaces; names that cannot be are not checked there, and not kept.
+        # A refresh replaces; invalid names are not checked in it and not stored.
         assert one.sync(ALL, "c", "d", "not/a/name") == v2.OK
         assert held(one) == ["c", "d"]
         assert one.sync(NONE) == v2.OK
@@ -42,7 +44,7 @@ async def test_actions_add_remove_and_replace(tmp_path: Path) -> None:
         assert one.sync(REMOVE, "a") == v2.OK
 
 
-async def test_a_group_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_group_starts_at_the_end_and_continues_at_its_offset(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         await one.send("a", b"1", b"2")
         assert one.sync(ADD, "a") == v2.OK
@@ -66,7 +68,7 @@ async def test_a_group_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path
         ({"timestamp": 0}, 3),
     ],
 )
-async def test_an_offset_option_says_where_to_go_on(
+async def test_an_offset_option_sets_the_start_offset(
     tmp_path: Path, chosen: dict[str, int], expected: int
 ) -> None:
     async with lite(tmp_path) as one:
@@ -75,24 +77,24 @@ async def test_an_offset_option_says_where_to_go_on(
         got = await one.receive(batch=4)
         one.ack(*got.handles[:3])
         assert one.sync(ALL, "a", option=option(offset=0)) == v2.OK
-        assert one.offset("a") == 3  # only a partial subscription may say where
+        assert one.offset("a") == 3  # only a partial subscription may contain an offset
         assert one.sync(ADD, "a", option=option(**chosen)) == v2.OK
         assert one.offset("a") == expected
         if expected in (3, 5):
-            await one.nothing()  # 3: its lock is kept; 5: there is nothing more
+            await one.nothing()  # 3: its lock is kept; 5: nothing more to read
         else:
-            again = await one.receive()  # the lock went with the reset
+            again = await one.receive()  # the reset released the lock
             assert again.bodies == [b"%d" % n for n in range(expected, 5)]
 
 
-async def test_tail_n_of_a_new_group_begins_at_the_end(tmp_path: Path) -> None:
+async def test_tail_n_of_a_new_group_starts_at_the_end(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         await one.send("a", b"1")
         assert one.sync(ADD, "a", option=option(tail_n=1)) == v2.OK
         assert one.offset("a") == 1
 
 
-async def test_quotas(tmp_path: Path) -> None:
+async def test_subscriptions_beyond_the_quota_are_refused(tmp_path: Path) -> None:
     async with lite(tmp_path, max_lite_subscription_count=5) as one:
         one.bind(sub__client__quota="3")
         full = v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
@@ -111,7 +113,7 @@ async def test_quotas(tmp_path: Path) -> None:
         assert one.sync(ALL, *"12345", client="c@1") == v2.OK
 
 
-async def test_clients_are_bounded_and_those_without_lite_topics_cost_nothing(
+async def test_the_number_of_clients_is_bounded(
     tmp_path: Path,
 ) -> None:
     async with lite(tmp_path, max_clients=2) as one:
@@ -127,7 +129,7 @@ async def test_clients_are_bounded_and_those_without_lite_topics_cost_nothing(
         assert one.sync(ALL, client="c@3", group="w") == v2.OK
 
 
-async def test_lite_topics_are_bounded(tmp_path: Path) -> None:
+async def test_the_number_of_lite_topics_is_bounded(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         one.one.node.store._appender._light._queues_max = 2
         await one.send("a", b"1")
@@ -138,7 +140,7 @@ async def test_lite_topics_are_bounded(tmp_path: Path) -> None:
         await one.send("a", b"2")
 
 
-async def test_an_exclusive_lite_topic_goes_to_who_asks_last(tmp_path: Path) -> None:
+async def test_the_last_subscriber_gets_an_exclusive_lite_topic(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         one.bind(sub__model="Exclusive")
         first, second = one.listen("c@1"), one.listen("c@2")
@@ -146,7 +148,7 @@ async def test_an_exclusive_lite_topic_goes_to_who_asks_last(tmp_path: Path) -> 
         assert one.sync(ADD, "a", client="c@2") == v2.OK
         assert (held(one), held(one, "c@2")) == (["b"], ["a"])
         assert (first.lost, second.lost) == (["a"], [])
-        # A refresh takes nothing back: it may be older; the client is told again.
+        # A refresh may be older, so it takes nothing back; the client is notified again.
         assert one.sync(ALL, "a", "b") == v2.OK
         assert (held(one), first.lost) == (["b"], ["a", "a"])
         await one.send("a", b"1")
@@ -159,7 +161,7 @@ async def test_an_exclusive_lite_topic_goes_to_who_asks_last(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("resets", ["false", "true"])
-async def test_a_taken_lite_topic_may_begin_at_its_end(tmp_path: Path, resets: str) -> None:
+async def test_a_taken_over_lite_topic_can_start_at_its_end(tmp_path: Path, resets: str) -> None:
     async with lite(tmp_path) as one:
         one.bind(sub__model="Exclusive", sub__reset__offset__exclusive=resets)
         assert one.sync(ADD, "a") == v2.OK
@@ -171,7 +173,7 @@ async def test_a_taken_lite_topic_may_begin_at_its_end(tmp_path: Path, resets: s
 
 
 @pytest.mark.parametrize("resets", ["false", "true"])
-async def test_an_unsubscribed_lite_topic_may_be_forgotten(tmp_path: Path, resets: str) -> None:
+async def test_unsubscribing_can_remove_the_offset(tmp_path: Path, resets: str) -> None:
     async with lite(tmp_path) as one:
         one.bind(sub__reset__offset__unsubscribe=resets)
         assert one.sync(ADD, "a") == v2.OK
@@ -204,7 +206,7 @@ async def test_a_wildcard_group_receives_every_lite_topic(tmp_path: Path) -> Non
         await one.nothing()
 
 
-async def test_more_news_than_are_kept_are_found_all_the_same(tmp_path: Path) -> None:
+async def test_dropped_events_lose_no_message(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         one.bind(sub__client__max__event__cnt="2")
         names = [f"l{n}" for n in range(30)]
@@ -218,7 +220,7 @@ async def test_more_news_than_are_kept_are_found_all_the_same(tmp_path: Path) ->
         await one.nothing()
 
 
-async def test_what_cannot_be_is_refused_with_its_code(
+async def test_invalid_requests_are_refused_with_their_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lite(tmp_path, auto_create_subscription_group=False) as one:
@@ -235,7 +237,7 @@ async def test_what_cannot_be_is_refused_with_its_code(
         )
         assert one.sync(ADD, "a", group="off") == v2.INTERNAL_SERVER_ERROR
         assert one.sync(ADD, "a", client="") == v2.CLIENT_ID_REQUIRED
-        # A lite group consumes its parent and nothing else, a lite consumer has a lite group.
+        # A lite group consumes only its parent; a lite consumer needs a lite group.
         assert (await one.one.receive("normal", "g")).code == v2.BAD_REQUEST
         client = one.one.node.clients.seen(one.one.context("l@1"), 1)
         client.client_type = v2.LITE_PUSH_CONSUMER
@@ -246,8 +248,8 @@ async def test_what_cannot_be_is_refused_with_its_code(
 
 
 @pytest.mark.pitfall(24)
-async def test_a_lite_consumers_settings_carry_its_quota(tmp_path: Path) -> None:
-    """Pitfall 24: without them the official clients never start, or refuse every subscription."""
+async def test_a_lite_consumers_settings_contain_its_quota(tmp_path: Path) -> None:
+    """Pitfall 24: without quotas the official clients never start, or refuse every subscription."""
     async with lite(tmp_path) as one:
         one.bind(sub__client__quota="77")
         one.bind("h", sub__client__quota="-1")

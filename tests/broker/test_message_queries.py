@@ -1,4 +1,4 @@
-"""Finding messages by key, unique key, tag and id at a running broker, on the wire and by command."""
+"""Message queries by key, unique key, tag and id on a running broker, by RPC and by command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def command(live: Live, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-async def test_messages_are_found_by_what_they_are_known_by(tmp_path: Path) -> None:
+async def test_messages_are_found_by_key_unique_key_tag_and_id(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await send_some(wire)
         assert bodies(await ask(wire, topic="t", key="k0")) == [b"b0", b"b1"]
@@ -76,7 +76,7 @@ async def test_messages_are_found_by_what_they_are_known_by(tmp_path: Path) -> N
         assert list(message.system_properties.keys) == ["k1"]
 
 
-async def test_what_is_asked_badly(tmp_path: Path) -> None:
+async def test_invalid_queries_are_refused(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         for fields in (
             {},
@@ -88,7 +88,7 @@ async def test_what_is_asked_badly(tmp_path: Path) -> None:
         assert bodies(await ask(wire, message_id="F" * 32)) == []
 
 
-async def test_a_large_answer_is_cut(tmp_path: Path) -> None:
+async def test_a_large_response_is_truncated(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_topic(wire, "t", queues=1)
         for number in range(8):
@@ -115,7 +115,7 @@ async def test_a_follower_builds_the_same_index(tmp_path: Path) -> None:
     assert files[0] == files[1]
 
 
-async def test_the_command(tmp_path: Path) -> None:
+async def test_the_query_command_prints_messages(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await send_some(wire)
         done = await command(live, "--topic", "t", "--key", "k0", "-o", "json")

@@ -1,4 +1,4 @@
-"""Topics and groups across restarts, crashes and imports: the log is their truth."""
+"""Topics and groups across restarts, crashes and imports: the log is primary."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ async def _check_kept(chosen: Settings) -> None:
 
 
 @pytest.mark.parametrize("files", ["there", "gone"])
-async def test_topics_survive_a_restart_and_the_log_is_their_truth(
-    tmp_path: Path, files: str
-) -> None:
+async def test_topics_survive_a_restart_from_the_log_alone(tmp_path: Path, files: str) -> None:
     chosen = settings(tmp_path / "store")
     chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=16 * 1024))
     await _fill(chosen)
@@ -64,7 +62,7 @@ async def test_topics_survive_a_restart_and_the_log_is_their_truth(
     await _check_kept(chosen)
 
 
-async def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
+async def test_every_segment_starts_with_a_snapshot(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     segment = 16 * 1024
     chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=segment))
@@ -86,7 +84,7 @@ async def test_every_segment_begins_with_a_snapshot(tmp_path: Path) -> None:
 
 
 async def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
-    """A copy of the directory of a running broker is what kill -9 leaves behind."""
+    """A copy of the directory of a running broker equals the state after kill -9."""
     chosen = settings(tmp_path / "store")
     copy = settings(tmp_path / "copy")
     async with running(chosen) as live, live.client() as wire:
@@ -103,10 +101,10 @@ async def test_a_crash_loses_no_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["ours", "apache"])
-async def test_what_was_deleted_does_not_come_back_out_of_an_old_file(
+async def test_deleted_entries_are_not_imported_from_an_old_file(
     tmp_path: Path, writer: str
 ) -> None:
-    """The files are a second behind: after a crash they may know what is not there any more."""
+    """The files are written a second later: after a crash they may contain deleted entries."""
     chosen = settings(tmp_path)
     config = tmp_path / "config"
 

@@ -1,7 +1,7 @@
-"""Topics and groups that come, change and go, with messages and restarts between: against dictionaries.
+"""Random topics and groups with messages and restarts in between, against dictionaries.
 
-After every step the tables are the model's, and what can be read of a topic begins with the first message
-that was stored since it was made.
+After every step the tables equal the model's, and the readable part of a topic starts with the
+first message stored since the topic was created.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOST = b"\x7f\x00\x00\x01\x00\x00\x1f\x91"
 
 
 class Tables(RuleBasedStateMachine):
-    """One store, its log of changes, and what they should say."""
+    """One store, its metadata log, and the expected tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Tables(RuleBasedStateMachine):
         self.stored: dict[str, int] = {}
         """Messages ever stored under a name."""
         self.first: dict[str, int] = {}
-        """The first of them that is of the topic that there is."""
+        """The first of them that belongs to the current topic."""
         self._open()
 
     def _wall_ms(self) -> int:
@@ -111,7 +111,7 @@ class Tables(RuleBasedStateMachine):
     def restart(self, clean: bool) -> None:
         if clean:
             self.store.close()
-        else:  # a copy of the directory of a running store is what kill -9 leaves behind
+        else:  # a copy of the directory of a running store equals the state after kill -9
             source = self._folder / str(self._life)
             self._life += 1
             shutil.copytree(source, self._folder / str(self._life))
@@ -128,7 +128,7 @@ class Tables(RuleBasedStateMachine):
     @invariant()
     def readers_see_the_topic_that_there_is(self) -> None:
         if self.store.dispatched_offset < self.store.log_end:
-            return  # they see less
+            return  # readers see less
         for name in self.topics:
             assert self.store.max_offset(name, 0) == self.stored.get(name, 0)
             assert self.store.min_offset(name, 0) == self.first[name]

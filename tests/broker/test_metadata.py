@@ -82,7 +82,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 
 @given(topics(), groups())
-def test_records_carry_topics_and_groups(topic: Topic, group: Group) -> None:
+def test_records_round_trip_topics_and_groups(topic: Topic, group: Group) -> None:
     assert topic_of(v1.TopicConfig.FromString(topic_message(topic).SerializeToString())) == topic
     again = group_of(v1.GroupConfig.FromString(group_message(group).SerializeToString()))
     assert again == group
@@ -90,7 +90,7 @@ def test_records_carry_topics_and_groups(topic: Topic, group: Group) -> None:
 
 
 @given(topics(), groups())
-def test_beans_carry_topics_and_groups(topic: Topic, group: Group) -> None:
+def test_beans_round_trip_topics_and_groups(topic: Topic, group: Group) -> None:
     bean = topic_to_json(topic)
     assert list(bean) == sorted(bean), "Apache writes bean fields in alphabetical order"
     again = topic_from_json(topic.name, bean)
@@ -106,14 +106,14 @@ def test_beans_carry_topics_and_groups(topic: Topic, group: Group) -> None:
     assert group_from_json(group.name, bean).max_attempts == group.max_attempts
 
 
-def test_unknown_fields_of_a_bean_survive() -> None:
+def test_unknown_fields_of_a_bean_are_kept() -> None:
     bean = {"readQueueNums": 4, "writeQueueNums": 4, "topicSysFlag": 3, "novelty": {"a": [1]}}
     assert topic_to_json(topic_from_json("t", bean))["novelty"] == {"a": [1]}
     assert topic_to_json(topic_from_json("t", bean))["topicSysFlag"] == 3
 
 
 @given(st.lists(topics(), max_size=20), st.lists(groups(), max_size=20), st.integers(60, 4_000))
-def test_a_snapshot_is_whole_or_nothing(
+def test_an_incomplete_snapshot_is_ignored(
     all_topics: list[Topic], all_groups: list[Group], part_bytes: int
 ) -> None:
     parts = snapshot_parts(9, all_topics, all_groups, part_bytes)
@@ -131,14 +131,14 @@ def test_a_snapshot_is_whole_or_nothing(
         assert torn.add(parts[0]) is None
 
 
-def test_default_backoff() -> None:
+def test_the_default_backoff_is_the_delay_levels() -> None:
     assert Group("g").backoff_ms() == DEFAULT_BACKOFF_MS
     assert DEFAULT_BACKOFF_MS[:5] == (1_000, 5_000, 10_000, 30_000, 60_000)
     assert DEFAULT_BACKOFF_MS[-1] == 7_200_000
     assert len(DEFAULT_BACKOFF_MS) == 18
 
 
-def test_groups_are_made_where_they_may_be() -> None:
+def test_groups_are_created_only_if_enabled() -> None:
     written: list[str] = []
     tables = Metadata(auto_create_group=True, max_topics=10, max_groups=1)
     assert tables.ensure_group("g").max_attempts == 17
@@ -161,7 +161,7 @@ def test_groups_are_made_where_they_may_be() -> None:
     assert missing.value.code == v2.CONSUMER_GROUP_NOT_FOUND
 
 
-def test_the_version_counts_changes_of_topics() -> None:
+def test_the_version_increases_with_every_topic_change() -> None:
     tables = Metadata(auto_create_group=True, max_topics=1, max_groups=1)
     tables.put_topic(Topic("t", 1, 1))
     tables.put_group(Group("g"))

@@ -1,4 +1,4 @@
-"""What operators and tests see of a broker: metrics, probes, settings, the clock and faults."""
+"""The broker as operators and tests see it: metrics, probes, settings, clock and faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
 
 def get(address: str, path: str, method: str = "GET") -> tuple[int, str]:
-    """Status and body of one HTTP request."""
+    """Return status and body of one HTTP request."""
     request = urllib.request.Request(f"http://{address}{path}", method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
@@ -36,12 +36,12 @@ def get(address: str, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 async def fetch(live: Live, path: str, method: str = "GET") -> tuple[int, str]:
-    """The same from a test's loop."""
+    """Fetch from a test's event loop."""
     return await asyncio.to_thread(get, live.bound.metrics, path, method)
 
 
 async def samples(live: Live) -> dict[str, list[Any]]:
-    """All samples of a scrape by name."""
+    """Return all samples of a scrape by name."""
     status, text = await fetch(live, "/metrics")
     assert status == 200
     found: dict[str, list[Any]] = {}
@@ -51,7 +51,7 @@ async def samples(live: Live) -> dict[str, list[Any]]:
     return found
 
 
-async def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
+async def test_group_and_creation_metrics_are_exported(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await create_topic(wire, "t", queues=1)
         one.group("g", max_attempts=1)
@@ -89,7 +89,7 @@ async def test_metrics_of_groups_and_creations(tmp_path: Path) -> None:
         assert {"send", "pull", "ack", "admin"} <= waiting
 
 
-async def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path) -> None:
+async def test_replication_and_scrub_metrics_are_exported(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         live.node.replication.roles.counts["strangers"] += 3
         get_digests: Any = live.node.replication.get_digests
@@ -104,11 +104,11 @@ async def test_what_replication_and_scrubbing_met_is_on_the_page(tmp_path: Path)
 
 
 def tasks_by_name() -> list[str]:
-    """What runs on the loop, by the names of the coroutines."""
+    """Return the names of the coroutines of all tasks."""
     return [str(getattr(task.get_coro(), "__qualname__", "")) for task in asyncio.all_tasks()]
 
 
-async def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
+async def test_one_scrub_runs_per_store_after_a_reopening(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         names = tasks_by_name()
         for name in ("Scrub._scrub_on", "Scrub._seal_on", "DiskFullHandover.run"):
@@ -116,7 +116,7 @@ async def test_two_scrubs_ran_on_one_store(tmp_path: Path) -> None:
         live.server.life._ends.reopen("its leader had it cut")
         await until(lambda: live.server.lives == 2 and live.server.alive)
         names = tasks_by_name()
-        assert names.count("Scrub._scrub_on") == 1, "the life before this one took its own along"
+        assert names.count("Scrub._scrub_on") == 1, "the earlier instance stopped its own tasks"
 
 
 async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_the_metrics_have_rocketmqs_names(tmp_path: Path) -> None:
         assert any(s.labels["call"] == "fallocate" for s in found["cometmq_disk_calls_total"])
 
 
-async def test_probes(tmp_path: Path) -> None:
+async def test_probes_answer_while_the_broker_runs(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "a")) as live:
         assert await fetch(live, "/livez") == (200, "ok\n")
         assert await fetch(live, "/readyz?verbose") == (200, "ok\n")
@@ -168,7 +168,7 @@ async def test_probes(tmp_path: Path) -> None:
             assert (await fetch(follower, "/livez"))[0] == 200
 
 
-async def test_a_diverged_follower_called_itself_ready(tmp_path: Path) -> None:
+async def test_a_diverged_follower_is_not_ready(tmp_path: Path) -> None:
     alone = settings(tmp_path / "b")
     async with running(alone) as other, other.client() as wire:
         await create_topic(wire, "t")
@@ -183,7 +183,7 @@ async def test_a_diverged_follower_called_itself_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\r\n\r\n", b"x" * 10_000 + b"\r\n\r\n", b"GET /livez"])
-async def test_junk_on_the_metrics_port_harms_nobody(junk: bytes) -> None:
+async def test_garbage_on_the_metrics_port_is_rejected(junk: bytes) -> None:
     server = MetricsServer(lambda: lambda: b"", lambda: None)
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -197,11 +197,11 @@ async def test_junk_on_the_metrics_port_harms_nobody(junk: bytes) -> None:
 
 
 async def ask(wire: Wire, path: str, request: Any, answer: type[Any]) -> Any:
-    """One call of the test service."""
+    """Call the test service."""
     return await wire.call(path, request, answer)
 
 
-async def test_the_wall_clock_moves_and_what_is_due_comes(tmp_path: Path) -> None:
+async def test_advancing_the_clock_delivers_due_messages(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_topic(wire, "t", queues=1)
         await wire.send([normal_message("t", "id", b"x")])
@@ -231,11 +231,11 @@ async def test_the_wall_clock_moves_and_what_is_due_comes(tmp_path: Path) -> Non
 
 
 def fault(**fields: Any) -> v1.PutFaultRequest:
-    """A fault that hits always, unless told otherwise."""
+    """Return a fault that applies to every call unless changed."""
     return v1.PutFaultRequest(fault=v1.Fault(**{"rate": 1.0, **fields}))
 
 
-async def test_faults_are_put_listed_and_cleared(tmp_path: Path) -> None:
+async def test_faults_are_set_listed_and_cleared(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_topic(wire, "t", queues=1)
         refused = await ask(wire, paths.PUT_FAULT, fault(id="x"), v1.PutFaultResponse)
@@ -269,7 +269,7 @@ async def test_faults_are_put_listed_and_cleared(tmp_path: Path) -> None:
         assert counters.disk_calls["pwrite"] > 0
 
 
-async def test_a_full_disk_is_an_error_and_nothing_is_half_written(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_sends_without_partial_writes(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         put = fault(id="full", kind=v1.DISK, target="fallocate", action=v1.FAIL, code=28)
         await ask(wire, paths.PUT_FAULT, put, v1.PutFaultResponse)
@@ -305,7 +305,7 @@ async def test_settings_are_listed_with_their_origin(tmp_path: Path) -> None:
         assert missing.code == v2.NOT_FOUND
 
 
-async def test_the_test_service_exists_only_on_demand(tmp_path: Path) -> None:
+async def test_the_test_service_is_served_only_if_enabled(tmp_path: Path) -> None:
     async with running(settings(tmp_path, test_hooks=False)) as live, live.client() as wire:
         with pytest.raises(Exception, match="UNIMPLEMENTED"):
             await ask(wire, paths.GET_CLOCK, v1.GetClockRequest(), v1.ClockResponse)

@@ -1,4 +1,4 @@
-"""Offsets that moved since the table was written: whole frames count, young ones, that the log bears out."""
+"""Recent offsets: only complete frames, younger than the table and covered by the log, count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cometmq.tests.harness.wire import normal_message
 
 @dataclass(slots=True)
 class SafeLog:
-    """A log that is on the disk at once."""
+    """A log that is on disk at once."""
 
     log_end: int = 100
     writable: bool = True
@@ -33,16 +33,16 @@ class SafeLog:
 
     @property
     def flushed_offset(self) -> int:
-        """All of it, once it was asked for."""
+        """The log end, after the first request for a flush."""
         return self.log_end if self.asked and not self.broken else 0
 
     def flush_soon(self) -> None:
-        """Asked for."""
+        """Whether a flush was requested."""
         self.asked += 1
 
 
 def made(directory: Path, log: SafeLog, wall_ms: int = 1_000) -> ConsumerOffsets:
-    """A table with both files below the directory, read."""
+    """Return a loaded table with both files in the directory."""
     (directory / "config").mkdir(exist_ok=True)
     offsets = ConsumerOffsets(directory / "config" / "consumerOffset.json", lambda: wall_ms, 50)
     offsets.log = log
@@ -53,14 +53,14 @@ def made(directory: Path, log: SafeLog, wall_ms: int = 1_000) -> ConsumerOffsets
 
 
 def payload(offset: int, log_end: int = 0) -> bytes:
-    """One position."""
+    """Return a snapshot with one position."""
     offsets = v1.Offsets(log_end=log_end)
     offsets.entries.add(topic="t", group="g", offset=offset)
     return offsets.SerializeToString()
 
 
 def found(file: RecentOffsets, since_ms: int = 0, log_end: int = 1 << 40) -> list[int]:
-    """The offsets of the frames that count."""
+    """Return the offsets of the frames that count."""
     frames = file.read(Path("/nowhere"), since_ms, log_end)
     return [entry.offset for frame in frames for entry in frame.entries]
 
@@ -76,7 +76,9 @@ def test_frames_that_are_old_or_ahead_of_the_log_do_not_count(tmp_path: Path) ->
 
 
 @given(cut=st.integers(1, 200), flip=st.integers(0, 7))
-def test_a_torn_or_damaged_end_is_left_out(tmp_path_factory: object, cut: int, flip: int) -> None:
+def test_an_incomplete_or_damaged_end_is_ignored(
+    tmp_path_factory: object, cut: int, flip: int
+) -> None:
     path = tmp_path_factory.mktemp("recent") / "recent"  # type: ignore[attr-defined]
     file = RecentOffsets(path)
     file.begin(payload(1), 10)
@@ -89,7 +91,7 @@ def test_a_torn_or_damaged_end_is_left_out(tmp_path_factory: object, cut: int, f
     assert found(file) == [1]
 
 
-def test_what_a_table_covers_is_cut_off(tmp_path: Path) -> None:
+def test_frames_covered_by_a_table_are_removed(tmp_path: Path) -> None:
     file = RecentOffsets(tmp_path / "recent")
     file.append(payload(1), 10)
     file.cover()
@@ -100,7 +102,7 @@ def test_what_a_table_covers_is_cut_off(tmp_path: Path) -> None:
     assert found(file) == [2]
 
 
-def test_the_file_is_bounded(tmp_path: Path) -> None:
+def test_the_size_of_the_file_is_bounded(tmp_path: Path) -> None:
     file = RecentOffsets(tmp_path / "recent")
     big = payload(1) * (offset_recent.SIZE_MAX // len(payload(1)) // 3)
     for _ in range(5):
@@ -108,7 +110,7 @@ def test_the_file_is_bounded(tmp_path: Path) -> None:
     assert (tmp_path / "recent").stat().st_size <= offset_recent.SIZE_MAX
 
 
-def test_a_table_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
+def test_a_table_of_another_writer_overrides_the_frames(tmp_path: Path) -> None:
     file = RecentOffsets(tmp_path / "recent")
     file.append(payload(1), 10)
     table = tmp_path / "table"
@@ -117,7 +119,7 @@ def test_a_table_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
     assert list(file.read(table, 0, 1 << 40)) == []
 
 
-async def test_progress_rewinds_and_deletions_survive_the_process(tmp_path: Path) -> None:
+async def test_progress_rewinds_and_deletions_survive_a_kill(tmp_path: Path) -> None:
     log = SafeLog()
     offsets = made(tmp_path, log)
     offsets.commit("t", "g", 0, 5)
@@ -135,14 +137,14 @@ async def test_progress_rewinds_and_deletions_survive_the_process(tmp_path: Path
     offsets.commit("t", "g", 1, 20)
     offsets.forget_topic("gone")
     await until(lambda: recent.stat().st_size > 0)
-    # The process dies here: nothing is closed.
+    # The process ends here: nothing is closed.
     again = made(tmp_path, log)
     assert sorted(again) == [("t", "g", 0, 9), ("t", "g", 1, 20)]
     shorter = made(tmp_path, SafeLog(log_end=99))
     assert sorted(shorter) == [("gone", "g", 0, 5), ("t", "g", 0, 7), ("t", "g", 1, 50)]
 
 
-async def test_a_table_is_not_written_before_the_log(tmp_path: Path) -> None:
+async def test_a_table_is_written_after_the_log_is_on_disk(tmp_path: Path) -> None:
     log = SafeLog(writable=False, broken=True)
     offsets = made(tmp_path, log)
     offsets.start()
@@ -151,7 +153,7 @@ async def test_a_table_is_not_written_before_the_log(tmp_path: Path) -> None:
     assert not (tmp_path / "config" / "consumerOffset.json").exists()
 
 
-async def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
+async def test_recent_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
     slow = {"flush_consumer_offset_interval": 3_600_000}
     async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
         await create_topic(wire, "t", queues=1)
@@ -171,7 +173,7 @@ async def test_quick_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
         await nothing(wire)
 
 
-async def test_a_position_that_was_forgotten_came_back_after_a_kill(tmp_path: Path) -> None:
+async def test_a_removed_position_stays_removed_after_a_kill(tmp_path: Path) -> None:
     log = SafeLog()
     offsets = made(tmp_path, log)
     offsets.start()

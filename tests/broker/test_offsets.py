@@ -1,4 +1,4 @@
-"""Consumer offsets: the file in RocketMQ's form, snapshots, and how replicas merge."""
+"""Consumer offsets: the file in RocketMQ's format, snapshots, and merging of replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ APACHE = """{
 
 
 def made(directory: Path) -> ConsumerOffsets:
-    """A table whose file is in the directory."""
+    """Return a table whose file is in the directory."""
     return ConsumerOffsets(directory / "consumerOffset.json", lambda: 1_700_000_000_000)
 
 
@@ -52,7 +52,7 @@ async def persisted(offsets: ConsumerOffsets) -> None:
     await offsets.close()
 
 
-async def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
+async def test_apaches_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text(APACHE)
     offsets = made(tmp_path)
@@ -74,9 +74,7 @@ async def test_apaches_file_is_read_and_written_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[1]", None])
-async def test_a_broken_file_falls_back_to_the_one_before(
-    tmp_path: Path, broken: str | None
-) -> None:
+async def test_a_damaged_file_falls_back_to_the_backup(tmp_path: Path, broken: str | None) -> None:
     offsets = made(tmp_path)
     for offset in (3, 9):
         offsets.commit("t", "g", 0, offset)
@@ -138,11 +136,11 @@ def test_replicas_merge_by_maximum(tmp_path: Path) -> None:
     assert leader.position("t", "g", 0) == Position(10, 0, 20)
     assert follower.apply(leader.snapshot()) == 2
     assert sorted(follower) == sorted(leader)
-    # A stale snapshot takes nothing back.
+    # A stale snapshot undoes nothing.
     assert leader.apply(follower.snapshot()) == 0
 
 
-def test_a_deliberate_rewind_wins_over_the_higher_offset(tmp_path: Path) -> None:
+def test_a_rewind_overrides_a_higher_offset(tmp_path: Path) -> None:
     leader, follower = made(tmp_path / "a"), made(tmp_path / "b")
     leader.commit("t", "g", 0, 100)
     follower.apply(leader.snapshot())
@@ -154,14 +152,14 @@ def test_a_deliberate_rewind_wins_over_the_higher_offset(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x05ab"])
-def test_garbage_is_no_snapshot(tmp_path: Path, garbage: bytes) -> None:
+def test_an_invalid_snapshot_is_rejected(tmp_path: Path, garbage: bytes) -> None:
     offsets = made(tmp_path)
     with pytest.raises(ValueError, match="snapshot"):
         offsets.apply(garbage)
     assert list(offsets) == []
 
 
-def test_forgotten_topics_and_groups_are_gone(tmp_path: Path) -> None:
+def test_removed_topics_and_groups_have_no_offsets(tmp_path: Path) -> None:
     offsets = made(tmp_path)
     for topic in ("a", "b"):
         for group in ("x", "y"):
@@ -177,7 +175,7 @@ COMMITS = st.lists(
 
 
 @given(COMMITS, COMMITS)
-def test_merging_converges_whatever_the_order(
+def test_merging_converges_in_any_order(
     tmp_path_factory: pytest.TempPathFactory,
     mine: list[tuple[str, int, int]],
     theirs: list[tuple[str, int, int]],
@@ -194,8 +192,8 @@ def test_merging_converges_whatever_the_order(
     assert sorted(one) == sorted(other)
 
 
-def test_snapshots_for_a_log_that_will_not_come_are_dropped(tmp_path: Path) -> None:
-    """The former leader had more of the log: what it says of offsets relies on what is lost."""
+def test_waiting_snapshots_are_dropped_on_a_leader_change(tmp_path: Path) -> None:
+    """The former leader had more of the log: its snapshot relies on the lost part."""
     offsets = made(tmp_path)
     entry = v1.OffsetEntry(topic="t", group="g", offset=9, next_offset=9)
     offsets.apply(v1.Offsets(entries=[entry], log_end=1_000).SerializeToString(), log_end=500)

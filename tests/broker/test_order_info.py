@@ -1,4 +1,4 @@
-"""`consumerOrderInfo.json`: Apache's form, and FIFO groups that go on after a restart."""
+"""`consumerOrderInfo.json`: Apache's format, and FIFO groups after a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cometmq.tests.formats.cases import unpack
 FILE = "consumerOrderInfo.json"
 
 
-def test_what_apache_wrote_is_read_and_written_the_same(tmp_path: Path) -> None:
+def test_apaches_file_round_trips(tmp_path: Path) -> None:
     text = (unpack("grpc", tmp_path) / "config" / FILE).read_text()
     content = loads(text)
     batches = batches_of(content)
@@ -50,18 +50,18 @@ def _batches(draw: st.DrawFn) -> Batch:
 
 
 @given(_batches())
-def test_a_batch_survives_the_file(batch: Batch) -> None:
+def test_a_batch_round_trips_through_the_file(batch: Batch) -> None:
     text = dumps({"table": {"t@g": {3: batch_to_json(batch)}}})
     assert batches_of(loads(text)) == {"t@g": {3: batch}}
 
 
 @pytest.mark.parametrize("bean", [{"o": [3, 0]}, {"o": [-1]}, {"o": [1, 5, 2]}, {"o": ["x"]}])
-def test_offsets_that_make_no_sense_are_refused(bean: dict[str, object]) -> None:
+def test_invalid_offsets_are_rejected(bean: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"offsets|invalid"):
         batch_of(bean)
 
 
-def test_an_entry_without_messages_is_none() -> None:
+def test_an_entry_without_messages_is_ignored() -> None:
     assert batch_of({"popTime": 1, "i": 2}) is None
 
 
@@ -83,7 +83,7 @@ async def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path)
     async with desk(tmp_path) as one:
         one.advance(now_ms - one.node.clock.wall_ms())
         await one.nothing("t", "g")
-        # Its handles work; a repeated request gets the same batch.
+        # Its handles are valid; a repeated request gets the same batch.
         assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
         assert one.node.offsets.get("t", "g", 0) == 2
         again = await one.receive("t", "g", attempt_id="x")
@@ -93,7 +93,7 @@ async def test_a_restart_keeps_the_queue_locked_and_the_attempts(tmp_path: Path)
         assert (third.bodies, third.attempts) == ([b"c"], [3])
 
 
-async def test_a_batch_that_the_log_does_not_hold_locks_nothing(tmp_path: Path) -> None:
+async def test_a_batch_beyond_the_log_end_locks_nothing(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.mkdir()
     now_ms = 1 << 41
@@ -111,7 +111,7 @@ async def test_a_batch_that_the_log_does_not_hold_locks_nothing(tmp_path: Path) 
             assert (got.bodies, got.attempts) == ([b"a"], [1])
 
 
-async def test_a_reset_clears_the_lock(tmp_path: Path) -> None:
+async def test_a_reset_removes_the_lock(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.FIFO)
         one.group("g", orderly=True)

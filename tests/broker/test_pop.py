@@ -1,4 +1,4 @@
-"""The pop state of a group: its rules, one by one."""
+"""The pop state of a group: one test per rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, claim, everybody
 
 
 def pop(made: PopGroup, queue: PopQueue, end: int, now_ms: int, owner: str = "") -> list[int]:
-    """Give out everything below `end`: the retries first."""
+    """Deliver everything below `end`, retries first."""
     made.expire(now_ms, everybody if owner else nobody)
     got = []
     terms = PopOptions(now_ms, HIDDEN_MS, owner)
@@ -52,7 +52,7 @@ def test_filtered_messages_count_as_consumed() -> None:
     assert queue.committed == 20
 
 
-def test_nothing_is_visible_early_and_the_attempt_is_counted() -> None:
+def test_a_message_is_redelivered_not_before_its_time_with_the_next_attempt() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
     assert made.next_visible_ms() == START_MS + HIDDEN_MS
@@ -61,7 +61,7 @@ def test_nothing_is_visible_early_and_the_attempt_is_counted() -> None:
     assert queue.unacked[0].attempt == 2
 
 
-def test_an_ack_after_the_expiry_counts_until_the_message_is_given_out_again() -> None:
+def test_an_ack_after_the_expiry_counts_until_the_redelivery() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
     late = START_MS + HIDDEN_MS + 5
@@ -69,24 +69,24 @@ def test_an_ack_after_the_expiry_counts_until_the_message_is_given_out_again() -
     assert made.ack(claim(0), late) is Outcome.DONE
     assert pop(made, queue, 2, late) == [1]
     assert made.ack(claim(1), late) is Outcome.STALE
-    # Acknowledged before: a handle that has expired does not tell that from given out again.
+    # Acknowledged before: an expired handle cannot tell an ack from a redelivery.
     assert made.ack(claim(0), late) is Outcome.STALE
     assert made.ack(claim(0, expires_ms=late + 1), late) is Outcome.CONSUMED
 
 
-def test_a_handle_works_through_every_change_of_the_invisible_time() -> None:
+def test_a_handle_stays_valid_through_changes_of_the_invisible_time() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS)
     outcome, delivery = made.change(claim(0), START_MS + 1, 60_000)
     assert outcome is Outcome.DONE and delivery is not None
     assert delivery.visible_ms == START_MS + 1 + 60_000
-    # The old handle has expired by its own words, the delivery has not.
+    # The old handle has expired by its own fields, the delivery has not.
     late = START_MS + 2 * HIDDEN_MS
     assert pop(made, queue, 1, late) == []
     assert made.ack(claim(0), late) is Outcome.DONE
 
 
-def test_a_change_to_zero_gives_the_message_out_again_and_ends_the_old_delivery() -> None:
+def test_a_change_to_zero_redelivers_and_ends_the_old_delivery() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS)
     now_ms = START_MS + 1
@@ -119,7 +119,7 @@ def test_suspending_does_not_count_the_attempt() -> None:
     assert queue.unacked[0].attempt == queue.unacked[0].attempts == 1
 
 
-def test_a_living_owner_keeps_its_messages_for_three_hours() -> None:
+def test_an_active_client_keeps_its_messages_for_three_hours() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS, owner="c")
     made.expire(START_MS + HIDDEN_MS, everybody)
@@ -131,14 +131,14 @@ def test_a_living_owner_keeps_its_messages_for_three_hours() -> None:
     assert not made.given_up
     now_ms = START_MS + RENEW_MAX_MS
     assert pop(made, queue, 1, now_ms, owner="c") == []
-    # Whoever knows the group's retry policy says for how long it is hidden last.
+    # The caller has the group's retry policy and returns the last invisible time.
     assert [delivery.offset for _, delivery in made.given_up] == [0]
     made.hide(queue, queue.unacked[0], now_ms, 10_000)
     assert pop(made, queue, 1, now_ms + 9_999, owner="c") == []
     assert pop(made, queue, 1, now_ms + 10_001, owner="c") == [0]
 
 
-def test_the_renewals_become_longer_and_end_after_three_hours() -> None:
+def test_renewals_become_longer_and_end_after_three_hours() -> None:
     held, steps = RENEW_SLICE_MS, []
     while step := renewal_ms(held):
         steps.append(step // 60_000)
@@ -147,13 +147,13 @@ def test_the_renewals_become_longer_and_end_after_three_hours() -> None:
     assert held == RENEW_MAX_MS
 
 
-def test_a_dead_owner_loses_its_messages_at_the_end_of_the_slice() -> None:
+def test_an_inactive_client_loses_its_messages_at_the_end_of_the_renewal() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS, owner="c")
     assert pop(made, queue, 1, START_MS + HIDDEN_MS) == [0]
 
 
-def test_what_a_client_held_comes_back_a_second_after_it_left() -> None:
+def test_messages_of_a_leaving_client_come_back_after_a_second() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS, owner="c")
     made.clients_gone({"other"}, START_MS + 1)
@@ -170,7 +170,7 @@ def test_a_nack_ends_the_renewal() -> None:
     assert pop(made, queue, 1, START_MS + 1_000, owner="c") == [0]
 
 
-def test_what_the_journal_has_does_not_hold_the_consumer_offset() -> None:
+def test_the_consumer_offset_passes_journalled_messages() -> None:
     made, queue = group()
     pop(made, queue, 6, START_MS)
     made.stored(queue, [0, 1, 3])
@@ -179,7 +179,7 @@ def test_what_the_journal_has_does_not_hold_the_consumer_offset() -> None:
     assert queue.committed == 4
     made.ack(claim(0), START_MS)
     made.validate()
-    # Another replica's offset passes what it has acknowledged, and what the journal has.
+    # Another replica's offset passes its acknowledged messages and those in the journal.
     assert queue.advance_to(6) == [4, 5]
     assert sorted(queue.unacked) == [1, 3]
     made.validate()
@@ -188,7 +188,7 @@ def test_what_the_journal_has_does_not_hold_the_consumer_offset() -> None:
     made.validate()
 
 
-def test_the_consumer_offset_passes_a_copied_message_when_the_copy_is_safe() -> None:
+def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable() -> None:
     made, queue = group()
     pop(made, queue, 3, START_MS)
     late = START_MS + HIDDEN_MS
@@ -207,7 +207,7 @@ def test_the_consumer_offset_passes_a_copied_message_when_the_copy_is_safe() -> 
     made.validate()
 
 
-def test_what_could_not_be_copied_is_the_next_again() -> None:
+def test_a_message_whose_copy_fails_is_next_again() -> None:
     made, queue = group()
     pop(made, queue, 3, START_MS)
     assert not made.expire(START_MS + HIDDEN_MS, nobody)
@@ -218,7 +218,7 @@ def test_what_could_not_be_copied_is_the_next_again() -> None:
     assert [one[1].offset for one in ready if one is not None] == [0, 1, 2]
 
 
-def test_what_is_due_is_looked_at_in_pieces() -> None:
+def test_due_messages_are_processed_in_slices() -> None:
     made, queue = group()
     for n in range(10):
         made.deliver(queue, [2 * n, 2 * n + 1], 2 * n + 2, PopOptions(START_MS, HIDDEN_MS))
@@ -228,7 +228,7 @@ def test_what_is_due_is_looked_at_in_pieces() -> None:
     assert (looks, len(made.ready)) == (4, 20)
 
 
-def test_acknowledged_batches_that_came_due_together_were_gone_over_in_one_piece() -> None:
+def test_acknowledged_batches_due_together_are_skipped_in_slices() -> None:
     made, queue = group()
     for n in range(10):
         made.deliver(queue, [n], n + 1, PopOptions(START_MS, HIDDEN_MS))
@@ -240,20 +240,20 @@ def test_acknowledged_batches_that_came_due_together_were_gone_over_in_one_piece
     assert (looks, len(made.ready)) == (2, 1)
 
 
-def test_a_delivery_taken_over_honours_every_handle_of_the_message() -> None:
+def test_a_delivery_taken_over_accepts_every_handle_of_the_message() -> None:
     made, queue = group(committed=5)
     made.restore(queue, Delivery(3, START_MS - 10, START_MS + HIDDEN_MS, 1, stored=True))
     made.restore(queue, Delivery(7, START_MS - 10, START_MS + HIDDEN_MS, 1, stored=True))
     made.validate()
     assert pop(made, queue, 9, START_MS) == [5, 6, 8]
     for offset in (3, 7):
-        # Of the delivery, before it was hidden further; by its own words it has expired.
+        # A handle from before the invisible time was extended; by its own fields it has expired.
         old = claim(offset, START_MS - 5_000, START_MS - 1)
         assert made.ack(old, START_MS) is Outcome.DONE
     made.validate()
 
 
-def test_an_undelivered_answer_is_taken_back_only_while_it_is_that_delivery() -> None:
+def test_an_undelivered_response_is_taken_back_only_for_the_same_delivery() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
     made.ack(claim(1), START_MS)
@@ -263,13 +263,13 @@ def test_an_undelivered_answer_is_taken_back_only_while_it_is_that_delivery() ->
     assert queue.unacked[0].visible_ms == START_MS + 1_000 + HIDDEN_MS
 
 
-def test_handles_from_before_the_restart_are_honoured_while_they_last() -> None:
+def test_handles_from_before_a_restart_are_accepted_until_they_expire() -> None:
     made, queue = group()
     old = claim(3, START_MS - 5, START_MS - 5 + HIDDEN_MS)
     assert made.ack(old, START_MS) is Outcome.DONE
     assert made.ack(old, START_MS) is Outcome.CONSUMED
     assert pop(made, queue, 5, START_MS) == [0, 1, 2, 4]
-    # Offset 1 was given out twice: by the other life and by this one.
+    # Offset 1 was delivered twice: by the earlier instance and by this one.
     assert made.ack(claim(1, START_MS - 5, START_MS + 1), START_MS) is Outcome.DONE
     assert made.ack(claim(2, START_MS - 5, START_MS), START_MS) is Outcome.STALE
     assert made.ack(claim(1), START_MS) is Outcome.CONSUMED
@@ -285,13 +285,13 @@ def test_a_foreign_handle_can_be_extended_before_the_message_is_read_here() -> N
     assert made.ack(old, START_MS + 30_000) is Outcome.STALE
 
 
-def test_unknown_handles_of_this_life_are_stale() -> None:
+def test_unknown_handles_of_this_instance_are_stale() -> None:
     made, _ = group()
     assert made.ack(claim(7, START_MS + 1, START_MS + 2), START_MS) is Outcome.STALE
     assert made.change(claim(7, START_MS, START_MS + 2), START_MS, 5) == (Outcome.STALE, None)
 
 
-def test_new_messages_stop_at_the_bound_of_what_is_in_flight() -> None:
+def test_no_new_messages_are_delivered_at_the_in_flight_limit() -> None:
     made, queue = group(limit=3)
     pop(made, queue, 3, START_MS)
     assert made.room(queue) == 0
@@ -299,7 +299,7 @@ def test_new_messages_stop_at_the_bound_of_what_is_in_flight() -> None:
     assert made.room(queue) == 1
 
 
-def test_another_replicas_progress_moves_the_queue_on() -> None:
+def test_another_replicas_progress_advances_the_queue() -> None:
     made, queue = group()
     pop(made, queue, 5, START_MS)
     queue.advance_to(3)
@@ -312,7 +312,7 @@ def test_another_replicas_progress_moves_the_queue_on() -> None:
     made.validate()
 
 
-def test_the_heap_is_bounded_by_what_is_in_flight() -> None:
+def test_the_heap_is_bounded_by_messages_in_flight() -> None:
     made, queue = group()
     for n in range(5_000):
         made.deliver(queue, [n], n + 1, PopOptions(START_MS, HIDDEN_MS))

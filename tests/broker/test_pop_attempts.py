@@ -1,4 +1,4 @@
-"""Answers that never arrived are given again to the attempt that asks again."""
+"""Lost responses are repeated for the same attempt id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cometmq.proto import v2
 from cometmq.tests.broker.desk import desk, parse_received
 
 
-def test_an_attempt_is_told_once_what_it_was_given() -> None:
+def test_an_attempt_gets_its_lost_messages_once() -> None:
     attempts = Attempts()
     attempts.give("c", "a", {(0, 1): [(5, 100)]})
     assert attempts.ask("c", "other") is None
@@ -18,7 +18,7 @@ def test_an_attempt_is_told_once_what_it_was_given() -> None:
     assert attempts.ask("c", "a") is None
 
 
-def test_who_left_is_forgotten() -> None:
+def test_a_client_that_leaves_is_removed() -> None:
     attempts = Attempts()
     attempts.give("c", "a", {})
     attempts.forget("c")
@@ -37,7 +37,7 @@ def test_memory_is_bounded_by_clients_and_by_answers() -> None:
     assert attempts.ask("c", "a2") is None, "the one heard of longest ago"
 
 
-async def test_messages_of_a_lost_answer_were_hidden_for_hours_while_the_push_consumer_lived(
+async def test_messages_of_a_lost_response_are_redelivered_to_the_same_attempt(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -45,7 +45,7 @@ async def test_messages_of_a_lost_answer_were_hidden_for_hours_while_the_push_co
         await one.sent("t", b"lost")
         got = await one.receive("t", "g", auto_renew=True, attempt_id="first")
         assert got.bodies == [b"lost"]
-        # Another call of the same client is no sign that this one failed.
+        # Another call of the same client does not mean that this one failed.
         await one.nothing("t", "g", auto_renew=True, attempt_id="second")
         again = one.start_receive("t", "g", auto_renew=True, attempt_id="first")
         one.advance(1_500)

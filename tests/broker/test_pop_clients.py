@@ -1,11 +1,11 @@
-"""Who has received from where."""
+"""Receivers: the queues from which clients have received."""
 
 from __future__ import annotations
 
 from cometmq.broker.pop.clients import Receivers
 
 
-def test_a_client_that_leaves_is_known_by_what_it_received() -> None:
+def test_removing_a_client_returns_its_queues() -> None:
     receivers = Receivers(10)
     for topic in ("t", "u", "t"):
         receivers.add("c", topic, "g")
@@ -17,7 +17,7 @@ def test_a_client_that_leaves_is_known_by_what_it_received() -> None:
     assert "d" not in receivers
 
 
-def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
+def test_the_oldest_client_is_removed_beyond_the_limit() -> None:
     receivers = Receivers(2)
     for client in ("a", "b", "c"):
         receivers.add(client, "t", "g")

@@ -1,4 +1,4 @@
-"""The queue lock of FIFO groups: rules one by one, and a state machine against a simple model."""
+"""The queue lock of FIFO groups: one test per rule, and a state machine against a simple model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIDDEN_MS = 10_000
 
 
 def group(committed: int = 0) -> tuple[OrderedGroup, OrderedQueue]:
-    """A group with one queue."""
+    """Return a group with one queue."""
     made = OrderedGroup("t", "g", 100, START_MS)
     return made, made.add_queue((0, 0), committed)
 
@@ -28,7 +28,7 @@ def pop(
     *,
     owner: str = "",
 ) -> list[tuple[int, int]]:
-    """Offsets and attempts of the next batch; empty while the queue is locked."""
+    """Return offsets and attempts of the next batch; empty while the queue is locked."""
     made.expire(now_ms, lambda client_id: client_id == "alive")
     if not made.open_for(queue, now_ms, attempt_id):
         return []
@@ -41,7 +41,7 @@ def pop(
 
 
 def claim(queue: OrderedQueue, offset: int) -> DeliveryRef:
-    """The handle of a message of the batch that is out."""
+    """Return the handle of a message in flight."""
     assert queue.batch is not None
     return DeliveryRef((0, 0), offset, queue.batch.pop_ms, queue.batch.pop_ms + HIDDEN_MS)
 
@@ -58,7 +58,7 @@ def test_a_queue_is_locked_until_the_whole_batch_is_acknowledged() -> None:
     assert pop(made, queue, 2, START_MS) == [(3, 1), (4, 1)]
 
 
-def test_after_the_expiry_everything_from_the_first_unacknowledged_one_comes_again() -> None:
+def test_after_the_expiry_delivery_restarts_at_the_first_unacknowledged_message() -> None:
     made, queue = group()
     pop(made, queue, 3, START_MS)
     made.ack(claim(queue, 1), START_MS)
@@ -113,7 +113,7 @@ def test_suspending_does_not_count_the_attempt() -> None:
     assert pop(made, queue, 2, START_MS) == [(0, 1), (1, 2)]
 
 
-def test_a_living_owner_keeps_the_queue_locked() -> None:
+def test_an_active_client_keeps_the_queue_locked() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS, owner="alive")
     for step in range(5):
@@ -154,7 +154,7 @@ def test_filtered_messages_are_consumed_with_the_batch() -> None:
     made.validate()
 
 
-def test_handles_of_another_life_are_honoured_and_their_messages_not_given_out() -> None:
+def test_handles_of_another_instance_are_accepted_and_their_messages_not_redelivered() -> None:
     made, queue = group()
     before = DeliveryRef((0, 0), 1, START_MS - 5, START_MS + 5_000)
     assert made.ack(before, START_MS) is Outcome.DONE
@@ -167,7 +167,7 @@ def test_handles_of_another_life_are_honoured_and_their_messages_not_given_out()
     made.validate()
 
 
-def test_another_replicas_progress_moves_the_queue_on() -> None:
+def test_another_replicas_progress_advances_the_queue() -> None:
     made, queue = group()
     pop(made, queue, 3, START_MS)
     queue.advance_to(2)
@@ -180,7 +180,7 @@ def test_another_replicas_progress_moves_the_queue_on() -> None:
 
 
 class FifoMachine(RuleBasedStateMachine):
-    """No message is given out while an earlier one of its batch is hidden, and none is left out."""
+    """No message is delivered while an earlier one of its batch is hidden, and none is skipped."""
 
     @initialize()
     def begin(self) -> None:
@@ -207,7 +207,7 @@ class FifoMachine(RuleBasedStateMachine):
         assert self.queue.batch is not None
         assert self.queue.batch.pop_ms > self.pop_ms
         self.pop_ms = self.queue.batch.pop_ms
-        # What was acknowledged behind the first hole is given out again, and must be again.
+        # Messages acknowledged after the first gap are redelivered and must be acknowledged again.
         self.done = {offset for offset in self.done if offset < first}
         self.out = {offset: self.now_ms + HIDDEN_MS for offset, _ in got}
         self.claims += [claim(self.queue, offset) for offset, _ in got]

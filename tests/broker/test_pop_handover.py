@@ -1,4 +1,4 @@
-"""A follower that serves while its leader is gone, and what it remembers over a restart."""
+"""A follower that serves without its leader, and its state after a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW_MS = 1_000_000
 
 
 def served() -> PopGroup:
-    """A group with deliveries in flight, acknowledged ones between them, and a skip."""
+    """Return a group with deliveries in flight, acknowledged ones between them, and a skip."""
     core = PopGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 2), 5)
     core.deliver(queue, [5, 6, 8, 9], 11, PopOptions(NOW_MS, 10_000, "c"))
@@ -31,7 +31,7 @@ def served() -> PopGroup:
     return core
 
 
-def test_the_state_survives_the_file(tmp_path: Path) -> None:
+def test_the_state_round_trips_through_the_file(tmp_path: Path) -> None:
     handover = v1.PopHandover(queues=list(dump_core(served())))
     path = tmp_path / "ha" / "pop-handover"
     write_file(path, handover)
@@ -51,7 +51,7 @@ def test_the_state_survives_the_file(tmp_path: Path) -> None:
     assert [one[1].offset for one in taken if one] == [5, 8, 9]
 
 
-def test_a_retry_topic_is_written_under_its_own_name_and_found_again() -> None:
+def test_a_retry_topic_is_stored_under_its_own_name() -> None:
     core = PopGroup("t", "g", 100, NOW_MS)
     retry = core.add_queue((1, 0), 0)
     core.add_queue((0, 0), 0)
@@ -64,11 +64,11 @@ def test_a_retry_topic_is_written_under_its_own_name_and_found_again() -> None:
     load_queue(again, (1, 0), states["%RETRY%g_t"])
     again.validate()
     assert [queue.unacked[o].visible_ms for o in (0, 1)] == [NOW_MS + 10_000, NOW_MS + 30_005]
-    # Whoever had the message before it was hidden further may still acknowledge it.
+    # The holder of a handle from before the extension may still acknowledge.
     assert again.ack(DeliveryRef((1, 0), 1, NOW_MS, NOW_MS + 1), NOW_MS + 9) is Outcome.DONE
 
 
-def test_what_the_leaders_journal_had_stays_in_flight() -> None:
+def test_journalled_messages_of_the_leader_stay_in_flight() -> None:
     core = PopGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 2), 0)
     core.deliver(queue, [0, 1, 2], 3, PopOptions(NOW_MS, 10_000))
@@ -87,7 +87,7 @@ def test_what_the_leaders_journal_had_stays_in_flight() -> None:
     assert further.idle()
 
 
-def test_a_file_that_is_behind_the_offsets_changes_nothing() -> None:
+def test_a_file_older_than_the_offsets_changes_nothing() -> None:
     (state,) = dump_core(served())
     core = PopGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 2), 30)
@@ -96,7 +96,7 @@ def test_a_file_that_is_behind_the_offsets_changes_nothing() -> None:
     assert (queue.committed, queue.next_read, queue.unacked) == (30, 30, {})
 
 
-def test_fifo_state_is_its_offset_and_what_was_acknowledged() -> None:
+def test_fifo_state_consists_of_the_offset_and_acknowledged_messages() -> None:
     core = OrderedGroup("t", "g", 100, NOW_MS)
     queue = core.add_queue((0, 0), 5)
     core.deliver(queue, [5, 6, 7], 8, PopOptions(NOW_MS, 10_000))
@@ -121,12 +121,12 @@ def test_a_damaged_file_is_ignored(tmp_path: Path, damage: bytes) -> None:
 
 
 def of(live: Live) -> Desk:
-    """A desk in front of a broker that runs."""
+    """Return a desk for a running broker."""
     return Desk(live, AckService(live.node), PullService(live.node))
 
 
 async def caught_up(leader: Desk, follower: Desk) -> None:
-    """Wait until the follower can read, and knows, what the leader can."""
+    """Wait until the follower's log and view equal the leader's."""
     for _ in range(500):
         await asyncio.sleep(0.01)
         same = follower.node.store.dispatched_offset == leader.node.store.log_end
@@ -136,7 +136,7 @@ async def caught_up(leader: Desk, follower: Desk) -> None:
 
 
 async def alone(follower: Desk) -> None:
-    """Wait until the follower knows that its leader is gone."""
+    """Wait until the follower has noticed that its leader is gone."""
     for _ in range(500):
         if not follower.node.replication.leader_alive:
             return
@@ -144,7 +144,7 @@ async def alone(follower: Desk) -> None:
     raise AssertionError("the leader is still there")
 
 
-async def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_path: Path) -> None:
+async def test_a_follower_serves_and_the_returning_leader_takes_its_offsets(tmp_path: Path) -> None:
     leader_settings = settings(tmp_path / "a")
     async with desk(tmp_path / "a", leader_settings) as leader:
         address = leader.live.bound
@@ -158,7 +158,7 @@ async def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_pa
             await caught_up(leader, follower)
             await leader.live.server.stop(0.5)
             await alone(follower)
-            # What the leader gave out is in flight here too, and its handles are honoured.
+            # The leader's deliveries are in flight here too, and their handles are accepted.
             assert follower.ack("t", "g", got.handles[3]).status.code == 20_000
             served = await follower.receive("t", "g", invisible_ms=60_000)
             assert served.bodies == [b"4", b"5"]
@@ -182,7 +182,7 @@ async def test_a_follower_serves_on_and_the_leader_takes_the_offsets_back(tmp_pa
             assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
 
 
-async def test_a_followers_restart_does_not_deliver_again_what_is_in_flight(tmp_path: Path) -> None:
+async def test_a_restarted_follower_does_not_redeliver_messages_in_flight(tmp_path: Path) -> None:
     async with desk(tmp_path / "a") as leader:
         chosen = follower_of(leader.live.bound, tmp_path / "b")
         async with running(chosen) as live:

@@ -1,4 +1,4 @@
-"""The journal of pop state against a model: a crash at any record loses, repeats and advances nothing."""
+"""The pop journal against a model: a crash at any record loses, repeats and advances nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PICK = st.integers(0, 10_000)
 
 
 class Journals(RuleBasedStateMachine):
-    """Anything may happen in any order, and the broker may die after any record."""
+    """Random events, with a crash possible after any record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Journals(RuleBasedStateMachine):
         self.along = self.world.read(self.world.log, self.follower, {})
 
     def one_out(self, pick: int) -> tuple[int, int] | None:
-        """One of the messages in flight."""
+        """Return one of the messages in flight."""
         everything = [(q, o) for q in range(QUEUES) for o in sorted(self.world.out[q])]
         return everything[pick % len(everything)] if everything else None
 
@@ -75,7 +75,7 @@ class Journals(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 12))
     def crash(self, back: int) -> None:
-        """The log may lose its end, but nothing that saved offsets rely on."""
+        """The log may lose its end, but nothing on which saved offsets rely."""
         length = max(self.world.saved.length, len(self.world.log.messages) - back)
         self.check(self.world.recovered(length, self.world.saved.marks), length, "marks")
         self.check(self.world.recovered(length, {}), length, "everything")
@@ -83,7 +83,7 @@ class Journals(RuleBasedStateMachine):
     @precondition(lambda self: self.world.core.open_count)
     @rule(pick=PICK)
     def clean_stop(self, pick: int) -> None:
-        """After a stop everything that is in flight is in the log."""
+        """After a stop every message in flight is in the log."""
         self.world.now_ms += pick % 7
         while self.world.core.waiting:
             self.world.write(5, everything=True)
@@ -93,7 +93,7 @@ class Journals(RuleBasedStateMachine):
         assert core.open_count == sum(map(len, self.world.out))
 
     def check(self, core: PopJournal, length: int, how: str) -> None:
-        """What the model says of a recovery."""
+        """Compare a recovery with the model."""
         world = self.world
         for queue in range(QUEUES):
             book = core.book("t", "g", queue)

@@ -1,4 +1,6 @@
-"""The pop state of a group against a simple model: delivered, hidden, journalled, copied, restarted."""
+"""The pop state of a group against a simple model: delivered, hidden, journalled, copied,
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, nobody
 
 @dataclass
 class Known:
-    """What the model knows of one message."""
+    """The model's state of one message."""
 
     hidden_until: int | None = None
     pop_ms: int = 0
@@ -28,7 +30,9 @@ class Known:
 
 
 class PopMachine(RuleBasedStateMachine):
-    """Every visible message is delivered, no other is; the offset is the first one that is not done."""
+    """Exactly the visible messages are delivered; the offset is the first message that is not
+    done.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -100,7 +104,7 @@ class PopMachine(RuleBasedStateMachine):
             assert outcome is Outcome.DONE and delivery is not None
             self._hidden(known, delivery, ms)
         elif outcome is Outcome.DONE:
-            # A handle of the life before, for a message that this life has not looked at.
+            # A handle of the earlier instance, for a message that this instance has not read.
             assert one.pop_ms < self.core.since_ms and self.now_ms < one.expires_ms
             assert known.hidden_until is None and delivery is not None
             known.attempt, known.since_ms, known.stored = 1, 0, False
@@ -108,7 +112,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def journal(self, data: st.DataObject) -> None:
-        """Some of what is in flight is written down."""
+        """Journal some of the messages in flight."""
         offsets = sorted(self.queue.unacked)
         if offsets:
             chosen = data.draw(st.lists(st.sampled_from(offsets), unique=True))
@@ -118,7 +122,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), fails=st.booleans())
     def copy(self, count: int, fails: bool) -> None:
-        """A leader copies what is due, or cannot."""
+        """Copy the due messages as a leader, or fail to."""
         more = self.core.expire(self.now_ms, nobody, count)
         due = {o for o, m in enumerate(self.messages) if self._due(m)}
         taken: list[tuple[PopQueue, Delivery]] = []
@@ -136,7 +140,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule()
     def safe(self) -> None:
-        """The copies are safe."""
+        """Mark the copies as durable."""
         for offset in list(self.queue.moving):
             self.core.moved(self.queue, offset)
             self.messages[offset].moving = False
@@ -144,7 +148,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The journal's deliveries are taken over, the others given out again; handles still work."""
+        """Take over the journal's deliveries and redeliver the others; handles stay valid."""
         self.now_ms += 1
         committed = self.queue.committed
         kept = {o: d for o, d in self.queue.unacked.items() if d.stored}

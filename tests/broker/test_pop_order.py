@@ -1,4 +1,4 @@
-"""The order in which a pop looks at queues, and when a group is looked at next."""
+"""The order in which a pop reads queues, and the due times of groups."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cometmq.broker.pop.subscription import Subscription
 
 
 @pytest.mark.parametrize("percent", [0, 1, 20, 33, 50, 99, 100])
-def test_a_part_of_the_turns_is_exact_and_spread(percent: int) -> None:
+def test_a_share_of_turns_is_exact_and_evenly_distributed(percent: int) -> None:
     assert sum(falls_in(turn, percent) for turn in range(100)) == percent
     assert sum(falls_in(turn, percent) for turn in range(700, 1_000)) == 3 * percent
 
 
-def test_every_queue_comes_first_in_its_turn() -> None:
+def test_queues_rotate() -> None:
     assert in_turn(3, 0) == [(0, 0), (0, 1), (0, 2)]
     assert in_turn(3, 4) == [(0, 1), (0, 2), (0, 0)]
     assert {in_turn(8, turn)[0] for turn in range(8)} == {(0, n) for n in range(8)}
@@ -42,7 +42,7 @@ def test_the_factor_is_an_attribute_of_the_group(text: str | None, factor: int) 
     assert priority_factor({} if text is None else {"priority.factor": text}) == factor
 
 
-def test_retries_come_first_in_their_part_of_the_turns_and_last_else() -> None:
+def test_retries_come_first_in_their_share_of_turns_and_last_otherwise() -> None:
     main, retries = [(0, 0), (0, 1)], [(1, 0)]
     orders = [with_retries(main, retries, turn, 20) for turn in range(5)]
     assert orders[4] == retries + main
@@ -51,11 +51,11 @@ def test_retries_come_first_in_their_part_of_the_turns_and_last_else() -> None:
 
 
 def subscription() -> Subscription:
-    """Of no group in particular."""
+    """Return an order without a group."""
     return Subscription(PopGroup("t", "g", 1, 0))
 
 
-def test_a_group_is_looked_at_once_at_its_earliest_time() -> None:
+def test_a_group_is_due_once_at_its_earliest_time() -> None:
     due, one, other = DueTimes(), subscription(), subscription()
     assert due.ask(one, 50)
     assert not due.ask(one, 70)

@@ -1,4 +1,4 @@
-"""Reading pop state from a log: Apache's own directory, bounded pieces, and the bounds of the journal."""
+"""Recovery of pop state from a log: Apache's directory, bounded steps, bounds of the journal."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from cometmq.tests.formats.cases import new_store, unpack
 APACHE = revive_topic("DefaultCluster")
 
 
-def test_apaches_directory_tells_what_is_in_flight(tmp_path: Path) -> None:
-    """Two deliveries are open by Apache's own bookmarks: it commits a queue's last one only when the
-    next has come. Everything else was acknowledged or revived."""
+def test_messages_in_flight_are_read_from_apaches_directory(tmp_path: Path) -> None:
+    """By Apache's offsets two deliveries are open: it commits a queue's last one only after the
+    next. Everything else was acknowledged or revived.
+    """
     root = unpack("grpc", tmp_path)
     store = new_store("grpc", root)
     store.open()
@@ -61,7 +62,7 @@ def test_apaches_directory_tells_what_is_in_flight(tmp_path: Path) -> None:
 
 
 def deliver(core: PopJournal, start: int, count: int, pop_ms: int) -> None:
-    """A batch of a queue."""
+    """Return a batch of a queue."""
     book = core.book("t", "g", 0)
     core.delivered(book, list(range(start, start + count)), pop_ms, 60_000, 0)
 
@@ -88,7 +89,7 @@ def test_a_batch_waits_for_its_acknowledgements() -> None:
     core.validate()
 
 
-def test_a_batch_of_another_size_than_a_word_is_split() -> None:
+def test_a_batch_larger_than_a_checkpoint_is_split() -> None:
     core = new_core()
     deliver(core, 0, 70, 1_000)
     batch = core.take(2_000, 10)
@@ -98,20 +99,20 @@ def test_a_batch_of_another_size_than_a_word_is_split() -> None:
     core.validate()
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_batches_are_bounded() -> None:
     core = new_core()
     for n in range(9):
         deliver(core, n, 1, 1_000 + n)
     assert [one.start for one in core.take(1_010, 100).checkpoints] == [0, 1, 2, 3]
 
 
-def test_a_clock_that_is_set_back_keeps_nothing_out_of_the_log() -> None:
+def test_a_clock_set_back_does_not_delay_writes() -> None:
     core = new_core()
     deliver(core, 0, 1, 5_000)
     assert len(core.take(4_999, 10).checkpoints) == 1
 
 
-def test_what_is_finished_behind_an_open_batch_is_swept() -> None:
+def test_finished_batches_behind_an_open_one_are_swept() -> None:
     core = new_core()
     book = core.book("t", "g", 0)
     deliver(core, 0, 1, 0)
@@ -128,7 +129,7 @@ def test_what_is_finished_behind_an_open_batch_is_swept() -> None:
     assert core.timer_mark(40_000) == 1_000
 
 
-def test_a_deleted_group_is_forgotten() -> None:
+def test_a_deleted_group_is_removed() -> None:
     core = new_core()
     deliver(core, 0, 3, 0)
     core.delivered(core.book("t", "other", 0), [5], 0, 60_000, 0)
@@ -139,7 +140,7 @@ def test_a_deleted_group_is_forgotten() -> None:
     core.validate()
 
 
-def test_records_of_nobody_are_not_wanted() -> None:
+def test_records_of_unknown_checkpoints_are_not_copied() -> None:
     core = new_core()
     key = BatchKey("t", "g", 0, 0, 1)
     assert not core.wants(CheckpointRecord(key, 10, [0]))
@@ -151,7 +152,7 @@ def test_records_of_nobody_are_not_wanted() -> None:
     assert not core.wants(CheckpointRecord(key, 60_000, [0]))
 
 
-def test_acknowledged_offsets_below_the_consumer_offset_or_before_a_rewind_are_forgotten() -> None:
+def test_acknowledged_offsets_below_the_consumer_offset_or_before_a_rewind_are_dropped() -> None:
     world = World()
     world.pop(0, [0, 0, 0, 0], 60_000)
     world.now_ms += 1_000
@@ -171,7 +172,7 @@ def test_acknowledged_offsets_below_the_consumer_offset_or_before_a_rewind_are_f
     assert not core.consuming
 
 
-def test_a_reader_that_is_overtaken_by_the_mark_goes_on_there() -> None:
+def test_a_reader_behind_the_mark_continues_at_the_mark() -> None:
     world = World()
     marks: dict[tuple[str, int], int] = {}
     core = new_core()
@@ -190,7 +191,7 @@ def test_a_reader_that_is_overtaken_by_the_mark_goes_on_there() -> None:
     assert TOPIC != APACHE
 
 
-def test_the_mark_of_the_timers_waits_for_a_copy_that_is_not_passed() -> None:
+def test_the_timer_mark_waits_for_a_copy_that_is_not_passed() -> None:
     """A short one goes to the revive topic at once, its ack to the timers: both are read again."""
     world = World()
     world.pop(0, [0], 900)
@@ -209,7 +210,7 @@ def test_the_mark_of_the_timers_waits_for_a_copy_that_is_not_passed() -> None:
     assert core.open_count == 0
 
 
-def test_who_leads_next_finishes_what_the_last_one_began() -> None:
+def test_the_next_leader_writes_a_missing_ack() -> None:
     """A change was written and the ack of the old checkpoint was not: the next leader writes it."""
     world = World()
     world.pop(0, [0, 0], 60_000)
@@ -226,7 +227,7 @@ def test_who_leads_next_finishes_what_the_last_one_began() -> None:
     core.validate()
 
 
-def test_what_was_acknowledged_while_the_log_took_nothing_piled_up() -> None:
+def test_acknowledged_batches_are_dropped_while_the_log_is_not_writable() -> None:
     core = PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=5)
     book = core.book("t", "g", 0)
     core.delivered(book, list(range(4)), 1_000, 60_000, 0)

@@ -1,4 +1,6 @@
-"""Pop state over a crash, a stop and a dead leader: what is done stays done, what is out stays hidden."""
+"""Pop state after a crash, a stop and a dead leader: done messages stay done, messages in flight
+stay hidden.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from cometmq.tests.broker.live import create_topic, follower_of, running, settin
 from cometmq.tests.broker.transacting import advance
 from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
-#: Batches are written at the next flush, and so are the offsets.
+#: Batches and offsets are written at the next flush.
 EAGER = {"pop_ck_stay_buffer_time": 1, "flush_consumer_offset_interval": 50}
 
 
 async def stored(wire: Wire, topic: str) -> int:
-    """Records that the topic has."""
+    """Return the number of records of the topic."""
     answer = await wire.call(
         paths.DESCRIBE_TOPIC, v1.DescribeTopicRequest(name=topic), v1.DescribeTopicResponse
     )
@@ -32,7 +34,7 @@ async def stored(wire: Wire, topic: str) -> int:
 
 
 async def some(wire: Wire, count: int, invisible_s: int = 60) -> list[Any]:
-    """Receive until there are so many."""
+    """Receive until there are `count` messages."""
     got: list[Any] = []
     request = receive_request("t", "g", await_s=5)
     request.invisible_duration.seconds = invisible_s
@@ -44,23 +46,23 @@ async def some(wire: Wire, count: int, invisible_s: int = 60) -> list[Any]:
 
 
 async def nothing(wire: Wire) -> None:
-    """There is nothing to receive now."""
+    """Check that no message is available now."""
     code, messages = await wire.receive(receive_request("t", "g", await_s=0.1), within_s=0.4)
     assert (code, messages) == (v2.MESSAGE_NOT_FOUND, [])
 
 
 def numbers(messages: list[Any]) -> list[int]:
-    """Which of the messages these are, in order."""
+    """Return the numbers of the messages, in order."""
     return sorted(int(message.body) for message in messages)
 
 
 def attempts(messages: list[Any]) -> set[int]:
-    """Their delivery attempts."""
+    """Return their delivery attempts."""
     return {message.system_properties.delivery_attempt for message in messages}
 
 
 async def reached(wire: Wire, topic: str, count: int) -> None:
-    """Wait until the topic has so many records."""
+    """Wait until the topic has `count` records."""
     for _ in range(500):
         if await stored(wire, topic) >= count:
             return
@@ -68,7 +70,7 @@ async def reached(wire: Wire, topic: str, count: int) -> None:
     raise AssertionError(f"{topic} has {await stored(wire, topic)} of {count} records")
 
 
-async def test_a_kill_brings_back_what_was_in_flight_and_nothing_else(tmp_path: Path) -> None:
+async def test_after_a_kill_only_messages_in_flight_come_back(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path, **EAGER) as broker, broker.client() as wire:
         await create_topic(wire, "t", queues=1)
         await wire.send([normal_message("t", f"id{n}", b"%d" % n) for n in range(10)])
@@ -102,8 +104,8 @@ async def test_a_kill_brings_back_what_was_in_flight_and_nothing_else(tmp_path: 
         assert (numbers(last), attempts(last)) == ([7], {2})
 
 
-async def test_acknowledgements_of_a_moment_ago_survive_a_kill(tmp_path: Path) -> None:
-    """The offset on disk is older than they are: the log tells."""
+async def test_recent_acknowledgements_survive_a_kill(tmp_path: Path) -> None:
+    """The offset on disk is older than the acks: the log has them."""
     slow = {**EAGER, "flush_consumer_offset_interval": 3_600_000}
     async with BrokerProcess(tmp_path, **slow) as broker, broker.client() as wire:
         await create_topic(wire, "t", queues=1)
@@ -120,12 +122,12 @@ async def test_acknowledgements_of_a_moment_ago_survive_a_kill(tmp_path: Path) -
 
 
 def journal(node: Node) -> JournalService:
-    """The broker's."""
+    """Return the broker's journal."""
     assert isinstance(node.journal, JournalService)
     return node.journal
 
 
-async def test_a_stop_writes_everything_and_a_start_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_clean_restart_repeats_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(8)))
@@ -147,7 +149,7 @@ async def test_a_stop_writes_everything_and_a_start_repeats_nothing(tmp_path: Pa
         assert not journal(one.node).core.open_count
 
 
-async def test_quick_acknowledgements_leave_nothing_in_the_log(tmp_path: Path) -> None:
+async def test_quickly_acknowledged_batches_are_not_written(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         for n in range(20):
@@ -160,7 +162,7 @@ async def test_quick_acknowledgements_leave_nothing_in_the_log(tmp_path: Path) -
         assert one.node.offsets.get("t", "g", 0) == 20
 
 
-async def test_the_offset_passes_what_the_log_has_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_offset_passes_only_journalled_messages(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(4)))
@@ -173,11 +175,11 @@ async def test_the_offset_passes_what_the_log_has_and_nothing_else(tmp_path: Pat
 
 
 def marks(one: Desk) -> dict[str, int]:
-    """How far the revive group is in its topics."""
+    """Return the offsets of the revive group."""
     return {topic: offset for topic, group, _, offset in one.node.offsets if group == REVIVE_GROUP}
 
 
-async def test_the_bookmarks_move_behind_what_is_settled(tmp_path: Path) -> None:
+async def test_the_bookmarks_follow_settled_records(tmp_path: Path) -> None:
     async with desk(tmp_path, revive_queue_num=1) as one:
         core = journal(one.node).core
         one.topic("t")
@@ -188,7 +190,7 @@ async def test_the_bookmarks_move_behind_what_is_settled(tmp_path: Path) -> None
         await until(lambda: marks(one) == {})
         one.ack("t", "g", got.handles[0])
         await until(lambda: one.node.store.max_offset(TIMER_TOPIC, 0) == 2)
-        # The second is on its way back: its checkpoint surfaces, then it is settled.
+        # The second comes back: its checkpoint arrives in the revive topic, then it is settled.
         one.advance(20_000)
         back = await one.receive("t", "g")
         assert (back.bodies, back.attempts) == ([b"b"], [2])
@@ -201,7 +203,7 @@ async def test_the_bookmarks_move_behind_what_is_settled(tmp_path: Path) -> None
         core.validate()
 
 
-async def test_a_deleted_topic_takes_its_messages_in_flight_along(tmp_path: Path) -> None:
+async def test_deleting_a_topic_removes_its_messages_in_flight(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b")
@@ -213,7 +215,7 @@ async def test_a_deleted_topic_takes_its_messages_in_flight_along(tmp_path: Path
         assert core.open_count == 0
 
 
-async def test_a_follower_serves_what_comes_back_while_the_leader_is_dead(tmp_path: Path) -> None:
+async def test_a_follower_redelivers_while_the_leader_is_dead(tmp_path: Path) -> None:
     first = settings(tmp_path / "a", **EAGER)
     async with running(first) as leader:
         chosen = follower_of(leader.bound, tmp_path / "b", **EAGER)
@@ -238,7 +240,7 @@ async def test_a_follower_serves_what_comes_back_while_the_leader_is_dead(tmp_pa
             assert (numbers(again), attempts(again)) == ([3, 4, 5], {2})
 
 
-async def test_offsets_wait_for_the_log_on_which_they_rely(tmp_path: Path) -> None:
+async def test_offsets_are_applied_after_the_log_on_which_they_rely(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "a")) as leader:
         chosen = follower_of(leader.bound, tmp_path / "b")
         async with running(replace(chosen)) as follower:
@@ -252,7 +254,9 @@ async def test_offsets_wait_for_the_log_on_which_they_rely(tmp_path: Path) -> No
             await until(lambda: follower.node.offsets.get("t", "g", 0) == 5)
 
 
-async def test_a_group_that_became_orderly_begins_at_its_first_open_message(tmp_path: Path) -> None:
+async def test_a_group_that_becomes_orderly_starts_at_its_first_open_message(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         one.group("g")
@@ -268,7 +272,7 @@ async def test_a_group_that_became_orderly_begins_at_its_first_open_message(tmp_
 
 
 async def test_a_reset_is_not_undone_by_older_acknowledgements(tmp_path: Path) -> None:
-    """They are in the log, behind the place to which the group was set back."""
+    """They are in the log, after the offset to which the group was reset."""
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(4)))
@@ -284,7 +288,7 @@ async def test_a_reset_is_not_undone_by_older_acknowledgements(tmp_path: Path) -
         assert (await one.receive("t", "g")).bodies == [b"1", b"2", b"3"]
 
 
-async def test_who_follows_and_leads_again_knows_what_the_log_says(tmp_path: Path) -> None:
+async def test_a_replica_that_leads_again_restores_state_from_the_log(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", *(b"%d" % n for n in range(4)))

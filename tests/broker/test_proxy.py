@@ -1,4 +1,4 @@
-"""`cometmq proxy` in front of real brokers: routes, sends, receives, telemetry, and what it holds."""
+"""`cometmq proxy` with real brokers: routes, sends, receives, telemetry, held sends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cometmq.tests.harness.wire import Wire
 
 @asynccontextmanager
 async def proxying(namesrv: str) -> AsyncIterator[ProxyBound]:
-    """A proxy on ephemeral ports."""
+    """Run a proxy on ephemeral ports."""
     config = ProxyConfig(
         grpc_server_port=0,
         metrics_prom_exporter_port=0,
@@ -51,7 +51,7 @@ async def proxying(namesrv: str) -> AsyncIterator[ProxyBound]:
 
 
 async def receive(wire: Wire, topic: str, group: str, wait_s: float = 5.0) -> list[v2.Message]:
-    """One ReceiveMessage."""
+    """Call ReceiveMessage once."""
     request = v2.ReceiveMessageRequest(
         group=resource(group),
         message_queue=v2.MessageQueue(topic=resource(topic)),
@@ -68,7 +68,7 @@ async def receive(wire: Wire, topic: str, group: str, wait_s: float = 5.0) -> li
     return parse_received(raw).messages
 
 
-async def test_a_client_sees_nothing_but_the_proxy(tmp_path: Path) -> None:
+async def test_a_client_sees_only_the_proxys_address(tmp_path: Path) -> None:
     async with (
         nameserver() as namesrv,
         running(settings(tmp_path / "a", namesrv_addr=namesrv)) as first,
@@ -100,7 +100,7 @@ async def test_a_client_sees_nothing_but_the_proxy(tmp_path: Path) -> None:
                 assert done.status.code == v2.OK, done
 
 
-async def test_settings_are_answered_once_and_heartbeats_reach_the_broker(tmp_path: Path) -> None:
+async def test_settings_are_answered_once_and_heartbeats_forwarded(tmp_path: Path) -> None:
     async with (
         nameserver() as namesrv,
         running(settings(tmp_path / "a", namesrv_addr=namesrv)) as broker,
@@ -147,7 +147,7 @@ async def test_a_send_is_held_until_the_broker_is_back(tmp_path: Path) -> None:
                 assert (await sending).status.code == v2.OK
 
 
-async def test_a_nameserver_that_spoke_nonsense_was_never_asked_again() -> None:
+async def test_a_nameserver_with_invalid_responses_is_polled_again() -> None:
     class Nonsense(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
         asked = 0
 

@@ -15,12 +15,12 @@ from cometmq.tests.broker.desk import Desk, desk, message, parse_received, resou
 
 
 def queue(topic: str = "t", queue_id: int = 0) -> v2.MessageQueue:
-    """A queue as a request names it."""
+    """Return a queue as in a request."""
     return v2.MessageQueue(topic=resource(topic), id=queue_id)
 
 
 def code_of(call: Callable[[], Any]) -> int:
-    """The code of a handler's answer, or of its refusal."""
+    """Return the code of a handler's response or error."""
     try:
         answer = call()
     except WireError as error:
@@ -29,7 +29,7 @@ def code_of(call: Callable[[], Any]) -> int:
 
 
 def start_pull(one: Desk, offset: int, **fields: Any) -> Any:
-    """A PullMessage under way."""
+    """Start a PullMessage."""
     topic, queue_id = fields.pop("topic", "t"), fields.pop("queue_id", 0)
     ctx = one.context(remaining_ms=fields.pop("remaining_ms", 30_000))
     tag = fields.pop("tag", "*")
@@ -45,7 +45,7 @@ def start_pull(one: Desk, offset: int, **fields: Any) -> Any:
 
 
 async def pull(one: Desk, offset: int, **fields: Any) -> tuple[int, list[bytes], int | None]:
-    """Code, bodies and next offset."""
+    """Return code, bodies and next offset."""
     answer = start_pull(one, offset, **fields)
     items = answer if isinstance(answer, list) else await answer
     code, bodies, following = 0, [], None
@@ -96,7 +96,7 @@ async def test_an_empty_pull_ends_before_the_deadline(tmp_path: Path) -> None:
         assert await pull(one, 0, remaining_ms=50) == (v2.MESSAGE_NOT_FOUND, [], 0)
 
 
-async def test_offsets_outside_of_the_queue_are_corrected(tmp_path: Path) -> None:
+async def test_offsets_outside_the_queue_are_corrected(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b")
@@ -104,7 +104,7 @@ async def test_offsets_outside_of_the_queue_are_corrected(tmp_path: Path) -> Non
         assert await pull(one, -1) == (v2.ILLEGAL_OFFSET, [], 0)
 
 
-async def test_filtered_messages_are_passed_over(tmp_path: Path) -> None:
+async def test_filtered_messages_are_skipped(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         for tag in ("BB", "Aa", "x"):
@@ -121,7 +121,7 @@ async def test_filtered_messages_are_passed_over(tmp_path: Path) -> None:
         assert v2.PullMessageResponse.FromString(items[-1]).next_offset == 5
 
 
-async def test_refusals(tmp_path: Path) -> None:
+async def test_invalid_pulls_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         for fields, code in (
@@ -159,14 +159,14 @@ async def test_offsets_are_committed_read_and_rewound(tmp_path: Path) -> None:
         assert update(1, group="unknown") == v2.CONSUMER_GROUP_NOT_FOUND
         assert update(1, topic="nowhere") == v2.TOPIC_NOT_FOUND
         assert (await one.receive("t", "g")).bodies == [b"c"]
-        # A rewind reaches who waits, and drops what is in flight.
+        # A rewind reaches waiting pulls and drops messages in flight.
         poll = one.start_receive("t", "g")
         assert update(1) == v2.OK
         await poll
         assert one.node.pop.in_flight("t", "g", 0) == 2
 
 
-async def test_query_offset(tmp_path: Path) -> None:
+async def test_query_offset_returns_both_ends_and_times(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         ctx = one.context()
@@ -192,7 +192,7 @@ async def test_query_offset(tmp_path: Path) -> None:
         assert code_of(lambda: query(7)) == v2.BAD_REQUEST
 
 
-async def test_a_held_pull_that_could_not_be_read_kept_the_news_from_all_others(
+async def test_a_failing_pull_does_not_keep_arrivals_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -215,7 +215,7 @@ async def test_a_held_pull_that_could_not_be_read_kept_the_news_from_all_others(
         assert parse_received(await poll).bodies == [b"a"]
 
 
-async def test_very_many_pulls_at_one_queue_were_answered_in_one_piece(
+async def test_many_pulls_at_one_queue_are_answered_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:

@@ -1,4 +1,4 @@
-"""`Admin.ReadLog`: through a follower, through both doors, beside other calls."""
+"""`Admin.ReadLog`: through a follower, through both doors, concurrent with other calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def fill(live: Live, count: int) -> None:
             await wire.send([normal_message("t", f"{number}", b"x" * 900)])
 
 
-async def test_a_follower_hands_the_question_to_the_leader(tmp_path: Path) -> None:
+async def test_a_follower_forwards_the_request_to_the_leader(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _):
         await fill(leader, 5)
         own = await asyncio.to_thread(read, leader.bound.client)
@@ -42,7 +42,7 @@ async def test_a_follower_hands_the_question_to_the_leader(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("door", ["grpcio", "native"])
-async def test_answers_are_as_large_as_asked_for_at_every_door(tmp_path: Path, door: str) -> None:
+async def test_responses_have_the_requested_size_at_every_door(tmp_path: Path, door: str) -> None:
     if door == "native" and importlib.util.find_spec("cometmq_native") is None:
         pytest.skip("the native door is not built here")
     chosen = settings(tmp_path)
@@ -61,9 +61,9 @@ async def test_answers_are_as_large_as_asked_for_at_every_door(tmp_path: Path, d
         await server.stop(1.0)
     assert len(whole) < len(small) < len(tiny)
     assert max(len(one.frames) for one in small) <= 5_000
-    # A record that is larger than an answer should be goes as one.
+    # A record larger than the response limit is returned as a whole.
     assert all(one.frames for one in tiny)
-    # The end is exclusive, for records that begin there.
+    # The end is exclusive, for records that start there.
     assert [one[-1].next_offset for one in ended] == [third, tiny[2].next_offset]
     texts = {b"".join(one.frames for one in answers) for answers in (whole, small, tiny)}
     assert len(texts) == 1

@@ -1,4 +1,4 @@
-"""Recalls: what they answer, what they store, and that they win until the message's own time."""
+"""Recalls: responses, stored records, and precedence until the message's own time."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def small(tmp_path: Path) -> Iterator[None]:
 
 @settings(deadline=None)
 @given(NAME, NAME, st.integers(0, 1 << 62), st.text(min_size=1, max_size=40))
-def test_a_handle_is_read_back(topic: str, broker: str, time: int, message_id: str) -> None:
+def test_a_handle_round_trips(topic: str, broker: str, time: int, message_id: str) -> None:
     handle = RecallHandle(topic, broker, time, message_id)
     assert decode_recall_handle(handle.encode()) == handle
 
 
 @settings(deadline=None)
 @given(st.one_of(st.text(max_size=60), st.binary(max_size=60).map(base64.urlsafe_b64encode)))
-def test_anything_else_is_no_handle(text: str | bytes) -> None:
+def test_other_text_is_not_a_handle(text: str | bytes) -> None:
     found = decode_recall_handle(text if isinstance(text, str) else text.decode())
     assert found is None or found.encode()
 
 
-def test_the_handle_of_a_store_written_by_apache() -> None:
+def test_a_handle_for_apaches_store_is_decoded() -> None:
     text = base64.urlsafe_b64encode(b"v1 T broker-a 1795255731001 0102FC").decode()
     assert decode_recall_handle(text) == RecallHandle("T", "broker-a", 1795255731001, "0102FC")
 
 
 async def send(k: Desk, body: bytes, due_ms: int, message_id: str) -> str:
-    """Send a delayed message; its recall handle."""
+    """Send a delayed message; return its recall handle."""
     sent = message(TOPIC, body, message_id)
     sent.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
     answer = await k.send(sent)
@@ -79,7 +79,7 @@ async def bodies(k: Desk, count: int) -> list[bytes]:
     return (await k.receive(TOPIC, GROUP, k.context(remaining_ms=300))).bodies
 
 
-async def test_a_recalled_message_never_arrives_and_its_neighbour_does(tmp_path: Path) -> None:
+async def test_only_the_recalled_message_is_not_delivered(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -93,7 +93,7 @@ async def test_a_recalled_message_never_arrives_and_its_neighbour_does(tmp_path:
         assert (await recall(k, handle)).status.code == v2.MESSAGE_NOT_FOUND
 
 
-async def test_the_record_is_apaches(tmp_path: Path) -> None:
+async def test_the_recall_record_equals_apaches(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
@@ -115,7 +115,7 @@ async def test_the_record_is_apaches(tmp_path: Path) -> None:
         assert (found["REAL_TOPIC"], found["REAL_QID"]) == (TOPIC, "0")
 
 
-async def test_the_old_form_of_the_key_works_too(tmp_path: Path) -> None:
+async def test_the_old_form_of_the_key_is_accepted(tmp_path: Path) -> None:
     async with desk(tmp_path, append_topic_for_timer_delete_key=True) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -125,7 +125,7 @@ async def test_the_old_form_of_the_key_works_too(tmp_path: Path) -> None:
         assert await bodies(k, 2) == [b"kept"]
 
 
-async def test_a_slot_that_has_begun_can_be_recalled_from_up_to_the_messages_own_time(
+async def test_a_recall_in_an_open_slot_wins_until_the_messages_own_time(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as k:
@@ -156,7 +156,7 @@ async def test_a_recall_survives_a_restart(tmp_path: Path) -> None:
         assert await bodies(k, 2) == [b"kept"]
 
 
-async def test_a_recall_waits_for_the_disk_where_sends_do(tmp_path: Path) -> None:
+async def test_a_recall_is_answered_after_the_flush_where_sends_are(tmp_path: Path) -> None:
     async with desk(tmp_path, with_store(tmp_path, flush_disk_type="SYNC_FLUSH")) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -169,7 +169,7 @@ async def test_a_recall_waits_for_the_disk_where_sends_do(tmp_path: Path) -> Non
         assert await bodies(k, 2) == [b"kept"]
 
 
-async def test_what_is_refused(tmp_path: Path) -> None:
+async def test_invalid_recalls_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         k.topic("Normal")
@@ -187,19 +187,19 @@ async def test_what_is_refused(tmp_path: Path) -> None:
             (good, "Nowhere", v2.TOPIC_NOT_FOUND),
             (good, "a.b", v2.ILLEGAL_TOPIC),
             (good, TIMER_TOPIC, v2.ILLEGAL_TOPIC),
-            (good, TOPIC, v2.OK),  # nobody sent it: the reference says OK as well
+            (good, TOPIC, v2.OK),  # never sent: the reference returns OK as well
         ):
             assert (await recall(k, handle, topic)).status.code == code, (handle, topic)
 
 
-async def test_recalls_can_be_switched_off(tmp_path: Path) -> None:
+async def test_recalls_can_be_disabled(tmp_path: Path) -> None:
     async with desk(tmp_path, recall_message_enable=False) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         handle = await send(k, b"x", k.node.clock.wall_ms() + HOUR, "M1")
         assert (await recall(k, handle)).status.code == v2.FORBIDDEN
 
 
-async def test_a_recall_in_the_log_was_answered_with_an_error_when_it_could_not_be_enqueued_yet(
+async def test_a_recall_in_the_log_is_ok_even_if_enqueueing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = with_store(tmp_path, flush_disk_type="SYNC_FLUSH")

@@ -29,11 +29,13 @@ from cometmq.tests.broker.desk import desk, message, parse_received
         (5_000, 0, 0, 0),
     ],
 )
-def test_polling_time(asked: int | None, remaining: int | None, timeout: int, held: int) -> None:
+def test_the_polling_time_is_limited_by_the_deadline(
+    asked: int | None, remaining: int | None, timeout: int, held: int
+) -> None:
     assert polling_ms(asked, remaining, timeout) == held
 
 
-async def test_a_new_group_begins_at_the_first_message_and_gets_it_at_once(tmp_path: Path) -> None:
+async def test_a_new_group_starts_at_the_first_message(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)
         await one.sent("t", *(b"%d" % n for n in range(40)))
@@ -48,7 +50,7 @@ async def test_a_new_group_begins_at_the_first_message_and_gets_it_at_once(tmp_p
         assert one.node.pop.in_flight("t", "g", 0) == 10
 
 
-async def test_an_empty_poll_is_held_and_woken_by_the_first_message(tmp_path: Path) -> None:
+async def test_a_message_wakes_a_held_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=8)
         polls = [one.start_receive("t", "g") for _ in range(3)]
@@ -58,7 +60,7 @@ async def test_an_empty_poll_is_held_and_woken_by_the_first_message(tmp_path: Pa
         await one.sent("t", b"a")
         answer = parse_received(await polls[0])
         assert answer.bodies == [b"a"]
-        # The oldest got it; the others wait on.
+        # The oldest poll got it; the others wait.
         assert one.node.pop.waiting == 2
         await one.sent("t", b"b", b"c")
         assert parse_received(await polls[1]).bodies == [b"b"]
@@ -77,7 +79,7 @@ async def test_an_empty_poll_ends_before_the_deadline(tmp_path: Path) -> None:
         assert remaining is not None and remaining > 0
 
 
-async def test_who_has_left_is_forgotten_and_takes_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_left_receives_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         left = one.start_receive("t", "g")
@@ -89,7 +91,7 @@ async def test_who_has_left_is_forgotten_and_takes_nothing(tmp_path: Path) -> No
         assert one.node.pop.waiting == 0
 
 
-async def test_an_undelivered_answer_is_visible_again_after_a_second(tmp_path: Path) -> None:
+async def test_an_undelivered_response_is_visible_again_after_a_second(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -112,7 +114,7 @@ async def test_too_many_polls_are_refused(tmp_path: Path) -> None:
         assert not held.done()
 
 
-async def test_the_polls_of_a_client_that_says_good_bye_end_now(tmp_path: Path) -> None:
+async def test_client_termination_ends_its_polls(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         gone = one.start_receive("t", "g", one.context("gone@1"))
@@ -122,7 +124,7 @@ async def test_the_polls_of_a_client_that_says_good_bye_end_now(tmp_path: Path) 
         assert not stays.done()
 
 
-async def test_tags_are_compared_literally_and_others_count_as_consumed(tmp_path: Path) -> None:
+async def test_tags_are_compared_literally_and_mismatches_are_consumed(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         # "Aa" and "BB" have the same hash.
@@ -137,7 +139,7 @@ async def test_tags_are_compared_literally_and_others_count_as_consumed(tmp_path
         await one.nothing("t", "g", tag="BB")
 
 
-async def test_a_filter_that_drops_everything_moves_on_without_holding_the_loop(
+async def test_a_filter_that_drops_everything_does_not_block_the_loop(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -167,7 +169,7 @@ async def test_in_flight_messages_are_bounded(tmp_path: Path) -> None:
         assert len(parse_received(await poll).messages) == 1
 
 
-async def test_answers_are_bounded_in_bytes_but_never_empty_for_a_large_message(
+async def test_responses_are_bounded_in_bytes_but_contain_at_least_one_message(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:

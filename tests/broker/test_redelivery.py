@@ -1,4 +1,4 @@
-"""What is delivered again, when, and to whom: expiries, push consumers, FIFO queues, dead letters."""
+"""Redelivery: expiries, push consumers, FIFO queues, dead letters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cometmq.tests.broker.desk import Desk, desk, message, parse_received
 
 
 async def copied(one: Desk, topic: str, messages: int) -> None:
-    """Wait until so many copies can be read."""
+    """Wait until `count` copies are readable."""
     while one.node.store.max_offset(topic, 0) < messages:  # noqa: ASYNC110 - a turn a look
         await asyncio.sleep(0)
 
 
-async def test_a_message_comes_back_when_its_time_is_over_and_never_early(tmp_path: Path) -> None:
+async def test_a_message_is_redelivered_when_its_time_ends_and_not_before(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -34,7 +34,7 @@ async def test_a_message_comes_back_when_its_time_is_over_and_never_early(tmp_pa
         assert one.node.counters.received["t", "g", True].messages == 1
 
 
-async def test_a_waiter_is_woken_by_the_expiry_itself(tmp_path: Path) -> None:
+async def test_an_expiry_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -48,7 +48,7 @@ async def test_a_waiter_is_woken_by_the_expiry_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("percent", "bodies"), [(0, [b"b", b"c", b"a"]), (100, [b"a", b"b", b"c"])]
 )
-async def test_retries_come_before_or_behind_new_messages(
+async def test_retries_come_before_or_after_new_messages(
     tmp_path: Path, percent: int, bodies: list[bytes]
 ) -> None:
     async with desk(tmp_path, pop_from_retry_probability=percent) as one:
@@ -69,7 +69,7 @@ async def test_a_push_consumer_keeps_its_messages_while_it_is_alive(tmp_path: Pa
         for _ in range(10):
             one.advance(61_000)
             await one.nothing("t", "g")
-        # Its original handle works all the time.
+        # Its original handle stays valid.
         assert one.ack("t", "g", got.handles[0]).status.code == v2.OK
         await one.sent("t", b"b")
         await one.receive("t", "g", auto_renew=True)
@@ -78,7 +78,7 @@ async def test_a_push_consumer_keeps_its_messages_while_it_is_alive(tmp_path: Pa
         assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-async def test_fifo_groups_lock_their_queues(tmp_path: Path) -> None:
+async def test_a_fifo_group_locks_its_queues(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=2, message_type=v2.FIFO)
         one.group("g", orderly=True)
@@ -90,11 +90,11 @@ async def test_fifo_groups_lock_their_queues(tmp_path: Path) -> None:
         await asyncio.sleep(0.02)
         assert not poll.done()
         one.ack("t", "g", first.handles[0])
-        # The unlocked queue wakes the waiter.
+        # The unlocked queue wakes the waiting poll.
         assert parse_received(await poll).bodies == [b"c"]
 
 
-async def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_repeats_it_at_once(
+async def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_at_once(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -104,7 +104,8 @@ async def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_repeats_it_a
         first = await one.receive("t", "g", batch=3, attempt_id="x")
         again = await one.receive("t", "g", batch=3, attempt_id="x")
         assert (again.bodies, again.attempts) == ([b"a", b"b", b"c"], [1, 1, 1])
-        # The first answer's handles are of no use and say so only when they have expired.
+        # The first response's handles are no longer valid, and return an error only after they
+        # expire.
         assert one.ack("t", "g", first.handles[0]).status.code == v2.OK
         assert one.node.offsets.get("t", "g", 0) == 0
         one.ack("t", "g", *again.handles[1:])
@@ -117,7 +118,9 @@ async def test_fifo_redelivery_repeats_the_batch_and_the_attempt_id_repeats_it_a
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_used_up_messages_go_to_the_dead_letters(tmp_path: Path, orderly: bool) -> None:
+async def test_messages_without_attempts_left_go_to_the_dead_letters(
+    tmp_path: Path, orderly: bool
+) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.FIFO)
         one.group("g", orderly=orderly, max_attempts=2)
@@ -142,7 +145,7 @@ async def test_used_up_messages_go_to_the_dead_letters(tmp_path: Path, orderly: 
         assert one.node.offsets.get("t", "g", 0) == 1
 
 
-async def test_a_group_that_becomes_ordered_goes_on_at_its_offset(tmp_path: Path) -> None:
+async def test_a_group_that_becomes_ordered_continues_at_its_offset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b", b"c")
@@ -155,7 +158,7 @@ async def test_a_group_that_becomes_ordered_goes_on_at_its_offset(tmp_path: Path
         await one.nothing("t", "g")
 
 
-async def test_a_restart_keeps_what_is_in_flight_and_the_handles_that_clients_hold(
+async def test_a_restart_keeps_messages_in_flight_and_their_handles(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -179,7 +182,7 @@ async def test_a_restart_keeps_what_is_in_flight_and_the_handles_that_clients_ho
 
 
 async def test_an_offset_beyond_the_log_hides_no_new_message(tmp_path: Path) -> None:
-    """A power loss may take the end of the log and leave the offsets file."""
+    """A power loss may remove the end of the log and keep the offsets file."""
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -189,8 +192,12 @@ async def test_an_offset_beyond_the_log_hides_no_new_message(tmp_path: Path) -> 
         assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-async def test_a_group_that_becomes_ordered_gets_what_the_offset_has_passed(tmp_path: Path) -> None:
-    """With a journal the consumer offset runs ahead of what is in flight; in order it may not."""
+async def test_a_group_that_becomes_ordered_gets_open_messages_below_its_offset(
+    tmp_path: Path,
+) -> None:
+    """With a journal the consumer offset is ahead of messages in flight; in an ordered group it is
+    not.
+    """
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b", b"c")
@@ -203,11 +210,11 @@ async def test_a_group_that_becomes_ordered_gets_what_the_offset_has_passed(tmp_
         one.group("g", orderly=True)
         assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
         one.group("g")
-        # Back again: the lock is gone, and so is what the journal knew.
+        # Changed back: the lock is gone, and so is the journal's state.
         assert (await one.receive("t", "g")).bodies == [b"b", b"c"]
 
 
-async def test_a_reset_forgets_what_is_in_flight_for_good(tmp_path: Path) -> None:
+async def test_a_reset_drops_messages_in_flight_permanently(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a", b"b", b"c")

@@ -1,4 +1,4 @@
-"""Registration: every nameserver on its own, none of them needed, the cluster's view kept."""
+"""Registration: nameservers are independent, none is required, the cluster view is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cometmq.tests.harness.wire import Wire
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 async def start_nameserver(port: int, token: str = "") -> NameserverServer:
-    """A nameserver on a given port."""
+    """Run a nameserver on a given port."""
     server = NameserverServer(
         NameserverConfig(bind_address="127.0.0.1", listen_port=port, cluster_token=token)
     )
@@ -39,24 +39,24 @@ async def start_nameserver(port: int, token: str = "") -> NameserverServer:
 
 
 async def known_at(port: int, topic: str) -> bool:
-    """Whether a nameserver routes a topic."""
+    """Return whether a nameserver routes a topic."""
     async with Wire(f"127.0.0.1:{port}") as wire:
         return (await route(wire, topic)).status.code == v2.OK
 
 
 async def until_known(port: int, topic: str) -> None:
-    """Ask again and again."""
+    """Retry until the condition holds."""
     for _ in range(200):
         try:
             if await known_at(port, topic):
                 return
-        except RpcError:  # "not ready" is a gRPC failure of the young nameserver
+        except RpcError:  # "not ready" is a gRPC failure of a starting nameserver
             pass
         await asyncio.sleep(0.05)
     raise AssertionError(f"{topic} is not known at {port}")
 
 
-async def test_a_missing_nameserver_delays_nobody_and_is_found_later(tmp_path: Path) -> None:
+async def test_a_missing_nameserver_delays_nothing_and_is_used_once_up(tmp_path: Path) -> None:
     missing = free_port()
     async with nameserver() as there:
         both = f"{there};127.0.0.1:{missing}"
@@ -69,7 +69,7 @@ async def test_a_missing_nameserver_delays_nobody_and_is_found_later(tmp_path: P
             await late.stop(0.1)
 
 
-async def test_a_nameserver_that_restarts_gets_the_whole_table_again(tmp_path: Path) -> None:
+async def test_a_restarted_nameserver_gets_the_whole_table(tmp_path: Path) -> None:
     port = free_port()
     first = await start_nameserver(port)
     chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")
@@ -86,7 +86,7 @@ async def test_a_nameserver_that_restarts_gets_the_whole_table_again(tmp_path: P
         await second.stop(0.1)
 
 
-async def test_a_wrong_token_is_refused_and_the_broker_serves_on(tmp_path: Path) -> None:
+async def test_a_wrong_token_is_refused_and_the_broker_keeps_serving(tmp_path: Path) -> None:
     port = free_port()
     server = await start_nameserver(port, token="secret")
     chosen = settings(tmp_path, namesrv_addr=f"127.0.0.1:{port}")

@@ -1,4 +1,4 @@
-"""The client registry: known by id, lenient, bounded, forgotten after the expiry time only."""
+"""Client registry: clients by id, bounded, removed only after the expiry time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def of(client_id: str) -> RequestContext:
     return RequestContext(client_id, "PYTHON", "5.1.2", peer="127.0.0.1:5")
 
 
-def test_a_client_lives_until_it_is_silent_for_the_expiry_time() -> None:
+def test_a_client_expires_after_the_expiry_time_without_requests() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     clients.seen(of("a"), 0)
     clients.seen(of("b"), 50 * MS)
@@ -23,7 +23,7 @@ def test_a_client_lives_until_it_is_silent_for_the_expiry_time() -> None:
     assert not clients.alive("never", 0)
 
 
-def test_a_known_client_keeps_its_settings_when_it_speaks_again() -> None:
+def test_a_returning_client_keeps_its_settings() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     first = clients.seen(of("a"), 0)
     first.group = "g"
@@ -33,7 +33,7 @@ def test_a_known_client_keeps_its_settings_when_it_speaks_again() -> None:
     assert clients.forget("a") is None
 
 
-def test_fresh_ids_push_out_the_ones_heard_of_longest_ago() -> None:
+def test_the_least_recently_active_client_is_removed_beyond_the_limit() -> None:
     clients = ClientRegistry(expiry_ms=1_000_000, limit=32)
     for number in range(32):
         clients.seen(of(str(number)), number * MS)
@@ -52,11 +52,11 @@ class Stream:
         self.finished = False
 
     def send(self, message: object) -> None:
-        """Nobody listens."""
+        """Send nothing: there is no client."""
 
 
 def reachable(clients: ClientRegistry, client_id: str, *topics: str) -> Stream:
-    """A producer with a stream, and the stream."""
+    """Register a producer with a stream; return the stream."""
     client = clients.seen(of(client_id), 0)
     stream = Stream()
     client.streams.append(stream)
@@ -68,7 +68,7 @@ def ids(clients: ClientRegistry, topic: str, now_ns: int = 0) -> list[str]:
     return [client.client_id for client in clients.producers(topic, now_ns)]
 
 
-def test_producers_come_in_turn() -> None:
+def test_producers_rotate() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     for client_id in "abc":
         reachable(clients, client_id, "t")
@@ -81,7 +81,7 @@ def test_producers_come_in_turn() -> None:
     assert ids(clients, "other") == []
 
 
-def test_only_producers_that_live_and_can_be_reached_are_named() -> None:
+def test_only_active_producers_with_a_stream_are_returned() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     stream = reachable(clients, "a", "t")
     reachable(clients, "b", "t")
@@ -98,7 +98,7 @@ def test_only_producers_that_live_and_can_be_reached_are_named() -> None:
     assert ids(clients, "x") == ["b"]
 
 
-def test_topics_of_transactions_stay_when_the_settings_change() -> None:
+def test_transaction_topics_stay_after_a_settings_change() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     reachable(clients, "a", "s")
     client = clients.seen(of("a"), 0)
@@ -110,7 +110,7 @@ def test_topics_of_transactions_stay_when_the_settings_change() -> None:
     assert [ids(clients, topic) for topic in "stu"] == [[], [], []]
 
 
-def test_topics_of_transactions_are_bounded() -> None:
+def test_transaction_topics_are_bounded() -> None:
     clients = ClientRegistry(expiry_ms=100, limit=10)
     reachable(clients, "a", "0")
     client = clients.seen(of("a"), 0)

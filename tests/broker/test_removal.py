@@ -1,4 +1,4 @@
-"""Which topics go with a topic or a group; names of retry topics that can mean two things stay."""
+"""Topics removed with a topic or a group; retry topics with an ambiguous name stay."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def tables(topics: list[str], groups: list[str]) -> Metadata:
     return metadata
 
 
-def test_both_forms_go_with_a_topic() -> None:
+def test_a_topics_retry_topics_of_both_forms_are_removed() -> None:
     mine = ["%RETRY%g_t", "%RETRY%g+t", "%RETRY%h_t"]
     metadata = tables(["t", "u", *mine, "%RETRY%g_u", "%RETRY%g", "%DLQ%g"], ["g", "h"])
     assert retry_topics_of_topic(metadata, "t", metadata.groups) == sorted(mine)
 
 
-def test_everything_of_a_group_goes() -> None:
+def test_all_topics_of_a_group_are_removed() -> None:
     mine = ["%RETRY%g_t", "%RETRY%g+t", "%RETRY%g_gone", "%RETRY%g", "%DLQ%g"]
     metadata = tables(["t", *mine, "%RETRY%h_t", "%DLQ%h"], ["g", "h"])
     assert topics_of_group(metadata, "g") == sorted(mine)
 
 
-def test_a_name_that_can_mean_two_pairs_stays() -> None:
+def test_an_ambiguous_retry_topic_stays() -> None:
     metadata = tables(["c", "b_c", "%RETRY%a_b_c"], ["a", "a_b"])
     assert retry_topics_of_topic(metadata, "c", metadata.groups) == []
     assert retry_topics_of_topic(metadata, "b_c", metadata.groups) == []
@@ -45,7 +45,7 @@ def test_a_name_that_can_mean_two_pairs_stays() -> None:
 
 
 @given(st.sets(NAMES), st.sets(NAMES), st.sets(st.tuples(NAMES, NAMES)))
-def test_nothing_of_another_pair_goes(
+def test_topics_of_other_groups_stay(
     topics: set[str], groups: set[str], retried: set[tuple[str, str]]
 ) -> None:
     names = {name for topic, group in retried for name in queue_topics(topic, group)[1:]}

@@ -35,14 +35,14 @@ from cometmq.tests.harness.wire import Wire, normal_message, receive_request
 
 
 def in_sync(chosen: Settings, minimum: int = 1) -> Settings:
-    """The same, as a synchronous master."""
+    """Return the settings of a synchronous master."""
     ha = replace(chosen.ha, broker_role="SYNC_MASTER", min_in_sync_replicas=minimum)
     return replace(chosen, ha=ha)
 
 
 @asynccontextmanager
 async def pair(path: Path, *, sync: bool = False) -> AsyncIterator[tuple[Live, Live, str]]:
-    """A nameserver, a leader and a follower that knows the leader through the nameserver."""
+    """Run a nameserver, a leader and a follower that finds the leader through the nameserver."""
     async with nameserver() as address:
         first = settings(path / "a", namesrv_addr=address)
         async with running(in_sync(first) if sync else first) as leader:
@@ -56,7 +56,7 @@ async def pair(path: Path, *, sync: bool = False) -> AsyncIterator[tuple[Live, L
 
 
 def logs_equal(leader: Live, follower: Live) -> bool:
-    """Both logs hold the same bytes."""
+    """Return whether both logs have the same bytes."""
     end = leader.node.store.log_end
     return follower.node.store.log_end == end and follower.node.store.log_crc(
         0, end
@@ -64,7 +64,7 @@ def logs_equal(leader: Live, follower: Live) -> bool:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-async def test_either_node_is_an_access_point(tmp_path: Path, sync: bool) -> None:
+async def test_both_nodes_are_access_points(tmp_path: Path, sync: bool) -> None:
     async with pair(tmp_path, sync=sync) as (leader, follower, both), follower.client() as wire:
         made = await create_topic(wire, "t", queues=2)
         assert made.code == v2.OK, "the follower passed it on"
@@ -126,7 +126,7 @@ async def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_p
         await stream.write(producer_settings("t"))
         assert (await stream.read()).status.code == v2.OK
         stream.cancel()
-        # What the leader gave out is in the log, and in flight here too.
+        # The leader's deliveries are in the log, and in flight here too.
         assert (await wire.ack("t", "g", first[4:6])).status.code == v2.OK
         assert follower.node.pop.in_flight("t", "g", 0) == 4
         follower.node.clock.advance_wall_ms(60_000)
@@ -144,7 +144,7 @@ async def test_a_follower_serves_reads_and_holds_writes_without_its_leader(tmp_p
         assert group.code == v2.HA_NOT_AVAILABLE
 
 
-async def test_used_up_messages_were_given_out_again_while_dead_letters_had_to_wait(
+async def test_used_up_messages_are_not_redelivered_while_dead_letters_wait(
     tmp_path: Path,
 ) -> None:
     async with pair(tmp_path) as (leader, follower, _), follower.client() as wire:
@@ -165,7 +165,7 @@ async def test_used_up_messages_were_given_out_again_while_dead_letters_had_to_w
         assert follower.node.pop.in_flight("t", "g", 0) == 1
 
 
-async def test_a_diverged_follower_served_its_own_log_when_the_leader_died(tmp_path: Path) -> None:
+async def test_a_diverged_follower_serves_no_reads_without_its_leader(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "b")) as other, other.client() as wire:
         await create_topic(wire, "t", queues=1)
         await wire.send([normal_message("t", "stray", b"x")])
@@ -180,7 +180,7 @@ async def test_a_diverged_follower_served_its_own_log_when_the_leader_died(tmp_p
         assert (code, messages) == (v2.HA_NOT_AVAILABLE, [])
 
 
-async def test_the_leader_comes_back_and_held_sends_go_through(tmp_path: Path) -> None:
+async def test_held_sends_succeed_when_the_leader_returns(tmp_path: Path) -> None:
     async with nameserver() as address:
         chosen = settings(tmp_path / "a", namesrv_addr=address)
         async with running(chosen) as leader:
@@ -205,7 +205,7 @@ async def test_the_leader_comes_back_and_held_sends_go_through(tmp_path: Path) -
                     assert message.system_properties.message_id == "held"
 
 
-async def test_heartbeats_and_good_byes_reach_the_leader_too(tmp_path: Path) -> None:
+async def test_heartbeats_and_terminations_are_forwarded_to_the_leader(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _), follower.client("c@1") as wire:
         beat = v2.HeartbeatRequest(client_type=v2.PRODUCER)
         await wire.call(paths.HEARTBEAT, beat, v2.HeartbeatResponse)
@@ -236,7 +236,7 @@ async def test_creating_a_topic_waits_for_the_replicas(tmp_path: Path) -> None:
 
 
 async def test_topics_behind_the_confirm_offset_are_known_after_a_restart(tmp_path: Path) -> None:
-    """What is not confirmed is not in the queues; the tables are read from the log itself."""
+    """Unconfirmed records are not in the queues; the tables are read from the log itself."""
     chosen = in_sync(settings(tmp_path / "a"), minimum=2)
     async with running(chosen) as leader:
         slave = follower_of(leader.bound, tmp_path / "b")
@@ -255,7 +255,7 @@ async def test_topics_behind_the_confirm_offset_are_known_after_a_restart(tmp_pa
 
 
 async def test_a_follower_never_writes(tmp_path: Path) -> None:
-    """A group that is new to a follower lives in its memory; the log is the leader's alone."""
+    """A group that is new to a follower is only in its memory: only the leader writes the log."""
     async with running(settings(tmp_path / "a")) as leader, leader.client() as wire:
         await create_topic(wire, "t", queues=1)
         chosen = follower_of(leader.bound, tmp_path / "b")
@@ -273,7 +273,7 @@ async def test_a_follower_never_writes(tmp_path: Path) -> None:
         await follower.stop(0.2)
 
 
-async def test_two_groups_answer_for_each_other(tmp_path: Path) -> None:
+async def test_brokers_of_two_groups_forward_to_each_other(tmp_path: Path) -> None:
     async with nameserver() as address:
         one = settings(tmp_path / "a", namesrv_addr=address, broker_name="one")
         two = settings(tmp_path / "b", namesrv_addr=address, broker_name="two")

@@ -1,4 +1,6 @@
-"""Retention in a running broker: deletions under readers and followers, the archive gate, a full disk."""
+"""Retention in a running broker: deletions with readers and followers, the archive gate, a full
+disk.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ EVERY_HOUR = ";".join(f"{hour:02d}" for hour in range(24))
 
 
 def tiny(chosen: Settings, **store: Any) -> Settings:
-    """Segments of 16 KiB that may go at once, a round every 50 ms."""
+    """Segments of 16 KiB without a minimum age, a round every 50 ms."""
     options = {
         "mapped_file_size_commit_log": SEGMENT,
         "mapped_file_size_consume_queue": 400,
@@ -50,7 +52,7 @@ def segments(directory: Path) -> list[int]:
     return sorted(int(path.name) for path in (directory / "commitlog").iterdir())
 
 
-async def test_queues_of_a_deleted_topic_go_with_its_last_message(tmp_path: Path) -> None:
+async def test_queues_of_a_deleted_topic_are_removed_with_its_last_message(tmp_path: Path) -> None:
     async with desk(tmp_path, tiny(settings(tmp_path))) as one:
         for name in ("gone", "kept", "t"):
             one.topic(name)
@@ -73,7 +75,7 @@ async def test_queues_of_a_deleted_topic_go_with_its_last_message(tmp_path: Path
 
 
 async def fill(one: Desk, count: int = 60, topic: str = "t") -> None:
-    """About a segment for every 15 messages."""
+    """Fill about a segment per 15 messages."""
     await one.sent(topic, *[f"{n:04d}".encode().ljust(900) for n in range(count)])
 
 
@@ -83,7 +85,7 @@ def one_segment(live: Live) -> Callable[[], bool]:
 
 
 @pytest.mark.feature("Retention")
-async def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(
+async def test_expired_segments_are_deleted_and_consumers_continue_with_the_oldest(
     tmp_path: Path,
 ) -> None:
     chosen = tiny(settings(tmp_path), file_reserved_time=1000)
@@ -114,7 +116,7 @@ async def test_expired_segments_go_and_consumers_go_on_with_the_oldest_there_is(
         assert store.max_offset("t", 0) == 61
 
 
-async def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(
+async def test_topics_and_groups_outlive_the_segments_of_their_records(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path, tiny(settings(tmp_path))) as one:
@@ -124,7 +126,7 @@ async def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(
         await until(one_segment(one.live))
         assert one.node.store.log_start > 0
     for name in ("topics.json", "subscriptionGroup.json"):
-        (tmp_path / "config" / name).unlink()  # the log alone shall know
+        (tmp_path / "config" / name).unlink()  # only the log has the state
     async with desk(tmp_path, tiny(settings(tmp_path))) as one:
         topic, group = one.node.metadata.topic("t"), one.node.metadata.group("g")
         assert topic is not None
@@ -133,7 +135,7 @@ async def test_topics_and_groups_outlive_the_segments_that_they_were_made_in(
         assert group.max_attempts == 5
 
 
-async def test_a_test_that_moves_the_clock_deletes_nothing(tmp_path: Path) -> None:
+async def test_moving_the_test_clock_deletes_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=72)) as one:
         one.topic("t")
         await fill(one)
@@ -143,7 +145,7 @@ async def test_a_test_that_moves_the_clock_deletes_nothing(tmp_path: Path) -> No
         assert one.node.store.log_start == 0
 
 
-async def test_a_slave_reads_on_while_its_master_deletes(tmp_path: Path) -> None:
+async def test_a_slave_keeps_replicating_while_its_master_deletes(tmp_path: Path) -> None:
     chosen = tiny(settings(tmp_path / "m"))
     async with desk(tmp_path / "m", chosen) as one:
         slave = tiny(follower_of(one.live.bound, tmp_path / "s"), file_reserved_time=1000)
@@ -157,7 +159,7 @@ async def test_a_slave_reads_on_while_its_master_deletes(tmp_path: Path) -> None
             assert follower.node.store.log_start == 0, "each replica deletes for itself"
             assert follower.node.replication.refused is None
             await until(lambda: follower.node.store.max_offset("t", 0) == 300)
-        # The slave was away for long: its next byte is gone. It is told so in one sentence.
+        # The slave was away for long: its next byte is deleted. It logs one sentence.
         await fill(one)
         await until(one_segment(one.live))
         async with running(slave) as follower:
@@ -166,7 +168,7 @@ async def test_a_slave_reads_on_while_its_master_deletes(tmp_path: Path) -> None
             assert said is not None
             assert said.startswith("BELOW_LOG_START: the follower's log ends at ")
             assert "copy everything again" in said
-        # An empty one gets the oldest there is.
+        # An empty slave gets the oldest available segment.
         empty = tiny(follower_of(one.live.bound, tmp_path / "e"), file_reserved_time=1000)
         async with running(empty) as follower:
             await until(lambda: follower.node.store.log_end == one.node.store.log_end)
@@ -180,7 +182,7 @@ async def test_a_slave_may_have_deleted_more_than_its_master(tmp_path: Path) -> 
     chosen = tiny(settings(tmp_path / "m"), file_reserved_time=1000)
     async with desk(tmp_path / "m", chosen) as one:
         slave = tiny(follower_of(one.live.bound, tmp_path / "s"))
-        for _ in range(2):  # the second time it says hello with its start above the master's
+        for _ in range(2):  # the second handshake contains a log start above the master's
             async with running(slave) as follower:
                 one.topic("t")
                 await fill(one)
@@ -198,7 +200,7 @@ async def mark(wire: Wire, offset: int) -> v1.SetArchiveWatermarkResponse:
     return answer
 
 
-async def test_the_archive_gate_over_the_wire(tmp_path: Path) -> None:
+async def test_the_archive_gate_works_over_rpc(tmp_path: Path) -> None:
     chosen = tiny(settings(tmp_path / "m"), archive_gate=True)
     async with desk(tmp_path / "m", chosen) as one, one.live.client() as wire:
         slave = tiny(follower_of(one.live.bound, tmp_path / "s"), archive_gate=True)
@@ -224,12 +226,12 @@ async def test_the_archive_gate_over_the_wire(tmp_path: Path) -> None:
         assert (found.watermark, found.log_start) == (2 * SEGMENT + 7, 2 * SEGMENT)
 
 
-# -- a full disk -------------------------------------------------------------------------------------
+# -- a full disk -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How full every disk says it is, in percent."""
+    """Set the reported use of every disk, in percent."""
     percent = [10]
     monkeypatch.setattr(Disk, "space", lambda _disk, _path: Space(100, *[100 - percent[0]] * 2))
     monkeypatch.setattr(Disk, "free_bytes", lambda _disk, _path: 1 << 40)
@@ -237,7 +239,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.feature("Disk full")
-async def test_above_the_warning_level_sends_are_refused_and_go_on_by_themselves(
+async def test_sends_are_refused_above_the_warning_level_and_resume_below_it(
     tmp_path: Path, use: list[int]
 ) -> None:
     chosen = tiny(settings(tmp_path), file_reserved_time=1000, clean_file_forcibly_enable=False)
@@ -281,7 +283,9 @@ async def test_a_broker_starts_on_a_full_disk(tmp_path: Path, use: list[int]) ->
         await fill(one, 1)
 
 
-async def test_without_room_for_queues_the_store_waits_and_loses_nothing(tmp_path: Path) -> None:
+async def test_without_disk_space_for_queues_the_store_waits_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
     chosen = tiny(settings(tmp_path), file_reserved_time=1000, flush_interval_consume_queue=20)
     async with desk(tmp_path, chosen) as one:
         one.topic("t")
@@ -308,7 +312,7 @@ async def test_without_room_for_queues_the_store_waits_and_loses_nothing(tmp_pat
         assert one.node.store.max_offset("t", 0) == 4 + len(accepted)
 
 
-async def test_metrics_of_the_store(tmp_path: Path) -> None:
+async def test_store_metrics_are_exported(tmp_path: Path) -> None:
     async with desk(tmp_path, tiny(settings(tmp_path), file_reserved_time=1000)) as one:
         one.topic("t")
         one.group("g")

@@ -1,4 +1,4 @@
-"""Retry topics: their names, and copies with the bytes that Apache's broker wrote."""
+"""Retry topics: names, and copies with the bytes of Apache's broker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cometmq.store.format.record import Delivery, Message, decode
 from cometmq.tests.formats.cases import manifest, unpack
 
 COPIES = 10
-"""Of the golden store."""
+"""A record of the golden store."""
 HOST = b"\x7f\0\0\1\0\0\x2a\xc7"
 
 
 def stored(properties: dict[str, str], reconsumed: int = 0) -> Delivery:
-    """A record as a pop reads it."""
+    """Return a record as a pop reads it."""
     return Delivery(
         b"body", encode_properties(properties), 3, 7, 1, 0x101, 0, 111, b"\1" * 8, 222, HOST, reconsumed
     )  # fmt: skip
 
 
-def test_the_names_of_a_groups_topics() -> None:
+def test_names_of_a_groups_retry_and_dead_letter_topics() -> None:
     assert queue_topics("t", "g") == ("t", "%RETRY%g_t", "%RETRY%g+t")
 
 
-def test_a_copy_keeps_what_the_message_was_and_says_whose_it_is() -> None:
+def test_a_copy_keeps_the_message_and_adds_its_origin() -> None:
     record = stored({"UNIQ_KEY": "1", "a": "b", "TAGS": "x", "INNER_MULTI_DISPATCH": "%LMQ%q"}, 2)
     copy = retry_copy(record, "%RETRY%g_t", "g", 1, 5_000, store_host=HOST)
     assert (copy.topic, copy.queue_id, copy.body) == ("%RETRY%g_t", 0, b"body")
@@ -42,7 +42,7 @@ def test_a_copy_keeps_what_the_message_was_and_says_whose_it_is() -> None:
     }
 
 
-def test_the_first_pop_time_stays_and_a_suspended_delivery_is_not_counted() -> None:
+def test_a_copy_keeps_the_first_pop_time_and_does_not_count_suspensions() -> None:
     record = stored({"1ST_POP_TIME": "1", "ORIGIN_GROUP": "g"}, 4)
     copy = retry_copy(record, "%RETRY%g_t", "g", 0, 5_000, store_host=HOST)
     assert decode_properties(copy.properties)["1ST_POP_TIME"] == "1"
@@ -53,12 +53,14 @@ def test_the_first_pop_time_stays_and_a_suspended_delivery_is_not_counted() -> N
     ("properties", "ours"),
     [({"ORIGIN_GROUP": "g"}, True), ({"ORIGIN_GROUP": "a_g"}, False), ({"a": "b"}, True)],
 )
-def test_whose_a_record_of_an_ambiguous_topic_is(properties: dict[str, str], ours: bool) -> None:
+def test_the_origin_of_a_record_in_an_ambiguous_topic_is_found(
+    properties: dict[str, str], ours: bool
+) -> None:
     assert is_of_group(stored(properties), "g") is ours
 
 
-def test_copies_have_the_bytes_that_apache_wrote(tmp_path: Path) -> None:
-    """Every copy of the golden store is made again from what its consumer had got."""
+def test_copies_are_byte_identical_to_apaches(tmp_path: Path) -> None:
+    """Rebuild every copy of the golden store from the message that its consumer got."""
     log = (unpack("grpc", tmp_path) / "commitlog" / ("0" * 20)).read_bytes()
     records = [
         decode(log[unit["physical_offset"] : unit["physical_offset"] + unit["size"]])
@@ -102,5 +104,5 @@ def test_copies_have_the_bytes_that_apache_wrote(tmp_path: Path) -> None:
 
 
 def again_group(copy: Message) -> str:
-    """Whose it says it is."""
+    """Return the group and topic in the record."""
     return decode_properties(copy.properties)["ORIGIN_GROUP"]

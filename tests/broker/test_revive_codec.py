@@ -1,4 +1,4 @@
-"""Checkpoints and acks: byte for byte what Apache's broker writes, and nothing that is read can hurt."""
+"""Revive codec: byte for byte what Apache's broker writes; decoding never raises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ ADDED = ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
 
 @pytest.fixture(scope="module")
 def apaches(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """Every record that Apache's broker wrote into the timer and the revive topic for its pops."""
+    """Return every record that Apache's broker wrote into the timer and the revive topic for its
+    pops.
+    """
     store = new_store("grpc", unpack("grpc", tmp_path_factory.mktemp("golden")))
     store.open()
     try:
@@ -50,14 +52,14 @@ def apaches(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         store.close()
 
 
-def test_what_apache_wrote_is_written_again(apaches: list[Record]) -> None:
+def test_encoding_reproduces_apaches_records(apaches: list[Record]) -> None:
     writer = ReviveWriter("broker-a", TOPIC, 1_000)
     kinds = {"direct": 0, "first": 0, "copy": 0}
     for theirs in apaches:
         properties = decode_properties(theirs.properties)
         record = decode(theirs.body)
         assert record is not None
-        # A copy that surfaced was written when its first record was; that one names the queue.
+        # A copy in the revive topic was written with its first record, which contains the queue.
         queue_id = int(properties.get("REAL_QID", theirs.queue_id))
         now_ms = theirs.born_timestamp_ms
         if isinstance(record, CheckpointRecord):
@@ -108,7 +110,7 @@ def test_several_acks_are_one_record() -> None:
     acked=st.integers(0, (1 << BATCH_MAX) - 1),
     suspended=st.booleans(),
 )
-def test_a_checkpoint_is_read_back(
+def test_a_checkpoint_round_trips(
     key: BatchKey, invisible_ms: int, distances: list[int], acked: int, suspended: bool
 ) -> None:
     record = CheckpointRecord(key, invisible_ms, distances, acked, suspended)
@@ -118,7 +120,7 @@ def test_a_checkpoint_is_read_back(
     assert list(json.loads(body)) == sorted(json.loads(body))
 
 
-def test_old_forms_are_read() -> None:
+def test_old_forms_are_decoded() -> None:
     plain = '{"bm":0,"c":"g","it":5,"n":3,"pt":7,"q":0,"so":2,"t":"t"}'
     record = decode(plain.encode())
     assert isinstance(record, CheckpointRecord)
@@ -133,17 +135,17 @@ def test_old_forms_are_read() -> None:
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["bm", "bn", "c", "d", "it", "n", "pt", "q", "so", "sp", "t", "ao", "aol"]), inner),
 ).map(lambda value: json.dumps(value).encode()))  # fmt: skip
-def test_nothing_that_is_read_raises(body: bytes) -> None:
+def test_decoding_never_raises(body: bytes) -> None:
     found = decode(body)
     assert found is None or found.key.topic is not None
 
 
-def test_too_many_messages_are_no_checkpoint() -> None:
+def test_a_checkpoint_with_too_many_messages_is_rejected() -> None:
     body = b'{"bm":0,"c":"g","d":[%s],"it":5,"n":33,"pt":7,"q":0,"so":2,"t":"t"}'
     assert decode(body % b",".join(b"%d" % n for n in range(33))) is None
 
 
-def test_what_is_due_goes_straight_to_its_queue(tmp_path: Path) -> None:
+def test_a_due_record_is_stored_in_the_revive_topic_at_once(tmp_path: Path) -> None:
     writer = ReviveWriter("b", TOPIC, 1_000)
     record = CheckpointRecord(KEY, 1_000, [0])
     message = writer.checkpoint(record, 6, KEY.pop_ms)

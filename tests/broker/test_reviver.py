@@ -1,4 +1,4 @@
-"""What is due again on a leader: retry topics, dead letters, and what happens when nothing is written."""
+"""Due messages on a leader: retry topics, dead letters, and redelivery in place without writes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ V1, V2 = "%RETRY%g_t", "%RETRY%g+t"
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something holds."""
+    """Run the loop until a condition holds."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - a turn a look
             await asyncio.sleep(0)
 
 
 def in_topic(one: Desk, topic: str) -> int:
-    """Messages that can be read."""
+    """Return the number of readable messages."""
     return one.node.store.max_offset(topic, 0)
 
 
 def properties(one: Desk, topic: str, offset: int = 0) -> dict[str, str]:
-    """Of a stored message."""
+    """Return a property of a stored message."""
     (stored,) = one.node.store.get(topic, 0, offset, 1).records
     return decode_properties(decode_delivery(stored.data).properties)
 
 
-async def test_what_is_due_is_copied_and_a_waiting_poll_gets_it_at_once(tmp_path: Path) -> None:
+async def test_a_due_message_is_copied_and_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)
         await one.sent("t", b"a", tag="x", properties={"k": "v"}, keys=["one"])
@@ -53,7 +53,7 @@ async def test_what_is_due_is_copied_and_a_waiting_poll_gets_it_at_once(tmp_path
         assert (system.message_id, system.delivery_attempt) == ("ID-0", 2)
         fields = system.receipt_handle.split(" ")
         assert fields[4:5] + fields[6:8] == ["1", "0", "0"]
-        # Gone from its queue, in flight in the retry topic.
+        # Done in its queue, in flight in the retry topic.
         queue_id = int(first.handles[0].split(" ")[6])
         assert one.node.offsets.get("t", "g", queue_id) == 1
         assert one.node.offsets.get(V1, "g", 0) == 0
@@ -68,7 +68,7 @@ async def test_what_is_due_is_copied_and_a_waiting_poll_gets_it_at_once(tmp_path
         assert topic is not None and (topic.read_queues, topic.write_queues) == (1, 1)
 
 
-async def test_a_message_goes_round_in_its_retry_topic_until_its_attempts_are_used_up(
+async def test_a_message_stays_in_its_retry_topic_until_its_attempts_are_used_up(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -91,7 +91,7 @@ async def test_a_message_goes_round_in_its_retry_topic_until_its_attempts_are_us
         assert one.node.offsets.get(V1, "g", 0) == 2
 
 
-async def test_dead_letters_that_nobody_consumes_go_round_for_ever(tmp_path: Path) -> None:
+async def test_unacknowledged_dead_letters_are_redelivered_without_limit(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("%DLQ%x")
         one.group("g", max_attempts=1)
@@ -107,7 +107,7 @@ async def test_dead_letters_that_nobody_consumes_go_round_for_ever(tmp_path: Pat
         assert in_topic(one, "%DLQ%g") == 1
 
 
-async def test_the_second_form_of_the_name_and_what_lies_under_the_first(tmp_path: Path) -> None:
+async def test_both_forms_of_the_retry_topic_are_read(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"old", b"new")
@@ -122,7 +122,7 @@ async def test_the_second_form_of_the_name_and_what_lies_under_the_first(tmp_pat
         got = await one.receive("t", "g")
         assert sorted(got.bodies) == [b"new", b"old"]
         assert sorted(handle.split(" ")[4] for handle in got.handles) == ["1", "2"]
-        # Each goes back to where it came from.
+        # Each returns to its own group.
         one.advance(30_000)
         await until(lambda: in_topic(one, V1) == in_topic(one, V2) == 2)
     only_second = settings(
@@ -133,7 +133,9 @@ async def test_the_second_form_of_the_name_and_what_lies_under_the_first(tmp_pat
         assert (await one.receive("t", "g")).bodies == [b"new"]
 
 
-async def test_groups_that_share_an_ambiguous_retry_topic_get_their_own(tmp_path: Path) -> None:
+async def test_groups_that_share_an_ambiguous_retry_topic_get_their_own_messages(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as one:
         one.topic("b_c")
         one.topic("c")
@@ -173,7 +175,7 @@ async def test_many_messages_due_at_once_are_copied_in_slices(tmp_path: Path) ->
         assert one.node.offsets.get("t", "g", 0) == count
 
 
-async def test_the_offset_passes_a_copied_message_when_its_copy_is_safe(tmp_path: Path) -> None:
+async def test_the_offset_passes_a_copied_message_once_the_copy_is_durable(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
     slow = replace(chosen.store, flush_disk_type="SYNC_FLUSH")
     async with desk(tmp_path, replace(chosen, store=slow)) as one:
@@ -189,7 +191,9 @@ async def test_the_offset_passes_a_copied_message_when_its_copy_is_safe(tmp_path
         assert one.node.offsets.get("t", "g", 0) == 1
 
 
-async def test_without_a_log_to_write_to_messages_are_given_out_in_place(tmp_path: Path) -> None:
+async def test_messages_are_redelivered_in_place_while_the_log_is_not_writable(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -208,7 +212,9 @@ async def test_without_a_log_to_write_to_messages_are_given_out_in_place(tmp_pat
         assert in_topic(one, V1) == 1
 
 
-async def test_a_copy_that_is_refused_is_given_out_in_place_and_tried_again(tmp_path: Path) -> None:
+async def test_a_message_whose_copy_is_refused_is_redelivered_in_place_and_copied_later(
+    tmp_path: Path,
+) -> None:
     def refuse(topic: Topic) -> int:
         raise WireError(v2.INTERNAL_SERVER_ERROR, f"no room for {topic.name}")
 
@@ -241,7 +247,7 @@ async def test_after_three_hours_the_groups_retry_policy_hides_a_message_once_mo
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         await one.nothing("t", "g")
-        # The server's first delay is 10 s.
+        # The broker's first delay is 10 s.
         one.advance(9_000)
         await one.nothing("t", "g")
         poll = one.start_receive("t", "g")
@@ -251,7 +257,7 @@ async def test_after_three_hours_the_groups_retry_policy_hides_a_message_once_mo
         assert late.status.code == v2.INVALID_RECEIPT_HANDLE
 
 
-async def test_a_group_that_is_switched_off_receives_nothing(tmp_path: Path) -> None:
+async def test_a_disabled_group_receives_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         await one.sent("t", b"a")
@@ -261,13 +267,13 @@ async def test_a_group_that_is_switched_off_receives_nothing(tmp_path: Path) -> 
         assert (await one.receive("t", "g")).code == v2.INTERNAL_SERVER_ERROR
         await one.sent("t", b"b")
         assert parse_received(await poll).code == v2.INTERNAL_SERVER_ERROR
-        # What it has got it may acknowledge.
+        # Messages already received can be acknowledged.
         assert one.ack("t", "g", got.handles[0]).status.code == v2.OK
         one.node.meta_log.write_group(Group("g"))
         assert (await one.receive("t", "g")).bodies == [b"b"]
 
 
-async def test_priorities_are_honoured_from_the_highest_queue_down(tmp_path: Path) -> None:
+async def test_higher_priorities_are_delivered_first(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4, message_type=v2.PRIORITY)
         for priority in (0, 3, 1, 2, 3):
@@ -281,13 +287,13 @@ async def test_priorities_are_honoured_from_the_highest_queue_down(tmp_path: Pat
             )
         await one.dispatched()
         assert (await one.receive("t", "g")).bodies == [b"3", b"3", b"2", b"1", b"0"]
-        # What is retried comes behind everything that is new.
+        # Retries come after all new messages.
         one.advance(30_000)
         await until(lambda: in_topic(one, V1) == 5)
         await one.send(message("t", b"0", priority=0, message_type=v2.PRIORITY))
         await one.dispatched()
         assert (await one.receive("t", "g")).bodies[0] == b"0"
-        # Without the factor the queues come in turn.
+        # Without the factor the queues rotate.
         one.node.meta_log.write_group(Group("h", attributes={"priority.factor": "0"}))
         first = [(await one.receive("t", "h", batch=1)).bodies[0] for _ in range(4)]
         assert first != [b"3", b"3", b"2", b"1"]

@@ -1,4 +1,4 @@
-"""Roles that change in place: what the next leader knows, and what clients notice."""
+"""Role changes in place: the next leader's state, and what clients notice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cometmq.tests.broker.test_meta_log import APACHE_TOPICS
 async def sent(
     group: Elections, broker_id: int, text: str, topic: str = "t"
 ) -> v2.SendMessageResponse:
-    """One message through a replica's clients' port."""
+    """Receive one message through a replica's client port."""
     async with group.lives[broker_id].client() as wire:
         request = v2.SendMessageRequest(messages=[message(topic, text.encode())])
         answer: v2.SendMessageResponse = await wire.call(
@@ -34,7 +34,7 @@ async def sent(
         return answer
 
 
-async def test_nobody_leads_until_somebody_is_elected(tmp_path: Path) -> None:
+async def test_no_replica_leads_before_an_election(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0)) as group:
         node = group.node(0)
         assert (node.leadership.is_leader, node.replication.role) == (False, Role.FOLLOWER)
@@ -44,7 +44,7 @@ async def test_nobody_leads_until_somebody_is_elected(tmp_path: Path) -> None:
         assert (await sent(group, 0, "one")).status.code == v2.OK
 
 
-async def test_a_follower_leads_and_the_leader_follows_in_place(tmp_path: Path) -> None:
+async def test_leader_and_follower_swap_roles_in_place(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         async with group.lives[0].client() as wire:
@@ -63,20 +63,20 @@ async def test_a_follower_leads_and_the_leader_follows_in_place(tmp_path: Path) 
         assert second.metadata.topic("t") is not None
 
 
-async def test_what_apache_left_is_in_the_log_of_the_first_leader(tmp_path: Path) -> None:
+async def test_the_first_leader_imports_apaches_files_into_its_log(tmp_path: Path) -> None:
     config = tmp_path / "a" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text(APACHE_TOPICS)
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         node = group.node(0)
-        # Nobody has read it yet, and nobody writes over it.
+        # The file is neither read nor overwritten before.
         assert node.metadata.topic("old") is None
         await group.elect(0, 1)
         assert node.metadata.topic("old") is not None
         await until(lambda: group.node(1).metadata.topic("old") is not None)
 
 
-async def test_a_life_that_had_to_reopen_before_it_served_did_not(
+async def test_an_instance_that_must_reopen_before_it_serves_reopens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(settings(tmp_path)) as live:
@@ -92,7 +92,7 @@ async def test_a_life_that_had_to_reopen_before_it_served_did_not(
         await until(lambda: live.server.lives == 3 and live.server.alive)
 
 
-async def test_a_life_that_had_ended_was_kept_in_memory(tmp_path: Path) -> None:
+async def test_an_ended_instance_is_freed(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         former = weakref.ref(live.server.life)
         live.server.life._ends.reopen("its log was cut")
@@ -100,9 +100,7 @@ async def test_a_life_that_had_ended_was_kept_in_memory(tmp_path: Path) -> None:
         assert former() is None
 
 
-async def test_a_part_that_could_not_step_down_left_half_a_leader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_step_down_is_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as live:
         role, said = live.server.life.role, list[str]()
         monkeypatch.setattr(role, "_fatal", said.append)
@@ -117,7 +115,7 @@ async def test_a_part_that_could_not_step_down_left_half_a_leader(
         assert said == ["this replica cannot step down: no such device"]
 
 
-async def test_timers_were_begun_twice_by_who_led_again_at_once(
+async def test_timers_start_once_when_a_leader_is_reelected_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(settings(tmp_path)) as live:
@@ -142,7 +140,7 @@ async def test_timers_were_begun_twice_by_who_led_again_at_once(
 
 
 @pytest.mark.parametrize("opens", ["open_timers", "open_transactions"])
-async def test_a_newer_epoch_that_was_seen_during_the_start_met_parts_that_were_not_there(
+async def test_a_newer_epoch_during_the_start_makes_the_replica_a_follower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: str
 ) -> None:
     begin = getattr(life, opens)
@@ -159,7 +157,7 @@ async def test_a_newer_epoch_that_was_seen_during_the_start_met_parts_that_were_
         assert not node.transactions._leads
 
 
-async def test_what_had_not_changed_since_its_last_term_was_never_said_by_a_leader(
+async def test_a_leader_sends_unchanged_state_again_after_a_reelection(
     tmp_path: Path,
 ) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
@@ -177,7 +175,7 @@ async def test_what_had_not_changed_since_its_last_term_was_never_said_by_a_lead
         assert set(heard) == {b"as ever"}
 
 
-async def test_the_file_of_locks_was_written_in_the_next_life(tmp_path: Path) -> None:
+async def test_the_lock_file_is_not_written_after_a_step_down(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live:
         locks = live.node.pop._order_info
         locks.changed()

@@ -1,4 +1,6 @@
-"""What the next leader goes on with: metadata, offsets, timers, transactions, locks, pops in flight."""
+"""State that the next leader takes over: metadata, offsets, timers, transactions, locks, pops in
+flight.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ from cometmq.tests.broker.role_desk import Elections, elections, replica
 
 
 def desk_of(group: Elections, broker_id: int) -> Desk:
-    """The handlers of one replica."""
+    """Return the desk of one replica."""
     live = group.lives[broker_id]
     return Desk(live, AckService(live.node), PullService(live.node))
 
 
 def journal_of(node: Node) -> JournalService:
-    """Its journal, which is open."""
+    """Return its journal, which is open."""
     assert isinstance(node.journal, JournalService)
     return node.journal
 
 
 async def level(*nodes: Node) -> None:
-    """Everybody has the same log, and shows all of it."""
+    """Wait until all logs are equal and fully dispatched."""
     await until(lambda: len({node.store.log_end for node in nodes}) == 1)
     await until(lambda: all(n.store.dispatched_offset == n.store.log_end for n in nodes))
 
 
-async def test_a_topic_made_just_before_the_end_is_there(tmp_path: Path) -> None:
-    """Drill 30: its record lies beyond what the follower may show."""
+async def test_a_topic_created_just_before_a_failover_exists_afterwards(tmp_path: Path) -> None:
+    """Drill 30: its record is beyond what the follower may show."""
     async with elections(
         replica(tmp_path / "a", 0, sync=True), replica(tmp_path / "b", 1, sync=True), sync=True
     ) as group:
@@ -53,8 +55,10 @@ async def test_a_topic_made_just_before_the_end_is_there(tmp_path: Path) -> None
         assert answer.status.code == v2.OK
 
 
-async def test_offsets_and_deliveries_go_on(tmp_path: Path) -> None:
-    """Drill 31: what was acknowledged stays so, what is out comes back when its time is over."""
+async def test_offsets_and_deliveries_continue_at_the_next_leader(tmp_path: Path) -> None:
+    """Drill 31: acknowledged messages stay done, messages in flight come back when their time
+    ends.
+    """
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         second = group.node(1)
@@ -65,7 +69,7 @@ async def test_offsets_and_deliveries_go_on(tmp_path: Path) -> None:
         got = await desk.receive("t", "g", batch=2)
         assert got.bodies == [b"1", b"2"]
         desk.ack("t", "g", got.handles[0])
-        # A clean change: what waits in the journal's buffer is written.
+        # A clean change: the journal's buffer is written.
         journal_of(first).flush_all()
         await level(first, second)
         await asyncio.sleep(0.5)
@@ -73,15 +77,17 @@ async def test_offsets_and_deliveries_go_on(tmp_path: Path) -> None:
         desk = desk_of(group, 1)
         again = await desk.receive("t", "g")
         assert again.bodies == [b"3"]
-        # A handle of the former leader is good at the new one.
+        # A handle of the former leader is valid at the new one.
         done = desk.ack("t", "g", got.handles[1], again.handles[0])
         assert done.status.code == v2.OK
         await desk.nothing("t", "g")
         assert second.offsets.get("t", "g", 0) == 3
 
 
-async def test_what_a_follower_gave_out_alone_is_out_at_the_next_leader(tmp_path: Path) -> None:
-    """Design, section 8.4, when another replica is elected."""
+async def test_deliveries_of_a_follower_alone_stay_in_flight_at_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    """Another replica is elected after a follower has served alone."""
     async with elections(
         replica(tmp_path / "a", 0), replica(tmp_path / "b", 1), replica(tmp_path / "c", 2)
     ) as group:
@@ -108,10 +114,12 @@ async def test_what_a_follower_gave_out_alone_is_out_at_the_next_leader(tmp_path
         assert journal_of(second).core.open_count == 1
 
 
-async def test_what_a_follower_gave_out_alone_was_lost_at_a_leader_that_waited_for_it(
+async def test_deliveries_of_a_follower_alone_reach_a_leader_that_waits_for_them(
     tmp_path: Path,
 ) -> None:
-    """It says so before it acknowledges the log, and only then the leader begins to lead pops."""
+    """The follower sends its state before it acknowledges the log, and only then the leader leads
+    pops.
+    """
     first, second = (
         replica(tmp_path / name, broker_id, sync=True) for broker_id, name in enumerate(("a", "b"))
     )
@@ -136,7 +144,9 @@ async def test_what_a_follower_gave_out_alone_was_lost_at_a_leader_that_waited_f
         assert desk.ack("t", "g", got.handles[1]).status.code == v2.OK
 
 
-async def test_what_a_follower_gave_out_alone_stays_out_when_it_is_elected(tmp_path: Path) -> None:
+async def test_deliveries_of_a_follower_alone_stay_in_flight_when_it_is_elected(
+    tmp_path: Path,
+) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         await group.elect(0, 1)
         desk = desk_of(group, 0)
@@ -158,7 +168,7 @@ async def test_what_a_follower_gave_out_alone_stays_out_when_it_is_elected(tmp_p
         assert not (tmp_path / "b" / "ha" / "pop-handover").exists()
 
 
-async def test_a_locked_fifo_queue_stays_locked(tmp_path: Path) -> None:
+async def test_a_locked_fifo_queue_stays_locked_at_the_next_leader(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         second = group.node(1)
@@ -177,7 +187,7 @@ async def test_a_locked_fifo_queue_stays_locked(tmp_path: Path) -> None:
         assert (await desk.receive("t", "g")).bodies == [b"3"]
 
 
-async def test_delayed_messages_come_from_the_new_leader(tmp_path: Path) -> None:
+async def test_the_new_leader_delivers_delayed_messages(tmp_path: Path) -> None:
     """Drill 32."""
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
@@ -198,7 +208,7 @@ async def test_delayed_messages_come_from_the_new_leader(tmp_path: Path) -> None
 
 
 async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
-    """A client that talks to either replica sees no error between two leaders."""
+    """A client that uses either replica sees no error between two leaders."""
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         desk_of(group, 0).topic("t")
@@ -222,7 +232,9 @@ async def _sent(group: Elections, broker_id: int, text: bytes) -> v2.SendMessage
         return answer
 
 
-async def test_who_waits_for_the_replicas_hears_that_it_is_not_known(tmp_path: Path) -> None:
+async def test_a_send_waiting_for_replicas_gets_an_unknown_result_at_a_failover(
+    tmp_path: Path,
+) -> None:
     first, second = (
         replica(tmp_path / name, broker_id, sync=True) for broker_id, name in enumerate(("a", "b"))
     )
@@ -240,8 +252,10 @@ async def test_who_waits_for_the_replicas_hears_that_it_is_not_known(tmp_path: P
         assert not answer.entries
 
 
-async def test_a_tail_that_nobody_else_has_is_cut_between_two_lives(tmp_path: Path) -> None:
-    """Drill 5: the broker closes, cuts what its leader never had, and serves again on the same ports."""
+async def test_a_diverged_tail_is_truncated_between_two_instances(tmp_path: Path) -> None:
+    """Drill 5: the broker closes, truncates its diverged tail, and serves again on the same
+    ports.
+    """
     first, second = (replica(tmp_path / name, n) for n, name in enumerate(("a", "b")))
     async with elections(first, second) as group:
         leader = await group.elect(0, 1)
@@ -269,7 +283,7 @@ async def test_a_tail_that_nobody_else_has_is_cut_between_two_lives(tmp_path: Pa
 
 
 async def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: Path) -> None:
-    """Drill 33: prepared at one leader, committed at the next, seen once."""
+    """Drill 33: prepared at one leader, committed at the next, delivered once."""
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         second = group.node(1)
@@ -287,7 +301,7 @@ async def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: 
             transaction_id=sent.entries[0].transaction_id,
             resolution=v2.COMMIT,
         )
-        # Through the former leader, as the producer that knows only that one.
+        # Through the former leader, like a producer that has only that address.
         async with group.lives[0].client("p@1") as wire:
             for _ in range(2):
                 ended = await wire.call(
@@ -300,7 +314,7 @@ async def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: 
 
 
 async def test_cold_reads_go_to_a_follower(tmp_path: Path) -> None:
-    """Issue 6, item 9: what is far behind the log's end is read where nobody writes."""
+    """Records far behind the log end are read on a follower."""
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
         second = group.node(1)

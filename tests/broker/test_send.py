@@ -1,4 +1,4 @@
-"""SendMessage: queues, answers, durability, refusals; what is stored is what was sent."""
+"""SendMessage: queues, responses, durability, refusals; stored records equal sent messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PUT_OK = PutStatus.PUT_OK
 
 
 def stored(one: Desk, topic: str, queue_id: int = 0) -> list[Any]:
-    """Every record of a queue."""
+    """Return every record of a queue."""
     return [decode(r.data) for r in one.node.store.get(topic, queue_id, 0, 1_000).records]
 
 
@@ -45,7 +45,7 @@ def test_message_groups_have_fixed_queues(group: str, queues: list[int]) -> None
     assert fifo_queue(group, 1) == 0
 
 
-async def test_an_answer_names_the_message_and_its_offset(tmp_path: Path) -> None:
+async def test_a_response_contains_message_id_and_offset(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         for n in range(3):
@@ -61,7 +61,7 @@ async def test_an_answer_names_the_message_and_its_offset(tmp_path: Path) -> Non
         assert one.node.counters.sent["t", v2.NORMAL].messages == 4
 
 
-async def test_records_hold_what_the_client_and_the_connection_said(tmp_path: Path) -> None:
+async def test_records_contain_the_fields_of_message_and_connection(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         sent = message("t", b"hello", "ID", tag="x", keys=["k"], properties={"a": "1"})
@@ -92,12 +92,12 @@ async def test_records_hold_what_the_client_and_the_connection_said(tmp_path: Pa
         assert abs(zipped.born_timestamp_ms - one.node.clock.wall_ms()) < 60_000
 
 
-async def test_normal_messages_take_the_queues_in_turn_and_groups_keep_theirs(
+async def test_normal_messages_rotate_over_queues_and_message_groups_keep_theirs(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)
-        # Python and Go always say queue 0.
+        # The Python and Go clients always send queue 0.
         await asyncio.gather(*(one.send(message("t", b"%d" % n, queue_id=0)) for n in range(40)))
         one.topic("f", queues=4, message_type=v2.FIFO)
         for n in range(12):
@@ -111,7 +111,7 @@ async def test_normal_messages_take_the_queues_in_turn_and_groups_keep_theirs(
             assert mine == [b"%d" % m for m in range(n, 12, 3)]
 
 
-async def test_several_messages_get_one_entry_each_in_their_order(tmp_path: Path) -> None:
+async def test_each_message_of_a_request_has_an_entry_in_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", queues=4)
         answer = await one.send(*(message("t", b"%d" % n, f"ID-{n}") for n in range(5)))
@@ -130,7 +130,7 @@ async def test_several_messages_get_one_entry_each_in_their_order(tmp_path: Path
             assert one.node.store.max_offset("f", queue_id) == count
 
 
-async def test_one_append_serves_everything_that_a_turn_brought(tmp_path: Path) -> None:
+async def test_one_append_serves_all_sends_of_a_loop_turn(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         appends: list[int] = []
@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-async def test_refusals_have_their_codes_and_no_entries(tmp_path: Path) -> None:
+async def test_refused_requests_have_a_code_and_no_entries(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         one.topic("fifo", message_type=v2.FIFO)
@@ -184,7 +184,7 @@ async def test_refusals_have_their_codes_and_no_entries(tmp_path: Path) -> None:
         nobody = await one.send(message("t"), client_id=" ")
         assert nobody.status.code == v2.CLIENT_ID_REQUIRED
         assert (await one.send()).status.code == v2.MESSAGE_CORRUPTED
-        # Everyone else is unharmed.
+        # Other sends are not affected.
         assert (await one.send(message("t"))).status.code == v2.OK
 
 
@@ -202,7 +202,7 @@ async def test_a_delivery_time_in_the_past_is_now(tmp_path: Path) -> None:
         assert system.delivery_timestamp.ToMilliseconds() == now_ms - 1_234
 
 
-async def test_results_that_differ_have_their_own_codes(tmp_path: Path) -> None:
+async def test_differing_results_have_their_own_codes(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         huge = "i" * 33_000
@@ -215,7 +215,7 @@ async def test_results_that_differ_have_their_own_codes(tmp_path: Path) -> None:
         assert [entry.message_id for entry in answer.entries] == ["a", huge]
 
 
-async def test_what_waits_is_bounded(tmp_path: Path) -> None:
+async def test_waiting_sends_are_bounded(tmp_path: Path) -> None:
     async with desk(tmp_path, send_thread_pool_queue_capacity=8) as one:
         one.topic("t")
         answers = await asyncio.gather(*(one.send(message("t", b"%d" % n)) for n in range(12)))
@@ -224,7 +224,7 @@ async def test_what_waits_is_bounded(tmp_path: Path) -> None:
         assert (await one.send(message("t"))).status.code == v2.OK
 
 
-async def test_a_client_that_has_left_harms_nobody(tmp_path: Path) -> None:
+async def test_a_disconnected_client_does_not_affect_other_sends(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         left = one.node.sender.send(
@@ -234,7 +234,7 @@ async def test_a_client_that_has_left_harms_nobody(tmp_path: Path) -> None:
         assert (await one.send(message("t", b"stays"))).status.code == v2.OK
 
 
-async def test_a_disk_that_fills_is_an_error_before_anything_is_half_written(
+async def test_a_full_disk_fails_sends_without_partial_writes(
     tmp_path: Path,
 ) -> None:
     base = settings(tmp_path)
@@ -263,7 +263,7 @@ async def test_a_disk_that_fills_is_an_error_before_anything_is_half_written(
         assert one.node.store.log_end >= end
 
 
-async def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path) -> None:
+async def test_a_new_group_can_read_while_the_disk_is_full(tmp_path: Path) -> None:
     base = settings(tmp_path)
     chosen = replace(base, store=replace(base.store, mapped_file_size_commit_log=256 << 10))
     async with desk(tmp_path, chosen) as one:
@@ -277,7 +277,7 @@ async def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path
         await one.send(message("t", b"first"))
         store.disk.fault = full
         for size in (32 << 10, 0):
-            # The smallest record there is: after it, a group's does not fit either.
+            # The smallest record possible: after it, a group's record does not fit either.
             while store.append_many([Message("t", 0, bytes(size))])[0].status is _PUT_OK:
                 pass
         received = await one.receive("t", "new-group")
@@ -285,12 +285,12 @@ async def test_a_new_group_could_not_read_while_the_disk_was_full(tmp_path: Path
         assert one.ack("t", "new-group", received.handles[0]).status.code == v2.OK
 
 
-def test_one_or_two_senders_never_wait_for_company() -> None:
+def test_one_or_two_senders_do_not_linger() -> None:
     assert next_gather_s(0.0, 1) == 0.0
     assert next_gather_s(0.0, 2) == 0.0
 
 
-def test_many_senders_share_an_append_until_there_is_no_company() -> None:
+def test_many_senders_linger_and_share_an_append() -> None:
     assert next_gather_s(0.0, 3) == GATHER_S
     assert next_gather_s(GATHER_S, 2) == GATHER_S
     assert next_gather_s(GATHER_S, 8) == GATHER_LONG_S
@@ -298,7 +298,7 @@ def test_many_senders_share_an_append_until_there_is_no_company() -> None:
     assert next_gather_s(GATHER_S, 1) == 0.0
 
 
-async def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
+async def test_a_lingering_send_is_answered(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         for _ in range(3):
@@ -308,7 +308,7 @@ async def test_a_gathered_send_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("door", ["grpcio", "auto"])
-async def test_sends_gather_only_behind_a_door_that_hands_them_over_one_by_one(
+async def test_sends_linger_only_behind_a_door_that_passes_them_one_by_one(
     tmp_path: Path, door: Literal["grpcio", "auto"]
 ) -> None:
     chosen = settings(tmp_path)

@@ -1,4 +1,4 @@
-"""The short way of a common message ends where the ordered checks would have ended."""
+"""The fast path for common messages gives the same results as the ordered checks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _sent(systems: list[dict[str, Any]], topics: list[str]) -> list[v2.Message]:
     st.lists(st.tuples(_system, st.sampled_from("tttttu")), min_size=1, max_size=3),
     st.sampled_from([v2.NORMAL, v2.FIFO, v2.DELAY, MIXED]),
 )
-def test_what_goes_the_short_way_passes_the_checks_with_the_same_record(
+def test_the_fast_path_stores_the_same_record_as_the_checked_path(
     sent: list[tuple[dict[str, Any], str]], message_type: int
 ) -> None:
     messages = _sent([system for system, _ in sent], ["t", *[topic for _, topic in sent[1:]]])
@@ -81,7 +81,7 @@ def test_what_goes_the_short_way_passes_the_checks_with_the_same_record(
         assert (found.born_host, found.store_host) == (PEER[1], ORIGIN.store_host)
 
 
-def test_common_messages_take_the_short_way() -> None:
+def test_common_messages_take_the_fast_path() -> None:
     plain = _sent([{}, {"tag": "a", "keys": ["k"], "trace_context": "t"}], ["t", "t"])
     assert prepare_plain(plain, lane_of(Topic("t", 4, 4), ORIGIN, 0), ORIGIN, PEER, NOW_MS)
     fifo = _sent([{"message_group": "g"}], ["t"])
@@ -89,14 +89,14 @@ def test_common_messages_take_the_short_way() -> None:
     assert prepare_plain(fifo, lane, ORIGIN, PEER, NOW_MS)
 
 
-def test_a_topic_that_takes_no_messages_wants_a_closer_look() -> None:
+def test_messages_to_an_unwritable_topic_take_the_checked_path() -> None:
     sent = _sent([{}], ["t"])
     closed = lane_of(Topic("t", 4, 4, perm=PERM_READ), ORIGIN, 0)
     assert prepare_plain(sent, closed, ORIGIN, PEER, NOW_MS) is None
     assert prepare_plain(sent, lane_of(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
 
 
-def test_every_fault_is_left_to_the_ordered_checks() -> None:
+def test_invalid_messages_take_the_checked_path() -> None:
     lane = lane_of(Topic("t", 4, 4, message_type=MIXED), ORIGIN, 0)
     faults: list[dict[str, Any]] = [
         {"body": b""},

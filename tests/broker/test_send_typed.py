@@ -1,4 +1,4 @@
-"""Messages of every type: where they are stored, as what, and what their receipts say."""
+"""Messages of every type: topic, stored form and receipt."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cometmq.tests.broker.desk import Desk, desk, message
 
 
 def stored(one: Desk, topic: str, queue_id: int) -> list[Any]:
-    """Every record of a queue."""
+    """Return every record of a queue."""
     return [decode(r.data) for r in one.node.store.get(topic, queue_id, 0, 1_000).records]
 
 
-async def test_a_priority_is_a_queue(tmp_path: Path) -> None:
+async def test_a_priority_selects_a_queue(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("p", queues=4, message_type=v2.PRIORITY)
         one.topic("m", queues=4, message_type=MIXED)
@@ -42,7 +42,7 @@ async def test_a_priority_is_a_queue(tmp_path: Path) -> None:
         assert (system.message_type, system.priority) == (v2.PRIORITY, 1_000)
 
 
-async def test_a_property_of_another_type_is_left_out(tmp_path: Path) -> None:
+async def test_properties_of_another_type_are_dropped(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", queues=1, message_type=MIXED)
         await one.send(message("m", message_group="g", priority=1, lite_topic="l"))
@@ -56,7 +56,7 @@ async def test_a_property_of_another_type_is_left_out(tmp_path: Path) -> None:
 
 
 class Owner:
-    """Stores messages of a type elsewhere, as the owners of delays and transactions do."""
+    """Stores messages of a type elsewhere, like the services for delays and transactions."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, dict[str, str]]] = []
@@ -65,7 +65,9 @@ class Owner:
     def prepare(
         self, draft: Draft, message: Message, properties: dict[str, str], topic: Any, ctx: Any
     ) -> tuple[Message, Special | None]:
-        """Move it to the topic `elsewhere`; `odd` messages have no receipt of their own."""
+        """Move the message to the topic `elsewhere`; `odd` messages have no receipt of their
+        own.
+        """
         self.seen.append((draft.message_id, ctx.client_id, properties))
         if draft.body == b"no":
             raise WireError(v2.FORBIDDEN, "not this one")
@@ -80,9 +82,7 @@ class Owner:
 
 
 @pytest.mark.parametrize("dedup", [False, True])
-async def test_the_owner_of_a_type_makes_the_record_and_the_receipt(
-    tmp_path: Path, dedup: bool
-) -> None:
+async def test_a_type_handler_creates_record_and_receipt(tmp_path: Path, dedup: bool) -> None:
     async with desk(tmp_path, message_deduplication_enable=dedup) as one:
         one.topic("m", queues=4, message_type=MIXED)
         one.topic("elsewhere")
@@ -120,7 +120,7 @@ async def test_the_owner_of_a_type_makes_the_record_and_the_receipt(
         assert (refused.status.code, len(refused.entries)) == (v2.FORBIDDEN, 0)
 
 
-async def test_an_owner_that_fails_harms_nobody_else(tmp_path: Path) -> None:
+async def test_a_failing_type_handler_does_not_affect_other_sends(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", message_type=MIXED)
         one.topic("elsewhere")
@@ -142,7 +142,7 @@ async def test_an_owner_that_fails_harms_nobody_else(tmp_path: Path) -> None:
             assert answer.status.code == v2.OK
 
 
-async def test_a_type_without_an_owner_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+async def test_a_type_without_a_handler_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", message_type=MIXED)
         one.node.sender.types.clear()
@@ -152,7 +152,7 @@ async def test_a_type_without_an_owner_is_refused_before_anything_is_stored(tmp_
         assert one.node.store.log_end == end
 
 
-async def test_the_brokers_own_records_come_after_what_was_sent_before(tmp_path: Path) -> None:
+async def test_internal_records_are_appended_after_earlier_sends(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         sender = one.node.sender
@@ -172,7 +172,7 @@ async def test_the_brokers_own_records_come_after_what_was_sent_before(tmp_path:
         assert caught.value.code == v2.MESSAGE_BODY_TOO_LARGE
 
 
-async def test_nothing_of_the_brokers_own_is_appended_to_a_log_that_takes_nothing(
+async def test_internal_records_are_refused_while_the_log_is_not_writable(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:

@@ -53,7 +53,7 @@ async def test_a_topic_is_created_routed_and_assigned(tmp_path: Path) -> None:
         assert not ordered.assignments[0].message_queue.accept_message_types
 
 
-async def test_every_type_of_topic(tmp_path: Path) -> None:
+async def test_topics_of_every_type_can_be_created(tmp_path: Path) -> None:
     kinds = {
         v2.NORMAL: [v2.NORMAL],
         v2.FIFO: [v2.FIFO],
@@ -85,7 +85,7 @@ async def test_every_type_of_topic(tmp_path: Path) -> None:
         ("t", {"queues": 1}, v2.BAD_REQUEST),
     ],
 )
-async def test_topics_that_are_refused(
+async def test_invalid_topics_are_refused(
     tmp_path: Path, name: str, fields: dict[str, int], code: int
 ) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
@@ -94,7 +94,7 @@ async def test_topics_that_are_refused(
         assert list(live.node.metadata.topics) == ["t"]
 
 
-async def test_bad_requests_get_their_codes(tmp_path: Path) -> None:
+async def test_invalid_requests_get_their_codes(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_topic(wire, "t")
         assert (await route(wire, "none")).status.code == v2.TOPIC_NOT_FOUND
@@ -137,7 +137,7 @@ def consumer_settings(group: str, topic: str, expression: str = "*") -> v2.Telem
     )
 
 
-async def test_settings_are_answered_as_every_client_needs_them(tmp_path: Path) -> None:
+async def test_settings_responses_have_the_fields_that_clients_need(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_group(wire, "ordered", orderly=True, max_attempts=5)
         stream = telemetry(wire)
@@ -194,7 +194,9 @@ async def test_settings_are_answered_as_every_client_needs_them(tmp_path: Path) 
         ),
     ],
 )
-async def test_bad_settings_end_the_stream(tmp_path: Path, command: v2.TelemetryCommand) -> None:
+async def test_invalid_settings_end_the_stream(
+    tmp_path: Path, command: v2.TelemetryCommand
+) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         stream = telemetry(wire)
         await stream.write(command)
@@ -230,7 +232,7 @@ async def test_clients_without_settings_are_served(tmp_path: Path) -> None:
         assert described.code == v2.OK, "the heartbeat made the group"
 
 
-async def test_a_good_bye_ends_the_clients_long_polls(tmp_path: Path) -> None:
+async def test_client_termination_ends_its_long_polls(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
         await create_topic(wire, "t")
         request = receive_request("t", "g", await_s=15)
@@ -247,7 +249,7 @@ async def test_a_good_bye_ends_the_clients_long_polls(tmp_path: Path) -> None:
         assert live.node.clients.get("wire@1") is None
 
 
-async def test_a_second_process_is_refused_and_nothing_is_left_open(tmp_path: Path) -> None:
+async def test_a_second_process_on_a_store_is_refused_and_closes_everything(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "one")) as live:
         with pytest.raises(StoreLockedError):
             async with running(settings(tmp_path / "one")):
@@ -260,7 +262,7 @@ async def test_a_second_process_is_refused_and_nothing_is_left_open(tmp_path: Pa
         pass
 
 
-async def test_a_metrics_port_in_use_left_the_door_open(tmp_path: Path) -> None:
+async def test_a_metrics_port_in_use_fails_the_start_and_closes_the_door(tmp_path: Path) -> None:
     async with running(settings(tmp_path / "a")) as live:
         port = int(live.bound.metrics.rpartition(":")[2])
         doors: list[GrpcioDoor] = []

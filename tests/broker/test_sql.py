@@ -1,4 +1,4 @@
-"""SQL filter expressions: what they mean, what is refused and where, and a model that agrees."""
+"""SQL filter expressions: results, errors with positions, and a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGE = {
 
 
 def ask(expression: str, **properties: str) -> bool | None:
-    """What the expression says of MESSAGE."""
+    """Evaluate the expression on MESSAGE."""
     everything = {**MESSAGE, **properties}
     return compile_sql(expression)(
         {name.encode(): value.encode() for name, value in everything.items()}
@@ -45,21 +45,21 @@ def ask(expression: str, **properties: str) -> bool | None:
         "a = 5 = TRUE", "(a = 5) = (d > 9)", "-a IS NULL", "5. = a", ".5 < a", "5 = 5.0", "1 <> TRUE",
     ],
 )  # fmt: skip
-def test_true(expression: str) -> None:
+def test_expressions_that_are_true(expression: str) -> None:
     assert ask(expression) is True
 
 
 @pytest.mark.parametrize(
     "expression",
     [
-        # NOT binds tighter than a comparison: (NOT a) = 1 compares a truth value with a number.
+        # NOT binds tighter than a comparison: (NOT a) = 1 compares a boolean with a number.
         "NOT a = 1", "NOT a = 5", "a = 6", "a <> 5", "s = 'ABC'", "s IN ('x')", "a", "s",
         "s CONTAINS ''", "s NOT CONTAINS ''", "FALSE", "a = 6 AND missing = 1",
         "missing = 1 AND a = 6", "NOT TRUE", "1 = TRUE", "(a = 5) = 1", "f = TRUE", "d > 10",
         "missing IS NOT NULL", "a IS NULL", "'5' = 5 AND FALSE", "a BETWEEN 6 AND 7",
     ],
 )  # fmt: skip
-def test_false(expression: str) -> None:
+def test_expressions_that_are_false(expression: str) -> None:
     assert ask(expression) is False
 
 
@@ -71,11 +71,11 @@ def test_false(expression: str) -> None:
         "missing NOT CONTAINS 'a'", "NOT (missing CONTAINS 'a')", "missing = TRUE", "missing",
         "NOT missing", "missing BETWEEN 1 AND 2", "missing = 1 AND a = 5", "missing = 1 OR a = 6",
         "NOT (missing = 1)", "e = ''", "e IS NULL = missing",
-        # A text that is no number is not above, below, equal or unequal to one.
+        # A text that is not a number is not above, below, equal or unequal to one.
         "s > 5", "s = 5", "s <> 5", "NOT (s > 5)", "s < d", "-a > 1", "missing = s",
     ],
 )  # fmt: skip
-def test_null(expression: str) -> None:
+def test_expressions_that_are_null(expression: str) -> None:
     assert ask(expression) is None
 
 
@@ -93,7 +93,7 @@ def test_null(expression: str) -> None:
         ("NOT 1", 1), ("a = -TRUE", 5), ("a = 1 OR", 9), ("用户 = 1", 1), ("or", 1),
     ],
 )  # fmt: skip
-def test_errors_say_where(expression: str, position: int) -> None:
+def test_errors_contain_the_position(expression: str, position: int) -> None:
     with pytest.raises(SqlError) as caught:
         compile_sql(expression)
     assert caught.value.position == position, str(caught.value)
@@ -134,12 +134,12 @@ def test_length_and_depth_are_bounded_and_long_chains_are_fine() -> None:
         ("9" * 401, None), ("inf", None), ("Infinity", float("inf")), ("5L", None), ("e5", None),
     ],
 )  # fmt: skip
-def test_numbers_in_texts(text: str, value: float | None) -> None:
+def test_texts_are_parsed_as_java_numbers(text: str, value: float | None) -> None:
     assert number(text.encode()) == value
     assert type(number(text.encode())) is type(value)
 
 
-# A model: conditions are written together with a function of a plain dict that says what they mean.
+# A model: conditions are generated together with an equivalent function of a plain dict.
 
 Truth = bool | None
 Model = tuple[str, Callable[[dict[str, str]], Any]]
@@ -262,21 +262,21 @@ _conditions = st.recursive(
 
 
 @given(_conditions, _messages)
-def test_conditions_mean_what_the_model_means(condition: Model, message: dict[str, str]) -> None:
+def test_random_conditions_equal_the_model(condition: Model, message: dict[str, str]) -> None:
     text, meaning = condition
     properties = {name.encode(): value.encode() for name, value in message.items()}
     assert compile_sql(text)(properties) is meaning(message), text
 
 
 @given(st.text(st.sampled_from("ab '()=<>NOTANDRISULL0159.eE-+,$/*")))
-def test_any_text_is_an_expression_or_an_error(text: str) -> None:
+def test_any_text_parses_or_raises_sql_error(text: str) -> None:
     try:
         compile_sql(text)
     except SqlError as error:
         assert 1 <= error.position <= len(text) + 1
 
 
-def test_precedence_is_that_of_the_grammar() -> None:
+def test_precedence_follows_the_grammar() -> None:
     same = [
         ("a = 1 OR b = 2 AND c = 3", "a = 1 OR (b = 2 AND c = 3)"),
         ("NOT a = 1", "(NOT a) = 1"),

@@ -1,4 +1,6 @@
-"""Clients that talk to another node than the leader: its questions reach them, their answers reach it."""
+"""Clients connected to another node than the leader: transaction checks and answers are
+forwarded.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ def make_topic(live: Live, name: str = "t") -> None:
 
 
 def streams(live: Live, client_id: str) -> int:
-    """Open telemetry streams of a client at a node."""
+    """Return the number of open telemetry streams of a client at a node."""
     client = live.node.clients.get(client_id)
     return len(client.streams) if client is not None else 0
 
 
-async def test_a_producer_at_the_follower_answers_the_leaders_question(tmp_path: Path) -> None:
+async def test_a_producer_at_the_follower_answers_the_leaders_check(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _), leader.client() as operator:
         make_topic(leader)
         await until(lambda: follower.node.metadata.topic("t"))
@@ -48,20 +50,21 @@ async def test_a_producer_at_the_follower_answers_the_leaders_question(tmp_path:
         assert len(follower.node.telemetry_forward or ()) == 0
 
 
-async def test_settings_that_change_are_passed_on_and_answers_stay_here(tmp_path: Path) -> None:
+async def test_changed_settings_are_forwarded_and_responses_dropped(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _):
         async with producing(follower, "p@1") as producer:
             await until(lambda: streams(leader, "p@1") == 1)
             await producer.settle("x", "y")
             await until(lambda: client_of(leader, "p@1").topics == {"x", "y"})
-            # Nothing of what the leader answers comes out here: the next answer is our own.
+            # The leader's responses are not forwarded to the client: the next response is this
+            # node's own.
             await producer.settle("z")
             await until(lambda: client_of(leader, "p@1").topics == {"z"})
         async with producing(leader, "q@1"):
             assert len(leader.node.telemetry_forward or ()) == 0, "the leader passes nothing on"
 
 
-async def test_a_stream_that_broke_is_opened_again(tmp_path: Path) -> None:
+async def test_a_broken_stream_is_reopened(tmp_path: Path) -> None:
     async with pair(tmp_path) as (leader, follower, _), producing(follower, "p@1", "t"):
         await until(lambda: streams(leader, "p@1") == 1)
         (stream,) = client_of(leader, "p@1").streams
@@ -71,7 +74,9 @@ async def test_a_stream_that_broke_is_opened_again(tmp_path: Path) -> None:
         await until(lambda: client_of(leader, "p@1").topics == {"t"})
 
 
-async def test_many_clients_come_back_after_the_leader_was_away(tmp_path: Path) -> None:
+async def test_streams_of_many_clients_are_reopened_after_an_outage_of_the_leader(
+    tmp_path: Path,
+) -> None:
     async with AsyncExitStack() as stack:
         leader, follower, _ = await stack.enter_async_context(pair(tmp_path))
         for number in range(20):
@@ -85,7 +90,7 @@ async def test_many_clients_come_back_after_the_leader_was_away(tmp_path: Path) 
         await until(lambda: client_of(back, "p7@1").topics == {"t"})  # after its stream
 
 
-async def test_a_new_leader_gets_the_streams(tmp_path: Path) -> None:
+async def test_streams_move_to_a_new_leader(tmp_path: Path) -> None:
     async with (
         pair(tmp_path) as (leader, follower, _),
         running(settings(tmp_path / "c", broker_name="elsewhere")) as stranger,
@@ -107,7 +112,7 @@ async def test_a_new_leader_gets_the_streams(tmp_path: Path) -> None:
         assert len(forward) == 1
 
 
-async def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_nothing_on(
+async def test_streams_are_forwarded_after_a_leader_that_has_a_successor_steps_down(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -131,7 +136,7 @@ async def test_a_leader_that_knew_the_next_one_before_it_stepped_down_passed_not
 
 @asynccontextmanager
 async def two_groups(path: Path) -> AsyncIterator[tuple[Live, Live]]:
-    """Two masters that know each other."""
+    """Run two masters that know each other."""
     async with nameserver() as address:
         first = settings(path / "a", namesrv_addr=address, broker_name="group-a")
         second = settings(path / "b", namesrv_addr=address, broker_name="group-b")
@@ -147,10 +152,10 @@ def _topics(live: Live, group: str) -> dict[str, v1.TopicRoute]:
     return found.topics if found is not None else {}
 
 
-async def test_a_producer_of_another_groups_topic_is_asked_through_the_node_that_it_knows(
+async def test_a_producer_of_another_groups_topic_is_checked_through_its_own_node(
     tmp_path: Path,
 ) -> None:
-    """Rust sends everything to its access point, and ends transactions there, too."""
+    """The Rust client sends everything to its access point, ends of transactions included."""
     async with (
         two_groups(tmp_path) as (one, other),
         producing(one, "rust@1", "there") as producer,
@@ -169,7 +174,7 @@ async def test_a_producer_of_another_groups_topic_is_asked_through_the_node_that
         await until(lambda: streams(other, "rust@1") == 0)
 
 
-async def test_a_client_that_is_forgotten_and_comes_back_is_asked_again(tmp_path: Path) -> None:
+async def test_a_removed_client_that_returns_is_checked_again(tmp_path: Path) -> None:
     async with (
         running(settings(tmp_path)) as live,
         producing(live, "p@1", "t") as producer,

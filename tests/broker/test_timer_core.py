@@ -1,5 +1,6 @@
-"""The timers' core against a model that knows every message, with crashes: never early, nothing lost,
-recalls win, progress never ahead of the disk."""
+"""Timer core against a model with crashes: never early, nothing lost, recalls win, progress never
+ahead of the disk.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def test_a_slot_is_opened_one_second_before_it_begins() -> None:
     assert core.may_open(START + 4 * SECOND)
 
 
-def test_messages_come_at_their_own_time_and_in_order() -> None:
+def test_messages_are_delivered_at_their_own_time_in_order() -> None:
     core = TimerCore(START, 0)
     late, early = timed(START, START + 900, 2), timed(START, START + 100, 1)
     opened(core, late, early)
@@ -46,7 +47,7 @@ def test_messages_come_at_their_own_time_and_in_order() -> None:
     assert core.take(START + 5000, 9) == ([late], [])
 
 
-def test_the_read_time_moves_when_the_slot_is_over_delivered_and_safe() -> None:
+def test_the_read_time_advances_when_the_slot_is_over_delivered_and_durable() -> None:
     core = TimerCore(START, 7)
     message = timed(START, START + 1, 1)
     opened(core, message)
@@ -61,7 +62,7 @@ def test_the_read_time_moves_when_the_slot_is_over_delivered_and_safe() -> None:
     assert core.progress(4000) == (START + SECOND, 7)
 
 
-def test_nothing_goes_out_of_a_slot_that_is_being_read() -> None:
+def test_nothing_is_delivered_from_a_slot_being_read() -> None:
     core = TimerCore(START, 0)
     slot_ms = core.begin()
     first = timed(slot_ms, slot_ms + 1, 1, "a")
@@ -85,7 +86,7 @@ def test_a_recall_wins_until_the_message_is_taken() -> None:
     assert core.progress(0)[0] == START + SECOND
 
 
-def test_a_recall_of_a_slot_that_was_not_read_is_kept_for_it() -> None:
+def test_a_recall_for_an_unread_slot_is_kept() -> None:
     core = TimerCore(START, 0)
     core.cancel(START, "a")
     assert core.waits(START, "a") is None
@@ -106,7 +107,7 @@ def test_the_queue_offset_waits_for_a_recall_without_a_unit() -> None:
     assert core.progress(0) == (START + SECOND, 5)
 
 
-def test_slots_of_recalls_alone_do_not_hold_up_the_read_time() -> None:
+def test_slots_with_recalls_only_do_not_hold_the_read_time() -> None:
     core = TimerCore(START, 0)
     core.cancel(START, "a")
     core.pass_to(START + 2 * SECOND)
@@ -114,7 +115,7 @@ def test_slots_of_recalls_alone_do_not_hold_up_the_read_time() -> None:
     assert core.read_ms == START + 2 * SECOND
 
 
-def test_a_message_that_comes_late_is_delivered_at_its_time() -> None:
+def test_a_late_message_is_delivered_at_its_time() -> None:
     core = TimerCore(START, 0)
     core.pass_to(START + SECOND)
     assert core.is_open(START)
@@ -149,7 +150,7 @@ def test_too_many_messages_without_a_unit_stop_enqueueing() -> None:
     assert core.crowded
 
 
-def test_what_could_not_be_appended_comes_again() -> None:
+def test_messages_whose_append_fails_are_returned_again() -> None:
     core = TimerCore(START, 0)
     message = timed(START, START + 1, 1)
     opened(core, message)
@@ -157,7 +158,7 @@ def test_what_could_not_be_appended_comes_again() -> None:
     assert core.take(START + 1, 9) == ([message], [])
 
 
-def test_a_clock_that_is_set_back_delivers_later_and_loses_nothing() -> None:
+def test_a_clock_set_back_delays_deliveries_and_loses_nothing() -> None:
     core = TimerCore(START, 0)
     opened(core, timed(START, START + 500, 1))
     opened(core, timed(START + SECOND, START + 1500, 2))
@@ -179,19 +180,19 @@ class Sent:
 
 @dataclass
 class World:
-    """What survives a crash."""
+    """The state that survives a crash."""
 
     topic: list[Sent] = field(default_factory=list)
     wheel: dict[int, list[int]] = field(default_factory=dict)
     """Slot: numbers of the messages that have a unit."""
     log: list[tuple[int, int]] = field(default_factory=list)
-    """Deliveries: number, time. Its length is the log's end."""
+    """Deliveries: number, time. Its length is the log end."""
     flushed: int = 0
     saved: tuple[int, int] = (START, 0)
 
 
 class TimerMachine(RuleBasedStateMachine):
-    """The service in small: enqueues, reads, delivers, flushes, crashes."""
+    """A small timer service: enqueues, reads, delivers, flushes, crashes."""
 
     @initialize()
     def begin(self) -> None:
@@ -305,7 +306,9 @@ class TimerMachine(RuleBasedStateMachine):
         return Timed(sent.due_ms, number, sent.slot_ms, 0, sent.key, "T")
 
     def _recalled(self, number: int, seen: int | None = None) -> bool:
-        """By anybody; with `seen`, by one behind it and below this number, sent before it was due."""
+        """Recall any message; with `seen`, one after it and below this number, sent before it was
+        due.
+        """
         sent = self.world.topic[number]
         return any(
             each.cancels

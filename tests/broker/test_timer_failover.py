@@ -1,4 +1,4 @@
-"""A follower that leads next delivers what its leader had not, and repeats next to nothing."""
+"""A new leader delivers the delayed messages that its predecessor had not, with few repetitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bodies(k: Desk) -> list[bytes]:
     return [decode(record.data).body for record in found.records]
 
 
-async def test_the_next_leader_goes_on(tmp_path: Path) -> None:
+async def test_the_next_leader_continues_the_deliveries(tmp_path: Path) -> None:
     leader_clock, clock = Clock(), Clock()
 
     chosen = with_store(

@@ -1,4 +1,4 @@
-"""kill -9 around the due moment: every delayed message comes once, the recalled ones do not."""
+"""kill -9 around the due time: every delayed message is delivered once, recalled ones are not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILLS = 4
 
 
 async def send_all(wire: Wire, begin_ms: int) -> set[bytes]:
-    """Messages due over two seconds, of which every tenth is recalled; what must come."""
+    """Send messages due over two seconds, every tenth recalled; return the expected bodies."""
     await create_topic(wire, TOPIC, queues=2, message_type=v2.DELAY)
     expected = set()
     for begin in range(0, MESSAGES, 50):
@@ -45,7 +45,7 @@ async def recalled(wire: Wire, handle: str) -> bool:
 
 
 async def delivered(root: Path, count: int) -> list[bytes]:
-    """What is in the topic, once all of it is."""
+    """Return the topic's bodies once all are delivered."""
     async with running(settings(root)) as live:
         store = live.node.store
 
@@ -61,7 +61,7 @@ async def delivered(root: Path, count: int) -> list[bytes]:
         return bodies()
 
 
-async def test_killed_around_the_due_moment(tmp_path: Path) -> None:
+async def test_kills_around_the_due_time_lose_and_repeat_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     expected: set[bytes] = set()
     for turn in range(KILLS):

@@ -1,4 +1,4 @@
-"""What a scrape says of the timers."""
+"""Timer metrics of a scrape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometmq.tests.broker.test_observed import samples
 TOPIC = "Later"
 
 
-async def test_the_timers_names_and_numbers(tmp_path: Path) -> None:
+async def test_timer_metrics_have_rocketmqs_names_and_values(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         now = k.node.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""Delayed messages of a real broker: at their time, once, whatever happens meanwhile."""
+"""Delayed messages of a real broker: delivered at their time, once."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from cometmq.tests.broker.timing import (
 @pytest.fixture(autouse=True)
 def small(tmp_path: Path) -> Iterator[None]:
     yield
-    shutil.rmtree(tmp_path)  # a wheel is 37 MiB large, if sparse
+    shutil.rmtree(tmp_path)  # a wheel is a sparse file of 37 MiB
 
 
-async def test_a_message_comes_at_its_time_and_wakes_the_poll_that_waits(tmp_path: Path) -> None:
+async def test_a_message_is_delivered_at_its_time_and_wakes_a_waiting_poll(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -48,7 +48,7 @@ async def test_a_message_comes_at_its_time_and_wakes_the_poll_that_waits(tmp_pat
         assert record.store_timestamp_ms >= due
 
 
-async def test_without_a_moved_clock_nobody_is_early(tmp_path: Path) -> None:
+async def test_no_message_is_delivered_early(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=2, message_type=v2.DELAY)
         now = k.node.clock.wall_ms()
@@ -59,7 +59,7 @@ async def test_without_a_moved_clock_nobody_is_early(tmp_path: Path) -> None:
             assert record.store_timestamp_ms >= dues[record.body]
 
 
-async def test_the_delivered_copy_is_apaches(tmp_path: Path) -> None:
+async def test_the_delivered_copy_equals_apaches(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
         due = (k.node.clock.wall_ms() + HOUR) // 1000 * 1000
@@ -76,7 +76,7 @@ async def test_the_delivered_copy_is_apaches(tmp_path: Path) -> None:
         assert int(after["TIMER_ENQUEUE_MS"]) % 1000 == 0
         assert int(after["TIMER_DEQUEUE_MS"]) >= due
         assert after.items() > before.items()
-        # The order of a store that was written through Apache's own proxy.
+        # The order in a store written through Apache's proxy.
         assert " ".join(after) == (
             "TIMER_OUT_MS MSG_REGION TIMER_DELIVER_MS UNIQ_KEY CLUSTER PGROUP RECONSUME_TIME "
             "TIMER_ENQUEUE_MS __BORNHOST BORN_TIMESTAMP TRACE_ON TIMER_DEQUEUE_MS REAL_TOPIC "
@@ -86,7 +86,7 @@ async def test_the_delivered_copy_is_apaches(tmp_path: Path) -> None:
             assert getattr(copy, name) == getattr(parked, name)
 
 
-async def test_a_time_that_has_come_is_delivered_at_once(tmp_path: Path) -> None:
+async def test_a_due_message_is_delivered_at_once(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         now = k.node.clock.wall_ms()
@@ -97,11 +97,11 @@ async def test_a_time_that_has_come_is_delivered_at_once(tmp_path: Path) -> None
         assert decode_properties(stored(k)[0].properties)["TIMER_DELIVER_MS"] == str(now - HOUR)
 
 
-async def test_messages_that_come_late_to_the_open_slot_are_delivered(tmp_path: Path) -> None:
+async def test_messages_that_arrive_in_the_open_slot_are_delivered(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         bodies = []
-        for n in range(20):  # every slot is open when its messages come
+        for n in range(20):  # every slot is open when its messages arrive
             bodies.append(b"soon%d" % n)
             due = k.node.clock.wall_ms() + 1 + 37 * (n % 5)
             assert (await k.send(delayed(bodies[-1], due))).status.code == v2.OK
@@ -109,7 +109,7 @@ async def test_messages_that_come_late_to_the_open_slot_are_delivered(tmp_path: 
         await arrives(k, *bodies)
 
 
-async def test_many_at_once_come_once_each_in_the_order_of_their_queues(tmp_path: Path) -> None:
+async def test_many_due_messages_are_delivered_once_in_queue_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -125,7 +125,7 @@ async def test_many_at_once_come_once_each_in_the_order_of_their_queues(tmp_path
         assert k.node.timers.stats.dequeued_by_topic == {TOPIC: len(bodies)}
 
 
-async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_restart_loses_and_repeats_nothing(tmp_path: Path) -> None:
     clock = Clock()
     async with desk(tmp_path, clock=clock) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
@@ -143,7 +143,7 @@ async def test_a_restart_forgets_nothing_and_repeats_nothing(tmp_path: Path) -> 
         await arrives(k, b"first", b"second")
 
 
-async def test_what_was_due_while_nobody_ran_comes_after_the_start(tmp_path: Path) -> None:
+async def test_messages_due_during_a_downtime_are_delivered_after_the_start(tmp_path: Path) -> None:
     clock = Clock()
     async with desk(tmp_path, clock=clock) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
@@ -153,7 +153,7 @@ async def test_what_was_due_while_nobody_ran_comes_after_the_start(tmp_path: Pat
         await arrives(k, b"missed")
 
 
-async def test_a_time_beyond_the_roll_window_waits_in_nearer_slots(tmp_path: Path) -> None:
+async def test_a_time_beyond_the_roll_window_is_kept_in_nearer_slots(tmp_path: Path) -> None:
     async with desk(tmp_path, with_store(tmp_path, timer_roll_window_slot=60)) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + 150_000
@@ -169,7 +169,7 @@ async def test_a_time_beyond_the_roll_window_waits_in_nearer_slots(tmp_path: Pat
         assert len(stored(k, TIMER_TOPIC)) == 1 + rolls > 2
 
 
-async def test_timers_that_were_stopped_wait(tmp_path: Path) -> None:
+async def test_stopped_timers_deliver_nothing(tmp_path: Path) -> None:
     clock = Clock()
     async with desk(tmp_path, with_store(tmp_path, timer_stop_dequeue=True), clock) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
@@ -180,7 +180,7 @@ async def test_timers_that_were_stopped_wait(tmp_path: Path) -> None:
         await arrives(k, b"x")
 
 
-async def test_a_clock_that_is_set_back_and_on_again_loses_nothing(tmp_path: Path) -> None:
+async def test_a_clock_set_back_and_forward_loses_nothing(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         now = k.node.clock.wall_ms()

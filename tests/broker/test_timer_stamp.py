@@ -1,4 +1,4 @@
-"""What delivery adds to a message's properties, in the order of Apache's maps."""
+"""Properties added at delivery, in the order of Apache's maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = st.sampled_from(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(NAMES, st.sampled_from(("", "1", "xy"))), max_size=12))
-def test_the_short_way_is_the_map_of_128_buckets(pairs: list[tuple[str, str]]) -> None:
+def test_the_fast_encoder_equals_the_map_of_128_buckets(pairs: list[tuple[str, str]]) -> None:
     before = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
     wanted = decode_properties(before)
     wanted.update({"TIMER_ENQUEUE_MS": "5", "TIMER_DEQUEUE_MS": "6"})
@@ -31,12 +31,12 @@ def test_the_short_way_is_the_map_of_128_buckets(pairs: list[tuple[str, str]]) -
     assert after == encode_properties(in_bucket_order(wanted))
 
 
-def test_without_stamps_only_the_order_changes() -> None:
+def test_without_additions_only_the_order_changes() -> None:
     assert stamped(b"", (), ()) == b""
     assert decode_properties(stamped(b"b\x01 1\x02a\x012\x02", (), ())) == {"a": "2", "b": " 1"}
 
 
-def test_a_stamp_replaces_an_older_one() -> None:
+def test_an_added_property_replaces_an_older_one() -> None:
     once = stamped(b"a\x01b\x02", (ROLLED,), (b"1",))
     assert decode_properties(stamped(once, (ROLLED,), (b"2",))) == {
         "a": "b",
@@ -45,12 +45,12 @@ def test_a_stamp_replaces_an_older_one() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"-1", b"x", b"1.0", b" 1"])
-def test_what_is_no_number(text: bytes) -> None:
+def test_text_that_is_not_a_number_counts_as_minus_one(text: bytes) -> None:
     assert number(text) == -1
 
 
 def records_of(root: Path, case: str) -> dict[bool, list[Record]]:
-    """Every record of the case: those of the timer topic, and the others."""
+    """Return every record of the case: those of the timer topic, and the others."""
     store = new_store(case, root)
     store.open()
     dispatch_all(store)
@@ -64,7 +64,7 @@ def records_of(root: Path, case: str) -> dict[bool, list[Record]]:
 
 
 @pytest.mark.parametrize("case", TIMED)
-def test_apaches_own_deliveries_come_out_byte_for_byte(case: str, tmp_path: Path) -> None:
+def test_deliveries_are_byte_identical_to_apaches(case: str, tmp_path: Path) -> None:
     found = records_of(unpack(case, tmp_path), case)
     shutil.rmtree(tmp_path)
     parked = {(record.properties_dict["UNIQ_KEY"], record.body): record for record in found[True]}

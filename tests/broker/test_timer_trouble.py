@@ -1,5 +1,6 @@
-"""Delayed messages when something is wrong: the log, the disk, the topic, retention. Nothing is lost that
-can be delivered, and the progress on the disk stays behind the deliveries."""
+"""Delayed messages with failures of log, disk, topic or retention: nothing deliverable is lost, and
+the progress on disk stays behind the deliveries.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ from cometmq.tests.broker.timing import (
 @pytest.fixture(autouse=True)
 def small(tmp_path: Path) -> Iterator[None]:
     yield
-    shutil.rmtree(tmp_path)  # a wheel is 37 MiB large, if sparse
+    shutil.rmtree(tmp_path)  # a wheel is a sparse file of 37 MiB
 
 
-async def test_the_progress_on_disk_moves_only_behind_the_log(
+async def test_the_progress_on_disk_stays_behind_the_flushed_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No flush of the log before the stop: the copies could still be lost.
@@ -60,9 +61,7 @@ async def test_the_progress_on_disk_moves_only_behind_the_log(
     assert TimerCheckpoint.decode(check.read_bytes()).last_timer_queue_offset == 1
 
 
-async def test_what_the_log_does_not_take_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_append_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
         await send(k, delayed(b"x", k.node.clock.wall_ms() + HOUR))
@@ -88,7 +87,7 @@ async def test_a_message_whose_topic_was_deleted_is_dropped(tmp_path: Path) -> N
         assert k.node.timers.stats.without_topic == 1
 
 
-async def test_a_topic_with_fewer_queues_gets_its_messages_all_the_same(tmp_path: Path) -> None:
+async def test_a_topic_with_fewer_queues_gets_its_messages(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         k.topic(TOPIC, queues=4, message_type=v2.DELAY)
         due = k.node.clock.wall_ms() + HOUR
@@ -102,7 +101,7 @@ async def test_a_topic_with_fewer_queues_gets_its_messages_all_the_same(tmp_path
         assert sorted(received.bodies) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_records_that_retention_took_are_passed_over(
+async def test_records_deleted_by_retention_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as k:
@@ -124,7 +123,7 @@ async def test_records_that_retention_took_are_passed_over(
 
 
 @pytest.mark.parametrize(("number", "stops"), [(errno.EIO, True), (errno.ENOSPC, False)])
-async def test_a_flush_that_fails_loses_nothing_and_the_log_tells_what_was_delivered(
+async def test_a_failed_flush_loses_nothing_and_deliveries_are_found_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, stops: bool
 ) -> None:
     clock, chosen = Clock(), with_store(tmp_path, timer_flush_interval_ms=10)

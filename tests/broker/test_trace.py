@@ -1,4 +1,4 @@
-"""The message trace: what the records say, and that a message can be followed by its id."""
+"""Message trace: record contents, and tracing a message by its id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cometmq.tests.broker.desk import Desk, desk, message
 
 
 async def rows(one: Desk) -> list[list[str]]:
-    """The fields of every record that was written."""
+    """Return the fields of every trace record."""
     assert one.node.trace is not None
     one.node.trace.flush()
     await one.dispatched()
@@ -21,7 +21,7 @@ async def rows(one: Desk) -> list[list[str]]:
     ]
 
 
-async def test_a_message_can_be_followed(tmp_path: Path) -> None:
+async def test_a_message_is_traced_by_its_id(tmp_path: Path) -> None:
     async with desk(tmp_path, trace_topic_enable=True) as one:
         one.topic("t")
         await one.send(message("t", b"12345", "ID-1", tag="x", keys=["k1", "k2"]))
@@ -45,7 +45,7 @@ async def test_a_message_can_be_followed(tmp_path: Path) -> None:
         assert one.node.store.queries.query(TRACE_TOPIC, "k2", index_type="K")
 
 
-async def test_types_have_ordinals(tmp_path: Path) -> None:
+async def test_message_types_are_written_as_ordinals(tmp_path: Path) -> None:
     async with desk(tmp_path, trace_topic_enable=True) as one:
         one.topic("m", message_type=-1)
         later = message("m", b"d")
@@ -60,7 +60,7 @@ async def test_types_have_ordinals(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_full_batch_is_written_and_nothing_is_without_the_setting(tmp_path: Path) -> None:
+async def test_a_full_batch_is_written_only_if_enabled(tmp_path: Path) -> None:
     async with desk(tmp_path / "on", trace_topic_enable=True) as one:
         one.topic("t")
         for n in range(RECORDS_MAX + 1):
@@ -74,7 +74,7 @@ async def test_a_full_batch_is_written_and_nothing_is_without_the_setting(tmp_pa
         assert one.node.metadata.topic(TRACE_TOPIC) is None
 
 
-async def test_a_log_that_takes_nothing_costs_the_trace_only(tmp_path: Path) -> None:
+async def test_an_unwritable_log_loses_only_the_trace(tmp_path: Path) -> None:
     async with desk(tmp_path, trace_topic_enable=True) as one:
         one.topic("t")
         await one.send(message("t"))

@@ -1,4 +1,4 @@
-"""Very many transactions at once: what a round looks at in a turn, and what is kept."""
+"""Very many transactions: work per loop turn, and memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cometmq.broker.transactions.core import Outcome
 from cometmq.tests.broker.test_transaction_core import START_MS, TIMEOUT_MS, half, table
 
 
-def test_a_round_went_over_very_many_young_ones_in_one_piece() -> None:
+def test_a_round_skips_young_half_messages_in_slices() -> None:
     made = table()
     for offset in range(100):
         made.half(half(offset, f"K{offset}", since_ms=START_MS if offset == 99 else START_MS + 10))
@@ -19,7 +19,7 @@ def test_a_round_went_over_very_many_young_ones_in_one_piece() -> None:
     assert made.decide(now_ms, 60) is None and made.left_in_round == 0
 
 
-def test_what_ended_behind_one_that_stays_open_piled_up() -> None:
+def test_ended_transactions_behind_an_open_one_are_dropped() -> None:
     made = table()
     made.half(half(0, "open"))
     for offset in range(1, 10_000):

@@ -1,4 +1,6 @@
-"""Checks on one real broker: rhythm, producers in turn, the cap, immunity, a restart, Apache's directory."""
+"""Transaction checks on a real broker: interval, producer rotation, limit, immunity, restart,
+Apache's directory.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from cometmq.tests.formats.cases import new_store, unpack
 ROUND_MS = 30_000
 
 
-async def test_a_producer_is_asked_in_the_references_rhythm(tmp_path: Path) -> None:
+async def test_checks_are_sent_at_the_references_times(tmp_path: Path) -> None:
     async with (
         running(settings(tmp_path)) as live,
         producing(live, "p@1", "t", "unrelated") as producer,
@@ -61,7 +63,7 @@ async def test_a_producer_is_asked_in_the_references_rhythm(tmp_path: Path) -> N
         assert ops(live) == [[2]]
 
 
-async def test_questions_go_round_among_the_producers_that_live(tmp_path: Path) -> None:
+async def test_checks_rotate_among_active_producers(tmp_path: Path) -> None:
     async with (
         running(settings(tmp_path)) as live,
         producing(live, "first@1", "t") as first,
@@ -85,7 +87,7 @@ async def test_questions_go_round_among_the_producers_that_live(tmp_path: Path) 
         await until(lambda: not client_of(live, "second@1").streams)
 
 
-async def test_a_producer_is_known_from_its_transaction_before_its_settings_name_the_topic(
+async def test_a_producer_is_checked_for_its_transaction_before_its_settings_contain_the_topic(
     tmp_path: Path,
 ) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "java@1") as producer:
@@ -97,7 +99,7 @@ async def test_a_producer_is_known_from_its_transaction_before_its_settings_name
         assert (await producer.asked()).message.topic.name == "t"
 
 
-async def test_after_fifteen_questions_it_is_laid_aside_even_if_nobody_was_there(
+async def test_after_fifteen_checks_a_half_message_is_parked_even_without_a_producer(
     tmp_path: Path,
 ) -> None:
     async with running(settings(tmp_path)) as live, live.client() as wire:
@@ -125,7 +127,7 @@ async def test_after_fifteen_questions_it_is_laid_aside_even_if_nobody_was_there
         assert live.node.offsets.get(HALF_TOPIC, GROUP, 0) == 16
 
 
-async def test_nobody_is_asked_before_the_immunity_is_over(tmp_path: Path) -> None:
+async def test_no_check_is_sent_before_the_immunity_time(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
         (ident,) = await producer.send(half("t", "A", immunity_s=600))
@@ -148,7 +150,7 @@ async def test_nobody_is_asked_before_the_immunity_is_over(tmp_path: Path) -> No
         assert len(stored(live, "t")) == 1
 
 
-async def test_a_round_of_many_takes_slices(tmp_path: Path) -> None:
+async def test_a_large_round_runs_in_slices(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
         await producer.send(*(half("t", f"M{n}") for n in range(100)))
@@ -165,7 +167,7 @@ async def test_a_round_of_many_takes_slices(tmp_path: Path) -> None:
         assert len(live.node.transactions.table) == 0
 
 
-async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_checks_continue_after_a_restart(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
         ids = await producer.send(*(half("t", key) for key in "ABCD"))
@@ -193,8 +195,8 @@ async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
         assert len(live.node.transactions.table) == 0
 
 
-async def test_a_followers_copy_knows_what_was_committed_and_what_is_open(tmp_path: Path) -> None:
-    """The leader dies between a commit and its op record, and its follower's directory leads."""
+async def test_a_followers_copy_has_committed_and_open_transactions(tmp_path: Path) -> None:
+    """The leader ends between a commit and its op record, and its follower's directory leads."""
     async with pair(tmp_path, sync=True) as (leader, follower, _):
         async with producing(leader, "p@1", "t") as producer:
             leader.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
@@ -220,8 +222,8 @@ async def test_a_followers_copy_knows_what_was_committed_and_what_is_open(tmp_pa
         assert len(stored(live, "t")) == 3
 
 
-async def test_apaches_open_transactions_are_asked_about(tmp_path: Path) -> None:
-    """Ten half messages without an end; Apache has put finished ones behind them again, too."""
+async def test_apaches_open_transactions_are_checked(tmp_path: Path) -> None:
+    """Ten half messages without an end; Apache has re-appended finished ones too."""
     root = unpack("transaction", tmp_path)
     chosen = replace(settings(root), store=new_store("transaction", root).config)
     async with running(chosen) as live, producing(live, "p@1", "TopicTx") as producer:
@@ -240,7 +242,7 @@ async def test_apaches_open_transactions_are_asked_about(tmp_path: Path) -> None
         assert await producer.end("TopicTx", one.key) == v2.OK
 
 
-async def test_a_half_message_that_retention_took_is_given_up(tmp_path: Path) -> None:
+async def test_a_half_message_deleted_by_retention_is_given_up(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
         first, second = await producer.send(half("t", "A"), half("t", "B"))

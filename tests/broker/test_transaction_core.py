@@ -1,4 +1,4 @@
-"""The table of open transactions: rules one by one, and a state machine against a log of its own."""
+"""Transaction table: one test per rule, and a state machine against a simulated log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def half(
 
 
 def round_of(made: TransactionTable, now_ms: int) -> list[tuple[int, Step]]:
-    """What a round would do; nothing of it is done."""
+    """Return the steps of a round without executing them."""
     made.begin_round()
     steps = []
     while (decided := made.decide(now_ms)) is not None:
@@ -116,13 +116,15 @@ def test_op_batches_keep_to_their_size_and_their_order() -> None:
         (RETENTION_MS + 1, None, Step.GIVE_UP),
     ],
 )
-def test_age_and_immunity_decide(age_ms: int, immunity_ms: int | None, step: Step | None) -> None:
+def test_age_and_immunity_determine_the_step(
+    age_ms: int, immunity_ms: int | None, step: Step | None
+) -> None:
     made = table()
     made.half(half(0, immunity_ms=immunity_ms))
     assert round_of(made, START_MS + age_ms) == ([(0, step)] if step else [])
 
 
-def test_a_half_message_is_given_up_after_so_many_questions() -> None:
+def test_a_half_message_is_given_up_after_the_maximum_of_checks() -> None:
     made = table()
     made.half(half(0))
     now_ms = START_MS + TIMEOUT_MS
@@ -134,7 +136,7 @@ def test_a_half_message_is_given_up_after_so_many_questions() -> None:
     assert round_of(made, now_ms) == [(CHECK_MAX, Step.GIVE_UP)]
 
 
-def test_copies_that_wait_for_immunity_are_no_questions() -> None:
+def test_copies_during_the_immunity_do_not_count_as_checks() -> None:
     made = table()
     made.half(half(0, immunity_ms=60_000))
     for copy in range(1, 20):
@@ -145,7 +147,7 @@ def test_copies_that_wait_for_immunity_are_no_questions() -> None:
     assert one.checks == 0
 
 
-def test_who_is_ended_in_the_middle_of_a_round_is_not_asked() -> None:
+def test_a_half_message_ended_during_a_round_is_not_checked() -> None:
     made = table()
     for offset in range(3):
         made.half(half(offset, str(offset)))
@@ -163,7 +165,7 @@ def test_who_is_ended_in_the_middle_of_a_round_is_not_asked() -> None:
     assert made.decide(now_ms) is None, "the copy is the next round's"
 
 
-def test_a_restart_knows_a_copy_as_the_successor_of_its_original() -> None:
+def test_a_restart_links_a_copy_to_its_original() -> None:
     made = table()
     made.half(half(0, "A"))
     made.half(half(1, "A"))  # the client sent it twice
@@ -174,7 +176,7 @@ def test_a_restart_knows_a_copy_as_the_successor_of_its_original() -> None:
     assert (found.offset, found.earlier) == (2, (0,))
 
 
-def test_a_restart_finds_a_copy_whose_original_is_gone_by_the_message_id() -> None:
+def test_a_restart_finds_a_copy_without_original_by_message_id() -> None:
     made = table()
     made.first_half = 40
     made.half(half(40, "A", checks=2))
@@ -187,7 +189,7 @@ def test_a_restart_finds_a_copy_whose_original_is_gone_by_the_message_id() -> No
     assert made.find(50, "A") is None, "an id from behind the copy is of another message"
 
 
-def test_an_immune_copy_names_its_original() -> None:
+def test_an_immune_copy_contains_its_originals_offset() -> None:
     made = table()
     made.first_half = 9
     made.half(half(9, "A", immunity_ms=60_000, origin=3), copy_of=3)
@@ -202,7 +204,7 @@ def test_an_immune_copy_names_its_original() -> None:
     assert len(other) == 0, "an end of the original is an end of the copy"
 
 
-def test_remembered_outcomes_are_bounded() -> None:
+def test_stored_outcomes_are_bounded() -> None:
     made = table()
     for offset in range(OUTCOMES_MAX + 5):
         one = half(offset, str(offset))
@@ -216,7 +218,7 @@ def test_remembered_outcomes_are_bounded() -> None:
 
 @dataclass
 class Told:
-    """What the model knows of a transaction."""
+    """The model's state of a transaction."""
 
     key: str
     since_ms: int
@@ -241,7 +243,7 @@ class Line:
 
 @dataclass
 class Disk:
-    """What a crash leaves."""
+    """The state after a crash."""
 
     halves: list[Line] = field(default_factory=list)
     ops: list[list[int]] = field(default_factory=list)
@@ -249,7 +251,7 @@ class Disk:
 
 
 class Transactions(RuleBasedStateMachine):
-    """Sends, words, op records, rounds, lost answers and crashes in any order."""
+    """Sends, ends, op records, rounds, lost responses and crashes in random order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,7 +361,7 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Words without an op record are forgotten (a commit is found in the log, elsewhere)."""
+        """Ends without an op record are lost (recovery finds a commit in the log)."""
         self.table = table()
         self.table.first_half, self.table.first_op = self.disk.marks
         while self.table.first_op < len(self.disk.ops):

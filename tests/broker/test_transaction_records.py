@@ -1,4 +1,4 @@
-"""The records of transactions against those that Apache's broker wrote, byte for byte; and the ids."""
+"""Transaction records byte for byte against Apache's; transaction ids."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ CHECKS = "TRANSACTION_CHECK_TIMES"
 
 
 def same(message: Message, record: Record, data: bytes) -> None:
-    """The message would be stored as the record is."""
+    """Check that the message is stored as the record is."""
     place = (record.queue_offset, record.physical_offset, record.store_timestamp_ms)
     assert encode(message, *place) == data
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_half_messages_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+def test_half_messages_equal_apaches(case: str, tmp_path: Path) -> None:
     count = 0
     for record, data in records_of(unpack(case, tmp_path)):
         sent = decode_properties(record.properties)
@@ -58,7 +58,7 @@ def test_half_messages_are_those_that_apache_stores(case: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_commits_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+def test_commits_equal_apaches(case: str, tmp_path: Path) -> None:
     halves: dict[int, Record] = {}
     count = 0
     for record, data in records_of(unpack(case, tmp_path)):
@@ -71,7 +71,7 @@ def test_commits_are_those_that_apache_stores(case: str, tmp_path: Path) -> None
     assert count >= 10
 
 
-def test_copies_for_checks_are_those_that_apache_stores(tmp_path: Path) -> None:
+def test_copies_for_checks_equal_apaches(tmp_path: Path) -> None:
     newest: dict[str, Record] = {}
     count = 0
     for record, data in records_of(unpack("transaction", tmp_path)):
@@ -87,7 +87,7 @@ def test_copies_for_checks_are_those_that_apache_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_op_records_are_those_that_apache_stores(case: str, tmp_path: Path) -> None:
+def test_op_records_equal_apaches(case: str, tmp_path: Path) -> None:
     count = 0
     for record, data in records_of(unpack(case, tmp_path)):
         if record.topic == OP_TOPIC:
@@ -99,7 +99,7 @@ def test_op_records_are_those_that_apache_stores(case: str, tmp_path: Path) -> N
 
 
 def record_as_message(record: Record) -> Message:
-    """What was appended."""
+    """Return the appended records."""
     return Message(
         record.topic,
         record.queue_id,
@@ -116,7 +116,7 @@ def record_as_message(record: Record) -> Message:
 
 
 def a_half(**properties: str) -> Record:
-    """A half message with more properties."""
+    """Return a half message with more properties."""
     everything = {
         "UNIQ_KEY": "K",
         "TRAN_MSG": "true",
@@ -127,7 +127,7 @@ def a_half(**properties: str) -> Record:
     return Record(HALF_TOPIC, 0, b"body", encode_properties(everything), physical_offset=77)
 
 
-def test_what_a_half_message_says() -> None:
+def test_the_properties_of_a_half_message_are_read() -> None:
     assert facts_of(a_half().properties) == HalfProperties("t", 3, "K", 0, None, -1)
     told = a_half(
         TRANSACTION_CHECK_TIMES="4",
@@ -139,7 +139,7 @@ def test_what_a_half_message_says() -> None:
     assert facts_of(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
 
 
-def test_copies_say_why_they_were_made_and_lose_nothing() -> None:
+def test_copies_keep_all_properties_and_add_their_reason() -> None:
     half = a_half(empty="", user="a\u00e4")
     asked = checked_copy(half, 3, bytes(8))
     assert facts_of(asked.properties).checks == 3
@@ -156,7 +156,7 @@ def test_copies_say_why_they_were_made_and_lose_nothing() -> None:
         assert not copy.sys_flag & 0xC
 
 
-def test_a_commit_names_its_half_message_and_drops_the_way_there() -> None:
+def test_a_commit_references_its_half_message_and_drops_internal_properties() -> None:
     half = a_half(empty="", XREAL_TOPIC="stays")
     message = committed(half, 2, bytes(8))
     assert (message.topic, message.queue_id, message.prepared_transaction_offset) == ("t", 2, 77)
@@ -167,11 +167,11 @@ def test_a_commit_names_its_half_message_and_drops_the_way_there() -> None:
 
 
 @given(st.lists(st.integers(0, 1 << 60)))
-def test_op_bodies_are_read_back(offsets: list[int]) -> None:
+def test_op_bodies_round_trip(offsets: list[int]) -> None:
     assert op_offsets(op_body(offsets)) == offsets
 
 
-def test_an_op_body_with_nonsense_in_it_is_read_as_far_as_it_goes() -> None:
+def test_invalid_parts_of_an_op_body_are_skipped() -> None:
     assert op_offsets(b"12,,x,15,-3, 7,") == [12, 15, 7]
 
 
@@ -179,7 +179,7 @@ BROKERS = st.text(st.sampled_from("abz019_-%|"), min_size=1, max_size=20)
 
 
 @given(BROKERS, st.integers(0, 1 << 60), st.text(min_size=1).filter(lambda key: key.isprintable()))
-def test_ids_lead_to_the_broker_and_the_half_message(broker: str, offset: int, key: str) -> None:
+def test_transaction_ids_round_trip(broker: str, offset: int, key: str) -> None:
     ident = TransactionId(broker, offset, key)
     assert parse_id(str(ident)) == ident
 
@@ -187,5 +187,5 @@ def test_ids_lead_to_the_broker_and_the_half_message(broker: str, offset: int, k
 @pytest.mark.parametrize(
     "text", ["01FD", "a:b:c", "broker:12", "broker:12:", ":1:k", "b:-1:k", "b:\u00b2:k"]
 )
-def test_what_is_no_id_of_ours_is_a_message_id(text: str) -> None:
+def test_other_ids_are_message_ids(text: str) -> None:
     assert parse_id(text) == TransactionId("", -1, text)

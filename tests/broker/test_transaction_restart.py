@@ -1,4 +1,6 @@
-"""kill -9 in the life of a transaction: before its end, between its end and the op record, among checks."""
+"""kill -9 during a transaction: before its end, between its end and the op record, between
+checks.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ ROUND_MS = 30_000
 
 @asynccontextmanager
 async def producing(broker: BrokerProcess, client_id: str = "p@1") -> AsyncIterator[Producer]:
-    """A producer to the topic, which it makes if need be."""
+    """Run a producer for the topic, which is created if needed."""
     async with broker.client(client_id) as wire:
         await create_topic(wire, "t", queues=1, message_type=v2.TRANSACTION)
         producer = Producer(wire)
@@ -29,7 +31,7 @@ async def producing(broker: BrokerProcess, client_id: str = "p@1") -> AsyncItera
 
 
 async def received(wire: Wire) -> list[bytes]:
-    """Everything that can be seen of the topic."""
+    """Return all visible messages of the topic."""
     bodies: list[bytes] = []
     while True:
         code, messages = await wire.receive(receive_request("t", "g"), within_s=0.5)
@@ -39,14 +41,14 @@ async def received(wire: Wire) -> list[bytes]:
 
 
 async def stored(wire: Wire, topic: str) -> int:
-    """Messages that the topic ever got."""
+    """Return the messages ever stored in the topic."""
     answer = await wire.call(
         paths.DESCRIBE_TOPIC, v1.DescribeTopicRequest(name=topic), v1.DescribeTopicResponse
     )
     return sum(queue.max_offset for queue in answer.queues)
 
 
-async def test_a_half_message_survives_and_is_ended_by_its_id_or_by_a_question(
+async def test_a_half_message_survives_and_is_ended_by_its_id_or_a_check(
     tmp_path: Path,
 ) -> None:
     async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
@@ -62,7 +64,7 @@ async def test_a_half_message_survives_and_is_ended_by_its_id_or_by_a_question(
         assert await received(producer.wire) == [b"b"]
 
 
-async def test_a_commit_without_its_op_record_is_not_undone_and_not_done_twice(
+async def test_a_commit_without_its_op_record_is_neither_undone_nor_repeated(
     tmp_path: Path,
 ) -> None:
     slow = {"transaction_op_batch_interval": 3_600_000}
@@ -86,7 +88,7 @@ async def test_a_commit_without_its_op_record_is_not_undone_and_not_done_twice(
         assert await received(producer.wire) == [b"c"]
 
 
-async def test_checks_go_on_from_the_newest_copy(tmp_path: Path) -> None:
+async def test_checks_continue_from_the_newest_copy(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path) as broker, producing(broker) as producer:
         first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
         for _ in range(3):
@@ -115,8 +117,10 @@ async def test_checks_go_on_from_the_newest_copy(tmp_path: Path) -> None:
         assert await stored(producer.wire, "t") == 2
 
 
-async def test_a_kill_right_after_a_commit_is_answered(tmp_path: Path) -> None:
-    """Many times, wherever the process is: every commit is there once, every other one is open."""
+async def test_a_commit_survives_a_kill_after_its_answer(tmp_path: Path) -> None:
+    """Repeated kills at any point: every commit is delivered once, every other transaction is
+    open.
+    """
     ids: dict[str, str] = {}
     committed: list[str] = []
     for turn in range(3):

@@ -1,4 +1,4 @@
-"""Transactions on one real broker: half messages, ends, op records, and what is refused."""
+"""Transactions on a real broker: half messages, ends, op records, refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_commit_becomes_visible_once_and_a_rollback_never(tmp_path: Path
         assert len(stored(one, "t")) == 1
 
 
-async def test_words_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+async def test_invalid_ends_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         one.topic("other", message_type=v2.TRANSACTION)
@@ -75,7 +75,7 @@ async def test_words_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         assert len(stored(one, "t")) == 2
 
 
-async def test_what_cannot_be_a_transaction_is_refused_at_once(tmp_path: Path) -> None:
+async def test_invalid_half_messages_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=-1)
         conflicts: list[dict[str, Any]] = [
@@ -98,14 +98,14 @@ async def test_what_cannot_be_a_transaction_is_refused_at_once(tmp_path: Path) -
         assert answer.status.code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
-async def test_a_broker_may_refuse_transactions(tmp_path: Path) -> None:
+async def test_transactions_can_be_disabled(tmp_path: Path) -> None:
     async with desk(tmp_path, reject_transaction_message=True) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         answer = await one.send(message("t", message_type=v2.TRANSACTION))
         assert answer.status.code == v2.FORBIDDEN
 
 
-async def test_several_half_messages_of_a_request_have_an_id_each(tmp_path: Path) -> None:
+async def test_each_half_message_of_a_request_has_an_id(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         three = [message("t", b"x", key, message_type=v2.TRANSACTION) for key in "ABC"]
@@ -115,7 +115,7 @@ async def test_several_half_messages_of_a_request_have_an_id_each(tmp_path: Path
         ]
 
 
-async def test_a_half_message_that_is_sent_again_is_stored_once_where_ids_are_remembered(
+async def test_a_repeated_half_message_is_stored_once_with_deduplication(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path, message_deduplication_enable=True) as one:
@@ -170,11 +170,11 @@ async def test_a_commit_goes_to_a_queue_that_the_topic_still_has(tmp_path: Path)
 
 
 def in_sync_flush(chosen: Settings) -> Settings:
-    """The same, with OK meaning: on the disk."""
+    """The same, where OK means: on disk."""
     return replace(chosen, store=replace(chosen.store, flush_disk_type="SYNC_FLUSH"))
 
 
-async def test_a_commit_is_answered_when_it_is_as_safe_as_was_asked_for(tmp_path: Path) -> None:
+async def test_a_commit_is_answered_after_it_is_durable(tmp_path: Path) -> None:
     chosen = in_sync_flush(settings(tmp_path))
     async with running(chosen) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
@@ -185,7 +185,9 @@ async def test_a_commit_is_answered_when_it_is_as_safe_as_was_asked_for(tmp_path
         assert await producer.end("t", ident) == v2.OK
 
 
-async def test_a_store_that_takes_nothing_refuses_ends_and_keeps_them_open(tmp_path: Path) -> None:
+async def test_ends_are_refused_and_stay_open_while_the_store_is_not_writable(
+    tmp_path: Path,
+) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         (ident,) = await prepared(one, "t", "A")
@@ -198,7 +200,7 @@ async def test_a_store_that_takes_nothing_refuses_ends_and_keeps_them_open(tmp_p
         assert {one.outcome.value for one in one.node.transactions.table} == {"open"}
 
 
-async def test_metrics_and_the_file_say_what_is_open_and_what_ended(tmp_path: Path) -> None:
+async def test_metrics_and_file_contain_open_and_ended_transactions(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as live, producing(live, "p@1", "t") as producer:
         live.node.meta_log.write_topic(Topic("t", 1, 1, message_type=v2.TRANSACTION))
         ids = await producer.send(*(half("t", key) for key in "ABC"))
@@ -224,7 +226,7 @@ async def test_metrics_and_the_file_say_what_is_open_and_what_ended(tmp_path: Pa
     assert again["dataVersion"]["counter"] > content["dataVersion"]["counter"]
 
 
-async def test_ends_that_the_log_does_not_take_are_written_later(
+async def test_op_records_whose_append_fails_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, transaction_op_batch_interval=3_600_000) as one:
@@ -268,7 +270,7 @@ async def test_a_half_message_that_apache_stored_with_a_delay_is_delayed_when_it
 
 
 def lead_slowly(one: Desk) -> Callable[[], None]:
-    """Lead, and be ready to take ends when the answer is called."""
+    """Lead, and accept ends when the returned function is called."""
     one.node.transactions.lead()
     recovery = one.node.transactions.recovery
     assert recovery is not None
@@ -276,7 +278,7 @@ def lead_slowly(one: Desk) -> Callable[[], None]:
     return lambda: setattr(recovery, "log_end", log_end)
 
 
-async def test_a_follower_ends_nothing(tmp_path: Path) -> None:
+async def test_a_follower_refuses_ends(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         (ident,) = await prepared(one, "t", "A")
@@ -291,7 +293,7 @@ async def test_a_follower_ends_nothing(tmp_path: Path) -> None:
         assert len(stored(one, "t")) == 1
 
 
-async def test_the_waiting_room_of_a_start_is_bounded(
+async def test_ends_that_wait_for_the_start_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cometmq.broker.transactions.service._WAITING_MAX", 1)
@@ -308,11 +310,11 @@ async def test_the_waiting_room_of_a_start_is_bounded(
 
 
 def context() -> RequestContext:
-    """Nobody's call."""
+    """Return a context without a client."""
     return RequestContext()
 
 
-async def test_who_asks_must_say_who_it_is(tmp_path: Path) -> None:
+async def test_an_end_needs_a_client_id(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         with pytest.raises(WireError):
             one.node.transactions.end_transaction(v2.EndTransactionRequest(), context())

@@ -1,4 +1,4 @@
-"""A read or a write that fails once (a disk that hiccups) stops no service: each goes on where it was."""
+"""Transient failures: a read or write that fails once stops no service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUND_MS = 30_000
 
 
 class Trouble:
-    """Stands before a method: fails so many times, then lets every call through."""
+    """Wraps a method: fails a number of times, then passes every call."""
 
     def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str, times: int = 1) -> None:
         self.times, self.failed, self.passed = times, 0, 0
@@ -49,7 +49,7 @@ class Trouble:
         patch.setattr(owner, name, call)
 
 
-async def test_a_look_at_a_group_that_failed_was_the_last_look_at_all_groups(
+async def test_a_failed_revive_of_a_group_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -65,7 +65,7 @@ async def test_a_look_at_a_group_that_failed_was_the_last_look_at_all_groups(
         assert trouble.failed == 1
 
 
-async def test_messages_whose_queue_could_not_be_read_never_came_back(
+async def test_messages_of_a_queue_with_a_failed_read_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -79,7 +79,7 @@ async def test_messages_whose_queue_could_not_be_read_never_came_back(
         await until(lambda: sum(one.node.pop.reviver.revived.values()) == 2)
 
 
-async def test_what_was_to_be_given_out_in_place_was_lost_when_it_could_not_be_read(
+async def test_a_redelivery_in_place_survives_a_failed_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -93,7 +93,7 @@ async def test_what_was_to_be_given_out_in_place_was_lost_when_it_could_not_be_r
         assert trouble.failed == 1
 
 
-async def test_a_check_round_that_failed_was_the_last(
+async def test_check_rounds_continue_after_a_failed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -111,7 +111,7 @@ async def test_a_check_round_that_failed_was_the_last(
             assert transactions.stats.unreachable == before + 1
 
 
-async def test_ends_waited_for_ever_when_a_start_could_not_read_the_half_messages(
+async def test_ends_are_answered_after_a_failed_read_during_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -123,7 +123,7 @@ async def test_ends_waited_for_ever_when_a_start_could_not_read_the_half_message
         assert trouble.failed == 1
 
 
-async def test_an_end_at_a_start_read_all_half_messages_in_one_piece(
+async def test_an_end_during_the_start_does_not_read_all_half_messages_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -146,7 +146,7 @@ async def test_an_end_at_a_start_read_all_half_messages_in_one_piece(
 
 
 @pytest.mark.parametrize("where", ["log", "record", "recalls"])
-async def test_the_rest_of_a_slot_was_lost_when_reading_it_failed(
+async def test_a_slot_is_read_completely_after_a_failed_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     async with desk(tmp_path) as one:
@@ -163,7 +163,7 @@ async def test_the_rest_of_a_slot_was_lost_when_reading_it_failed(
         one.advance(HOUR)
         await arrives(one, b"0", b"1", b"2")
         assert failed() == 1
-    shutil.rmtree(tmp_path)  # a wheel is 37 MiB large, if sparse
+    shutil.rmtree(tmp_path)  # a wheel is a sparse file of 37 MiB
 
 
 def _fail_in_the_middle(patch: pytest.MonkeyPatch) -> Callable[[], int]:
@@ -180,7 +180,7 @@ def _fail_in_the_middle(patch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: 1 - len(failures)
 
 
-async def test_a_follower_that_could_not_read_once_read_along_no_more(
+async def test_a_follower_continues_reading_after_a_failed_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path, settings(tmp_path)) as one:
@@ -191,7 +191,7 @@ async def test_a_follower_that_could_not_read_once_read_along_no_more(
         journal.lead()
 
 
-async def test_a_lite_topic_that_could_not_be_removed_kept_all_others_alive(
+async def test_a_failed_removal_of_a_lite_topic_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lite(tmp_path) as one:
@@ -205,7 +205,7 @@ async def test_a_lite_topic_that_could_not_be_removed_kept_all_others_alive(
         assert one.queues == []
 
 
-async def test_a_look_at_lite_topics_that_failed_was_the_last(
+async def test_lite_topic_sweeps_continue_after_a_failed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with lite(tmp_path) as one:
@@ -218,7 +218,7 @@ async def test_a_look_at_lite_topics_that_failed_was_the_last(
         await until(lambda: trouble.passed > 1)
 
 
-async def test_who_left_its_lite_topics_was_remembered_for_ever(tmp_path: Path) -> None:
+async def test_attempts_are_dropped_when_a_client_unsubscribes(tmp_path: Path) -> None:
     async with lite(tmp_path) as one:
         assert one.sync(ADD, "a") == v2.OK
         await one.send("a", b"1")
@@ -228,7 +228,7 @@ async def test_who_left_its_lite_topics_was_remembered_for_ever(tmp_path: Path) 
         assert not one.one.node.lite.receiving._attempts
 
 
-async def test_a_topic_that_the_log_did_not_take_was_an_internal_error(
+async def test_a_topic_whose_append_fails_is_refused_and_can_be_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:
@@ -244,7 +244,7 @@ async def test_a_topic_that_the_log_did_not_take_was_an_internal_error(
         one.node.meta_log.write_topic(Topic("t", 1, 1))
 
 
-async def test_a_clock_that_was_set_back_in_a_round_put_the_next_one_off_for_as_long(
+async def test_a_clock_set_back_during_a_round_does_not_delay_the_next(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path) as one:
@@ -256,7 +256,7 @@ async def test_a_clock_that_was_set_back_in_a_round_put_the_next_one_off_for_as_
         assert checks._timer.when() <= one.node.loop.time() + ROUND_MS / 1000
 
 
-async def test_a_timer_file_that_broke_stopped_the_enqueueing_of_late_messages_after_a_while(
+async def test_late_messages_are_enqueued_after_a_timer_file_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(tmp_path) as one:

@@ -1,4 +1,6 @@
-"""Every check of a sent message, its code, and which failure wins (gRPC API, sections 4.1-4.4)."""
+"""Every check of a sent message, its code, and the precedence of failures
+(docs/formats/grpc-api.md, sections 4.1-4.4).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ MAX_BODY = 4 << 20
 
 
 def code_of(call: Callable[[], Any]) -> int:
-    """The code of the WireError that the call raises; 0 when it raises none."""
+    """Return the code of the WireError that the call raises; 0 if none."""
     try:
         call()
     except WireError as error:
@@ -41,12 +43,12 @@ def code_of(call: Callable[[], Any]) -> int:
 
 
 def checked(one: v2.Message) -> int:
-    """The code of one message."""
+    """Return the code of one message."""
     return code_of(lambda: check_message(one, NOW_MS, MAX_BODY))
 
 
 def timestamp(ms: int) -> v2.Timestamp:
-    """A timestamp of our pool."""
+    """Return a timestamp."""
     return v2.Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
 
 
@@ -68,7 +70,7 @@ TOPICS = [
 
 
 @pytest.mark.parametrize(("name", "code"), TOPICS)
-def test_topic_names(name: str, code: int) -> None:
+def test_topic_names_are_validated(name: str, code: int) -> None:
     assert code_of(lambda: check_topic(name)) == code
 
 
@@ -85,7 +87,7 @@ def test_topic_names(name: str, code: int) -> None:
         ("TOOLS_CONSUMER", v2.ILLEGAL_CONSUMER_GROUP),
     ],
 )
-def test_group_names(name: str, code: int) -> None:
+def test_group_names_are_validated(name: str, code: int) -> None:
     assert code_of(lambda: check_group(name)) == code
 
 
@@ -156,18 +158,18 @@ MESSAGES: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("fields", "code"), MESSAGES)
-def test_messages(fields: dict[str, Any], code: int) -> None:
+def test_message_fields_are_validated(fields: dict[str, Any], code: int) -> None:
     assert checked(message("t", **fields)) == code
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
-def test_reserved_properties(name: str) -> None:
+def test_reserved_properties_are_refused(name: str) -> None:
     code = checked(message("t", properties={name: "v"}))
     assert code == v2.ILLEGAL_MESSAGE_PROPERTY_KEY
 
 
 def test_the_first_failure_wins() -> None:
-    """Each line heals what failed first; the next fault in the protocol's order shows."""
+    """Each line fixes the first failure; the next one in the protocol's order appears."""
     faults: list[tuple[str, Any, int]] = [
         ("body", b"", v2.MESSAGE_BODY_EMPTY),
         ("properties", {"KEYS": "v"}, v2.ILLEGAL_MESSAGE_PROPERTY_KEY),
@@ -187,7 +189,7 @@ def test_the_first_failure_wins() -> None:
         assert checked(message("t", **fields)) == code, faults[at]
 
 
-def test_requests_of_several_messages() -> None:
+def test_requests_with_several_messages_are_validated() -> None:
     assert code_of(lambda: check_messages([], NOW_MS, MAX_BODY)) == v2.MESSAGE_CORRUPTED
     mixed = [message("t", b""), message("other")]
     assert code_of(lambda: check_messages(mixed, NOW_MS, MAX_BODY)) == v2.MESSAGE_CORRUPTED
@@ -224,10 +226,10 @@ TEXT = st.text(max_size=6)
 
 
 @given(TEXT, st.lists(TEXT, max_size=2), TEXT, TEXT)
-def test_the_quick_pass_decides_as_the_exact_checks_do(
+def test_the_fast_check_agrees_with_the_exact_checks(
     tag: str, keys: list[str], group: str, message_id: str
 ) -> None:
-    """One user property forces the exact checks; the verdict must not depend on it."""
+    """One user property forces the exact checks; the result must not depend on it."""
     fields: dict[str, Any] = {
         "tag": tag,
         "keys": keys,
@@ -239,7 +241,7 @@ def test_the_quick_pass_decides_as_the_exact_checks_do(
     assert quick == exact
 
 
-def test_durations() -> None:
+def test_durations_are_converted_to_milliseconds() -> None:
     assert duration_ms(v2.Duration(seconds=1, nanos=1_999_999)) == 1_001
     assert code_of(lambda: check_invisible(0, 0)) == 0
     assert code_of(lambda: check_invisible(-1, 0)) == v2.ILLEGAL_INVISIBLE_TIME
@@ -251,7 +253,7 @@ def test_durations() -> None:
     ("text", "tags"),
     [("*", None), ("", None), (" * ", None), ("a", {b"a"}), (" a || || b", {b"a", b"b"})],
 )
-def test_tag_expressions(text: str, tags: set[bytes] | None) -> None:
+def test_tag_expressions_are_parsed(text: str, tags: set[bytes] | None) -> None:
     for kind in (v2.TAG, v2.FILTER_TYPE_UNSPECIFIED):
         parsed = parse_filter(v2.FilterExpression(type=kind, expression=text))
         assert parsed is None or isinstance(parsed, TagFilter)

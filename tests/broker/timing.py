@@ -1,4 +1,4 @@
-"""Delayed messages for tests: sent, and looked for where they lie."""
+"""Helpers for delayed messages: sending them, and reading them where they are stored."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def enqueued(k: Desk) -> None:
 
 
 def stored(k: Desk, topic: str = TOPIC) -> list[Record]:
-    """Everything in a topic, queue by queue."""
+    """Return all messages of a topic, queue by queue."""
     k.node.pump.run()
     found = []
     for name, queue_id in sorted(k.node.store.queues()):
@@ -50,6 +50,6 @@ def stored(k: Desk, topic: str = TOPIC) -> list[Record]:
 
 
 async def arrives(k: Desk, *bodies: bytes, topic: str = TOPIC) -> None:
-    """Wait until these are in the topic, and see that nothing else is."""
+    """Wait until exactly these messages are in the topic."""
     await until(lambda: len(stored(k, topic)) >= len(bodies))
     assert sorted(record.body for record in stored(k, topic)) == sorted(bodies)

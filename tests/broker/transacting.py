@@ -1,4 +1,4 @@
-"""Producers of transactions over real connections, and what an operator's clock does to them."""
+"""Transaction producers over real connections, and clock control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ANSWER_S = 20.0
 
 
 def half(topic: str, message_id: str, body: bytes = b"half", immunity_s: int = 0) -> v2.Message:
-    """A transactional message as the official clients make it."""
+    """Return a transactional message as the official clients send it."""
     system = v2.SystemProperties(
         message_id=message_id,
         message_type=v2.TRANSACTION,
@@ -48,7 +48,7 @@ class Producer:
         self.stream = telemetry(wire)
 
     async def settle(self, *topics: str) -> None:
-        """Say the settings, and wait for the answer."""
+        """Send settings and wait for the response."""
         settings = v2.Settings(client_type=v2.PRODUCER, publishing=v2.Publishing())
         for topic in topics:
             settings.publishing.topics.add(name=topic, resource_namespace="space")
@@ -56,31 +56,31 @@ class Producer:
         assert (await self.read()).status.code == v2.OK
 
     async def read(self) -> v2.TelemetryCommand:
-        """The next command."""
+        """Return the next command."""
         answer = await asyncio.wait_for(self.stream.read(), ANSWER_S)
         assert answer is not grpc.aio.EOF
         command: v2.TelemetryCommand = answer
         return command
 
     async def asked(self) -> v2.RecoverOrphanedTransactionCommand:
-        """The next question."""
+        """Return the next transaction check."""
         command = await self.read()
         assert command.WhichOneof("command") == "recover_orphaned_transaction_command", command
         return command.recover_orphaned_transaction_command
 
     async def send(self, *messages: v2.Message) -> list[str]:
-        """Send half messages; their transaction ids."""
+        """Send half messages; return their transaction ids."""
         answer = await self.wire.send(messages, within_s=ANSWER_S)
         assert answer.status.code == v2.OK, answer
         return [entry.transaction_id for entry in answer.entries]
 
     async def end(self, topic: str, transaction_id: str, resolution: int = v2.COMMIT) -> int:
-        """EndTransaction; the code."""
+        """Call EndTransaction; return the code."""
         return await end(self.wire, topic, transaction_id, resolution)
 
 
 async def end(wire: Wire, topic: str, transaction_id: str, resolution: int = v2.COMMIT) -> int:
-    """EndTransaction; the code."""
+    """Call EndTransaction; return the code."""
     request = v2.EndTransactionRequest(
         topic=v2.Resource(name=topic),
         message_id="m",
@@ -93,7 +93,7 @@ async def end(wire: Wire, topic: str, transaction_id: str, resolution: int = v2.
 
 @asynccontextmanager
 async def producing(live: Live, client_id: str, *topics: str) -> AsyncIterator[Producer]:
-    """A producer that says its settings and leaves at the end."""
+    """Run a producer that sends its settings, and terminate it at the end."""
     async with live.client(client_id) as wire:
         producer = Producer(wire)
         await producer.settle(*topics)
@@ -102,7 +102,7 @@ async def producing(live: Live, client_id: str, *topics: str) -> AsyncIterator[P
 
 
 def client_of(live: Live, client_id: str) -> Client:
-    """A client that the node knows."""
+    """Return a registered client."""
     client = live.node.clients.get(client_id)
     assert client is not None, f"{client_id} is not known"
     return client
@@ -117,7 +117,7 @@ async def advance(wire: Wire, ms: int) -> None:
 
 
 def stored(one: Any, topic: str) -> list[Record]:
-    """Everything of queue 0 of a topic."""
+    """Return all records of queue 0 of a topic."""
     store = one.node.store
     one.node.pump.run()
     found: list[Record] = []
@@ -128,18 +128,18 @@ def stored(one: Any, topic: str) -> list[Record]:
 
 
 def ops(one: Any) -> list[list[int]]:
-    """The op records."""
+    """Return the op records."""
     return [op_offsets(record.body) for record in stored(one, OP_TOPIC)]
 
 
 def stored_of(one: Any, topic: str, queue_id: int) -> list[Record]:
-    """Everything of one queue."""
+    """Return all records of one queue."""
     result = one.node.store.get(topic, queue_id, 0, 1000, 1 << 20)
     return [decode(entry.data) for entry in result.records]
 
 
 async def prepared(one: Desk, topic: str, *ids: str) -> list[str]:
-    """Send half messages, one request each; their transaction ids."""
+    """Send half messages, one request each; return their transaction ids."""
     found = []
     for message_id in ids:
         answer = await one.send(message(topic, b"half", message_id, message_type=v2.TRANSACTION))
@@ -149,7 +149,7 @@ async def prepared(one: Desk, topic: str, *ids: str) -> list[str]:
 
 
 async def told(one: Desk, topic: str, transaction_id: str, resolution: int = v2.COMMIT) -> int:
-    """EndTransaction; the code."""
+    """Call EndTransaction; return the code."""
     request = v2.EndTransactionRequest(
         topic=resource(topic),
         transaction_id=transaction_id,
