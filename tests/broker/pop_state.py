@@ -10,12 +10,12 @@ START_MS = 1_000_000
 HIDDEN_MS = 10_000
 
 
-def nobody(client_id: str) -> bool:
+def none_active(client_id: str) -> bool:
     """Return that no client is active."""
     return False
 
 
-def everybody(client_id: str) -> bool:
+def all_active(client_id: str) -> bool:
     """Return that every client is active."""
     return True
 

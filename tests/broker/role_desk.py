@@ -102,8 +102,8 @@ class Elections:
             else:
                 roles.directive(DirectiveArrived(self.state, Order.FOLLOW))
 
-    def tell_again(self, broker_id: int) -> None:
-        """Renew the leader's lease; returned replicas get the state too."""
+    def resend_state(self, broker_id: int) -> None:
+        """Send the state again, with the members' new addresses."""
         assert self.state is not None
         members = tuple(
             Member(
@@ -117,7 +117,7 @@ class Elections:
         for live in self.lives.values():
             live.node.replication.roles.directive(DirectiveArrived(self.state, Order.NONE))
 
-    def nobody_leads(self) -> None:
+    def remove_leader(self) -> None:
         """Report the leader as gone, before an election."""
         assert self.state is not None
         self.state = self.state.with_(leader=None)

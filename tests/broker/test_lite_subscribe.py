@@ -228,7 +228,7 @@ async def test_invalid_requests_are_refused_with_their_codes(
         assert one.sync(ADD, "a", topic="nothing") == v2.TOPIC_NOT_FOUND
         assert one.sync(ADD, "a", topic="bad/name") == v2.ILLEGAL_TOPIC
         assert one.sync(ADD, "a", group="bad/name") == v2.ILLEGAL_CONSUMER_GROUP
-        assert one.sync(ADD, "a", group="nobody") == v2.CONSUMER_GROUP_NOT_FOUND
+        assert one.sync(ADD, "a", group="unknown") == v2.CONSUMER_GROUP_NOT_FOUND
         assert one.sync(ADD, "a", topic="normal") == v2.BAD_REQUEST
         one.one.group("plain")
         assert one.sync(ADD, "a", group="plain") == v2.BAD_REQUEST

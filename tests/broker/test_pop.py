@@ -14,12 +14,19 @@ from cometmq.broker.pop.delivery import (
 )
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
-from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, claim, everybody, group, nobody
+from cometmq.tests.broker.pop_state import (
+    HIDDEN_MS,
+    START_MS,
+    all_active,
+    claim,
+    group,
+    none_active,
+)
 
 
 def pop(made: PopGroup, queue: PopQueue, end: int, now_ms: int, owner: str = "") -> list[int]:
     """Deliver everything below `end`, retries first."""
-    made.expire(now_ms, everybody if owner else nobody)
+    made.expire(now_ms, all_active if owner else none_active)
     got = []
     terms = PopOptions(now_ms, HIDDEN_MS, owner)
     while (taken := made.take_ready()) is not None:
@@ -65,7 +72,7 @@ def test_an_ack_after_the_expiry_counts_until_the_redelivery() -> None:
     made, queue = group()
     pop(made, queue, 2, START_MS)
     late = START_MS + HIDDEN_MS + 5
-    made.expire(late, nobody)
+    made.expire(late, none_active)
     assert made.ack(claim(0), late) is Outcome.DONE
     assert pop(made, queue, 2, late) == [1]
     assert made.ack(claim(1), late) is Outcome.STALE
@@ -102,7 +109,7 @@ def test_a_change_after_the_expiry_hides_the_message_again() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS)
     late = START_MS + HIDDEN_MS
-    made.expire(late, nobody)
+    made.expire(late, none_active)
     assert made.change(claim(0), late, 5_000)[0] is Outcome.DONE
     assert made.next_visible_ms() == late + 5_000
     assert pop(made, queue, 1, late + 4_999) == []
@@ -122,7 +129,7 @@ def test_suspending_does_not_count_the_attempt() -> None:
 def test_an_active_client_keeps_its_messages_for_three_hours() -> None:
     made, queue = group()
     pop(made, queue, 1, START_MS, owner="c")
-    made.expire(START_MS + HIDDEN_MS, everybody)
+    made.expire(START_MS + HIDDEN_MS, all_active)
     assert made.next_visible_ms() == START_MS + HIDDEN_MS + RENEW_SLICE_MS
     now_ms = START_MS
     while now_ms < START_MS + RENEW_MAX_MS:
@@ -192,7 +199,7 @@ def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable() 
     made, queue = group()
     pop(made, queue, 3, START_MS)
     late = START_MS + HIDDEN_MS
-    made.expire(late, nobody)
+    made.expire(late, none_active)
     for offset in (0, 1):
         assert made.take_ready() == (queue, queue.unacked[offset])
         made.move(queue, offset)
@@ -210,7 +217,7 @@ def test_the_consumer_offset_passes_a_copied_message_once_the_copy_is_durable() 
 def test_a_message_whose_copy_fails_is_next_again() -> None:
     made, queue = group()
     pop(made, queue, 3, START_MS)
-    assert not made.expire(START_MS + HIDDEN_MS, nobody)
+    assert not made.expire(START_MS + HIDDEN_MS, none_active)
     taken = [made.take_ready(), made.take_ready()]
     made.put_back([one for one in taken if one is not None])
     made.validate()
@@ -223,7 +230,7 @@ def test_due_messages_are_processed_in_slices() -> None:
     for n in range(10):
         made.deliver(queue, [2 * n, 2 * n + 1], 2 * n + 2, PopOptions(START_MS, HIDDEN_MS))
     looks = 0
-    while made.expire(START_MS + HIDDEN_MS, nobody, 4):
+    while made.expire(START_MS + HIDDEN_MS, none_active, 4):
         looks += 1
     assert (looks, len(made.ready)) == (4, 20)
 
@@ -235,7 +242,7 @@ def test_acknowledged_batches_due_together_are_skipped_in_slices() -> None:
         if n < 9:
             made.ack(claim(n), START_MS)
     looks = 0
-    while made.expire(START_MS + HIDDEN_MS, nobody, 4):
+    while made.expire(START_MS + HIDDEN_MS, none_active, 4):
         looks += 1
     assert (looks, len(made.ready)) == (2, 1)
 

@@ -22,7 +22,7 @@ def test_a_client_that_leaves_is_removed() -> None:
     attempts = Attempts()
     attempts.give("c", "a", {})
     attempts.forget("c")
-    attempts.forget("nobody")
+    attempts.forget("unknown")
     assert attempts.ask("c", "a") is None
 
 

@@ -124,9 +124,11 @@ class Journals(RuleBasedStateMachine):
         length = len(self.world.log.messages)
         self.check(self.follower, length, "follower")
         mine = {
-            offset: one.key for book in self.world.core.all_books() for offset, one in book.open.items()
+            offset: one.key
+            for book in self.world.core.all_books()
+            for offset, one in book.open.items()
             if one.place >= 0
-        }  # fmt: skip
+        }
         theirs = {o: one.key for book in self.follower.all_books() for o, one in book.open.items()}
         assert mine.keys() <= theirs.keys()
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cometmq.broker.pop.delivery import Delivery, DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.group import PopGroup
 from cometmq.broker.pop.queue import PopQueue
-from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, nobody
+from cometmq.tests.broker.pop_state import HIDDEN_MS, START_MS, group, none_active
 
 
 @dataclass
@@ -51,7 +51,7 @@ class PopMachine(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 8), dropped=st.sets(st.integers(0, 40)))
     def pop(self, batch: int, dropped: set[int]) -> None:
-        self.core.expire(self.now_ms, nobody)
+        self.core.expire(self.now_ms, none_active)
         due = [o for o, m in enumerate(self.messages) if self._due(m)]
         terms = PopOptions(self.now_ms, HIDDEN_MS)
         got: list[int] = []
@@ -123,7 +123,7 @@ class PopMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4), fails=st.booleans())
     def copy(self, count: int, fails: bool) -> None:
         """Copy the due messages as a leader, or fail to."""
-        more = self.core.expire(self.now_ms, nobody, count)
+        more = self.core.expire(self.now_ms, none_active, count)
         due = {o for o, m in enumerate(self.messages) if self._due(m)}
         taken: list[tuple[PopQueue, Delivery]] = []
         while len(taken) < count and (one := self.core.take_ready()) is not None:

@@ -166,7 +166,7 @@ async def test_offsets_are_committed_read_and_rewound(tmp_path: Path) -> None:
         assert one.node.pop.in_flight("t", "g", 0) == 2
 
 
-async def test_query_offset_returns_both_ends_and_times(tmp_path: Path) -> None:
+async def test_query_offset_by_end_and_by_time(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("t")
         ctx = one.context()

@@ -204,8 +204,8 @@ async def test_bad_names_filters_and_clients_are_refused(tmp_path: Path) -> None
         assert (await one.receive("unknown", "g")).code == v2.TOPIC_NOT_FOUND
         assert (await one.receive("t", "a b")).code == v2.ILLEGAL_CONSUMER_GROUP
         assert (await one.receive("t", "CID_RMQ_SYS_x")).code == v2.ILLEGAL_CONSUMER_GROUP
-        nobody = await one.receive("t", "g", one.context(client_id=""))
-        assert nobody.code == v2.CLIENT_ID_REQUIRED
+        anonymous = await one.receive("t", "g", one.context(client_id=""))
+        assert anonymous.code == v2.CLIENT_ID_REQUIRED
         for text in ("", "a >"):
             request = one.receive_request("t", "g")
             request.filter_expression.type = v2.SQL

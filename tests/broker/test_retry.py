@@ -19,8 +19,19 @@ HOST = b"\x7f\0\0\1\0\0\x2a\xc7"
 def stored(properties: dict[str, str], reconsumed: int = 0) -> Delivery:
     """Return a record as a pop reads it."""
     return Delivery(
-        b"body", encode_properties(properties), 3, 7, 1, 0x101, 0, 111, b"\1" * 8, 222, HOST, reconsumed
-    )  # fmt: skip
+        b"body",
+        encode_properties(properties),
+        3,
+        7,
+        1,
+        0x101,
+        0,
+        111,
+        b"\1" * 8,
+        222,
+        HOST,
+        reconsumed,
+    )
 
 
 def test_names_of_a_groups_retry_and_dead_letter_topics() -> None:

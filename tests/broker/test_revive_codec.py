@@ -133,7 +133,8 @@ def test_old_forms_are_decoded() -> None:
 @given(st.binary() | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["bm", "bn", "c", "d", "it", "n", "pt", "q", "so", "sp", "t", "ao", "aol"]), inner),
+    | st.dictionaries(st.sampled_from(["bm", "bn", "c", "d", "it", "n", "pt", "q", "so", "sp", "t",
+        "ao", "aol"]), inner),
 ).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 def test_decoding_never_raises(body: bytes) -> None:
     found = decode(body)

@@ -214,7 +214,7 @@ async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
         desk_of(group, 0).topic("t")
         first.pump.appended()
         await level(first, group.node(1))
-        group.nobody_leads()
+        group.remove_leader()
         waiting = [asyncio.ensure_future(_sent(group, broker_id, b"x")) for broker_id in (0, 1)]
         await asyncio.sleep(0.3)
         assert not any(one.done() for one in waiting)
@@ -246,7 +246,7 @@ async def test_a_send_waiting_for_replicas_gets_an_unknown_result_at_a_failover(
         await group.stop(1)
         waiting = asyncio.ensure_future(desk.send(message("t", b"who knows")))
         await until(lambda: len(leader.durability))
-        group.nobody_leads()
+        group.remove_leader()
         answer = await waiting
         assert answer.status.code == v2.SLAVE_PERSISTENCE_TIMEOUT
         assert not answer.entries
@@ -272,10 +272,10 @@ async def test_a_diverged_tail_is_truncated_between_two_instances(tmp_path: Path
         assert (await desk.send(message("t", b"new"))).status.code == v2.OK
         former = await group.start(first)
         ports = former.bound
-        group.tell_again(1)
+        group.resend_state(1)
         await until(lambda: former.server.lives == 2 and former.server.alive)
         assert former.server.life.bound == ports
-        group.tell_again(1)
+        group.resend_state(1)
         mine, theirs = former.server.node.store, group.node(1).store
         await until(lambda: mine.log_end == theirs.log_end, 30)
         assert mine.read_log(0, mine.log_end) == theirs.read_log(0, mine.log_end)

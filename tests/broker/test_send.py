@@ -181,8 +181,8 @@ async def test_refused_requests_have_a_code_and_no_entries(tmp_path: Path) -> No
             answer = await one.send(message(**{"topic": "t", **fields}))
             assert answer.status.code == code, fields
             assert len(answer.entries) == (code == v2.OK)
-        nobody = await one.send(message("t"), client_id=" ")
-        assert nobody.status.code == v2.CLIENT_ID_REQUIRED
+        anonymous = await one.send(message("t"), client_id=" ")
+        assert anonymous.status.code == v2.CLIENT_ID_REQUIRED
         assert (await one.send()).status.code == v2.MESSAGE_CORRUPTED
         # Other sends are not affected.
         assert (await one.send(message("t"))).status.code == v2.OK

@@ -105,11 +105,13 @@ async def test_invalid_requests_get_their_codes(tmp_path: Path) -> None:
         assert (await assignment(wire, "write_only", "g")).status.code == v2.FORBIDDEN
         assert (await create_group(wire, "CID_RMQ_SYS_x")).code == v2.ILLEGAL_CONSUMER_GROUP
         assert (await create_group(wire, "g", max_attempts=-1)).code == v2.BAD_REQUEST
-        async with live.client(" ") as nobody:
-            assert (await route(nobody, "t")).status.code == v2.CLIENT_ID_REQUIRED
-            beat = await nobody.call(paths.HEARTBEAT, v2.HeartbeatRequest(), v2.HeartbeatResponse)
+        async with live.client(" ") as anonymous:
+            assert (await route(anonymous, "t")).status.code == v2.CLIENT_ID_REQUIRED
+            beat = await anonymous.call(
+                paths.HEARTBEAT, v2.HeartbeatRequest(), v2.HeartbeatResponse
+            )
             assert beat.status.code == v2.CLIENT_ID_REQUIRED
-            stream = telemetry(nobody)
+            stream = telemetry(anonymous)
             assert (await stream.read()).status.code == v2.CLIENT_ID_REQUIRED
             assert await stream.read() is grpc.aio.EOF
         ended = await wire.call(

@@ -42,7 +42,8 @@ def ask(expression: str, **properties: str) -> bool | None:
         "a = 5 OR missing = 1", "missing = 1 OR a = 5", "NOT (a = 6)", "$x_1 = 1",
         "a = 6 OR a = 5 AND s = 'abc'", "TAGS = 'red'", "a=5--c", "/* x */ a /*y*/ = 5",
         "A = 5 or a = 5", "a between 1 and 9 and s in ('abc')", "a > 0.0", "a = 5L", "a < 1e3",
-        "a = 5 = TRUE", "(a = 5) = (d > 9)", "-a IS NULL", "5. = a", ".5 < a", "5 = 5.0", "1 <> TRUE",
+        "a = 5 = TRUE", "(a = 5) = (d > 9)", "-a IS NULL", "5. = a", ".5 < a", "5 = 5.0",
+        "1 <> TRUE",
     ],
 )  # fmt: skip
 def test_expressions_that_are_true(expression: str) -> None:

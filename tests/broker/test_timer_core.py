@@ -267,7 +267,7 @@ class TimerMachine(RuleBasedStateMachine):
             return
         due, dropped = self.core.take(self.now, limit)
         for each in dropped:
-            assert self._recalled(each.place), "dropped, and nobody recalled it"
+            assert self._recalled(each.place), "dropped without a recall"
         if fails:
             self.core.give_back(due)
             return

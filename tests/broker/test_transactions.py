@@ -59,8 +59,8 @@ async def test_invalid_ends_are_refused(tmp_path: Path) -> None:
         one.topic("t", message_type=v2.TRANSACTION)
         one.topic("other", message_type=v2.TRANSACTION)
         first, second = await prepared(one, "t", "A", "B")
-        for nobody in ("", "  ", "A:B", "broker-a:7:A", "broker-b:0:A", "broker-a:0:B", "C"):
-            assert await told(one, "t", nobody) == v2.INVALID_TRANSACTION_ID, nobody
+        for ident in ("", "  ", "A:B", "broker-a:7:A", "broker-b:0:A", "broker-a:0:B", "C"):
+            assert await told(one, "t", ident) == v2.INVALID_TRANSACTION_ID, ident
         assert await told(one, "other", first) == v2.INVALID_TRANSACTION_ID
         assert await told(one, "rmq_sys_x", first) == v2.ILLEGAL_TOPIC
         assert await told(one, "t", first, 0) == v2.OK, "not known yet is no end"

@@ -1,8 +1,7 @@
-"""A client of the feature tests: the messaging service by its own messages, the admin and test services.
+"""Client of the feature tests: the messaging service, and the admin and test services.
 
-Promises: one method is one RPC, nothing is hidden or retried, except where it says so; codes are
-returned, never raised. `quiet` is the one helper with a time in it: it holds a poll for a moment and
-wants nothing to come.
+One method is one RPC; nothing is hidden or retried unless documented; codes are returned, never
+raised. Only `quiet` depends on time: it holds a poll for a moment and expects no message.
 """
 
 from __future__ import annotations
@@ -20,10 +19,12 @@ from cometmq.proto import paths, v1, v2
 from cometmq.tests.harness.wire import Wire
 
 CALL_S = 20.0
-"""A call's time on a machine that is busy with other things; it ends early when it is answered."""
+"""Timeout of a call on a busy machine; an answered call ends earlier."""
 POLL_S = 15.0
 QUIET_S = (0.4, 2.0, 10.0)
-"""Deadlines of the polls that should bring nothing: the next when a slow answer missed one."""
+"""Deadlines of polls that should return nothing: the next one is used if a slow response missed
+one.
+"""
 MIXED = -1
 
 T = TypeVar("T")
@@ -32,9 +33,9 @@ _serial = itertools.count(1)
 
 
 async def patiently(poll: Callable[[float], Awaitable[T]]) -> T:
-    """A poll that may bring nothing, with a short deadline; with longer ones on a slow machine.
+    """Poll with a short deadline, expecting nothing; with longer deadlines on a slow machine.
 
-    What a poll may have popped that missed its deadline comes again: nobody took it.
+    Messages popped by a poll that missed its deadline are redelivered.
     """
     for within_s in QUIET_S:
         try:
@@ -45,7 +46,7 @@ async def patiently(poll: Callable[[float], Awaitable[T]]) -> T:
 
 
 def resource(name: str) -> v2.Resource:
-    """A topic or a group."""
+    """Return a topic or group resource."""
     return v2.Resource(name=name)
 
 
@@ -61,7 +62,7 @@ class Received:
 
     @property
     def bodies(self) -> list[bytes]:
-        """In the order of the stream."""
+        """The bodies in stream order."""
         return [message.body for message in self.messages]
 
     @property
@@ -99,21 +100,21 @@ class Client:
         await self.wire.close()
 
     def name(self, what: str = "topic") -> str:
-        """A name of this test."""
+        """Return a name unique to this test."""
         return f"{what}-{self.mark}"
 
     async def call(
         self, path: str, request: Any, answer: type[Any], within_s: float = CALL_S
     ) -> Any:
-        """One unary RPC."""
+        """Call one unary RPC."""
         return await self.wire.call(path, request, answer, within_s)
 
-    # What an operator does.
+    # Operator requests.
 
     async def topic(
         self, kind: int = v2.NORMAL, queues: int = 1, what: str = "topic", **more: Any
     ) -> str:
-        """Create a topic of this test; its name."""
+        """Create a topic for this test; return its name."""
         name = self.name(what)
         request = v1.CreateTopicRequest(name=name, message_type=kind, queues=queues, **more)
         made = await self.call(paths.CREATE_TOPIC, request, v1.CreateTopicResponse)
@@ -121,7 +122,7 @@ class Client:
         return name
 
     async def group(self, what: str = "group", **fields: Any) -> str:
-        """Create or alter a group of this test; its name."""
+        """Create or alter a group for this test; return its name."""
         name = self.name(what)
         request = v1.CreateGroupRequest(name=name, **fields)
         made = await self.call(paths.CREATE_GROUP, request, v1.CreateGroupResponse)
@@ -129,17 +130,17 @@ class Client:
         return name
 
     async def advance(self, ms: int) -> int:
-        """Move the broker's wall clock; what it shows now."""
+        """Move the broker's wall clock; return its new time."""
         request = v1.AdvanceClockRequest(ms=ms)
         return int((await self.call(paths.ADVANCE_CLOCK, request, v1.ClockResponse)).wall_ms)
 
     async def now_ms(self) -> int:
-        """The broker's wall clock."""
+        """Return the broker's wall clock."""
         request = v1.GetClockRequest()
         return int((await self.call(paths.GET_CLOCK, request, v1.ClockResponse)).wall_ms)
 
     async def described(self, topic: str) -> v1.DescribeTopicResponse:
-        """A topic with its queues."""
+        """Describe a topic with its queues."""
         request = v1.DescribeTopicRequest(name=topic)
         answer: v1.DescribeTopicResponse = await self.call(
             paths.DESCRIBE_TOPIC, request, v1.DescribeTopicResponse
@@ -147,13 +148,15 @@ class Client:
         return answer
 
     async def stored(self, topic: str) -> int:
-        """How many messages a topic ever got; 0 when it is not there."""
+        """Return how many messages a topic ever got; 0 if it does not exist."""
         return sum(queue.max_offset for queue in (await self.described(topic)).queues)
 
     # Producers.
 
     def message(self, topic: str, body: bytes | str = b"body", **system: Any) -> v2.Message:
-        """A message as a client makes it; `properties` are the user's, `deliver_ms` a time."""
+        """Return a message as a client sends it; `properties` are the user's, `deliver_ms` a
+        time.
+        """
         users = system.pop("properties", {})
         deliver_ms = system.pop("deliver_ms", None)
         made = v2.SystemProperties(
@@ -172,7 +175,7 @@ class Client:
         )
 
     async def send_all(self, *messages: v2.Message) -> v2.SendMessageResponse:
-        """One SendMessage."""
+        """Call SendMessage."""
         request = v2.SendMessageRequest(messages=messages)
         answer: v2.SendMessageResponse = await self.call(
             paths.SEND_MESSAGE, request, v2.SendMessageResponse
@@ -182,7 +185,7 @@ class Client:
     async def send(
         self, topic: str, body: bytes | str = b"body", **system: Any
     ) -> v2.SendResultEntry:
-        """Send one message, which must be taken; its entry."""
+        """Send one message that must be accepted; return its entry."""
         answer = await self.send_all(self.message(topic, body, **system))
         assert answer.status.code == v2.OK, answer
         (entry,) = answer.entries
@@ -190,14 +193,14 @@ class Client:
         return entry
 
     async def refused(self, topic: str, body: bytes | str = b"body", **system: Any) -> int:
-        """Send one message, which must not be taken; the code."""
+        """Send one message that must be refused; return the code."""
         answer = await self.send_all(self.message(topic, body, **system))
         assert answer.status.code != v2.OK, answer
         assert not answer.entries, "only the status says that a request failed"
         return int(answer.status.code)
 
     async def end(self, topic: str, entry: Any, resolution: int, **more: Any) -> int:
-        """EndTransaction of a half message's entry; the code."""
+        """Call EndTransaction for a half message's entry; return the code."""
         request = v2.EndTransactionRequest(
             topic=resource(topic),
             message_id=entry.message_id,
@@ -209,7 +212,7 @@ class Client:
         return int(answer.status.code)
 
     async def recall(self, topic: str, handle: str) -> v2.RecallMessageResponse:
-        """RecallMessage."""
+        """Call RecallMessage."""
         request = v2.RecallMessageRequest(topic=resource(topic), recall_handle=handle)
         answer: v2.RecallMessageResponse = await self.call(
             paths.RECALL_MESSAGE, request, v2.RecallMessageResponse
@@ -219,7 +222,9 @@ class Client:
     # Consumers.
 
     def receive_request(self, topic: str, group: str, **fields: Any) -> v2.ReceiveMessageRequest:
-        """A ReceiveMessage; `tag` or `sql`, `invisible_s` and `queue` are short for its parts."""
+        """Return a ReceiveMessage request; `tag` or `sql`, `invisible_s` and `queue` are
+        shortcuts.
+        """
         kind, text = v2.TAG, fields.pop("tag", "*")
         if "sql" in fields:
             kind, text = v2.SQL, fields.pop("sql")
@@ -239,7 +244,7 @@ class Client:
     async def receive(
         self, topic: str, group: str, within_s: float = POLL_S, **fields: Any
     ) -> Received:
-        """One ReceiveMessage; it is held for most of `within_s` while there is nothing."""
+        """Call ReceiveMessage; without messages it is held for most of `within_s`."""
         request = self.receive_request(topic, group, **fields)
         stream = self.wire.channel.unary_stream(
             paths.RECEIVE_MESSAGE,
@@ -257,11 +262,11 @@ class Client:
         return found
 
     def waiting(self, topic: str, group: str, **fields: Any) -> asyncio.Task[Received]:
-        """A ReceiveMessage under way."""
+        """Start a ReceiveMessage."""
         return asyncio.create_task(self.receive(topic, group, **fields))
 
     async def take(self, topic: str, group: str, count: int, **fields: Any) -> list[v2.Message]:
-        """Receive until so many messages came."""
+        """Receive until there are `count` messages."""
         got: list[v2.Message] = []
         while len(got) < count:
             answer = await self.receive(topic, group, **fields)
@@ -275,16 +280,16 @@ class Client:
         return message
 
     async def now(self, topic: str, group: str, **fields: Any) -> Received:
-        """What there is to receive now, perhaps nothing."""
+        """Receive what is available now, possibly nothing."""
         return await patiently(lambda within_s: self.receive(topic, group, within_s, **fields))
 
     async def quiet(self, topic: str, group: str, **fields: Any) -> None:
-        """See that there is nothing to receive now."""
+        """Check that no message is available now."""
         answer = await self.now(topic, group, **fields)
         assert (answer.code, answer.bodies) == (v2.MESSAGE_NOT_FOUND, []), answer
 
     async def acks(self, topic: str, group: str, *handles: str) -> v2.AckMessageResponse:
-        """One AckMessage with an entry a handle."""
+        """Call AckMessage with an entry per handle."""
         entries = [v2.AckMessageEntry(message_id="m", receipt_handle=handle) for handle in handles]
         request = v2.AckMessageRequest(
             topic=resource(topic), group=resource(group), entries=entries
@@ -295,7 +300,7 @@ class Client:
         return answer
 
     async def ack(self, topic: str, group: str, messages: Sequence[v2.Message]) -> None:
-        """Acknowledge messages, which must succeed."""
+        """Acknowledge messages; all must succeed."""
         handles = [message.system_properties.receipt_handle for message in messages]
         answer = await self.acks(topic, group, *handles)
         assert answer.status.code == v2.OK, answer
@@ -303,7 +308,7 @@ class Client:
     async def change(
         self, topic: str, group: str, handle: str, ms: int, **fields: Any
     ) -> v2.ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration."""
+        """Call ChangeInvisibleDuration."""
         request = v2.ChangeInvisibleDurationRequest(
             topic=resource(topic), group=resource(group), receipt_handle=handle, **fields
         )
@@ -316,7 +321,7 @@ class Client:
     async def to_dead_letters(
         self, topic: str, group: str, message: v2.Message, **more: Any
     ) -> int:
-        """ForwardMessageToDeadLetterQueue; the code."""
+        """Call ForwardMessageToDeadLetterQueue; return the code."""
         system = message.system_properties
         request = v2.ForwardMessageToDeadLetterQueueRequest(
             topic=resource(topic),
@@ -336,11 +341,11 @@ class Client:
     # Sessions.
 
     def telemetry(self) -> Session:
-        """An open Telemetry stream."""
+        """Open a Telemetry stream."""
         return Session(self.wire)
 
     async def heartbeat(self, client_type: int, group: str = "") -> int:
-        """Heartbeat; the code."""
+        """Call Heartbeat; return the code."""
         request = v2.HeartbeatRequest(client_type=v2.ClientType.ValueType(client_type))
         if group:
             request.group.name = group
@@ -358,12 +363,12 @@ class Session:
         )(metadata=wire.metadata)
 
     async def settle(self, settings: v2.Settings) -> v2.TelemetryCommand:
-        """Write settings; the answer."""
+        """Write settings; return the response."""
         await self.call.write(v2.TelemetryCommand(settings=settings))
         return await self.read()
 
     async def read(self, within_s: float = 40.0) -> v2.TelemetryCommand:
-        """The next command."""
+        """Return the next command."""
         answer = await asyncio.wait_for(self.call.read(), within_s)
         assert answer is not grpc.aio.EOF, "the stream ended"
         command: v2.TelemetryCommand = answer
@@ -375,7 +380,7 @@ class Session:
 
 
 def producer(*topics: str) -> v2.Settings:
-    """Settings of a producer."""
+    """Return settings of a producer."""
     chosen = v2.Settings(
         client_type=v2.PRODUCER, publishing=v2.Publishing(topics=[resource(t) for t in topics])
     )
@@ -384,7 +389,7 @@ def producer(*topics: str) -> v2.Settings:
 
 
 def consumer(kind: int, group: str, topic: str, expression: str = "*") -> v2.Settings:
-    """Settings of a consumer of one topic."""
+    """Return settings of a consumer of one topic."""
     subscription = v2.Subscription(group=resource(group))
     subscription.subscriptions.add(
         topic=resource(topic),

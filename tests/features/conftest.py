@@ -1,8 +1,8 @@
-"""The bench of the feature tests: one real broker a module, asked over gRPC by coroutines.
+"""Fixtures of the feature tests: one real broker per module, called over gRPC by coroutine tests.
 
-Tests are coroutines that take `client`; all tests of a module run on one loop, which is the broker's
-too, so that nothing is started twice. Every test uses topics and groups of its own (`client.name`), and
-moves the wall clock forward only.
+Tests take `client`; all tests of a module run on one event loop, which is also the broker's, so
+that the broker starts once. Every test uses its own topics and groups (`client.name`), and moves
+the wall clock forward only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cometmq.tests.features.house import PATIENCE_S, House
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """What the module's broker is started with; a module may have its own."""
+    """Return the settings of the module's broker; a module may override them."""
     return settings(tmp_path_factory.mktemp("features"))
 
 
 @pytest.fixture(scope="module")
 def house(chosen: Settings) -> Iterator[House]:
-    """The module's broker."""
+    """Run the module's broker."""
     made = House(chosen)
     try:
         yield made
@@ -40,7 +40,7 @@ def house(chosen: Settings) -> Iterator[House]:
 
 @pytest.fixture
 def client(house: House, request: pytest.FixtureRequest) -> Iterator[Client]:
-    """A client of the module's broker, with names that no other test uses."""
+    """Yield a client of the module's broker, with names that no other test uses."""
     made = house.run(_client(house.live, request.node.name))
     try:
         yield made
@@ -54,7 +54,9 @@ async def _client(live: Live, test: str) -> Client:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Callable[..., Any]:
-    """`async with alone(setting=...) as (live, client)`: a broker of the test's own."""
+    """Return a context manager for a test's own broker: `async with alone(setting=...) as (live,
+    client)`.
+    """
 
     @asynccontextmanager
     async def start(**broker: Any) -> AsyncIterator[tuple[Live, Client]]:

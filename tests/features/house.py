@@ -1,4 +1,4 @@
-"""A broker for the tests of one module, and the loop that both share."""
+"""House: a broker for the tests of one module, and the event loop that both share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as other programs wrote them: what Apache's clients and brokers leave in a log, put into ours."""
+"""Records of Apache's clients and brokers, appended to a CometMQ log."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What must be proven and what says that it is: the rows of the feature table, the pitfalls, the marks.
+"""Coverage of the feature table and the pitfalls by test marks.
 
-The rows are those of the feature table (broker semantics, section 13) and the numbered pitfalls (gRPC
-API, section 12). A test names what it proves by `@pytest.mark.feature("row", ...)` and
-`@pytest.mark.pitfall(n, ...)`, wherever it lies below `tests/`; the marks are read from the sources, so
-that tests that a machine skips count as well.
+The rows are those of the feature table (docs/formats/broker-semantics.md, section 13) and the
+numbered pitfalls (docs/formats/grpc-api.md, section 12). A test anywhere below `tests/` declares
+its rows by `@pytest.mark.feature("row", ...)` and `@pytest.mark.pitfall(n, ...)`; the marks are
+read from the sources, so that skipped tests count as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARKS = ("feature", "pitfall")
 
 
 def rows_of(page: Path, heading: str) -> list[str]:
-    """The first cells of the table below a heading."""
+    """Return the first cells of the table below a heading."""
     text = page.read_text(encoding="utf-8").partition(f"\n{heading}\n")[2]
     cells: list[str] = []
     for line in text.splitlines():
@@ -34,14 +34,14 @@ def rows_of(page: Path, heading: str) -> list[str]:
 
 
 def pitfalls_of(page: Path) -> list[int]:
-    """The numbers of the pitfalls."""
+    """Return the numbers of the pitfalls."""
     text = page.read_text(encoding="utf-8").partition("\n## 12. ")[2].partition("\n## ")[0]
     return [int(number) for number in re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)]
 
 
 @cache
 def marks() -> dict[str, dict[str | int, list[str]]]:
-    """For each kind of mark: what is named, and the tests that name it."""
+    """Return the marked names of each kind, with their tests."""
     found: dict[str, dict[str | int, list[str]]] = {kind: defaultdict(list) for kind in _MARKS}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")

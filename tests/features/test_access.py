@@ -1,6 +1,7 @@
-"""Which node answers what, over which transport: every call at either node, pings, unknown calls.
+"""Access points and transport: every call at either node, pings, unknown calls.
 
-Pitfalls of the transport and of routes that need two nodes (gRPC API, sections 1.4, 9.2 and 12).
+Pitfalls of transport and routes that need two nodes (docs/formats/grpc-api.md, sections 1.4, 9.2
+and 12).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cometmq.tests.front.raw_http2 import ACK, GOAWAY, PING, RawConnection, fram
 
 
 @pytest.mark.pitfall(30, 33, 35)
-async def test_every_call_works_at_the_node_that_does_not_lead(tmp_path: Path) -> None:
+async def test_every_call_succeeds_at_a_follower(tmp_path: Path) -> None:
     async with (
         pair(tmp_path) as (leader, follower, _),
         Client(follower.bound.client, "follower") as client,
@@ -58,14 +59,14 @@ async def test_every_call_works_at_the_node_that_does_not_lead(tmp_path: Path) -
 
 
 def has_stream(live: Live, client_id: str) -> bool:
-    """Whether a client's Telemetry has come as far as this node."""
+    """Return whether a client's Telemetry stream has reached this node."""
     client = live.node.clients.get(client_id)
     return client is not None and bool(client.streams)
 
 
 @pytest.mark.feature("Lite [5.5+]")
 @pytest.mark.pitfall(35)
-async def test_lite_consumers_may_use_the_other_node(tmp_path: Path) -> None:
+async def test_lite_consumers_can_use_a_follower(tmp_path: Path) -> None:
     async with (
         pair(tmp_path) as (leader, follower, _),
         Client(follower.bound.client, "follower") as client,
@@ -91,7 +92,7 @@ async def test_lite_consumers_may_use_the_other_node(tmp_path: Path) -> None:
 
 @pytest.mark.feature("Transaction check")
 @pytest.mark.pitfall(35)
-async def test_a_check_reaches_a_producer_through_the_other_node(tmp_path: Path) -> None:
+async def test_a_check_reaches_a_producer_at_a_follower(tmp_path: Path) -> None:
     async with (
         pair(tmp_path) as (leader, follower, _),
         Client(follower.bound.client, "follower") as client,
@@ -144,7 +145,7 @@ async def test_pings_without_calls_never_end_a_connection(client: Client) -> Non
 
 
 @pytest.mark.pitfall(8, 12)
-async def test_only_what_is_unknown_to_the_protocol_is_a_grpc_error(client: Client) -> None:
+async def test_only_unknown_methods_return_a_grpc_error(client: Client) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as unknown:
         await client.call(
             paths.MESSAGING + "NoSuchMethod", v2.HeartbeatRequest(), v2.HeartbeatResponse

@@ -1,7 +1,7 @@
-"""Messages of a later time: delivery times, limits, recall, the 18 levels; and priorities.
+"""Delayed messages: delivery times, limits, recall, the 18 levels; priorities.
 
-Rows of the feature table from "Delay levels" to "Priority [5.4+]" (broker semantics, section 6; gRPC API,
-sections 5.5 and 5.11).
+Rows of the feature table from "Delay levels" to "Priority [5.4+]"
+(docs/formats/broker-semantics.md, section 6; docs/formats/grpc-api.md, sections 5.5 and 5.11).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DAY_MS = 86_400_000
 
 
 async def delayed(client: Client, topic: str, body: str, after_ms: int) -> v2.SendResultEntry:
-    """Send one for later."""
+    """Send a message with a delay."""
     at_ms = await client.now_ms() + after_ms
     return await client.send(topic, body, deliver_ms=at_ms, message_type=v2.DELAY)
 
 
 @pytest.mark.feature("Timed message")
-async def test_a_timed_message_is_never_early_and_wakes_the_waiter(client: Client) -> None:
+async def test_a_timed_message_is_not_early_and_wakes_a_waiting_poll(client: Client) -> None:
     topic, group = await client.topic(v2.DELAY), client.name("group")
     at_ms = await client.now_ms() + 60_500
     sent = await client.send(topic, "later", deliver_ms=at_ms, message_type=v2.DELAY, tag="t")
@@ -50,7 +50,7 @@ async def test_a_timed_message_is_never_early_and_wakes_the_waiter(client: Clien
 
 
 @pytest.mark.feature("Timed message")
-async def test_timed_messages_come_in_the_order_of_their_times(client: Client) -> None:
+async def test_timed_messages_are_delivered_in_order_of_their_times(client: Client) -> None:
     topic, group = await client.topic(v2.DELAY), client.name("group")
     for minutes in (3, 1, 2):
         await delayed(client, topic, f"{minutes}", minutes * 60_000)
@@ -63,7 +63,7 @@ async def test_timed_messages_come_in_the_order_of_their_times(client: Client) -
 
 @pytest.mark.feature("Timed message")
 @pytest.mark.pitfall(39)
-async def test_a_time_in_the_past_is_now(client: Client) -> None:
+async def test_a_message_with_a_past_time_is_delivered_at_once(client: Client) -> None:
     topic, group = await client.topic(v2.DELAY), client.name("group")
     await delayed(client, topic, "past", -5_000)
     assert (await client.one(topic, group)).body == b"past"
@@ -79,7 +79,7 @@ async def test_a_delay_of_more_than_a_day_is_refused(client: Client) -> None:
 
 
 @pytest.mark.feature("Delay limit")
-async def test_the_wheel_has_a_limit_of_its_own(alone: Callable[..., Any]) -> None:
+async def test_the_timer_wheel_has_its_own_maximum_delay(alone: Callable[..., Any]) -> None:
     async with alone(max_delay_time_mills=0) as (_, client):
         topic = await client.topic(v2.DELAY)
         now_ms = await client.now_ms()
@@ -89,10 +89,10 @@ async def test_the_wheel_has_a_limit_of_its_own(alone: Callable[..., Any]) -> No
 
 
 @pytest.mark.feature("Delay levels")
-async def test_records_with_a_delay_level_wait_as_long_as_their_level(
+async def test_records_with_a_delay_level_wait_for_the_levels_delay(
     client: Client, house: House
 ) -> None:
-    """Clients of the protocol know times only; levels come with Apache's directories and tools."""
+    """Clients of the protocol use times only; levels exist in Apache's directories and tools."""
     topic, group = await client.topic(MIXED), client.name("group")
     waits = {1: 1_000, 2: 5_000, 3: 10_000, 18: 7_200_000, 99: 7_200_000}
     _append_levels(house, topic, list(waits))
@@ -116,7 +116,7 @@ def _append_levels(house: House, topic: str, levels: list[int]) -> None:
 
 
 @pytest.mark.feature("Recall")
-async def test_a_recalled_message_never_arrives(client: Client) -> None:
+async def test_a_recalled_message_is_not_delivered(client: Client) -> None:
     topic, group = await client.topic(v2.DELAY), client.name("group")
     gone = await delayed(client, topic, "gone", 60_000)
     await delayed(client, topic, "stays", 60_000)
@@ -130,7 +130,7 @@ async def test_a_recalled_message_never_arrives(client: Client) -> None:
 
 
 @pytest.mark.feature("Recall")
-async def test_recalls_that_cannot_work(client: Client) -> None:
+async def test_invalid_recalls_are_refused(client: Client) -> None:
     topic, other = await client.topic(v2.DELAY), await client.topic(v2.DELAY, what="other")
     plain = await client.topic(what="plain")
     assert not (await client.send(plain)).recall_handle, "only delayed messages have one"
@@ -152,7 +152,7 @@ async def test_higher_priorities_are_received_first(client: Client) -> None:
         await client.send(topic, body, priority=priority, message_type=v2.PRIORITY)
     got = [await client.one(topic, group, batch=1) for _ in range(5)]
     bodies = [message.body.decode() for message in got]
-    # There are as many priorities as queues: what is above the last counts as the last.
+    # There are as many priorities as queues: higher values count as the highest.
     assert bodies == ["high", "top", "mid", "mid2", "low"]
     assert [message.system_properties.priority for message in got] == [3, 9, 1, 1, 0]
     assert {message.system_properties.message_type for message in got} == {v2.PRIORITY}
@@ -161,8 +161,8 @@ async def test_higher_priorities_are_received_first(client: Client) -> None:
 
 
 @pytest.mark.feature("Timed message")
-async def test_a_restart_at_the_due_moment_loses_none(tmp_path: Path) -> None:
-    """With a kill it is proven beside the timer; here with a stop, over the wire."""
+async def test_a_restart_at_the_due_time_loses_no_message(tmp_path: Path) -> None:
+    """test_timer_kill covers kill -9; this one a clean stop, over the wire."""
     topic = ""
     for start in (1, 2):
         async with running(settings(tmp_path)) as live, Client(live.bound.client, "due") as client:

@@ -1,7 +1,7 @@
-"""Filters: tags with their exact comparison, SQL92 with three-valued logic, and their errors.
+"""Filters: tags with literal comparison, SQL92 with three-valued logic, errors.
 
 Rows of the feature table from "Tag filter" to "SQL with pop/gRPC", and "Inconsistent subscriptions"
-(broker semantics, section 4 and 8.6).
+(docs/formats/broker-semantics.md, sections 4 and 8.6).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PEOPLE: list[dict[str, str]] = [
 
 
 async def selected(client: Client, topic: str, expression: str) -> str:
-    """The names of the messages that an expression chooses, for a group of its own."""
+    """Return the names of the messages that an expression matches, for a new group."""
     group = client.name(f"g{sum(expression.encode())}-{len(expression)}")
     answer = await client.now(topic, group, sql=expression)
     assert answer.code in (v2.OK, v2.MESSAGE_NOT_FOUND), answer
@@ -28,7 +28,7 @@ async def selected(client: Client, topic: str, expression: str) -> str:
 
 
 async def people(client: Client) -> str:
-    """A topic with the four."""
+    """Create a topic with the four messages."""
     topic = await client.topic()
     for properties in PEOPLE:
         await client.send(topic, properties=properties, tag="person")
@@ -36,7 +36,7 @@ async def people(client: Client) -> str:
 
 
 @pytest.mark.feature("Tag filter")
-async def test_tags_are_compared_exactly(client: Client) -> None:
+async def test_tags_are_compared_literally(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     for tag in ("BB", "Aa", "aa", "AaBB"):  # the hashes of Aa and BB are equal
         await client.send(topic, tag, tag=tag)
@@ -45,12 +45,12 @@ async def test_tags_are_compared_exactly(client: Client) -> None:
     assert got.body == b"Aa"
     await client.ack(topic, group, [got])
     await client.quiet(topic, group, tag="Aa")
-    # What did not match counts as consumed for the group, whatever it asks for later.
+    # Messages that do not match are consumed for the group, whatever its later filter.
     await client.quiet(topic, group, tag="*")
 
 
 @pytest.mark.feature("Tag expression")
-async def test_tag_expressions(client: Client) -> None:
+async def test_tag_expressions_select_messages(client: Client) -> None:
     topic = await client.topic()
     for tag in ("a", "b", "c"):
         await client.send(topic, tag, tag=tag)
@@ -70,7 +70,7 @@ async def test_tag_expressions(client: Client) -> None:
 
 
 @pytest.mark.feature("SQL with pop/gRPC")
-async def test_expressions_choose_what_a_group_receives(client: Client) -> None:
+async def test_sql_expressions_select_messages(client: Client) -> None:
     topic = await people(client)
     for expression, names in {
         "name = 'ada'": "ada",
@@ -88,21 +88,21 @@ async def test_expressions_choose_what_a_group_receives(client: Client) -> None:
 
 
 @pytest.mark.feature("SQL filter missing property")
-async def test_what_is_not_there_is_unknown_and_not_delivered(client: Client) -> None:
+async def test_conditions_on_missing_properties_do_not_match(client: Client) -> None:
     topic = await people(client)
     for expression, names in {
-        "nobody = 1": "",
+        "missing = 1": "",
         "price > 0": "ada bob",
         "NOT (price > 0)": "",
         "price > 0 OR name = 'dee'": "ada bob dee",
-        "nobody IS NULL AND name = 'cy'": "cy",
+        "missing IS NULL AND name = 'cy'": "cy",
     }.items():
         assert await selected(client, topic, expression) == names, expression
 
 
 @pytest.mark.feature("SQL numeric vs text")
-async def test_numbers_are_compared_as_numbers(client: Client) -> None:
-    """A decimal property is a number, too, unlike with the reference; a text is none."""
+async def test_numeric_properties_are_compared_as_numbers(client: Client) -> None:
+    """A decimal property is a number, unlike in the reference; a text is not."""
     topic = await people(client)
     for expression, names in {
         "price < 10": "ada",
@@ -114,10 +114,12 @@ async def test_numbers_are_compared_as_numbers(client: Client) -> None:
 
 
 @pytest.mark.feature("SQL trailing text")
-async def test_an_expression_that_cannot_be_parsed_is_refused_with_its_place(
+async def test_an_invalid_expression_is_refused_with_the_position(
     client: Client,
 ) -> None:
-    """The reference ignores what follows an expression, and calls the rest an internal error."""
+    """The reference ignores what follows an expression, and returns an internal error for the
+    rest.
+    """
     topic = await people(client)
     for expression in ("name = 'ada' garbage", "name = ", "", "name LIKE 'a%'", "age + 1 = 8", "1"):
         answer = await client.receive(topic, client.name("group"), sql=expression)
@@ -126,20 +128,20 @@ async def test_an_expression_that_cannot_be_parsed_is_refused_with_its_place(
 
 
 @pytest.mark.feature("Inconsistent subscriptions")
-async def test_two_filters_in_one_group_take_messages_from_each_other(client: Client) -> None:
+async def test_two_filters_in_one_group_consume_each_others_messages(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     for tag in ("a", "b"):
         await client.send(topic, tag, tag=tag)
     assert (await client.one(topic, group, tag="b")).body == b"b"
-    # The other client of the group is not refused, and the message that it wants is gone.
+    # The other client of the group is not refused, but its message has been consumed.
     await client.quiet(topic, group, tag="a")
 
 
 @pytest.mark.feature("SQL precedence")
-async def test_what_binds_tighter(client: Client) -> None:
+async def test_operator_precedence(client: Client) -> None:
     topic = await people(client)
     for expression, names in {
-        "NOT name = 'bob'": "",  # (NOT name) = 'bob': a truth value is no text
+        "NOT name = 'bob'": "",  # (NOT name) = 'bob': a boolean is not a text
         "NOT (name = 'bob')": "ada cy dee",
         "name = 'dee' OR name = 'ada' AND age = 7": "dee",
         "(name = 'dee' OR name = 'bob') AND age = 7": "bob",

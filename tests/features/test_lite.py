@@ -1,6 +1,7 @@
-"""Lite topics: many small ordered topics inside of one, subscribed to by name.
+"""Lite topics: many small ordered topics inside one parent topic, subscribed by name.
 
-Row "Lite [5.5+]", pitfall 24 (broker semantics, section 12.2; gRPC API, section 5.13).
+Row "Lite [5.5+]", pitfall 24 (docs/formats/broker-semantics.md, section 12.2;
+docs/formats/grpc-api.md, section 5.13).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cometmq.tests.features.client import Client, Session, consumer, resource
 
 
 async def parent(client: Client, *attributes: str) -> tuple[str, str]:
-    """A topic of type LITE and a group that is bound to it."""
+    """Create a topic of type LITE and a group that is bound to it."""
     topic = await client.topic(v2.LITE)
     group = await client.group(attributes=[f"+lite.bind.topic={topic}", *attributes])
     return topic, group
@@ -26,7 +27,7 @@ async def parent(client: Client, *attributes: str) -> tuple[str, str]:
 async def sync(
     client: Client, topic: str, group: str, action: int, names: Iterable[str] = (), **more: Any
 ) -> int:
-    """SyncLiteSubscription; the code."""
+    """Call SyncLiteSubscription; return the code."""
     request = v2.SyncLiteSubscriptionRequest(
         action=v2.LiteSubscriptionAction.ValueType(action),
         topic=resource(topic),
@@ -42,7 +43,7 @@ async def sync(
 
 @asynccontextmanager
 async def session_of(client: Client, topic: str, group: str) -> AsyncIterator[Session]:
-    """The Telemetry stream of a lite push consumer."""
+    """Open the Telemetry stream of a lite push consumer."""
     session = client.telemetry()
     settled = await session.settle(consumer(v2.LITE_PUSH_CONSUMER, group, topic))
     assert settled.status.code == v2.OK
@@ -57,7 +58,7 @@ async def send(client: Client, topic: str, name: str, *bodies: str) -> None:
 
 
 async def take(client: Client, topic: str, group: str, count: int) -> dict[str, list[v2.Message]]:
-    """Receive so many messages; by lite topic, in the order of their arrival."""
+    """Receive `count` messages; return them by lite topic, in order of arrival."""
     found: dict[str, list[v2.Message]] = defaultdict(list)
     for message in await client.take(topic, group, count, auto_renew=True):
         found[message.system_properties.lite_topic].append(message)
@@ -65,7 +66,7 @@ async def take(client: Client, topic: str, group: str, count: int) -> dict[str, 
 
 
 def bodies(found: dict[str, list[v2.Message]]) -> dict[str, list[str]]:
-    """The same with the bodies only."""
+    """Return the bodies by lite topic."""
     return {name: [message.body.decode() for message in some] for name, some in found.items()}
 
 
@@ -77,7 +78,7 @@ async def test_a_client_gets_its_lite_topics_in_order(client: Client) -> None:
         assert await sync(client, topic, group, v2.PARTIAL_ADD, ["a", "b"]) == v2.OK
         await send(client, topic, "a", "a1", "a2")
         await send(client, topic, "b", "b1")
-        await send(client, topic, "nobody", "n1")
+        await send(client, topic, "unsubscribed", "n1")
         got = await take(client, topic, group, 3)
         assert bodies(got) == {"a": ["a1", "a2"], "b": ["b1"]}
         await send(client, topic, "a", "a3")
@@ -112,7 +113,7 @@ async def test_subscriptions_are_added_removed_and_replaced(client: Client) -> N
 
 
 @pytest.mark.feature("Lite [5.5+]")
-async def test_lite_names_and_quotas(client: Client) -> None:
+async def test_lite_names_and_quotas_are_enforced(client: Client) -> None:
     topic, group = await parent(client, "+lite.sub.client.quota=2")
     async with session_of(client, topic, group):
         for name in ("a.b", "x" * 65, "größe"):
@@ -129,7 +130,7 @@ async def test_lite_names_and_quotas(client: Client) -> None:
 
 
 @pytest.mark.feature("Lite [5.5+]")
-async def test_an_exclusive_subscriber_is_told_that_it_was_replaced(client: Client) -> None:
+async def test_a_replaced_exclusive_subscriber_is_notified(client: Client) -> None:
     topic, group = await parent(client, "+lite.sub.model=Exclusive")
     async with (
         Client(client.wire.endpoints, client.mark) as second,

@@ -1,6 +1,7 @@
-"""What an operator sees: metrics by RocketMQ's names, lag, in flight and retries.
+"""Operations: metrics with RocketMQ's names, lag, in flight and retries.
 
-Row "Metrics"; disk full and retention have their rows' tests beside the store (broker semantics, section 11).
+Row "Metrics"; disk full and retention are tested beside the store
+(docs/formats/broker-semantics.md, section 11).
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from cometmq.tests.features.client import Client
 from cometmq.tests.features.house import House
 from cometmq.tests.features.table import SEMANTICS
 
-#: Areas of the list whose subject this broker does not have: other engines, other protocols, other processes.
+#: Groups of the list that do not apply to this broker: other engines, other protocols, other
+#: processes.
 ELSEWHERE = ("RocksDB", "tiered store", "remoting", "proxy", "controller")
 
 
 def expected(page: Path) -> set[str]:
-    """The metric names of sections 11.2 and 11.3."""
+    """Return the metric names of sections 11.2 and 11.3."""
     text = page.read_text(encoding="utf-8").partition("### 11.2 Broker")[2]
     lines = text.partition("### 11.4")[0].splitlines()
     rows = [line for line in lines if not line.startswith(tuple(f"| {a} |" for a in ELSEWHERE))]
@@ -31,7 +33,7 @@ def expected(page: Path) -> set[str]:
 
 
 async def exported(house: House) -> dict[str, float]:
-    """Every metric family of /metrics; with the sum of its samples."""
+    """Return every metric family of /metrics with the sum of its samples."""
     url = f"http://{house.live.bound.metrics}/metrics"
 
     def read() -> str:
@@ -47,12 +49,12 @@ async def exported(house: House) -> dict[str, float]:
 
 
 def found(name: str, families: dict[str, float]) -> bool:
-    """Exporters may take off `_total` and put on a unit."""
+    """Return whether a metric exists; exporters may remove `_total` and append a unit."""
     return any(f.startswith(name.removesuffix("_total")) for f in families)
 
 
 @pytest.mark.feature("Metrics")
-async def test_metrics_have_the_names_that_dashboards_know(client: Client, house: House) -> None:
+async def test_metrics_have_rocketmqs_names(client: Client, house: House) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     await client.ack(topic, group, [await client.one(topic, group)])

@@ -1,7 +1,7 @@
-"""FIFO groups: order by queue, locks, attempt ids, and where a message group's messages lie.
+"""FIFO groups: order per queue, locks, attempt ids, and queues of message groups.
 
-Rows of the feature table from "FIFO block" to "Message group routing" (broker semantics, sections 1.9 and
-7; gRPC API, section 7.4).
+Rows of the feature table from "FIFO block" to "Message group routing"
+(docs/formats/broker-semantics.md, sections 1.9 and 7; docs/formats/grpc-api.md, section 7.4).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cometmq.tests.features.client import Client
 
 
 async def ordered(client: Client, *bodies: str, queues: int = 1) -> tuple[str, str]:
-    """A FIFO topic with messages of one message group, and a FIFO group."""
+    """Create a FIFO topic with messages of one message group, and a FIFO group."""
     topic = await client.topic(v2.FIFO, queues)
     group = await client.group(orderly=True)
     for body in bodies:
@@ -26,7 +26,7 @@ async def ordered(client: Client, *bodies: str, queues: int = 1) -> tuple[str, s
 @pytest.mark.feature("FIFO block")
 async def test_a_queue_is_locked_until_the_whole_batch_is_acknowledged(client: Client) -> None:
     topic, group = await ordered(client, "a", "b", "c")
-    # A message of another message group in the same queue waits as well: the queue is the unit.
+    # A message of another message group in the same queue waits as well: the lock is per queue.
     await client.send(topic, "d", message_group="order-2", message_type=v2.FIFO)
     first = await client.take(topic, group, 2, batch=2)
     assert [message.body for message in first] == [b"a", b"b"]
@@ -40,7 +40,7 @@ async def test_a_queue_is_locked_until_the_whole_batch_is_acknowledged(client: C
 
 
 @pytest.mark.feature("FIFO redelivery")
-async def test_redelivery_begins_at_the_first_message_that_is_not_acknowledged(
+async def test_redelivery_starts_at_the_first_unacknowledged_message(
     client: Client,
 ) -> None:
     topic, group = await ordered(client, "a", "b", "c", "d")
@@ -48,7 +48,7 @@ async def test_redelivery_begins_at_the_first_message_that_is_not_acknowledged(
     await client.ack(topic, group, [first[0], first[2]])
     await client.advance(10_000)
     again = await client.receive(topic, group, invisible_s=10)
-    # The acknowledged prefix never returns; everything after it does, acknowledged or not.
+    # The acknowledged prefix is not redelivered; everything after it is, acknowledged or not.
     assert again.bodies == [b"b", b"c", b"d"]
     assert again.attempts == [2, 2, 2]
     assert {system.queue_id for system in again.systems} == {0}
@@ -86,7 +86,7 @@ async def test_a_handle_of_an_older_delivery_acknowledges_nothing(client: Client
 
 
 @pytest.mark.feature("FIFO redelivery")
-async def test_a_change_moves_one_messages_time(client: Client) -> None:
+async def test_a_change_affects_one_messages_invisible_time(client: Client) -> None:
     topic, group = await ordered(client, "a", "b")
     first = await client.take(topic, group, 2, batch=2, invisible_s=30)
     handle = first[0].system_properties.receipt_handle
@@ -99,7 +99,7 @@ async def test_a_change_moves_one_messages_time(client: Client) -> None:
 
 
 @pytest.mark.feature("Max attempts")
-async def test_a_used_up_message_lets_the_queue_go_on(client: Client) -> None:
+async def test_a_queue_continues_after_a_dead_lettered_message(client: Client) -> None:
     topic = await client.topic(v2.FIFO)
     group = await client.group(orderly=True, max_attempts=2)
     for body in ("poison", "next"):
@@ -123,11 +123,11 @@ async def test_a_plain_group_reads_an_ordered_topic_concurrently(client: Client)
 
 @pytest.mark.feature("Message group routing")
 @pytest.mark.pitfall(36, 37)
-async def test_the_server_chooses_the_queue_by_the_message_group(client: Client) -> None:
+async def test_the_message_group_selects_the_queue(client: Client) -> None:
     topic = await client.topic(v2.FIFO, queues=4)
     expected = {"a": 0, "order-1": 3, "Aa": 1, "x-42": 2, "用户": 3}
     for name in expected:
-        for queue_id in (0, 3):  # clients disagree about the hash; what they say does not count
+        for queue_id in (0, 3):  # clients differ in the hash; their queue id is ignored
             await client.send(
                 topic, name, message_group=name, message_type=v2.FIFO, queue_id=queue_id
             )
@@ -140,7 +140,7 @@ async def test_the_server_chooses_the_queue_by_the_message_group(client: Client)
 
 
 @pytest.mark.feature("Message group routing")
-async def test_a_message_group_has_fewer_than_64_bytes(client: Client) -> None:
+async def test_a_message_group_of_64_bytes_is_refused(client: Client) -> None:
     topic = await client.topic(v2.FIFO)
     await client.send(topic, message_group="x" * 63, message_type=v2.FIFO)
     for name in ("x" * 64, "ü" * 32, " ", "a\nb"):
@@ -149,9 +149,9 @@ async def test_a_message_group_has_fewer_than_64_bytes(client: Client) -> None:
 
 
 @pytest.mark.pitfall(36)
-async def test_the_queue_id_of_a_send_does_not_make_one_queue_hot(client: Client) -> None:
+async def test_the_queue_id_of_a_send_is_ignored(client: Client) -> None:
     topic = await client.topic(queues=4)
     for n in range(8):
-        await client.send(topic, f"{n}")  # Python and Go always say queue 0
+        await client.send(topic, f"{n}")  # the Python and Go clients always send queue 0
     described = await client.described(topic)
     assert [queue.max_offset for queue in described.queues] == [2, 2, 2, 2]

@@ -1,7 +1,8 @@
-"""Receiving and acknowledging: what is hidden, when it comes again, what a handle is good for.
+"""Receiving and acknowledging: invisible times, redelivery, validity of handles.
 
-Rows of the feature table from "Receive batch limit" to "Too many parked polls"; pitfalls of receiving
-(broker semantics, sections 1 and 13; gRPC API, sections 5.6 to 5.8 and 12).
+Rows of the feature table from "Receive batch limit" to "Too many parked polls"; pitfalls of
+receiving (docs/formats/broker-semantics.md, sections 1 and 13; docs/formats/grpc-api.md, sections
+5.6 to 5.8 and 12).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cometmq.tests.features.client import Client, Received, patiently
 
 
 @pytest.mark.feature("Receive batch limit")
-async def test_a_batch_has_32_messages_at_most(client: Client) -> None:
+async def test_a_batch_has_at_most_32_messages(client: Client) -> None:
     topic = await client.topic()
     await client.send_all(*(client.message(topic, f"{n}") for n in range(40)))
     first = await client.receive(topic, "g-limit", batch=100)
@@ -29,8 +30,10 @@ async def test_a_batch_has_32_messages_at_most(client: Client) -> None:
 
 @pytest.mark.feature("First pop of a new group, MAX mode")
 @pytest.mark.pitfall(55)
-async def test_a_new_group_begins_at_the_oldest_message(client: Client) -> None:
-    """The reference begins at the newest one of an old topic; docs/compatibility.md says why not."""
+async def test_a_new_group_starts_at_the_oldest_message(client: Client) -> None:
+    """The reference starts at the newest message of an old topic; docs/compatibility.md has the
+    reason.
+    """
     topic = await client.topic(queues=2)
     for n in range(6):
         await client.send(topic, f"{n}")
@@ -40,7 +43,7 @@ async def test_a_new_group_begins_at_the_oldest_message(client: Client) -> None:
 
 
 @pytest.mark.feature("Invisible", "Redelivery moment (KV engine)", "delivery_attempt")
-async def test_a_message_is_hidden_for_its_time_and_comes_again_with_the_next_attempt(
+async def test_a_message_is_invisible_for_its_time_and_redelivered_with_the_next_attempt(
     client: Client,
 ) -> None:
     topic, group = await client.topic(), client.name("group")
@@ -60,7 +63,7 @@ async def test_a_message_is_hidden_for_its_time_and_comes_again_with_the_next_at
 
 
 @pytest.mark.feature("Invisible")
-async def test_how_long_a_message_may_be_hidden(client: Client) -> None:
+async def test_invisible_times_are_limited(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     for seconds in (0, 9.999, 12 * 3600 + 0.001):
         answer = await client.receive(topic, group, invisible_s=seconds)
@@ -71,8 +74,10 @@ async def test_how_long_a_message_may_be_hidden(client: Client) -> None:
 
 
 @pytest.mark.feature("Redelivery moment (legacy engine)")
-async def test_a_waiting_poll_gets_what_expires_and_never_early(client: Client) -> None:
-    """The reference's older engine takes 2 to 4 s, or a whole poll; here the expiry wakes the waiter."""
+async def test_an_expiry_wakes_a_waiting_poll_and_not_early(client: Client) -> None:
+    """The reference's older engine takes 2 to 4 s, or a whole poll; here the expiry wakes the
+    poll.
+    """
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     got = await client.one(topic, group)
@@ -88,7 +93,7 @@ async def test_a_waiting_poll_gets_what_expires_and_never_early(client: Client) 
 
 @pytest.mark.feature("Ack after expiry")
 @pytest.mark.pitfall(11)
-async def test_a_handle_is_invalid_once_its_message_was_given_out_again(client: Client) -> None:
+async def test_a_handle_is_invalid_after_a_redelivery(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     first = await client.one(topic, group, invisible_s=10)
@@ -117,7 +122,7 @@ async def test_an_ack_may_be_repeated(client: Client) -> None:
 @pytest.mark.feature("Old handle after changeInvisible")
 @pytest.mark.pitfall(49, 50)
 async def test_old_and_new_handles_acknowledge(client: Client) -> None:
-    """With the reference an old handle's ack changes nothing; several clients keep the old one."""
+    """In the reference the ack of an old handle has no effect; several clients keep the old one."""
     topic, group = await client.topic(), client.name("group")
     for use in ("old", "new"):
         await client.send(topic, use)
@@ -137,7 +142,7 @@ async def test_old_and_new_handles_acknowledge(client: Client) -> None:
 
 @pytest.mark.feature("changeInvisible(0)")
 @pytest.mark.pitfall(49)
-async def test_a_change_to_nothing_gives_the_message_back_at_once(client: Client) -> None:
+async def test_a_change_to_zero_makes_the_message_visible_at_once(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     handle = (await client.one(topic, group)).system_properties.receipt_handle
@@ -168,7 +173,7 @@ async def test_an_empty_poll_is_held_and_ends_before_its_deadline(client: Client
 
 
 @pytest.mark.feature("Empty receive")
-async def test_an_arrival_answers_the_poll_that_waits(client: Client) -> None:
+async def test_an_arrival_wakes_a_waiting_poll(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     poll = client.waiting(topic, group)
     await asyncio.sleep(0.05)
@@ -206,7 +211,7 @@ async def test_polls_beyond_the_limit_are_refused(alone: Callable[..., Any]) -> 
 
 
 @pytest.mark.pitfall(6, 7)
-async def test_hundreds_of_waiting_polls_on_one_connection_starve_nobody(client: Client) -> None:
+async def test_hundreds_of_waiting_polls_on_one_connection_starve_no_call(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     polls = [client.waiting(topic, group, within_s=60) for _ in range(400)]
     await asyncio.sleep(0.1)
@@ -221,7 +226,7 @@ async def test_hundreds_of_waiting_polls_on_one_connection_starve_nobody(client:
 
 
 @pytest.mark.pitfall(45, 46, 48)
-async def test_a_message_has_every_field_that_a_client_breaks_without(client: Client) -> None:
+async def test_a_message_has_every_field_that_clients_require(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     sent = await client.send(
         topic, "größe", tag="t", keys=["k1", "k2"], properties={"colour": "blue"}
@@ -246,7 +251,7 @@ async def test_a_message_has_every_field_that_a_client_breaks_without(client: Cl
 
 
 @pytest.mark.pitfall(53)
-async def test_the_queue_id_of_a_receive_is_no_more_than_a_hint(client: Client) -> None:
+async def test_the_queue_id_of_a_receive_is_only_a_hint(client: Client) -> None:
     topic = await client.topic(queues=4)
     for n in range(8):
         await client.send(topic, f"{n}")

@@ -1,7 +1,8 @@
 """Pulling, offsets and replay.
 
-Rows of the feature table from "SQL with pull" to "Offset reset" (broker semantics, section 2; gRPC API,
-section 5.12). No official client of the protocol pulls; PullMessage is served all the same.
+Rows of the feature table from "SQL with pull" to "Offset reset" (docs/formats/broker-semantics.md,
+section 2; docs/formats/grpc-api.md, section 5.12). No official client of the protocol pulls;
+PullMessage is served nevertheless.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class Pulled:
 
     @property
     def bodies(self) -> list[bytes]:
-        """In the order of the stream."""
+        """The bodies in stream order."""
         return [message.body for message in self.messages]
 
 
 async def pull(
     client: Client, topic: str, offset: int, within_s: float = POLL_S, **more: Any
 ) -> Pulled:
-    """One PullMessage of queue 0."""
+    """Call PullMessage on queue 0."""
     kind = v2.SQL if "sql" in more else v2.TAG
     request = v2.PullMessageRequest(
         group=resource(client.name("group")),
@@ -70,8 +71,8 @@ async def reset(client: Client, group: str, topic: str, **position: Any) -> v1.R
 
 
 @pytest.mark.feature("SQL with pull")
-async def test_expressions_work_for_pulls_too(client: Client) -> None:
-    """The reference refuses them until it is configured otherwise."""
+async def test_pulls_accept_sql_expressions(client: Client) -> None:
+    """The reference refuses them unless configured otherwise."""
     topic = await client.topic()
     for price in ("9.5", "10", "11"):
         await client.send(topic, price, properties={"price": price})
@@ -97,7 +98,7 @@ async def test_a_pull_at_the_end_is_held_and_woken(client: Client) -> None:
 
 
 @pytest.mark.feature("Pull offset out of range")
-async def test_a_pull_outside_of_the_queue_is_told_where_it_is(client: Client) -> None:
+async def test_a_pull_outside_the_queue_gets_the_valid_offset(client: Client) -> None:
     topic = await client.topic()
     await client.send(topic, "a")
     for offset, right in ((100, 1), (-1, 0)):
@@ -121,7 +122,7 @@ async def test_the_next_receive_starts_at_the_reset_position(client: Client) -> 
 
 
 @pytest.mark.feature("Offset reset")
-async def test_a_reset_by_time_opens_the_lock_of_an_ordered_queue(client: Client) -> None:
+async def test_a_reset_by_time_unlocks_an_ordered_queue(client: Client) -> None:
     topic = await client.topic(v2.FIFO)
     group = await client.group(orderly=True)
     await client.send(topic, "old", message_group="k", message_type=v2.FIFO)

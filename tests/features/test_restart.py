@@ -1,7 +1,8 @@
-"""A kill in the middle of everything: nothing acknowledged is lost or comes again, nothing committed is undone.
+"""A kill with messages in every state: nothing acknowledged is lost or redelivered, nothing
+committed is undone.
 
-One broker with a message in every state of its life is killed and started again (broker semantics, sections
-1.7, 1.9, 5 and 6).
+One broker with a message in every state is killed and restarted (docs/formats/broker-semantics.md,
+sections 1.7, 1.9, 5 and 6).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cometmq.tests.features.test_transactions import half
 
 @dataclass(slots=True)
 class Before:
-    """What the first life left behind."""
+    """The state left by the first instance."""
 
     entries: dict[str, v2.SendResultEntry] = field(default_factory=dict)
     in_flight: list[v2.Message] = field(default_factory=list)
@@ -60,15 +61,15 @@ async def first_life(client: Client) -> Before:
 
 
 async def written_down(store: Path, plain: str, ordered: str, fifo: str) -> None:
-    """Wait until the offsets are in their file; what is in flight is in the log before it.
+    """Wait until the offsets are in their file; messages in flight are in the log before that.
 
-    A kill before that gives out again what was acknowledged last: at least once, never less.
+    A kill before that redelivers the latest acknowledged messages: at least once, never less.
     """
     wanted = {f"{plain}@g": 3, f"%RETRY%g_{plain}@g": 1, f"{ordered}@{fifo}": 0}
     file = store / "config" / "consumerOffset.json"
     for _ in range(800):
         text = file.read_text() if file.exists() else '{"offsetTable":{}}'
-        # Apache writes numbers as keys, without quotes.
+        # Apache writes numeric keys without quotes.
         table = json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', text))["offsetTable"]
         if all(table.get(key, {}).get("0", -1) >= offset for key, offset in wanted.items()):
             return
@@ -90,7 +91,7 @@ async def test_a_kill_loses_nothing_and_undoes_nothing(tmp_path: Path) -> None:
     async with BrokerProcess(tmp_path) as broker, Client(broker.address, "after") as client:
         await client.advance(first_ms - await client.now_ms())
         await client.quiet(plain, "g")
-        # A handle of the first life acknowledges in the second.
+        # A handle of the first instance acknowledges in the second.
         await client.ack(plain, "g", left.in_flight[:1])
         got = await client.take(mixed, "g", 1)
         assert [message.body for message in got] == [b"committed"]

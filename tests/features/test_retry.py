@@ -1,6 +1,7 @@
-"""Retries and dead letters: how often, how long after, and where what nobody could handle ends.
+"""Retries and dead letters: attempts, delays, and the dead-letter topic.
 
-Rows of the feature table from "Max attempts" to "Forward to DLQ" (broker semantics, sections 1.13 and 3).
+Rows of the feature table from "Max attempts" to "Forward to DLQ" (docs/formats/broker-semantics.md,
+sections 1.13 and 3).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ LADDER_S = [1, 5, 10, 30, *(60 * n for n in range(1, 11)), 1200, 1800, 3600, 720
 
 
 async def progress(client: Client, group: str) -> v1.GroupProgress:
-    """What an operator is told of a group."""
+    """Describe a group as an operator does."""
     request = v1.DescribeGroupRequest(name=group)
     answer = await client.call(paths.DESCRIBE_GROUP, request, v1.DescribeGroupResponse)
     assert answer.code == v2.OK, answer
@@ -47,7 +48,7 @@ async def test_the_eighteenth_delivery_is_the_dead_letter(client: Client) -> Non
 
 
 @pytest.mark.feature("Max attempts")
-async def test_a_group_may_have_its_own_number_of_attempts(client: Client) -> None:
+async def test_a_group_can_have_its_own_number_of_attempts(client: Client) -> None:
     topic, group = await client.topic(), await client.group(max_attempts=2)
     await client.send(topic, "a")
     for attempt in (1, 2):
@@ -59,7 +60,7 @@ async def test_a_group_may_have_its_own_number_of_attempts(client: Client) -> No
 
 
 @pytest.mark.feature("Back-off gRPC push")
-async def test_push_consumers_are_told_how_long_to_wait(client: Client) -> None:
+async def test_settings_of_push_consumers_contain_the_backoff(client: Client) -> None:
     topic, group = await client.topic(), await client.group(max_attempts=5)
     session = client.telemetry()
     settled = await session.settle(consumer(v2.PUSH_CONSUMER, group, topic))
@@ -76,13 +77,13 @@ async def test_push_consumers_are_told_how_long_to_wait(client: Client) -> None:
     backoff = (
         await session.settle(consumer(v2.PUSH_CONSUMER, other, topic))
     ).settings.backoff_policy
-    # Said one by one, because the Python client understands nothing else.
+    # One delay each, because the Python client supports nothing else.
     assert [one.seconds for one in backoff.customized_backoff.next][:5] == [5, 10, 20, 40, 60]
     session.cancel()
 
 
 @pytest.mark.feature("Back-off gRPC push")
-async def test_a_failed_listeners_message_comes_after_the_delay_that_it_asks_for(
+async def test_a_failed_message_is_redelivered_after_the_requested_delay(
     client: Client,
 ) -> None:
     topic, group = await client.topic(), client.name("group")
@@ -97,16 +98,17 @@ async def test_a_failed_listeners_message_comes_after_the_delay_that_it_asks_for
 
 
 @pytest.mark.feature("Back-off remoting push")
-async def test_the_brokers_own_back_off_is_that_of_the_delay_levels(client: Client) -> None:
-    """Classic clients (remoting) are not served; the broker uses their ladder where it gives up renewing
-    a message itself: 10 s after the first delivery, which is level 3."""
+async def test_the_brokers_backoff_equals_the_delay_levels(client: Client) -> None:
+    """Classic clients (remoting) are not supported; the broker uses their delays when it stops
+    renewing a message itself: 10 s after the first delivery, which is level 3.
+    """
     topic, group = await client.topic(), client.name("group")
     assert await client.heartbeat(v2.PUSH_CONSUMER, group) == v2.OK
     await client.send(topic, "a")
     await client.one(topic, group, auto_renew=True)
     await client.advance(3 * 3_600_000 - 120_000)
     await client.quiet(topic, group)
-    for _ in range(200):  # its last slice ends, then the delay begins
+    for _ in range(200):  # its last renewal ends, then the delay begins
         await client.advance(60_000)
         answer = await client.now(topic, group)
         if answer.code == v2.OK:
@@ -137,7 +139,7 @@ async def test_a_message_is_forwarded_to_the_dead_letters(
 
 
 @pytest.mark.pitfall(11)
-async def test_what_cannot_be_forwarded_is_an_invalid_handle(client: Client) -> None:
+async def test_forwarding_without_a_valid_handle_returns_invalid_handle(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     got = await client.one(topic, group)

@@ -1,7 +1,8 @@
-"""What a message may be: bodies, properties, ids, batches, compression, and what is not in the protocol.
+"""Sends: bodies, properties, ids, batches, compression, and what the protocol does not support.
 
-Rows of the feature table from "Body" to "Request-reply", and "Overload" (broker semantics, sections 8.4, 9
-and 10; gRPC API, sections 4 and 5.5).
+Rows of the feature table from "Body" to "Request-reply", and "Overload"
+(docs/formats/broker-semantics.md, sections 8.4, 9 and 10; docs/formats/grpc-api.md, sections 4 and
+5.5).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Segments that hold messages of every allowed size."""
+    """Return settings with segments large enough for messages of every allowed size."""
     made = settings(tmp_path_factory.mktemp("features"))
     return replace(made, store=replace(made.store, mapped_file_size_commit_log=16 * MIB))
 
 
 @pytest.mark.feature("Body")
 @pytest.mark.pitfall(4)
-async def test_bodies_have_one_byte_to_four_mebibytes(client: Client) -> None:
+async def test_bodies_may_have_one_byte_to_four_mebibytes(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     assert await client.refused(topic, b"") == v2.MESSAGE_BODY_EMPTY
     assert await client.refused(topic, bytes(4 * MIB + 1)) == v2.MESSAGE_BODY_TOO_LARGE
@@ -51,10 +52,12 @@ async def test_bodies_have_one_byte_to_four_mebibytes(client: Client) -> None:
 
 
 @pytest.mark.pitfall(5)
-async def test_a_client_that_takes_four_mebibytes_a_message_can_be_served(client: Client) -> None:
-    """C#, Node and Rust: a body of the full 4 MiB is more than they take, with whatever server.
+async def test_a_client_with_a_receive_limit_of_four_mebibytes_can_be_served(
+    client: Client,
+) -> None:
+    """C#, Node and Rust do not accept a body of the full 4 MiB from any server.
 
-    The limit that producers are told is the one that is kept; docs/compatibility.md names the size.
+    The limit in the producer's settings is enforced; docs/compatibility.md states the size.
     """
     topic, group = await client.topic(), client.name("group")
     session = client.telemetry()
@@ -74,7 +77,7 @@ async def test_a_client_that_takes_four_mebibytes_a_message_can_be_served(client
 
 
 @pytest.mark.feature("Properties")
-async def test_properties_are_bounded_and_some_names_are_taken(client: Client) -> None:
+async def test_properties_are_limited_and_reserved_names_refused(client: Client) -> None:
     topic = await client.topic()
     many = {f"k{n}": "v" for n in range(128)}
     await client.send(topic, properties=many)
@@ -94,7 +97,7 @@ async def test_properties_are_bounded_and_some_names_are_taken(client: Client) -
 
 
 @pytest.mark.feature("Message id")
-async def test_ids_are_wanted_and_may_repeat(client: Client) -> None:
+async def test_message_ids_are_required_and_may_repeat(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     for blank in ("", " "):
         assert await client.refused(topic, message_id=blank) == v2.ILLEGAL_MESSAGE_ID
@@ -105,7 +108,7 @@ async def test_ids_are_wanted_and_may_repeat(client: Client) -> None:
 
 
 @pytest.mark.feature("Message id")
-async def test_producers_may_be_deduplicated(alone: Callable[..., Any]) -> None:
+async def test_repeated_messages_are_deduplicated_if_enabled(alone: Callable[..., Any]) -> None:
     async with alone(message_deduplication_enable=True) as (_, client):
         topic, other = await client.topic(), await client.topic(what="other")
         first = await client.send(topic, "a", message_id="one")
@@ -120,8 +123,8 @@ async def test_producers_may_be_deduplicated(alone: Callable[..., Any]) -> None:
 
 @pytest.mark.feature("Multi-message send")
 @pytest.mark.pitfall(9, 10)
-async def test_several_messages_in_one_call_have_an_entry_each(client: Client) -> None:
-    """The reference gives one entry for all of them."""
+async def test_each_message_of_a_call_has_an_entry(client: Client) -> None:
+    """The reference returns one entry for all of them."""
     topic, other = await client.topic(queues=3), await client.topic(what="other")
     sent = [client.message(topic, f"{n}") for n in range(3)]
     answer = await client.send_all(*sent)
@@ -142,8 +145,8 @@ async def test_several_messages_in_one_call_have_an_entry_each(client: Client) -
 
 @pytest.mark.feature("Compression")
 @pytest.mark.pitfall(42, 47)
-async def test_compressed_bodies_arrive_readable(client: Client) -> None:
-    """Stored as they came; inflated on the way out, because no two clients inflate the same."""
+async def test_compressed_bodies_are_decompressed_for_delivery(client: Client) -> None:
+    """Stored as sent; decompressed for delivery, because clients differ in their codecs."""
     topic = await client.topic()
     plain = b"a body that can be compressed " * 200
     packers: list[Callable[[bytes], bytes]] = [gzip.compress, zlib.compress]
@@ -163,7 +166,7 @@ async def test_compressed_bodies_arrive_readable(client: Client) -> None:
     [(1, lz4.frame.compress), (2, zstandard.ZstdCompressor().compress), (3, zlib.compress)],
     ids=["lz4", "zstd", "zlib"],
 )
-async def test_every_codec_of_apaches_stores_is_read(
+async def test_every_codec_of_apaches_stores_is_decompressed(
     client: Client, house: House, codec: int, pack: Callable[[bytes], bytes]
 ) -> None:
     topic = await client.topic()
@@ -174,7 +177,7 @@ async def test_every_codec_of_apaches_stores_is_read(
 
 
 @pytest.mark.feature("Request-reply")
-async def test_request_and_reply_are_not_in_this_protocol(client: Client) -> None:
+async def test_request_and_reply_are_unsupported(client: Client) -> None:
     topic = await client.topic()
     for key in ("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL"):
         code = await client.refused(topic, properties={key: "x"})
@@ -199,14 +202,14 @@ async def test_too_many_sends_are_refused_with_the_cause(alone: Callable[..., An
 
 @pytest.mark.pitfall(41)
 async def test_the_attempt_of_a_send_is_ignored(client: Client) -> None:
-    """The C++ client puts a time there."""
+    """The C++ client sends a time in this field."""
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a", delivery_attempt=1_700_000)
     assert (await client.one(topic, group)).system_properties.delivery_attempt == 1
 
 
 @pytest.mark.pitfall(38)
-async def test_a_message_is_one_of_the_types_only(client: Client) -> None:
+async def test_a_message_with_properties_of_two_types_is_refused(client: Client) -> None:
     topic = await client.topic(MIXED)
     later_ms = await client.now_ms() + 60_000
     for fields in (
@@ -218,7 +221,7 @@ async def test_a_message_is_one_of_the_types_only(client: Client) -> None:
 
 
 @pytest.mark.pitfall(23)
-async def test_the_namespace_of_a_resource_comes_back(client: Client) -> None:
+async def test_the_namespace_of_a_resource_is_returned(client: Client) -> None:
     topic = await client.topic()
     session = client.telemetry()
     asked = producer()

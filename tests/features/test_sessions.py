@@ -1,7 +1,7 @@
-"""Clients: their settings, their lives, what they send in their headers; and messages kept for them.
+"""Client sessions: settings, expiry, headers, and messages held for clients.
 
-Rows "Settings" and "Auto renew"; the pitfalls of Telemetry and of authentication (gRPC API, sections 2, 7.5,
-8 and 12).
+Rows "Settings" and "Auto renew"; the pitfalls of Telemetry and of authentication
+(docs/formats/grpc-api.md, sections 2, 7.5, 8 and 12).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cometmq.tests.features.client import Client, consumer, producer
 
 @pytest.mark.feature("Settings")
 @pytest.mark.pitfall(13, 14, 17, 18, 20)
-async def test_the_settings_of_a_producer(client: Client) -> None:
+async def test_a_producers_settings_are_answered(client: Client) -> None:
     session = client.telemetry()
     asked = producer("any", "of_them")
-    asked.publishing.max_body_size = 128 << 20  # the Python client says so
+    asked.publishing.max_body_size = 128 << 20  # as the Python client sends it
     asked.user_agent.version = "5.1.2"
-    for _ in range(2):  # settings come again and again
+    for _ in range(2):  # clients send settings repeatedly
         settled = await session.settle(asked)
         assert settled.status.code == v2.OK
         settings = settled.settings
@@ -41,7 +41,7 @@ async def test_the_settings_of_a_producer(client: Client) -> None:
 
 @pytest.mark.feature("Settings")
 @pytest.mark.pitfall(13, 14, 15, 16, 18, 19, 20)
-async def test_the_settings_of_a_consumer(client: Client) -> None:
+async def test_a_consumers_settings_are_answered(client: Client) -> None:
     topic, group = await client.topic(), await client.group(orderly=True)
     for kind, name in ((v2.PUSH_CONSUMER, group), (v2.SIMPLE_CONSUMER, client.name("plain"))):
         session = client.telemetry()
@@ -61,7 +61,7 @@ async def test_the_settings_of_a_consumer(client: Client) -> None:
 
 
 @pytest.mark.pitfall(16)
-async def test_the_node_client_gets_the_strategy_that_it_knows(client: Client) -> None:
+async def test_the_node_client_gets_a_strategy_it_supports(client: Client) -> None:
     topic = await client.topic()
     async with Client(client.wire.endpoints, client.mark, "HTTP") as node:
         session = node.telemetry()
@@ -71,7 +71,7 @@ async def test_the_node_client_gets_the_strategy_that_it_knows(client: Client) -
 
 
 @pytest.mark.pitfall(24)
-async def test_the_settings_of_a_lite_consumer_have_their_quotas(client: Client) -> None:
+async def test_a_lite_consumers_settings_contain_its_quotas(client: Client) -> None:
     topic = await client.topic()
     session = client.telemetry()
     settled = await session.settle(consumer(v2.LITE_PUSH_CONSUMER, client.name("group"), topic))
@@ -81,8 +81,8 @@ async def test_the_settings_of_a_lite_consumer_have_their_quotas(client: Client)
 
 
 @pytest.mark.pitfall(25)
-async def test_a_group_that_is_altered_serves_clients_that_do_not_know_it(client: Client) -> None:
-    """Clients choose their way once at their start; the lock is the broker's, whatever they think."""
+async def test_an_altered_group_serves_clients_with_old_settings(client: Client) -> None:
+    """Clients choose their mode once at their start; the broker's lock holds in any mode."""
     topic, group = await client.topic(v2.FIFO), client.name("group")
     for body in ("a", "b"):
         await client.send(topic, body, message_group="k", message_type=v2.FIFO)
@@ -98,7 +98,7 @@ async def test_a_group_that_is_altered_serves_clients_that_do_not_know_it(client
 
 
 @pytest.mark.pitfall(21, 22)
-async def test_a_client_lives_on_without_its_stream_and_without_settings(client: Client) -> None:
+async def test_a_client_is_served_without_a_stream_and_settings(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     session = client.telemetry()
     await session.settle(consumer(v2.PUSH_CONSUMER, group, topic))
@@ -108,10 +108,10 @@ async def test_a_client_lives_on_without_its_stream_and_without_settings(client:
     session.cancel()
     await client.advance(120_000)
     assert await client.heartbeat(v2.PUSH_CONSUMER, group) == v2.OK
-    await client.quiet(topic, group)  # nobody else gets what it works on
+    await client.quiet(topic, group)  # no other client gets the message it processes
     await client.ack(topic, group, [got])
     async with Client(client.wire.endpoints, client.mark) as silent:
-        # As after a restart of the server: it was never told anything.
+        # As after a restart of the server, which has no settings of the client.
         assert await silent.heartbeat(v2.PUSH_CONSUMER, group) == v2.OK
         await silent.send(topic, "b")
         assert (await silent.one(topic, group, auto_renew=True)).body == b"b"
@@ -119,7 +119,7 @@ async def test_a_client_lives_on_without_its_stream_and_without_settings(client:
 
 @pytest.mark.feature("Auto renew")
 @pytest.mark.pitfall(51)
-async def test_a_push_consumer_may_work_for_hours_with_its_first_handle(client: Client) -> None:
+async def test_a_push_consumers_first_handle_is_valid_for_hours(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     got = await client.one(topic, group, auto_renew=True)
@@ -133,7 +133,7 @@ async def test_a_push_consumer_may_work_for_hours_with_its_first_handle(client: 
 
 
 @pytest.mark.feature("Auto renew")
-async def test_what_a_client_held_comes_back_when_it_says_good_bye(client: Client) -> None:
+async def test_messages_of_a_terminating_client_come_back(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     async with Client(client.wire.endpoints, client.mark) as leaving:
@@ -157,7 +157,7 @@ async def test_what_a_client_held_comes_back_when_it_says_good_bye(client: Clien
 async def test_signatures_of_every_client_are_accepted_while_authentication_is_off(
     client: Client, date: str
 ) -> None:
-    """Signatures are not checked yet (docs/compatibility.md); no form of them may be refused either."""
+    """Signatures are not checked yet (docs/compatibility.md); no form of them may be refused."""
     topic = await client.topic()
     signed = hmac.new(b"sk", date.encode(), hashlib.sha1).hexdigest()
     for user in ("", "ak", "ak//Rocketmq", "ak/cn/RocketMQ"):
@@ -177,7 +177,7 @@ async def test_signatures_of_every_client_are_accepted_while_authentication_is_o
 @pytest.mark.pitfall(60)
 @pytest.mark.parametrize("language", ["HTTP", "ERLANG", "", "COBOL"])
 async def test_a_client_of_any_language_is_accepted(client: Client, language: str) -> None:
-    """The reference refuses, on Telemetry, the ones that it does not know."""
+    """The reference refuses unknown languages on Telemetry."""
     topic = await client.topic()
     async with Client(client.wire.endpoints, client.mark, language) as other:
         session = other.telemetry()
@@ -186,7 +186,7 @@ async def test_a_client_of_any_language_is_accepted(client: Client, language: st
         session.cancel()
 
 
-async def test_a_client_without_an_id_is_told_so(client: Client) -> None:
+async def test_a_client_without_an_id_gets_client_id_required(client: Client) -> None:
     topic = await client.topic()
     client.wire.metadata = client.wire.metadata[1:]
     assert await client.refused(topic) == v2.CLIENT_ID_REQUIRED

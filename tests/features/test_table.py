@@ -1,4 +1,4 @@
-"""Every row of the feature table and every pitfall is named by a test, and no test names another."""
+"""Every row of the feature table and every pitfall has a test mark, and no mark is unknown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Topics and groups: who creates them, what they are called, what they take, and routes to them.
+"""Topics and groups: creation, names, types, and routes.
 
-Rows of the feature table from "Topic auto-create" to "System topics", "Group disabled", "Assignment"; the
-pitfalls of routes (broker semantics, section 8; gRPC API, sections 4.2, 5.1 and 5.2).
+Rows of the feature table from "Topic auto-create" to "System topics", "Group disabled",
+"Assignment"; the pitfalls of routes (docs/formats/broker-semantics.md, section 8;
+docs/formats/grpc-api.md, sections 4.2, 5.1 and 5.2).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cometmq.tests.features.client import MIXED, Client, resource
 
 
 async def route(client: Client, topic: str) -> v2.QueryRouteResponse:
-    """QueryRoute as a client asks, with the address that it dialled."""
+    """Call QueryRoute as a client does, with the address that it dialled."""
     request = v2.QueryRouteRequest(topic=resource(topic))
     host, _, port = client.wire.endpoints.rpartition(":")
     request.endpoints.addresses.add(host=host, port=int(port))
@@ -28,7 +29,7 @@ async def route(client: Client, topic: str) -> v2.QueryRouteResponse:
 
 
 async def assigned(client: Client, topic: str, group: str) -> v2.QueryAssignmentResponse:
-    """QueryAssignment."""
+    """Call QueryAssignment."""
     request = v2.QueryAssignmentRequest(topic=resource(topic), group=resource(group))
     answer: v2.QueryAssignmentResponse = await client.call(
         paths.QUERY_ASSIGNMENT, request, v2.QueryAssignmentResponse
@@ -38,7 +39,7 @@ async def assigned(client: Client, topic: str, group: str) -> v2.QueryAssignment
 
 @pytest.mark.feature("Topic auto-create")
 @pytest.mark.pitfall(8, 10, 28)
-async def test_a_topic_that_nobody_created_is_not_found(client: Client) -> None:
+async def test_a_topic_that_was_not_created_is_not_found(client: Client) -> None:
     unknown = client.name("unknown")
     answer = await route(client, unknown)
     assert (answer.status.code, len(answer.message_queues)) == (v2.TOPIC_NOT_FOUND, 0)
@@ -48,7 +49,7 @@ async def test_a_topic_that_nobody_created_is_not_found(client: Client) -> None:
 
 
 @pytest.mark.feature("Topic auto-create")
-async def test_groups_are_created_when_they_are_first_used(client: Client) -> None:
+async def test_groups_are_created_at_first_use(client: Client) -> None:
     topic, group = await client.topic(), client.name("group")
     await client.send(topic, "a")
     await client.one(topic, group)
@@ -59,7 +60,7 @@ async def test_groups_are_created_when_they_are_first_used(client: Client) -> No
 
 @pytest.mark.feature("Type enforcement")
 @pytest.mark.pitfall(38)
-async def test_a_topic_takes_messages_of_its_type(client: Client) -> None:
+async def test_a_topic_accepts_only_messages_of_its_type(client: Client) -> None:
     later_ms = await client.now_ms() + 60_000
     ways: dict[int, dict[str, Any]] = {
         v2.NORMAL: {},
@@ -78,14 +79,14 @@ async def test_a_topic_takes_messages_of_its_type(client: Client) -> None:
                 assert code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         await client.send(mixed, **{"message_type": kind, **own})
     fifo = client.name(f"type{v2.FIFO}")
-    # The properties decide, not the enum: a message with a group is FIFO, one without is not.
+    # The properties determine the type, not the enum: a message with a message group is FIFO.
     await client.send(fifo, message_group="g", message_type=v2.NORMAL)
     code = await client.refused(fifo, message_type=v2.FIFO)
     assert code == v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
 @pytest.mark.feature("Topic name rule")
-async def test_topic_names(client: Client) -> None:
+async def test_topic_names_are_validated(client: Client) -> None:
     for name in ("a.b", "a b", "", "x" * 128, "größe", "a/b"):
         assert await client.refused(name) == v2.ILLEGAL_TOPIC
         assert (await route(client, name)).status.code == v2.ILLEGAL_TOPIC
@@ -97,7 +98,7 @@ async def test_topic_names(client: Client) -> None:
 
 
 @pytest.mark.feature("Group name rule")
-async def test_group_names(client: Client) -> None:
+async def test_group_names_are_validated(client: Client) -> None:
     topic = await client.topic()
     for name in ("a b", "", "x" * 121, "CID_RMQ_SYS_x", "a.b"):
         assert (await client.receive(topic, name)).code == v2.ILLEGAL_CONSUMER_GROUP
@@ -107,7 +108,7 @@ async def test_group_names(client: Client) -> None:
 
 
 @pytest.mark.feature("System topics")
-async def test_system_topics_are_not_for_clients(client: Client) -> None:
+async def test_system_topics_are_refused_to_clients(client: Client) -> None:
     for name in (
         "TBW102",
         "SCHEDULE_TOPIC_XXXX",
@@ -127,8 +128,8 @@ async def test_system_topics_are_not_for_clients(client: Client) -> None:
 
 
 @pytest.mark.feature("Group disabled")
-async def test_a_group_that_may_not_consume_receives_nothing(client: Client) -> None:
-    """Switched off by an operator: the code is the reference's, which has no better one for it."""
+async def test_a_disabled_group_receives_nothing(client: Client) -> None:
+    """Disabled by an operator: the code is the reference's, which has no better one."""
     topic, group = await client.topic(), await client.group(consume_enable=False)
     await client.send(topic, "a")
     answer = await client.receive(topic, group)
@@ -139,7 +140,7 @@ async def test_a_group_that_may_not_consume_receives_nothing(client: Client) -> 
 
 @pytest.mark.feature("Assignment")
 @pytest.mark.pitfall(34)
-async def test_what_a_push_consumer_polls(client: Client) -> None:
+async def test_an_assignment_contains_the_queues_of_a_push_consumer(client: Client) -> None:
     topic = await client.topic(queues=3)
     plain = await assigned(client, topic, client.name("plain"))
     assert [one.message_queue.id for one in plain.assignments] == [-1]
@@ -150,7 +151,7 @@ async def test_what_a_push_consumer_polls(client: Client) -> None:
 
 
 @pytest.mark.pitfall(26, 27, 30, 31)
-async def test_a_route_is_one_that_every_client_can_use(client: Client) -> None:
+async def test_a_route_is_valid_for_every_client(client: Client) -> None:
     topic = await client.topic(queues=4)
     answers = [await route(client, topic) for _ in range(3)]
     assert len({answer.SerializeToString(deterministic=True) for answer in answers}) == 1
@@ -167,7 +168,7 @@ async def test_a_route_is_one_that_every_client_can_use(client: Client) -> None:
 
 @pytest.mark.pitfall(29)
 @pytest.mark.parametrize("language", ["JAVA", "PYTHON"])
-async def test_routes_say_what_a_queue_takes(client: Client, language: str) -> None:
+async def test_routes_contain_the_message_types_of_a_queue(client: Client, language: str) -> None:
     accepted = {
         v2.NORMAL: [v2.NORMAL],
         v2.FIFO: [v2.FIFO],
@@ -184,7 +185,7 @@ async def test_routes_say_what_a_queue_takes(client: Client, language: str) -> N
 
 
 @pytest.mark.feature("Topic auto-create")
-async def test_topics_are_created_by_their_first_use_where_that_is_wanted(
+async def test_topics_are_created_at_first_use_if_enabled(
     alone: Callable[..., Any],
 ) -> None:
     async with alone(auto_create_topic_enable=True) as (_, client):

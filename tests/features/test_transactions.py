@@ -1,7 +1,7 @@
-"""Transactions: half messages, their ends, the checks over Telemetry, and what is never resolved.
+"""Transactions: half messages, their ends, checks over Telemetry, unresolved transactions.
 
-Rows of the feature table from "Transaction half" to "Late commit, not a check reply" (broker semantics,
-section 5; gRPC API, sections 5.10 and 8.6).
+Rows of the feature table from "Transaction half" to "Late commit, not a check reply"
+(docs/formats/broker-semantics.md, section 5; docs/formats/grpc-api.md, sections 5.10 and 8.6).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cometmq.proto import v2
 from cometmq.tests.features.client import Client, Session, producer
 
 FIRST_CHECK_MS = 36_000
-"""A half message is asked about 6 to 36 s after it was sent: timeout and interval."""
+"""A half message is checked 6 to 36 s after it was sent: timeout and interval."""
 CHECKS = 15
 
 
@@ -25,7 +25,7 @@ async def half(client: Client, topic: str, body: str = "half", **system: Any) ->
 
 
 async def check(client: Client, session: Session, step_ms: int = 5_000, most: int = 20) -> Any:
-    """Move the clock until the producer is asked; the command."""
+    """Move the clock until the producer gets a check; return the command."""
     waiting = asyncio.create_task(session.read(60.0))
     for _ in range(most):
         await client.advance(step_ms)
@@ -36,7 +36,7 @@ async def check(client: Client, session: Session, step_ms: int = 5_000, most: in
 
 
 @pytest.mark.feature("Transaction half")
-async def test_a_half_message_is_seen_when_it_is_committed(client: Client) -> None:
+async def test_a_half_message_is_visible_after_its_commit(client: Client) -> None:
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     first = await half(client, topic, "first", tag="t", keys=["k"], properties={"a": "1"})
     assert first.transaction_id and first.message_id
@@ -57,7 +57,7 @@ async def test_a_half_message_is_seen_when_it_is_committed(client: Client) -> No
 
 
 @pytest.mark.feature("Transaction half")
-async def test_what_is_rolled_back_is_never_seen(client: Client) -> None:
+async def test_a_rolled_back_message_is_never_visible(client: Client) -> None:
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     sent = await half(client, topic)
     assert await client.end(topic, sent, v2.ROLLBACK) == v2.OK
@@ -67,7 +67,9 @@ async def test_what_is_rolled_back_is_never_seen(client: Client) -> None:
 
 @pytest.mark.feature("EndTransaction twice / after 30 s without check")
 async def test_an_end_may_be_repeated_and_may_come_late(client: Client) -> None:
-    """The reference forgets after 30 s and answers an error although the first one counted."""
+    """The reference drops outcomes after 30 s and returns an error although the first end
+    counted.
+    """
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     sent = await half(client, topic)
     await client.advance(31_000)
@@ -75,17 +77,17 @@ async def test_an_end_may_be_repeated_and_may_come_late(client: Client) -> None:
         assert await client.end(topic, sent, v2.COMMIT) == v2.OK
     assert (await client.one(topic, group)).body == b"half"
     await client.advance(40_000)
-    await client.take(topic, group, 1)  # the same message again, for it was not acknowledged
+    await client.take(topic, group, 1)  # the same message again, since it was not acknowledged
     assert await client.end(topic, sent, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID, "too late"
     sent.transaction_id = ""
     assert await client.end(topic, sent, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
-    sent.transaction_id = "nobody's"
+    sent.transaction_id = "foreign"
     assert await client.end(topic, sent, v2.COMMIT) == v2.INVALID_TRANSACTION_ID
 
 
 @pytest.mark.feature("Transaction check")
 @pytest.mark.pitfall(40)
-async def test_a_producer_is_asked_and_its_answer_counts(client: Client) -> None:
+async def test_the_answer_of_a_check_ends_the_transaction(client: Client) -> None:
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     session = client.telemetry()
     # It declares no topic: sending makes it one of the topic's producers.
@@ -109,7 +111,7 @@ async def test_a_producer_is_asked_and_its_answer_counts(client: Client) -> None
 
 
 @pytest.mark.feature("Transaction check")
-async def test_another_producer_of_the_topic_is_asked_when_the_first_is_gone(
+async def test_another_producer_of_the_topic_is_checked_when_the_first_is_gone(
     client: Client,
 ) -> None:
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
@@ -129,15 +131,17 @@ async def test_another_producer_of_the_topic_is_asked_when_the_first_is_gone(
 
 
 @pytest.mark.feature("Unresolved transaction")
-async def test_after_fifteen_checks_it_is_parked_and_never_delivered(client: Client) -> None:
+async def test_after_fifteen_checks_a_half_message_is_parked_and_not_delivered(
+    client: Client,
+) -> None:
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     parked = await client.stored("TRANS_CHECK_MAX_TIME_TOPIC")
     session = client.telemetry()
     await session.settle(producer(topic))
-    await half(client, topic, "nobody knows")
+    await half(client, topic, "no outcome")
     for _ in range(CHECKS):
         command = await check(client, session, 31_000)
-        assert command.message.body == b"nobody knows"
+        assert command.message.body == b"no outcome"
     for _ in range(10):
         await client.advance(31_000)
         if await client.stored("TRANS_CHECK_MAX_TIME_TOPIC") > parked:
@@ -149,7 +153,7 @@ async def test_after_fifteen_checks_it_is_parked_and_never_delivered(client: Cli
 
 
 @pytest.mark.feature("orphaned_transaction_recovery_duration")
-async def test_the_first_check_is_not_before_the_time_that_the_producer_wants(
+async def test_the_first_check_respects_the_producers_recovery_time(
     client: Client,
 ) -> None:
     topic = await client.topic(v2.TRANSACTION)
@@ -177,8 +181,10 @@ async def test_the_first_check_is_not_before_the_time_that_the_producer_wants(
 
 
 @pytest.mark.feature("Late commit, not a check reply")
-async def test_a_commit_that_is_later_than_the_producer_wanted(client: Client) -> None:
-    """It counts. The reference answers OK, too, but drops it and leaves the decision to the check."""
+async def test_a_commit_after_the_recovery_time_counts(client: Client) -> None:
+    """It counts. The reference also returns OK, but drops it and leaves the decision to the
+    check.
+    """
     topic, group = await client.topic(v2.TRANSACTION), client.name("group")
     session = client.telemetry()
     await session.settle(producer(topic))
