@@ -1,9 +1,10 @@
 """The second half of `scripts/quickstart`: runs in .venv, drives the cluster and the two clients.
 
-Counting: an identity is *acknowledged* when the client returned a receipt; *unknown* when it raised
-(the same identity is then sent again, so it is never counted as lost unless it never arrives); *lost*
-when it was acknowledged and not received; *duplicated* is every delivery of an identity beyond its
-first, of which *sent twice* had another message id and *redelivered after failover* the same one.
+Counting: an identity is *acknowledged* when the client returned a receipt; *unknown* when it
+raised (the same identity is then sent again, so it is never counted as lost unless it never
+arrives); *lost* when it was acknowledged and not received; *duplicated* is every delivery of an
+identity beyond its first, of which *sent twice* had another message id and *redelivered after
+failover* the same one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shared fixtures: a real cluster, the official client; and the rule for skips.
 
-A test that needs something that this machine lacks calls `pytest.skip` with the reason. With CI=true
-such a skip is a failure, so that everything that can be tested is tested.
+A test that needs something that this machine lacks calls `pytest.skip` with the reason. With
+CI=true such a skip is a failure, so that everything that can be tested is tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ NATIVE_DOOR = importlib.util.find_spec("cometmq_native") is not None
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
-#: Files that occupy a worker for a minute or more, longest first: started last, they would run alone.
+#: Files that occupy a worker for a minute or more, longest first, so that none runs alone at the
+#: end.
 LONG_FILES = (
     "docker/test_compose.py",
     "pipeline/test_cluster.py",
@@ -52,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: first.get(item.path, len(first)))
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(folder))))
+            item.add_marker(pytest.mark.xdist_group(os.path.relpath(item.path, folder)))
 
 
 def _refuse_skip(report: Any) -> None:

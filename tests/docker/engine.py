@@ -1,7 +1,8 @@
 """Container engine for the tests: the running one, or one started for the test.
 
-An engine started for the test runs in its own network and mount namespaces, with its data in a temporary
-directory. It changes nothing outside (no bridge, no packet filter rule) and ends with the test.
+An engine started for the test runs in its own network and mount namespaces, with its data in a
+temporary directory. It changes nothing outside (no bridge, no packet filter rule) and ends with
+the test.
 """
 
 from __future__ import annotations

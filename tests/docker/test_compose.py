@@ -58,7 +58,7 @@ def drill(docker: Engine, *words: str, seconds: float) -> str:
 
 @pytest.mark.timeout(900)
 def test_the_cluster_survives_kills_in_containers(docker: Engine) -> None:
-    """Kill a broker and a controller while raw senders and the official client use the proxy's port."""
+    """Kill a broker and a controller while raw senders and the official client use the proxy."""
     assert "passed" in drill(docker, "--faults", "kill", "--services", "a0,ns0", seconds=800)
 
 

@@ -1,4 +1,4 @@
-"""A skip is listed with its reason; with CI=true it is a failure. An expected failure is neither."""
+"""A skip is listed with its reason, and fails with CI=true. An expected failure does neither."""
 
 from __future__ import annotations
 

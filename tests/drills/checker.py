@@ -1,4 +1,4 @@
-"""Checker of the drills: compares acknowledgements with logs and deliveries. Independent of the load.
+"""Independent checker of the drills: compares acknowledgements with logs and deliveries.
 
 Lost: acknowledged, not found. Phantom: found, never sent. Duplicated: found more than once (a send
 with an unknown outcome was repeated, which at-least-once delivery allows). Moved: found at another

@@ -1,10 +1,10 @@
-"""`scripts/drill --compose`: the cluster of docker-compose.yml under kill, stop, pause and network faults.
+"""`scripts/drill --compose`: faults on the cluster of docker-compose.yml.
 
-Each nameserver and broker in turn is killed, stopped, paused and disconnected through the Docker SDK,
-while raw senders and the official client use the published port of the proxy. Directed disconnections
-(drills 7-10) are packet filter rules in the network namespaces of the containers. Finally the logs are
-copied out of the stopped containers and compared by the usual checker. Uses a running container engine
-or starts one (`tests/docker/engine.py`).
+Each nameserver and broker in turn is killed, stopped, paused and disconnected through the Docker
+SDK, while raw senders and the official client use the published port of the proxy. Directed
+disconnections (drills 7-10) are packet filter rules in the network namespaces of the containers.
+Finally the logs are copied out of the stopped containers and compared by the usual checker. Uses a
+running container engine or starts one (`tests/docker/engine.py`).
 """
 
 from __future__ import annotations

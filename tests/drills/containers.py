@@ -1,7 +1,7 @@
-"""Cluster of docker-compose.yml for drills: containers, faults through the Docker SDK, and a workload.
+"""Cluster of docker-compose.yml for drills: containers, faults, and a workload.
 
-Every client uses the published port of the proxy. Directed disconnections are packet filter rules in
-the network namespaces of the containers (as root, which starting an engine requires as well).
+Every client uses the published port of the proxy. Directed disconnections are packet filter rules
+in the network namespaces of the containers (as root, which starting an engine requires as well).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def power_loss_of_leader(s: Stage) -> None:
 
 
 def power_loss_of_last(s: Stage) -> None:
-    """12: the only in-sync replica loses power; with minInSyncReplicas=2 the eligible one is elected."""
+    """12: the only in-sync replica loses power; with 2 required the eligible one is elected."""
     s.load()
     s.more_acks(300)
     leader, follower = s.plant.wait_leader(), s.plant.followers()[0]

@@ -1,10 +1,10 @@
 """Histories of drill clients: one JSON line per event, flushed to the kernel at once.
 
-Senders write `invoke`, then `ok`, `fail` (refused: nothing was written) or `unknown`; consumers write
-`got` and `done`. Keys: t (monotonic seconds, comparable between processes of one machine), c (client),
-e (event), id, and if known group and seq (the acknowledged order), offset, broker (the dialled
-address), why. The checker reads only these files, the replicas' logs and the events of the drill.
-Imports no module of the project, because the official client's process uses it as well.
+Senders write `invoke`, then `ok`, `fail` (refused: nothing was written) or `unknown`; consumers
+write `got` and `done`. Keys: t (monotonic seconds, comparable between processes of one machine), c
+(client), e (event), id, and if known group and seq (the acknowledged order), offset, broker (the
+dialled address), why. The checker reads only these files, the replicas' logs and the events of the
+drill. Imports no module of the project, because the official client's process uses it as well.
 """
 
 from __future__ import annotations

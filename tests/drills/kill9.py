@@ -1,9 +1,9 @@
 """The kill -9 drill: the master is killed repeatedly under load; nothing acknowledged may be lost.
 
-`scripts/drill --kill9 --rounds 20 --acks 1000` starts a cluster, loads it from a separate process, and
-kills and restarts the master `rounds` times with at least `acks` acknowledged sends after each kill.
-Then it compares the journal with the master's log and with what a consumer receives, each consume queue
-with a rebuild from the log, and the master's commit log with the slave's.
+`scripts/drill --kill9 --rounds 20 --acks 1000` starts a cluster, loads it from a separate process,
+and kills and restarts the master `rounds` times with at least `acks` acknowledged sends after each
+kill. Then it compares the journal with the master's log and with what a consumer receives, each
+consume queue with a rebuild from the log, and the master's commit log with the slave's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Result:
 
     def __str__(self) -> str:
         return (
-            f"{self.rounds} kills, {min(self.acks_after_kill, default=0)} acknowledged sends or more "
+            f"{self.rounds} kills, {min(self.acks_after_kill, default=0)} or more sends each "
             f"after each; {self.log_bytes} bytes of log\nlog: {self.log}\n"
             f"consumed: {self.consumed}\n{self.seconds:.0f} s; broken: {self.broken() or 'nothing'}"
         )
@@ -168,7 +168,7 @@ async def _consume(cluster: Cluster) -> Counter[str]:
 
 
 def store_of(data: Path) -> Path:
-    """Return the store directory of a node: the data directory or the one below it with a commit log."""
+    """Return the store directory of a node: the directory with the commit log."""
     found = [data, *data.glob("*"), *data.glob("*/*")]
     return next(path for path in found if (path / "commitlog").is_dir())
 

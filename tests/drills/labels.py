@@ -1,7 +1,7 @@
 """Check of epoch histories: every entry begins with the first record of its epoch.
 
-Source: docs/formats/ha.md, section 6.5 rule 3 and invariant I4. A byte with a wrong epoch is harmless
-until the next election, which would truncate it.
+Source: docs/formats/ha.md, section 6.5 rule 3 and invariant I4. A byte with a wrong epoch is
+harmless until the next election, which would truncate it.
 """
 
 from __future__ import annotations

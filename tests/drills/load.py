@@ -1,10 +1,11 @@
 """Workload of a drill through raw stubs: senders and consumers that record every answer.
 
-`python -m cometmq.tests.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM, then
-resolves unknown outcomes within --resolve seconds, and ends. Every sender has its own message group and
-sends one message at a time, so that its order must be kept. A message with an unknown outcome is sent
-again with the same identity (at-least-once), as is a refused one (nothing was written). Senders differ
-in the addresses they dial: all replicas, as official clients do, or one of them.
+`python -m cometmq.tests.drills.load --endpoints A;B --topic T --history FILE` sends until SIGTERM,
+then resolves unknown outcomes within --resolve seconds, and ends. Every sender has its own message
+group and sends one message at a time, so that its order must be kept. A message with an unknown
+outcome is sent again with the same identity (at-least-once), as is a refused one (nothing was
+written). Senders differ in the addresses they dial: all replicas, as official clients do, or one
+of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Second reader of the store's files, written from the format alone; imports nothing of the product.
+"""Second reader of the store's files, written from the format alone, without product code.
 
 It reads the commit log of a stopped broker and computes the content of every consume queue
-(docs/formats/store-format.md, sections 2.1, 2.6, 3.1 and 3.2). The drills compare the result with the
-files.
+(docs/formats/store-format.md, sections 2.1, 2.6, 3.1 and 3.2). The drills compare the result with
+the files.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ def log_end(folder: Path) -> int:
 def log_difference(one: Path, other: Path) -> str:
     """Describe the first difference of two commit logs; empty if they are identical.
 
-    Compares every byte up to the end of the last record, blank records included. Space allocated after
-    that is not part of the log.
+    Compares every byte up to the end of the last record, blank records included. Space allocated
+    after that is not part of the log.
     """
     ends = log_end(one), log_end(other)
     if ends[0] != ends[1]:

@@ -123,7 +123,7 @@ def replay(stage: Stage) -> int:
 
 
 def expect_replayed(stage: Stage) -> None:
-    """Expect, after the comparison, that every acknowledged archived message is in the log again."""
+    """Expect, after the comparison, every acknowledged archived message in the log."""
     result = stage.verdict
     best = stage.plant.store(stage.plant.brokers[0])
     there = {record.identity for record in verdict.records(best, TOPIC)}

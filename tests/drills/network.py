@@ -1,10 +1,11 @@
 """Network of a drill: every connection between processes passes a proxy that can inject faults.
 
-A node has two addresses of 127/8: its servers bind the private one; the public one, which it advertises
-and others dial, belongs to the proxy. Processes need no setting for this. The dialling process is found
-by the owner of the socket (`owners.py`), so edges are directed: `cut("b0", "b1")` holds what b0 sends to
-b1, whichever side opened the connection. Held bytes are not lost: after `heal` they arrive late, as with
-TCP retransmissions. Faults: hold (one direction or both), delay, half-open, reset. Linux only.
+A node has two addresses of 127/8: its servers bind the private one; the public one, which it
+advertises and others dial, belongs to the proxy. Processes need no setting for this. The dialling
+process is found by the owner of the socket (`owners.py`), so edges are directed: `cut("b0", "b1")`
+holds what b0 sends to b1, whichever side opened the connection. Held bytes are not lost: after
+`heal` they arrive late, as with TCP retransmissions. Faults: hold (one direction or both), delay,
+half-open, reset. Linux only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Workload of a drill through the unmodified official Python client: producers and a consumer in threads.
+"""Workload of a drill through the unmodified official Python client, in threads.
 
-`python official_load.py --endpoints A;B --topic T --history FILE` runs until SIGTERM. The client retries
-inside one call; an exception it finally raises is recorded as `unknown`, and the message is sent again
-with the same identity. Imports the installed `rocketmq` package and, of the project, only the history,
-because two copies of the protobuf modules cannot share a process.
+`python official_load.py --endpoints A;B --topic T --history FILE` runs until SIGTERM. The client
+retries inside one call; an exception it finally raises is recorded as `unknown`, and the message
+is sent again with the same identity. Imports the installed `rocketmq` package and, of the project,
+only the history, because two copies of the protobuf modules cannot share a process.
 """
 
 from __future__ import annotations

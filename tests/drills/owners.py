@@ -1,8 +1,8 @@
-"""Owner of the other end of a local connection: the inode of its socket, and the process that has it open.
+"""Owner of the other end of a local connection: socket inode and process.
 
-The kernel is queried for that socket (sock_diag(7)), which takes some tens of microseconds. Without
-sock_diag the whole socket table is read, which takes tens of milliseconds: too long for a proxy with
-many connections. Linux only.
+The kernel is queried for that socket (sock_diag(7)), which takes some tens of microseconds.
+Without sock_diag the whole socket table is read, which takes tens of milliseconds: too long for a
+proxy with many connections. Linux only.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def state_lost(s: Stage) -> None:
 
 
 def nameserver_restarts(s: Stage) -> None:
-    """36: a nameserver dies during a failover; a late unregistration of the old instance arrives."""
+    """36: a nameserver dies during a failover; a late unregistration arrives."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()

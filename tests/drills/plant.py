@@ -1,10 +1,10 @@
-"""Processes of a drill: nameservers and brokers, each started, killed, stopped and disconnected separately.
+"""Processes of a drill: nameservers and brokers, each controlled separately.
 
 A drill controls every process and every edge of the network, so it does not use `cometmq up`. Each
-cluster reserves its own net of 127/8, so all clusters use the default ports and run side by side. Only
-processes started by this object are signalled, by id; `close` leaves none behind. Every fault is written
-to events.jsonl with its time. Timers are those of the test profile (docs/formats/ha.md, section 6.10)
-unless a drill sets others.
+cluster reserves its own net of 127/8, so all clusters use the default ports and run side by side.
+Only processes started by this object are signalled, by id; `close` leaves none behind. Every fault
+is written to events.jsonl with its time. Timers are those of the test profile (docs/formats/ha.md,
+section 6.10) unless a drill sets others.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Plant:
         return f"{node.private if direct else node.public}:{CLIENT_PORT}"
 
     def ha_address(self, name: str) -> str:
-        """Return the replication address without the proxy: the drill itself is never disconnected."""
+        """Return the replication address without the proxy, for the drill itself."""
         return f"{self.nodes[name].private}:{HA_PORT}"
 
     def namesrv_address(self, name: str) -> str:

@@ -4,9 +4,9 @@
     python -m cometmq.tests.drills.power_loss lose STORE [--seed N]  after SIGKILL of the broker
 
 `arm` creates the folder in which a broker with `testHooks=true` keeps shadow copies
-(`store/log/power_loss_disk.py`). `lose` decides for every 4 KiB page of the log that differs from its
-last flushed state: written, not written, or only some of its sectors written. It then writes a new boot
-id, so that the replica detects the restart of its machine, and prints the loss as JSON.
+(`store/log/power_loss_disk.py`). `lose` decides for every 4 KiB page of the log that differs from
+its last flushed state: written, not written, or only some of its sectors written. It then writes a
+new boot id, so that the replica detects the restart of its machine, and prints the loss as JSON.
 """
 
 from __future__ import annotations

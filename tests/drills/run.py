@@ -59,7 +59,7 @@ def perform(
 def run_drill(
     number: int, mode: str, folder: Path, *, scale: float = 0.0, seed: int = 1
 ) -> Verdict:
-    """Run one drill of the table in one mode; a full-length run is a row of its own in the results."""
+    """Run one drill of the table in one mode; full-length runs have their own result row."""
     row = drill(number)
     name = str(number) if scale < 1 else f"{number}, full length"
     verdict = Verdict(name, row.title, mode)

@@ -1,8 +1,8 @@
 """One run of a drill: processes, workload, role watcher, expectations, and the final comparison.
 
-`finish` is the same for every drill (docs/formats/ha.md, section 6.12): heal, start stopped nodes, wait
-until all are in sync, stop the senders, let the consumers drain, wait until all logs end alike, stop the
-processes, and run the checker.
+`finish` is the same for every drill (docs/formats/ha.md, section 6.12): heal, start stopped nodes,
+wait until all are in sync, stop the senders, let the consumers drain, wait until all logs end
+alike, stop the processes, and run the checker.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ class Stage:
         if settle:
             self.wait_alike()
         leader = plant.leader()
-        # Without a controller no election follows. The leader stops first: its records about messages in flight
-        # must reach its followers.
+        # Without a controller no election follows. The leader stops first: its records about
+        # messages in flight must reach its followers.
         brokers = sorted(plant.brokers, key=lambda name: name != leader)
         for name in (*plant.nameservers, *brokers):
             if plant.nodes[name].runs:
@@ -281,8 +281,8 @@ class Stage:
     def _all_delivered(self) -> bool:
         """Return whether everything was delivered.
 
-        A separate process reads long histories: in this process, reading would block the threads of the
-        network proxy.
+        A separate process reads long histories: in this process, reading would block the threads
+        of the network proxy.
         """
         size = sum(path.stat().st_size for path in self.histories if path.exists())
         if size < READ_HERE_BYTES:

@@ -22,8 +22,8 @@ STEADY = Workload(senders=8, readers=0, official=0)
 def fresh_follower(s: Stage) -> None:
     """23: a new follower under load, killed halfway, resumes.
 
-    The log to copy is written first, at full speed; during the copy only small messages are sent, so that
-    the disk needs little more space than two logs.
+    The log to copy is written first, at full speed; during the copy only small messages are sent,
+    so that the disk needs little more space than two logs.
     """
     whole = max(24 << 20, int(20 * GIB * s.scale))
     s.load(BIG)
@@ -164,8 +164,8 @@ def full_disk(s: Stage) -> None:
     s.check("writes go on without the follower", s.plant.leader() == leader)
     ask.clear_faults(s.plant.client_address(follower, direct=True))
     s.plant.wait_in_sync(2)
-    # A segment is allocated in full: a full disk is seen at the next allocation. (A write into allocated
-    # space that fails is a damaged disk: drill 28.)
+    # A segment is allocated in full: a full disk is seen at the next allocation. (A write into
+    # allocated space that fails is a damaged disk: drill 28.)
     disk_fault(s, leader, "fallocate", errno.ENOSPC)
     s.plant.wait_leader(but=leader)
     s.more_acks(100)

@@ -188,7 +188,7 @@ def test_the_kernel_and_its_table_name_the_same_socket(family: socket.AddressFam
 
 
 def test_callers_that_gave_up_do_not_delay_others() -> None:
-    """Each cost a third of a second, on a busy machine more came in that time: nobody was connected any more."""
+    """Otherwise each costs a third of a second, and a busy machine gets no connection at all."""
     if not owners._kernel_answers():
         pytest.skip("this kernel has no sock_diag")
     begun = time.monotonic()

@@ -15,7 +15,7 @@ from cometmq.tests.drills.verdict import Verdict
 
 
 def changes(s: Stage) -> None:
-    """Asynchronous, synchronous with two in sync, then with one; the leader dies; nothing is lost."""
+    """Asynchronous, synchronous with 2, then with 1; the leader dies; nothing is lost."""
     s.load()
     s.more_acks(200)
     leader = s.plant.wait_leader()

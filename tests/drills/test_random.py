@@ -1,4 +1,4 @@
-"""Random drills: kills, pauses and disconnections by a seed; a thousand acknowledged sends afterwards.
+"""Random drills: kills, pauses and disconnections by a seed, then a thousand sends.
 
 Five in every run; `scripts/drill --random 100 --seed 1` runs more.
 """

@@ -1,8 +1,8 @@
 """A synchronous group while its slave is away (docs/design/delivery-guarantees.md).
 
-Waits that are open when the slave dies are answered SLAVE_PERSISTENCE_TIMEOUT. After the slave has left
-the in-sync set, writes continue with minInSyncReplicas=1 and are refused with 2. The tests assert order
-and outcome, not times; the waits have generous limits.
+Waits that are open when the slave dies are answered SLAVE_PERSISTENCE_TIMEOUT. After the slave has
+left the in-sync set, writes continue with minInSyncReplicas=1 and are refused with 2. The tests
+assert order and outcome, not times; the waits have generous limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timeline of a drill as SVG: acknowledged sends over time, faults, and roles.
 
-Top: bars of acknowledged sends per tenth of a second. Below: one band per broker, coloured by its role,
-and a vertical line for each fault. Uses only histories and events.
+Top: bars of acknowledged sends per tenth of a second. Below: one band per broker, coloured by its
+role, and a vertical line for each fault. Uses only histories and events.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Independent of the load and of the product: it reads only histories, events and files
 (docs/formats/ha.md, section 5.3). Lost: answered OK and in no log; in an asynchronous group such a
-message must be in an archived tail (`archived`, and `replayed` once it is back in the log). Duplicated:
-twice in the log although sent once; a repeat after an unknown outcome is `resent` and allowed.
-Reordered: a later message of a sender before an earlier one. Phantom: never sent, or only refused.
-Moved: not at the offset of the OK. Divergent: bytes that differ between two replicas above the larger
-log start.
+message must be in an archived tail (`archived`, and `replayed` once it is back in the log).
+Duplicated: twice in the log although sent once; a repeat after an unknown outcome is `resent` and
+allowed. Reordered: a later message of a sender before an earlier one. Phantom: never sent, or only
+refused. Moved: not at the offset of the OK. Divergent: bytes that differ between two replicas
+above the larger log start.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Promised:
     def may_repeat(self, faults: list[float]) -> bool:
         """Return whether a repeat of the message is allowed.
 
-        An attempt had an unknown outcome, the official client may have retried, or a fault occurred during the
-        only attempt: then the forwarding node may have repeated it.
+        An attempt had an unknown outcome, the official client may have retried, or a fault
+        occurred during the only attempt: then the forwarding node may have repeated it.
         """
         if self.attempts - self.refused > 1 or self.by.startswith("official"):
             return True
@@ -222,7 +222,7 @@ def check_log(
     tails: set[str],
     faults: list[float] = [],  # noqa: B006
 ) -> None:
-    """Compare the workload's messages in the final log with the answers; `faults` are fault times."""
+    """Compare the final log with the answers; `faults` are fault times."""
     places: dict[str, list[Record]] = defaultdict(list)
     for record in found:
         places[record.identity].append(record)
@@ -285,7 +285,7 @@ def check_deliveries(verdict: Verdict, promises: Promises, found: list[Record]) 
 def check_stores(
     verdict: Verdict, stores: dict[str, Path], *, queues: bool = True, ends: bool = True
 ) -> None:
-    """Check that logs are byte-identical, queues equal their rebuild, and epochs have correct labels.
+    """Check that logs are identical, queues equal their rebuild, and labels are correct.
 
     Without `ends` logs are compared up to the end of the shorter one.
     """

@@ -1,8 +1,8 @@
-"""Workload of the kill -9 drill: senders that retry without limit, and a journal of acknowledgements.
+"""Workload of the kill -9 drill: senders that retry without limit, and a journal.
 
-`python -m cometmq.tests.drills.workload --endpoints A;B --owner A --topic T --journal FILE` sends until
-SIGTERM, then resolves every unknown outcome, and ends. Half of the senders use only the owner and see
-its death as an error; half use both alternatives, as official clients do.
+`python -m cometmq.tests.drills.workload --endpoints A;B --owner A --topic T --journal FILE` sends
+until SIGTERM, then resolves every unknown outcome, and ends. Half of the senders use only the
+owner and see its death as an error; half use both alternatives, as official clients do.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Agent side of `official.py`: a process that executes one action per line of JSON.
 
-Returns one answer per line, in order; an exception of an action is the answer's error. Output of the
-client goes to standard error. The process ends when its input does, whatever threads it has. Imports
-nothing, so that every agent can use it.
+Returns one answer per line, in order; an exception of an action is the answer's error. Output of
+the client goes to standard error. The process ends when its input does, whatever threads it has.
+Imports nothing, so that every agent can use it.
 """
 
 from __future__ import annotations

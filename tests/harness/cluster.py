@@ -1,9 +1,9 @@
 """A real cluster in separate processes: `cometmq up`, started, killed and restarted from outside.
 
-Shares only a data directory, the ready file and sockets with the caller. The operating system chooses
-the ports. Only processes started by this object are signalled, by id; `stop` leaves none behind. Uses
-the documented interfaces of `cometmq up`: the ready file (`endpoints`, `processes`), `--no-restart`, and
-`cometmq up restart NAME --data DIR`.
+Shares only a data directory, the ready file and sockets with the caller. The operating system
+chooses the ports. Only processes started by this object are signalled, by id; `stop` leaves none
+behind. Uses the documented interfaces of `cometmq up`: the ready file (`endpoints`, `processes`),
+`--no-restart`, and `cometmq up restart NAME --data DIR`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Cluster:
     ) -> None:
         """Without `segment_size` the default of the broker is used.
 
-        With `controller` the nameserver elects leaders, as by default in `up`; most tests need fixed roles.
+        With `controller` the nameserver elects leaders, as by default in `up`; most tests need
+        fixed roles.
         """
         self.data = data
         segments = {} if segment_size is None else {_SEGMENT_KEY: str(segment_size)}

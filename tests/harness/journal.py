@@ -1,8 +1,8 @@
 """Journal of a workload: acknowledgements written as they arrive, and read by the checker.
 
-One line per event: `a ID` before a send, `k ID QUEUE_OFFSET` when it was acknowledged, `u ID WHY` when
-its outcome is unknown (it is sent again with the same identity). Each line is flushed to the kernel, so
-a killed workload loses no event.
+One line per event: `a ID` before a send, `k ID QUEUE_OFFSET` when it was acknowledged, `u ID WHY`
+when its outcome is unknown (it is sent again with the same identity). Each line is flushed to the
+kernel, so a killed workload loses no event.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The official Python client, or the SDK, in a separate process driven over pipes.
 
-The client registers protobuf modules and log files that no other process should share, so it runs with
-its own home directory. `official_agent.py` holds it unmodified and executes one action per line of JSON;
-`sdk_agent.py` does the same with the SDK. `close` ends the process. An exception in the client is raised
-here as `OfficialError` with its name and code.
+The client registers protobuf modules and log files that no other process should share, so it runs
+with its own home directory. `official_agent.py` holds it unmodified and executes one action per
+line of JSON; `sdk_agent.py` does the same with the SDK. `close` ends the process. An exception in
+the client is raised here as `OfficialError` with its name and code.
 """
 
 from __future__ import annotations

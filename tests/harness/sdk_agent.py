@@ -1,7 +1,7 @@
 """Agent that holds the Python SDK and executes actions of `official.py`, like `official_agent.py`.
 
-Uses `cometmq.sync`, so that the blocking clients and the asynchronous clients below them both pass the
-tests of the official client. Actions and answers are the same; the SDK has no lite topics.
+Uses `cometmq.sync`, so that the blocking clients and the asynchronous clients below them both pass
+the tests of the official client. Actions and answers are the same; the SDK has no lite topics.
 """
 
 from __future__ import annotations

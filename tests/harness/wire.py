@@ -1,7 +1,7 @@
 """Raw client of the messaging service: protobuf messages over grpc.aio.
 
-Used where the official client would retry, cache or hide answers. One call is one RPC without retries,
-and returns the server's answer. Metadata are those of the official clients
+Used where the official client would retry, cache or hide answers. One call is one RPC without
+retries, and returns the server's answer. Metadata are those of the official clients
 (docs/formats/client-wire.md, section 2).
 """
 
