@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..ha.engine import Identity, Replication
+from ..proto import v2
 from ..proto.addresses import host_port
 from ..store.format.disk import Disk
 from ..store.format.record import pack_host
@@ -19,6 +20,10 @@ from ..store.message_store import MessageStore
 from .admin.auto_topics import AutoTopics
 from .admin.removal import Removal
 from .clients.registry import ClientRegistry
+from .delay.delayed import DelayedMessages, DelaySends
+from .delay.levels import DelayLevels
+from .delay.recall import Recalls
+from .delay.timer_service import TimerService
 from .dispatch_pump import DispatchPump
 from .leadership import DurabilityPolicy, Leadership
 from .lite.service import LiteService
@@ -36,6 +41,8 @@ from .routing.cluster_view import ClusterView
 from .runtime import Runtime
 from .sending.durability import DurabilityGate
 from .sending.sender import Sender
+from .trace.service import TraceService
+from .transactions.service import Transactions
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -102,13 +109,66 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
         pump=pump,
         cluster=cluster,
     )
-    node.sender = Sender(node)
+    if config.trace_topic_enable:
+        node.trace = TraceService(runtime, node.system_topics)
+    sender = node.sender = Sender(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        leadership=leadership,
+        pump=pump,
+        durability=node.durability,
+        auto_topics=node.auto_topics,
+        trace=node.trace,
+    )
+    if node.trace is not None:
+        node.trace.start(sender)
+    node.timers = TimerService(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        offsets=offsets,
+        pump=pump,
+        appender=sender,
+    )
+    node.levels = DelayLevels(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        offsets=offsets,
+        pump=pump,
+        appender=sender,
+    )
+    node.delayed = DelayedMessages(store.config, clock, node.timers, node.system_topics)
+    node.transactions = Transactions(
+        runtime=runtime,
+        store=store,
+        metadata=metadata,
+        offsets=offsets,
+        clients=node.clients,
+        pump=pump,
+        durability=node.durability,
+        appender=sender,
+        system_topics=node.system_topics,
+        delayed=node.delayed,
+    )
+    precision_ms = store.config.timer_precision_ms
+    sender.register(v2.DELAY, DelaySends(node.delayed, config.broker_name, precision_ms))
+    sender.register(v2.TRANSACTION, node.transactions)
+    node.recalls = Recalls(
+        runtime=runtime,
+        store_config=store.config,
+        metadata=metadata,
+        sender=sender,
+        durability=node.durability,
+        timers=node.timers,
+        delayed=node.delayed,
+    )
     node.pop = PopService(node)
     pump.add_listener(node.pop)
     runtime.clock_listeners.add(node.pop.clock_moved)
     node.removal = Removal(metadata, offsets, node.pop)
-    meta_log.on_topic_removed = node.removal.topic_removed
-    meta_log.on_group_removed = node.removal.group_removed
+    meta_log.watch_removals(node.removal.topic_removed, node.removal.group_removed)
     node.lite = LiteService(node)
     node.maintenance = StoreMaintenance(
         runtime=runtime,
@@ -130,8 +190,8 @@ def name_host(node: Node, port: int) -> None:
     except OSError:
         # A host name; records hold addresses only.
         host = pack_host("0.0.0.0", port)
-    node.sender.store_host = host
-    node.meta_log.host = host
+    node.sender.set_store_host(host)
+    node.meta_log.set_host(host)
 
 
 def _durability_policy(store_config: StoreConfig, ha: HaConfig) -> DurabilityPolicy:

@@ -42,8 +42,6 @@ from .clients.relay import Relay
 from .clients.sessions import Sessions
 from .clients.telemetry_forward import TelemetryForward
 from .config import BrokerConfig
-from .delay.levels import open_delay_levels
-from .delay.timer_service import open_timers
 from .journal.service import open_journal
 from .metadata.files import MetaFiles
 from .metrics.http import MetricsServer
@@ -58,8 +56,6 @@ from .routing.registrar import Registrar
 from .routing.request_router import RequestRouter
 from .routing.routes import Routes
 from .settings import entries
-from .trace.service import open_trace
-from .transactions.service import open_transactions
 
 log = logging.getLogger(__name__)
 
@@ -185,12 +181,11 @@ class BrokerLifecycle:
         node.pump.schedule()
         node.maintenance.start()
         self._stack.callback(node.maintenance.stop)
-        open_timers(node, self._stack)
-        open_delay_levels(node, self._stack)
+        self._start_delays(node)
         await open_journal(node, self._stack)
-        open_transactions(node, self._stack)
+        self._start_transactions(node)
         self._open_telemetry_forward(node)
-        open_trace(node, self._stack)
+        self._start_trace(node)
         self.role.open()
         client_port = await self._open_door(node, faults)
         metrics_port = await self._open_metrics(node)
@@ -221,6 +216,35 @@ class BrokerLifecycle:
             len(node.metadata.topics),
         )
         return bound
+
+    def _start_delays(self, node: Node) -> None:
+        """Raises StoreError, ConfigFileError or OSError."""
+        timers, levels = node.timers, node.levels
+        node.closers.append(timers.halt)
+        node.store.on_closed.append(timers.finish)
+        self._stack.push_async_callback(timers.stop)
+        if node.leadership.is_leader:
+            timers.lead()
+        node.closers.append(levels.halt)
+        node.store.on_closed.append(levels.finish)
+        self._stack.push_async_callback(levels.stop)
+        if node.leadership.is_leader:
+            levels.lead()
+
+    def _start_transactions(self, node: Node) -> None:
+        transactions = node.transactions
+        transactions.file.load()
+        node.clock_listeners.add(transactions.clock_moved)
+        node.closers.append(transactions.finish)
+        self._stack.push_async_callback(transactions.close)
+        if node.leadership.is_leader:
+            transactions.lead()
+
+    def _start_trace(self, node: Node) -> None:
+        if node.trace is not None:
+            self._stack.callback(node.trace.flush)
+            if node.leadership.is_leader:
+                node.trace.lead()
 
     def _open_telemetry_forward(self, node: Node) -> None:
         forward = node.telemetry_forward = TelemetryForward(
@@ -299,11 +323,10 @@ class BrokerLifecycle:
             router.unreachable,
         )
         self._stack.push_async_callback(access.close)
-        node.sender.hold = access.hold
         self._stack.callback(node.sender.close)
         self.role.leader_gone = access.owner_gone
         self._door = choose_door(self._door_config)(access.services, self._clock, faults)
-        node.sender.gathers = not self._door.batches
+        node.sender.connect(access.hold, linger=not self._door.batches)
         return await self._door.start(self._config.bind_address, self._config.grpc_server_port)
 
     def _admin(self, node: Node, status: BrokerStatus, progress: ConsumerProgress) -> Admin:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .clients.registry import ClientRegistry
     from .clients.telemetry_forward import TelemetryForward
     from .config import BrokerConfig
+    from .delay.delayed import DelayedMessages
     from .delay.levels import DelayLevels
+    from .delay.recall import Recalls
     from .delay.timer_service import TimerService
     from .dispatch_pump import DispatchPump
     from .leadership import Leadership
@@ -69,8 +71,9 @@ class Node:
     system_topics: SystemTopics = field(init=False)
     auto_topics: AutoTopics = field(init=False)
     removal: Removal = field(init=False)
+    delayed: DelayedMessages = field(init=False)
+    recalls: Recalls = field(init=False)
     trace: TraceService | None = None
-    tracer: TraceService | None = None
     closers: list[Callable[[], None]] = field(default_factory=list)
 
     @property

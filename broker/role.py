@@ -139,7 +139,8 @@ class RoleSwitch:
         if self._timers_end is None:
             node.timers.lead()
         node.transactions.lead()
-        node.trace = node.tracer
+        if node.trace is not None:
+            node.trace.lead()
         node.pop.roles.lead()
 
     # -- following ----------------------------------------------------------------------------
@@ -168,9 +169,8 @@ class RoleSwitch:
         node.sender.append_pending()
         node.store.on_new_segment = None
         node.metadata.record_group = None
-        node.trace = None
-        if node.tracer is not None:
-            node.tracer.drop()
+        if node.trace is not None:
+            node.trace.follow()
         node.timers.halt()
         if self._timers_end is None:
             self._timers_end = node.loop.create_task(node.timers.follow())

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ..front.service import Method, methods_of
 from ..proto import paths
 from .clients.telemetry import TelemetrySession
-from .delay.recall import Recalls
 
 if TYPE_CHECKING:
     from ..front.context import RequestContext
@@ -55,7 +54,7 @@ def messaging(
             "UpdateOffset": pulls.update_offset,
             "GetOffset": pulls.get_offset,
             "QueryOffset": pulls.query_offset,
-            "RecallMessage": Recalls(node).recall,
+            "RecallMessage": node.recalls.recall,
             "EndTransaction": node.transactions.end_transaction,
             "SyncLiteSubscription": node.lite.subscribing.sync,
             "Telemetry": telemetry,

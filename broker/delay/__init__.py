@@ -1,1 +1,1 @@
-"""Messages that come later: the 18 levels, arbitrary times through the timer wheel, recall."""
+"""Delayed messages: the 18 delay levels, arbitrary times through the timer wheel, and recalls."""

@@ -1,14 +1,15 @@
-"""How a message that asks for a later delivery is stored: rewritten for the topic where it waits.
+"""Records of delayed messages: a message is rewritten for the system topic in which it waits.
 
     DELAY > 0                              SCHEDULE_TOPIC_XXXX, queue level - 1
     TIMER_DELAY_SEC, TIMER_DELAY_MS or
     TIMER_DELIVER_MS, in the future        rmq_sys_wheel_timer, queue 0, with TIMER_OUT_MS
-    neither, or due already                stays what it is
+    neither, or due already                not rewritten
 
-Where it shall go stands in REAL_TOPIC and REAL_QID, so that Apache's broker could deliver it too (store
-format, sections 2.12, 11.2 and 11.4; broker semantics, section 6.2). Used for delayed sends, committed
-transactions, pop checkpoints and recalls. Promises: nothing is appended here; a time that is too far
-away, a slot that is full and a wheel that is switched off are refused with a code and a sentence.
+REAL_TOPIC and REAL_QID hold the destination, so that Apache's broker could deliver the message, too
+(docs/formats/store-format.md, sections 2.12, 11.2 and 11.4; docs/formats/broker-semantics.md,
+section 6.2). Used for delayed sends, committed transactions and recalls. Promises: nothing is appended
+here; a time too far ahead, a full slot and a disabled timer wheel are refused with a code and a
+sentence.
 """
 
 from __future__ import annotations
@@ -37,20 +38,25 @@ from ...store.timer.rules import (
     rounded,
 )
 from ..messages.stored_properties import in_bucket_order
-from ..sending.answer import Special
+from ..sending.answer import ReceiptExtras
 from .recall_handle import RecallHandle
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...front.context import RequestContext
+    from ...store.config.store_config import StoreConfig
     from ..messages.validation import Draft
+    from ..metadata.system_topics import SystemTopics
     from ..metadata.tables import Topic
-    from ..node import Node
+    from .timer_service import TimerService
 
 STAMP_BYTES = 100
-"""Room for what delivery adds: TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS and, now and then, TIMER_ROLL_TIMES."""
+"""Space reserved for the properties that delivery adds: TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS and
+sometimes TIMER_ROLL_TIMES."""
 SENT_BUCKETS = 128
-"""Buckets of the Java map that a client's message is decoded into; what the broker makes has 16."""
+"""Buckets of the Java map into which Apache decodes a client's message."""
 MADE_BUCKETS = 16
+"""Buckets of the map of a message that the broker itself makes."""
 
 _REFUSALS = {
     Verdict.ILLEGAL: v2.ILLEGAL_DELIVERY_TIME,
@@ -59,52 +65,93 @@ _REFUSALS = {
 }
 
 
-def delayed_message(
-    node: Node,
-    message: Message,
-    properties: Mapping[str, str],
-    deliver_ms: int | None = None,
-    *,
-    buckets: int = SENT_BUCKETS,
-) -> Message:
-    """The record to append for `message`, whose properties are `properties` (decoded, in the order of
-    their insertion), and which is to be delivered at `deliver_ms` if that is given.
+class DelayedMessages:
+    """Rewrites messages for the topic in which they wait."""
 
-    `message` must lie in the topic and queue where it is to arrive. Without a delay it comes back with
-    the properties encoded. `buckets` decides their order on disk: MADE_BUCKETS for the broker's own
-    records. Raises WireError.
-    """
-    wanted = dict(properties)
-    if deliver_ms is not None:
-        wanted[DELIVER_MS] = str(deliver_ms)
-    config = node.store.config
-    request = requested(wanted, node.clock.wall_ms(), config)
-    if request.verdict is Verdict.ORDINARY:
-        return replace(message, properties=_encoded(wanted, buckets))
-    if request.verdict is Verdict.LEVEL:
-        return _levelled(node, message, wanted, buckets)
-    if request.verdict is not Verdict.TIMER:
-        raise WireError(_REFUSALS[request.verdict], request.reason)
-    limit = config.timer_congest_num_each_slot
-    if congested(node.timers.number_at(request.out_ms), limit, random.random()):
-        raise WireError(
-            _REFUSALS[Verdict.CONGESTED],
-            f"[WHEEL_TIMER_FLOW_CONTROL] over {limit} messages are due in that second "
-            "(timerCongestNumEachSlot)",
-        )
-    node.system_topics.ensure(TIMER_TOPIC)
-    wanted[OUT_MS] = str(request.out_ms)
-    return _parked(message, TIMER_TOPIC, TIMER_QUEUE, wanted, buckets)
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        timers: TimerService,
+        system_topics: SystemTopics,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._timers = timers
+        self._system_topics = system_topics
+
+    def record(
+        self,
+        message: Message,
+        properties: Mapping[str, str],
+        deliver_ms: int | None = None,
+        *,
+        buckets: int = SENT_BUCKETS,
+    ) -> Message:
+        """Return the record to append for `message`, to be delivered at `deliver_ms` if given.
+
+        `message` is addressed to its destination; `properties` are its properties, decoded, in the
+        order of their insertion. A message without a delay is returned with the properties encoded.
+        `buckets` determines their order on disk: MADE_BUCKETS for the broker's own records. Raises
+        WireError.
+        """
+        wanted = dict(properties)
+        if deliver_ms is not None:
+            wanted[DELIVER_MS] = str(deliver_ms)
+        request = requested(wanted, self._clock.wall_ms(), self._config)
+        if request.verdict is Verdict.ORDINARY:
+            return replace(message, properties=_encoded(wanted, buckets))
+        if request.verdict is Verdict.LEVEL:
+            return self._level_record(message, wanted, buckets)
+        if request.verdict is not Verdict.TIMER:
+            raise WireError(_REFUSALS[request.verdict], request.reason)
+        limit = self._config.timer_congest_num_each_slot
+        if congested(self._timers.number_at(request.out_ms), limit, random.random()):
+            raise WireError(
+                _REFUSALS[Verdict.CONGESTED],
+                f"[WHEEL_TIMER_FLOW_CONTROL] over {limit} messages are due in that second "
+                "(timerCongestNumEachSlot)",
+            )
+        self._system_topics.ensure(TIMER_TOPIC)
+        wanted[OUT_MS] = str(request.out_ms)
+        return _parked(message, TIMER_TOPIC, TIMER_QUEUE, wanted, buckets)
+
+    def _level_record(self, message: Message, wanted: dict[str, str], buckets: int) -> Message:
+        levels = parse_levels(self._config.message_delay_level)
+        queue_id = queue_of(int(wanted[DELAY]), levels)
+        wanted[DELAY] = str(queue_id + 1)
+        for name in REQUESTED:
+            wanted.pop(name, None)
+        self._system_topics.ensure(SCHEDULE_TOPIC, len(levels))
+        return _parked(message, SCHEDULE_TOPIC, queue_id, wanted, buckets)
 
 
-def _levelled(node: Node, message: Message, wanted: dict[str, str], buckets: int) -> Message:
-    levels = parse_levels(node.store.config.message_delay_level)
-    queue_id = queue_of(int(wanted[DELAY]), levels)
-    wanted[DELAY] = str(queue_id + 1)
-    for name in REQUESTED:
-        wanted.pop(name, None)
-    node.system_topics.ensure(SCHEDULE_TOPIC, len(levels))
-    return _parked(message, SCHEDULE_TOPIC, queue_id, wanted, buckets)
+class DelaySends:
+    """Handler of DELAY messages (`sending/checked_path.py: TypeHandler`)."""
+
+    def __init__(self, delayed: DelayedMessages, broker_name: str, precision_ms: int) -> None:
+        self._delayed = delayed
+        self._broker_name = broker_name
+        self._precision_ms = precision_ms
+
+    def prepare(
+        self,
+        draft: Draft,
+        message: Message,
+        properties: dict[str, str],
+        topic: Topic,
+        ctx: RequestContext,
+    ) -> tuple[Message, ReceiptExtras | None]:
+        """Return the record for the timer topic and its recall handle.
+
+        A message that is due already is returned for its own topic, without a handle.
+        """
+        record = self._delayed.record(message, properties)
+        if record.topic != TIMER_TOPIC or draft.delivery_ms is None:
+            return record, None
+        out_ms = rounded(draft.delivery_ms, self._precision_ms)
+        handle = RecallHandle(topic.name, self._broker_name, out_ms + 1, draft.message_id)
+        return record, ReceiptExtras(recall_handle=handle.encode())
 
 
 def _parked(
@@ -115,38 +162,11 @@ def _parked(
     properties = _encoded(wanted, buckets)
     if len(properties) > PROPERTIES_BYTES_MAX - STAMP_BYTES:
         raise WireError(
-            v2.MESSAGE_PROPERTIES_TOO_LARGE, "the properties leave no room for what delivery adds"
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            "the properties leave no space for those that delivery adds",
         )
     return replace(message, topic=topic, queue_id=queue_id, properties=properties)
 
 
 def _encoded(properties: Mapping[str, str], buckets: int) -> bytes:
     return encode_properties(in_bucket_order(properties, buckets))
-
-
-def recall_handle(node: Node, topic: str, deliver_ms: int, message_id: str) -> str:
-    """What takes a message back that was stored as a timer."""
-    out_ms = rounded(deliver_ms, node.store.config.timer_precision_ms)
-    return RecallHandle(topic, node.config.broker_name, out_ms + 1, message_id).encode()
-
-
-class DelaySends:
-    """The owner of DELAY messages among sends (`sending/typed.py: SpecialType`)."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def prepare(
-        self,
-        draft: Draft,
-        message: Message,
-        properties: dict[str, str],
-        topic: Topic,
-        ctx: RequestContext,
-    ) -> tuple[Message, Special | None]:
-        """The timer's record, and the handle to recall it; a time that has come needs neither."""
-        parked = delayed_message(self._node, message, properties)
-        if parked.topic != TIMER_TOPIC or draft.delivery_ms is None:
-            return parked, None
-        handle = recall_handle(self._node, topic.name, draft.delivery_ms, draft.message_id)
-        return parked, Special(recall_handle=handle)

@@ -1,10 +1,10 @@
-"""The fixed delay levels: messages of SCHEDULE_TOPIC_XXXX come to their topic when their time is over.
+"""Delay levels: delivers the messages of SCHEDULE_TOPIC_XXXX when the time of their level is over.
 
-The clients of the gRPC protocol cannot ask for a level; such messages are in directories that Apache
-wrote, or come from a message's property DELAY (`delayed.py`). The shell around `level_core.py`: it reads
-the queue of a level from where `delayOffset.json` says, delivers what is due (store format, section 11.3)
-and sleeps until the next is. On a leader alone. Promises: as `timer_service.py`; copies for the half topic
-are dropped, as in Apache, and so are those whose topic was deleted.
+Clients of the gRPC protocol cannot choose a level; such messages come from directories that Apache wrote,
+or have the property DELAY (`delayed.py`). The shell around `level_core.py`: it reads each level's queue
+from the offset in `delayOffset.json`, delivers due messages (docs/formats/store-format.md, section 11.3)
+and sleeps until the next one is due. It runs on the leader only. Promises: those of `timer_service.py`;
+messages for the half message topic are dropped, as in Apache, and so are those of deleted topics.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ from .delivery_copy import copy_of, own_queue
 from .level_core import DelayCore
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-
     from ...store.format.results import StoredRecord
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
+    from ..sending.internal_appender import InternalAppender
 
 log = logging.getLogger(__name__)
 
@@ -37,41 +40,57 @@ _BATCH = 32
 _BATCH_BYTES = 1 << 20
 _SLICE_NS = 4_000_000
 _RETRY_S = 0.5
-_LOOK_S = 0.5
-_NEVER = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_POLL_S = 0.5
+_PERMANENT = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class DelayLevels:
-    """Made with the node; `lead` begins."""
+    """Delivery of the fixed delay levels, on the leader."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        config = node.store.config
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        offsets: ConsumerOffsets,
+        pump: DispatchPump,
+        appender: InternalAppender,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._store = store
+        self._metadata = metadata
+        self._offsets = offsets
+        self._appender = appender
+        config = store.config
         self._levels_ms = parse_levels(config.message_delay_level)
         path = config.root / "config" / "delayOffset.json"
-        self._offsets = DelayOffsets(path, node.clock.wall_ms)
+        self._progress = DelayOffsets(path, self._clock.wall_ms)
         self._saver = Saver(path, self._render, config.flush_delay_offset_interval / 1000)
         self._core = DelayCore([])
         self._handle: asyncio.Handle | None = None
         self._running = False
-        self._looked_ms = 0
-        self._trouble = ""
+        self._last_turn_ms = 0
+        self._last_failure = ""
         self.delivered = 0
-        """Messages since the start."""
-        node.pump.watch(SCHEDULE_TOPIC, self._arrived)
-        node.clock_listeners.add(self._clock_moved)
+        """Messages delivered since the start."""
+        pump.watch(SCHEDULE_TOPIC, self._arrived)
+        runtime.clock_listeners.add(self._clock_moved)
 
     def lead(self) -> None:
-        """This replica delivers from now on. Raises ConfigFileError."""
-        store = self._node.store
-        self._offsets.load()
+        """Start to deliver. Raises ConfigFileError."""
+        store = self._store
+        self._progress.load()
         for queue_id in range(len(self._levels_ms)):
-            known = self._node.offsets.get(SCHEDULE_TOPIC, PROGRESS_GROUP, queue_id)
-            if known is not None and known > self._offsets.offset(queue_id + 1, 0, known):
-                self._offsets.set(queue_id + 1, known)  # another replica led
+            replicated = self._offsets.get(SCHEDULE_TOPIC, PROGRESS_GROUP, queue_id)
+            if replicated is not None and replicated > self._progress.offset(
+                queue_id + 1, 0, replicated
+            ):
+                self._progress.set(queue_id + 1, replicated)  # progress of another leader
         self._core = DelayCore(
             [
-                self._offsets.offset(
+                self._progress.offset(
                     queue_id + 1,
                     store.min_offset(SCHEDULE_TOPIC, queue_id),
                     store.max_offset(SCHEDULE_TOPIC, queue_id),
@@ -83,29 +102,29 @@ class DelayLevels:
         self._wake()
 
     def halt(self) -> None:
-        """Deliver no more: the log is about to be closed."""
+        """Stop to deliver, before the log is closed."""
         self._running = False
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def follow(self) -> None:
-        """Another replica delivers: how far this one was lies in the consumer offsets."""
+        """Stop to lead; the consumer offsets hold the progress for the next leader."""
         self.halt()
-        self._note()
+        self._update_progress()
         self._saver.changed()
 
     async def stop(self) -> None:
-        """Deliver no more; what may be saved is."""
+        """Stop to deliver, and save the progress that is flushed."""
         self.halt()
-        self._note()
+        self._update_progress()
         await self._saver.close()
 
     def finish(self) -> None:
-        """The store is closed: all that was delivered is on the disk."""
-        self._note()
+        """Save all progress, after the store was closed and its log flushed."""
+        self._update_progress()
         try:
-            self._offsets.save()
+            self._progress.save()
         except OSError as error:
             log.warning("delay.not_finished reason=%s", error)  # a restart repeats messages
 
@@ -124,54 +143,54 @@ class DelayLevels:
         if self._running:
             if self._handle is not None:
                 self._handle.cancel()
-            self._handle = self._node.loop.call_soon(self._turn)
+            self._handle = self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        node = self._node
-        # First, so that a turn that fails is not the last one.
-        self._handle = node.loop.call_later(_LOOK_S, self._turn)
-        stop_ns = node.clock.steady_ns() + _SLICE_NS
-        now_ms = node.clock.wall_ms()
-        if now_ms < self._looked_ms:
+        clock, loop = self._clock, self._loop
+        # First: turns go on even if this one fails.
+        self._handle = loop.call_later(_POLL_S, self._turn)
+        stop_ns = clock.steady_ns() + _SLICE_NS
+        now_ms = clock.wall_ms()
+        if now_ms < self._last_turn_ms:
             self._core.look_again()  # the clock was set back
-        self._looked_ms = now_ms
+        self._last_turn_ms = now_ms
         try:
-            busy = self._look(stop_ns)
+            busy = self._deliver_due(stop_ns)
             pause_s = 0.0 if busy else self._pause_s()
-            self._trouble = ""
+            self._last_failure = ""
         except (WireError, StoreError, OSError) as error:
             pause_s = _RETRY_S
-            if str(error) != self._trouble:  # it comes back with every try
-                self._trouble = str(error)
+            if str(error) != self._last_failure:  # every retry fails with the same reason
+                self._last_failure = str(error)
                 log.warning("delay.waits reason=%s", error)
         self._handle.cancel()
-        self._handle = node.loop.call_later(pause_s, self._turn) if pause_s >= 0 else None
+        self._handle = loop.call_later(pause_s, self._turn) if pause_s >= 0 else None
 
     def _pause_s(self) -> float:
-        """Until the next is due; below 0: nothing waits."""
+        """Return the time until the next message is due; negative if no message waits."""
         due_ms = self._core.next_due_ms()
         if due_ms is None:
             return -1
-        return min(max(due_ms - self._node.clock.wall_ms(), 0) / 1000, _LOOK_S)
+        return min(max(due_ms - self._clock.wall_ms(), 0) / 1000, _POLL_S)
 
-    def _look(self, stop_ns: int) -> bool:
-        """Deliver what is due; True: there is more."""
-        clock, core = self._node.clock, self._core
+    def _deliver_due(self, stop_ns: int) -> bool:
+        """Deliver due messages until `stop_ns`; return True if there are more."""
+        clock, core = self._clock, self._core
         while True:
             ready = core.ready(clock.wall_ms())
             if not ready:
                 return False
             for index in ready:
-                self._look_at(index)
+                self._deliver_batch(index)
                 if clock.steady_ns() >= stop_ns:
                     return True
 
-    def _look_at(self, index: int) -> None:
-        """One batch of one level. Raises WireError: nothing can be appended now."""
+    def _deliver_batch(self, index: int) -> None:
+        """Read and deliver one batch of a level. Raises WireError if the log accepts nothing."""
         core = self._core
         offset = core.levels[index].offset
-        found = self._node.store.get(SCHEDULE_TOPIC, index, offset, _BATCH, _BATCH_BYTES)
-        now_ms = self._node.clock.wall_ms()
+        found = self._store.get(SCHEDULE_TOPIC, index, offset, _BATCH, _BATCH_BYTES)
+        now_ms = self._clock.wall_ms()
         due: list[StoredRecord] = []
         wait_ms = None
         for stored in found.records:
@@ -181,24 +200,24 @@ class DelayLevels:
                 break
             due.append(stored)
         if due:
-            self._deliver(index, due)
+            self._append(index, due)
         elif wait_ms is not None:
             core.waits(index, found.records[0].queue_offset, wait_ms)
         elif found.next_offset > offset:
-            core.delivered(index, found.next_offset, 0)  # retention took what lay there
+            core.delivered(index, found.next_offset, 0)  # retention deleted the records
         else:
             core.empty(index, offset)
 
     def _due_ms(self, index: int, stored: StoredRecord) -> int:
         if self._levels_ms == DELAY_LEVELS_MS:
             return stored.tags_code
-        # The unit's code counts with Apache's own levels, whoever wrote it here.
+        # The unit's code is always computed with Apache's own levels.
         return decode_delivery(stored.data).store_timestamp_ms + self._levels_ms[index]
 
-    def _deliver(self, index: int, due: list[StoredRecord]) -> None:
+    def _append(self, index: int, due: list[StoredRecord]) -> None:
         messages = [self._message(stored) for stored in due]
         sent = [message for message in messages if message is not None]
-        results = iter(self._node.sender.append_internal(sent))
+        results = iter(self._appender.append_internal(sent))
         end, offset = 0, due[0].queue_offset
         for stored, message in zip(due, messages, strict=True):
             if message is not None:
@@ -206,24 +225,24 @@ class DelayLevels:
                 if result.status is PutStatus.PUT_OK:
                     end = result.end
                     self.delivered += 1
-                elif not self._is_lost(result, message):
-                    break  # the log took some of the batch, and then no more
+                elif not self._is_undeliverable(result, message):
+                    break  # the log accepted only a part of the batch
             offset = stored.queue_offset + 1
         self._core.delivered(index, offset, end)
         self._saver.changed()
 
-    def _is_lost(self, result: AppendResult, message: Message) -> bool:
-        """Whether the store refuses the message for what it is, so that no later try can help."""
-        if result.status not in _NEVER:
+    def _is_undeliverable(self, result: AppendResult, message: Message) -> bool:
+        """Return whether the store refuses the message itself, so that a retry cannot help."""
+        if result.status not in _PERMANENT:
             return False
         log.error("delay.undeliverable topic=%s status=%s", message.topic, result.status.value)
         return True
 
     def _message(self, stored: StoredRecord) -> Message | None:
-        """The message as it was sent; None: it has no place to go to."""
+        """Return the message as it was sent; None if its topic does not exist."""
         record = decode_delivery(stored.data)
         topic = property_value(record.properties, b"REAL_TOPIC").decode("utf-8", "replace")
-        known = self._node.metadata.topic(topic)
+        known = self._metadata.topic(topic)
         if known is None or topic == _HALF_TOPIC:
             log.warning("delay.dropped topic=%s record=%d", topic, stored.physical_offset)
             return None
@@ -231,26 +250,16 @@ class DelayLevels:
 
     # -- progress -----------------------------------------------------------------------------
 
-    def _note(self) -> None:
-        """Take over what the log's flush has reached."""
-        flushed = self._node.store.flushed_offset
+    def _update_progress(self) -> None:
+        """Advance the progress to what the log's flush has reached."""
+        flushed = self._store.flushed_offset
         for index, offset in self._core.progress(flushed).items():
-            self._offsets.set(index + 1, offset)
-            self._node.offsets.commit(SCHEDULE_TOPIC, PROGRESS_GROUP, index, offset)
+            self._progress.set(index + 1, offset)
+            self._offsets.commit(SCHEDULE_TOPIC, PROGRESS_GROUP, index, offset)
 
     def _render(self) -> str:
-        self._note()
+        self._update_progress()
         if self._core.unsaved:
-            self._node.store.flush_soon()
+            self._store.flush_soon()
             self._saver.changed()
-        return self._offsets.next_version()
-
-
-def open_delay_levels(node: Node, stack: AsyncExitStack) -> None:
-    """Make the service and begin on a leader; `stack` stops it. Raises ConfigFileError."""
-    levels = node.levels = DelayLevels(node)
-    node.closers.append(levels.halt)
-    node.store.on_closed.append(levels.finish)
-    stack.push_async_callback(levels.stop)
-    if node.leadership.is_leader:
-        levels.lead()
+        return self._progress.next_version()

@@ -42,7 +42,7 @@ class Timed:
     """One waiting message."""
 
     due_ms: int
-    place: int
+    physical_offset: int
     """Physical offset of its record in the timer topic."""
     slot_ms: int
     enqueued_ms: int
@@ -61,7 +61,7 @@ class Timed:
         """The stored form; entries are ordered by time, then by position."""
         return (
             self.due_ms,
-            self.place,
+            self.physical_offset,
             self.slot_ms,
             self.enqueued_ms,
             self.key,

@@ -1,11 +1,12 @@
-"""What the leader before delivered, and the progress on disk does not know: found in the log.
+"""Timer deduplication: finds due timers that were already delivered but not checkpointed.
 
-The progress is behind the deliveries by up to a few seconds (`timer_saver.py`), so a start after a kill
-begins at messages whose copies the log has already. A copy keeps everything of its message and says when
-it was dequeued; the queues of its topic are read from the time on at which the oldest of them can have
-been stored. So a crash repeats only what the log lost. Promises: each copy settles one message, so that
-what was really sent twice comes twice; the loop is given up when the time is over; a topic is looked
-at when one of its messages from before is due, and nothing is kept of topics without.
+The saved progress is up to a few seconds behind the deliveries (`timer_saver.py`), so a start after a
+crash begins at messages whose copies are already in the log. A copy keeps everything of its message and
+holds the time at which it was dequeued. The queues of its topic are read from the earliest time at which
+a copy can have been stored. So a crash repeats only deliveries that the log has lost. Promises: each
+copy settles one message, so that a message that was really sent twice is delivered twice; reading stops
+when the time slice is over; a topic is read when the first of its earlier messages is due; a topic
+without copies needs no memory.
 """
 
 from __future__ import annotations
@@ -20,83 +21,90 @@ from ...store.format.record import Delivery, decode_delivery
 from .delivery_copy import DEQUEUED
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ...front.clock import Clock
+    from ...store.message_store import MessageStore
     from .timer_core import Timed
 
 _RECORDS = 128
 _BYTES = 1 << 20
-_LOOK_MAX = 2_000_000
-"""Records of a topic that are looked at, half a minute of work: progress that is further behind than that
-was not saved for a long time (a broken disk), and the rest is repeated."""
-_CLOCKS_MS = 10_000
-"""What is due later than that after the start cannot have been delivered, by whichever leader's clock."""
+_RECORDS_MAX = 2_000_000
+"""Records read of one topic, about half a minute of work. Progress further behind was not saved for a
+long time (a broken disk); the remaining messages are repeated."""
+_CLOCK_SKEW_MS = 10_000
+"""Messages due later than this after the start cannot have been delivered, with any leader's clock."""
 
-Mark = tuple[bytes, bytes, bytes, int]
+Fingerprint = tuple[bytes, bytes, bytes, int]
 
 
 class TimerDedup:
-    """One start of a leader."""
+    """The deduplication of one term of leadership."""
 
-    def __init__(self, node: Node, begin_ms: int) -> None:
-        self._node = node
+    def __init__(self, clock: Clock, store: MessageStore, begin_ms: int) -> None:
+        self._clock = clock
+        self._store = store
         self._begin_ms = begin_ms
-        self._until_ms = node.clock.wall_ms() + _CLOCKS_MS
-        self.log_end = node.store.log_end
-        """Records behind it are this leader's own."""
-        self._found: dict[str, Counter[Mark]] = {}
-        self._looking: dict[str, Iterator[None]] = {}
+        self._until_ms = clock.wall_ms() + _CLOCK_SKEW_MS
+        self.log_end = store.log_end
+        """Later records are this leader's own."""
+        self._copies: dict[str, Counter[Fingerprint]] = {}
+        self._searches: dict[str, Iterator[None]] = {}
 
     @property
     def visible(self) -> bool:
-        """Whether the queues show all that the log had at the start."""
-        return self._node.store.dispatched_offset >= self.log_end
+        """Whether the queues show everything that the log held at the start."""
+        return self._store.dispatched_offset >= self.log_end
 
-    def _concerns(self, timed: Timed) -> bool:
-        """Whether it may have been delivered before this start."""
-        return timed.place < self.log_end and timed.due_ms <= self._until_ms and not timed.rolled
+    def _is_candidate(self, timed: Timed) -> bool:
+        """Return whether the message may have been delivered before this start."""
+        return (
+            timed.physical_offset < self.log_end
+            and timed.due_ms <= self._until_ms
+            and not timed.rolled
+        )
 
-    def ready(self, messages: Iterable[Timed], stop_ns: int) -> bool:
-        """Look at the topics of messages that are due; False: there is more to look at."""
-        for topic in {timed.topic for timed in messages if self._concerns(timed)}:
-            if topic not in self._found:
-                self._found[topic] = Counter()
-                self._looking[topic] = self._look(topic)
-            for _ in self._looking.get(topic, ()):
-                if self._node.clock.steady_ns() >= stop_ns:
+    def prepare(self, messages: Iterable[Timed], stop_ns: int) -> bool:
+        """Read the topics of due messages until `stop_ns`; return False if there is more to read."""
+        for topic in {timed.topic for timed in messages if self._is_candidate(timed)}:
+            if topic not in self._copies:
+                self._copies[topic] = Counter()
+                self._searches[topic] = self._search(topic)
+            for _ in self._searches.get(topic, ()):
+                if self._clock.steady_ns() >= stop_ns:
                     return False
-            self._looking.pop(topic, None)
+            self._searches.pop(topic, None)
         return True
 
-    def taken_from(self, due: list[Timed]) -> list[Timed]:
-        """Take those out of `due` whose copies are in the log; they are returned."""
-        if not any(map(self._concerns, due)):
+    def remove_delivered(self, due: list[Timed]) -> list[Timed]:
+        """Remove and return the messages of `due` whose copies are in the log."""
+        if not any(map(self._is_candidate, due)):
             if due and due[0].due_ms > self._until_ms:
-                self._found.clear()  # everything from before the start has been dealt with
+                self._copies.clear()  # all messages from before the start are settled
             return []
-        taken: list[Timed] = []
+        delivered: list[Timed] = []
         left: list[Timed] = []
         for timed in due:
-            (taken if self._take(timed) else left).append(timed)
+            (delivered if self._take_copy(timed) else left).append(timed)
         due[:] = left
-        return taken
+        return delivered
 
-    def _take(self, timed: Timed) -> bool:
-        """Whether its copy is in the log; the next one with the same content needs another."""
-        found = self._found.get(timed.topic)
-        if not found or not self._concerns(timed):
+    def _take_copy(self, timed: Timed) -> bool:
+        """Use up one copy of the message; return False if there is none."""
+        copies = self._copies.get(timed.topic)
+        if not copies or not self._is_candidate(timed):
             return False
         try:
-            mark = _mark(decode_delivery(self._node.store.record_at(timed.place)))
+            record = decode_delivery(self._store.record_at(timed.physical_offset))
         except (OffsetOutOfRangeError, RecordFormatError):
             return False
-        if not found[mark]:
+        fingerprint = _fingerprint(record)
+        if not copies[fingerprint]:
             return False
-        found[mark] -= 1
+        copies[fingerprint] -= 1
         return True
 
-    def _look(self, topic: str) -> Iterator[None]:
-        """Collect the copies; stops after each read."""
-        store, found, left = self._node.store, self._found[topic], _LOOK_MAX
+    def _search(self, topic: str) -> Iterator[None]:
+        """Collect the copies in the queues of a topic; yields after each read."""
+        store, copies, left = self._store, self._copies[topic], _RECORDS_MAX
         for queue_id in sorted(number for name, number in store.queues() if name == topic):
             offset = store.offset_by_time(topic, queue_id, self._begin_ms)
             while left > 0:
@@ -105,7 +113,7 @@ class TimerDedup:
                     if stored.physical_offset < self.log_end:
                         record = decode_delivery(stored.data)
                         if property_value(record.properties, DEQUEUED):
-                            found[_mark(record)] += 1
+                            copies[_fingerprint(record)] += 1
                 left -= len(result.records)
                 if result.next_offset <= offset or (
                     result.records and result.records[-1].physical_offset >= self.log_end
@@ -115,8 +123,8 @@ class TimerDedup:
                 yield
 
 
-def _mark(record: Delivery) -> Mark:
-    """The same for a message that waits and its copy, and seldom for anything else."""
+def _fingerprint(record: Delivery) -> Fingerprint:
+    """Return a value that a waiting message shares with its copy, and rarely with anything else."""
     properties = record.properties
     return (
         property_value(properties, b"UNIQ_KEY"),

@@ -1,10 +1,11 @@
-"""How timers come into memory and into the wheel: slots that open, and messages that arrive.
+"""Timer intake: reads slots into memory, and puts arriving messages into the wheel.
 
-`read` walks the chain of a slot whose second is near and looks at each of its records, for the time
-and the key; `enqueue` follows the timer topic, puts a unit for each message into the wheel, and tells the
-core of those whose slot is open already or past (broker semantics, section 6.2). Both stop when their time
-is over and go on in the next turn. Promises: in the order of the topic; a message that has a unit is not
-put twice; what fails (full disk) is tried again from the same message.
+`read` walks the chain of a slot that begins soon and reads each of its records for the time and the
+key. `enqueue` follows the timer topic, puts a unit for each message into the wheel, and passes messages
+whose slot is already open or over to the core (docs/formats/broker-semantics.md, section 6.2). Both stop
+at the end of the time slice and continue in the next turn. Promises: messages are taken in the order of
+the topic; a message that has a unit gets no second one; a failure (full disk) is retried from the same
+message.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from .delivery_copy import DUE_BEFORE_ENQUEUED, number
 from .timer_core import Timed, TimerCore
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...store.format.results import StoredRecord
+    from ...store.message_store import MessageStore
     from ...store.timer.unit import TimerUnit
-    from ..node import Node
     from .timer_stats import TimerStats
 
 _RECORDS = 64
 _BYTES = 1 << 20
-_NOTHING = frozenset(
+_NO_RECORDS = frozenset(
     (
         GetStatus.NO_MATCHED_LOGIC_QUEUE,
         GetStatus.NO_MESSAGE_IN_QUEUE,
@@ -41,25 +43,38 @@ _NOTHING = frozenset(
 
 
 class TimerIntake:
-    """Feeds a core from the files and the timer topic of a node."""
+    """Feeds a core from the timer files and the timer topic."""
 
-    def __init__(self, node: Node, timers: TimerStore, core: TimerCore, stats: TimerStats) -> None:
-        self._node = node
-        self._config = node.store.config
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        store: MessageStore,
+        timers: TimerStore,
+        core: TimerCore,
+        stats: TimerStats,
+        delivered_before: tuple[int, int],
+    ) -> None:
+        """`delivered_before` is a queue offset and a time.
+
+        Another leader has delivered the messages below both.
+        """
+        self._clock = clock
+        self._store = store
+        self._config = store.config
         self._timers = timers
         self._core = core
         self._stats = stats
+        self._delivered_before = delivered_before
         self._reading: Iterator[TimerUnit] | None = None
         self._reading_slot = 0
         self._cancellations: list[TimerUnit] = []
-        self.delivered_before = (0, 0)
-        """Queue offset and time: another leader has delivered what lies before both."""
 
     # -- reading slots ------------------------------------------------------------------------
 
     def read(self, stop_ns: int) -> bool:
-        """Open the slots whose second is near; True: there is more."""
-        clock, core, timers = self._node.clock, self._core, self._timers
+        """Open the slots that begin soon, until `stop_ns`; return True if there are more."""
+        clock, core, timers = self._clock, self._core, self._timers
         while self._reading is not None or core.may_open(clock.wall_ms()):
             if self._reading is None:
                 now_ms = clock.wall_ms()
@@ -79,7 +94,7 @@ class TimerIntake:
                         return True
                 cancelled = timers.cancelled_keys(self._cancellations)
             except BaseException:
-                # The rest of an iterator that raised is empty: nothing of the slot counts as read.
+                # An iterator that raised yields nothing more: read the whole slot again.
                 self._reading, self._cancellations = None, []
                 core.reopen(self._reading_slot)
                 raise
@@ -91,24 +106,24 @@ class TimerIntake:
 
     def _open_unit(self, unit: TimerUnit) -> None:
         try:
-            data = self._node.store.record_at(unit.physical_offset)
+            data = self._store.record_at(unit.physical_offset)
             properties = decode_delivery(data).properties
         except (OffsetOutOfRangeError, RecordFormatError):
-            self._stats.gone += 1  # retention took it
+            self._stats.gone += 1  # deleted by retention
             return
         self._add(properties, self._reading_slot, unit.physical_offset, unit.write_ms, unit.rolled)
 
     def _add(
         self, properties: bytes, slot_ms: int, physical_offset: int, write_ms: int, rolled: bool
     ) -> None:
-        """A message of a slot that is open."""
+        """Add a message of an open slot to the core."""
         timed = Timed(
             slot_ms if rolled else _due_ms(properties, slot_ms, self._core.precision_ms),
             physical_offset,
             slot_ms,
             write_ms,
             _text(property_value(properties, b"UNIQ_KEY")),
-            _name(property_value(properties, b"REAL_TOPIC")),
+            _topic(property_value(properties, b"REAL_TOPIC")),
             rolled,
         )
         self._core.add(timed)
@@ -116,33 +131,37 @@ class TimerIntake:
     # -- enqueueing ---------------------------------------------------------------------------
 
     def enqueue(self, stop_ns: int) -> bool:
-        """Put what has come into the wheel; True: there is more."""
-        node, core = self._node, self._core
+        """Put arrived messages into the wheel until `stop_ns`; return True if there are more."""
+        clock, core = self._clock, self._core
         while not core.crowded:
-            found = node.store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
-            if found.status in _NOTHING:
+            found = self._store.get(TIMER_TOPIC, TIMER_QUEUE, core.queue_offset, _RECORDS, _BYTES)
+            if found.status in _NO_RECORDS:
                 return False
             for stored in found.records:
                 core.queue_offset = stored.queue_offset
                 self._put(stored)
                 core.queue_offset = stored.queue_offset + 1
             core.queue_offset = max(core.queue_offset, found.next_offset)
-            if node.clock.steady_ns() >= stop_ns:
+            if clock.steady_ns() >= stop_ns:
                 return True
         return False
 
     def _put(self, stored: StoredRecord) -> None:
-        """One message of the timer topic. Raises StoreError or OSError: once more, later."""
+        """Process one message of the timer topic.
+
+        Raises StoreError or OSError; then the caller retries the same message later.
+        """
         core, timers = self._core, self._timers
         properties = decode_delivery(stored.data).properties
-        topic = _name(property_value(properties, b"REAL_TOPIC"))
+        topic = _topic(property_value(properties, b"REAL_TOPIC"))
         out_ms = number(property_value(properties, b"TIMER_OUT_MS"))
         if not topic or out_ms < 0:
-            self._stats.gone += 1  # no timer message, whoever wrote it
+            self._stats.gone += 1  # not a timer message
             return
-        if stored.queue_offset < self.delivered_before[0] and out_ms < self.delivered_before[1]:
+        before_offset, before_ms = self._delivered_before
+        if stored.queue_offset < before_offset and out_ms < before_ms:
             return
-        now_ms = self._node.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         write_ms = max(core.floor(now_ms), core.read_ms)
         cancelled = _text(property_value(properties, b"TIMER_DEL_UNIQKEY"))
         done = timers.put(
@@ -174,14 +193,14 @@ class TimerIntake:
                 self._add(properties, where.slot_ms, stored.physical_offset, write_ms, where.rolled)
 
     def _put_direct(self, properties: bytes, out_ms: int, stored: StoredRecord) -> None:
-        """Its slot is over, or was when it came: it goes out at its time, without the wheel."""
+        """Add a message whose slot is over: it is delivered without a unit in the wheel."""
         timed = Timed(
             _due_ms(properties, out_ms, self._core.precision_ms),
             stored.physical_offset,
             out_ms,
             DUE_BEFORE_ENQUEUED,
             _text(property_value(properties, b"UNIQ_KEY")),
-            _name(property_value(properties, b"REAL_TOPIC")),
+            _topic(property_value(properties, b"REAL_TOPIC")),
             number=stored.queue_offset,
         )
         self._core.add_direct(timed)
@@ -191,12 +210,12 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-_name = lru_cache(maxsize=4096)(_text)
-"""Topics: the same few, again and again."""
+_topic = lru_cache(maxsize=4096)(_text)
+"""Cached: few topics occur, each of them often."""
 
 
 def _due_ms(properties: bytes, slot_ms: int, precision_ms: int) -> int:
-    """When exactly: TIMER_DELIVER_MS, within its slot; the slot's end where only a delay was given."""
+    """Return the exact due time: TIMER_DELIVER_MS if it lies in the slot, else the slot's end."""
     end_ms = slot_ms + precision_ms
     deliver_ms = number(property_value(properties, b"TIMER_DELIVER_MS"))
     return deliver_ms if slot_ms < deliver_ms <= end_ms else end_ms

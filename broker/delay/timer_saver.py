@@ -1,8 +1,8 @@
-"""Makes the timers durable, once an interval and at the end.
+"""Persistence of the timers: a flush of wheel, timer log and progress once an interval and at the end.
 
-What is written is the progress that the log's own flush has reached, never more: slots and messages whose
-copies a power loss could still take count as not delivered (`timer_core.py`). The flush runs on a thread,
-one at a time, in the order that the recovery relies on (`store/timer/store.py`).
+The saved progress never exceeds what the log's own flush has reached: slots and messages whose copies a
+power loss could still take count as not delivered (`timer_core.py`). Flushes run on a thread, one at a
+time, in the order on which recovery relies (`store/timer/store.py`).
 """
 
 from __future__ import annotations
@@ -18,72 +18,85 @@ from ..metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from .timer_core import TimerCore
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
     from .timer_stats import TimerStats
 
 log = logging.getLogger(__name__)
 
 
 class TimerSaver:
-    """Started and stopped once."""
+    """The flushes of one term of leadership; started and stopped once."""
 
-    def __init__(self, node: Node, timers: TimerStore, core: TimerCore, stats: TimerStats) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        timers: TimerStore,
+        core: TimerCore,
+        stats: TimerStats,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._store = store
+        self._offsets = offsets
         self._timers = timers
         self._core = core
         self._stats = stats
-        self._period_s = node.store.config.timer_flush_interval_ms / 1000
+        self._period_s = store.config.timer_flush_interval_ms / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Future[None] | None = None
         self._changes = core.changes
-        self._trimmed_to = node.store.log_start
+        self._trimmed_to = store.log_start
 
     def start(self) -> None:
-        """The first flush is one interval away."""
-        self._timer = self._node.loop.call_later(self._period_s, self._turn)
+        """Start the timer; the first flush is one interval away."""
+        self._timer = self._loop.call_later(self._period_s, self._turn)
 
     async def stop(self) -> None:
-        """No more flushes; one that is under way ends."""
+        """Stop the timer and wait for a running flush."""
         if self._timer is not None:
             self._timer.cancel()
         if self._flushing is not None:
             await asyncio.wait((self._flushing,))
 
     def finish(self) -> None:
-        """The last flush: the store is closed, its log on the disk."""
+        """Flush for the last time, after the store was closed and its log flushed."""
         if self._stats.broken:
             return
-        node = self._node
         try:
-            self._core.advance(node.clock.wall_ms(), last=True)
-            read_ms, queue_offset = self._core.progress(node.store.flushed_offset)
-            self._timers.flush(read_ms, queue_offset, node.clock.wall_ms())
+            self._core.advance(self._clock.wall_ms(), last=True)
+            read_ms, queue_offset = self._core.progress(self._store.flushed_offset)
+            self._timers.flush(read_ms, queue_offset, self._clock.wall_ms())
         except OSError as error:
             log.warning("timer.not_finished reason=%s", error)  # a restart repeats messages
 
     def _turn(self) -> None:
-        self.start()  # first, so that a turn that fails is not the last one
+        self.start()  # first: the timer goes on even if this turn fails
         if self._stats.broken:
-            # Nothing is written any more; what the core remembers until it is safe must not pile up.
-            self._core.progress(self._node.store.flushed_offset)
+            # Nothing is saved any more; drop the core's records of unsaved deliveries.
+            self._core.progress(self._store.flushed_offset)
         elif self._flushing is None:
             self._trim()
             if self._core.changes != self._changes:
                 self._flush()
 
     def _flush(self) -> None:
-        node, core = self._node, self._core
+        core = self._core
         self._changes = core.changes
-        now_ms = node.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         core.advance(now_ms)
-        read_ms, queue_offset = core.progress(node.store.flushed_offset)
+        read_ms, queue_offset = core.progress(self._store.flushed_offset)
         if (read_ms, queue_offset) != (core.read_ms, core.queue_offset):
-            self._changes = -1  # the rest with the next flush
-            node.store.flush_soon()
-        node.offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, TIMER_QUEUE, queue_offset)
-        node.offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
+            self._changes = -1  # the next flush saves the rest
+            self._store.flush_soon()
+        self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, TIMER_QUEUE, queue_offset)
+        self._offsets.commit(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE, read_ms)
         flush = self._timers.begin_flush(read_ms, queue_offset, now_ms)
-        self._flushing = node.loop.run_in_executor(None, flush.run)
+        self._flushing = self._loop.run_in_executor(None, flush.run)
         self._flushing.add_done_callback(self._done)
 
     def _done(self, done: asyncio.Future[None]) -> None:
@@ -91,17 +104,18 @@ class TimerSaver:
         error = None if done.cancelled() else done.exception()
         if error is None:
             return
-        self._changes = -1  # what was gathered is still to be written
+        self._changes = -1  # the collected changes are still unsaved
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             log.warning("timer.flush_waits reason=%s", error)
             return
-        # Never a second try: pages may be lost. The old numbers on the disk repeat messages.
+        # No retry: after a failed fsync pages may be lost. A restart goes on from the old progress and
+        # repeats messages.
         self._stats.broken = True
         log.error("timer.flush_failed error=%s", error)
 
     def _trim(self) -> None:
-        """Timer log files whose messages retention took."""
-        log_start = self._node.store.log_start
+        """Delete timer log files whose messages retention has deleted."""
+        log_start = self._store.log_start
         if log_start != self._trimmed_to:
             self._trimmed_to = log_start
             removed = self._timers.trim(log_start)

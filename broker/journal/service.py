@@ -344,7 +344,7 @@ async def open_journal(node: Node, stack: AsyncExitStack) -> None:
     """Give a broker its journal, before it serves. The timers must be there."""
     journal = JournalService(node)
     node.journal = journal
-    node.timers.wants[journal.topic] = journal.wants
+    node.timers.add_filter(journal.topic, journal.wants)
     node.clock_listeners.add(journal.writer.look_now)
     # Once when the last poll is answered, and once behind the last acknowledgement.
     node.pop.closers.append(journal.flush_all)

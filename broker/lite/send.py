@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...store.format.record import Message
     from ..messages.validation import Draft
     from ..metadata.tables import Topic
-    from ..sending.answer import Special
+    from ..sending.answer import ReceiptExtras
 
 
 class LiteSends:
@@ -31,7 +31,7 @@ class LiteSends:
         properties: dict[str, str],
         topic: Topic,
         ctx: RequestContext,
-    ) -> tuple[Message, Special | None]:
+    ) -> tuple[Message, ReceiptExtras | None]:
         """The record, named after its lite topic. Raises WireError."""
         if not is_parent(topic):
             # A mixed topic takes every type but this: nobody could subscribe to its lite topics.

@@ -75,7 +75,7 @@ class LiteService:
         for topic, _, _, _ in node.offsets:
             if is_lite_queue(topic) and topic not in self._last:
                 self._ended[topic] = now_ms
-        node.sender.types[v2.LITE] = LiteSends()
+        node.sender.register(v2.LITE, LiteSends())
         node.pop.listeners.append(self.notify)
         node.pop.closers.append(self.receiving.close)
         node.pop.also_ordered.append(self.receiving.subscriptions)

@@ -1,11 +1,11 @@
-"""Topics and groups in the commit log: their only truth.
+"""Metadata log: topics and groups in the commit log, which is their only durable form.
 
 Every change is an ordinary record of topic `rmq_sys_COMETMQ_META`, queue 0 (tag META), and every
-segment begins with a snapshot (tag SNAPSHOT), so that any segment's start is a place to begin from
-(design, section 8.3; HA, rule R11). Promises: a change is in the log before it is in the tables; the
-state after a start is the newest whole snapshot and every change behind it; a follower applies what
-arrives and never writes. Because records lie in order, a message of a new topic is durable only if
-the topic is.
+segment begins with a snapshot (tag SNAPSHOT), so that the state can be rebuilt from the start of any
+segment (docs/formats/ha.md, rule R11). Promises: a change is in the log before it is in the tables; the
+state after a start is the newest complete snapshot and every later change; a follower applies arriving
+records and never writes. Because the log is ordered, a message of a new topic is durable only if the
+topic is.
 """
 
 from __future__ import annotations
@@ -50,19 +50,11 @@ _TAG = "TAGS"
 _TAG_META = "META"
 _TAG_SNAPSHOT = "SNAPSHOT"
 _TAG_EPOCH = "EPOCH_START"
-# Records read at once while the newest snapshot is looked for, from the end backwards.
+# Records per read during the search for the newest snapshot, from the end backwards.
 _READ_RECORDS = 64
 _READ_BYTES = 1 << 20
-# Ids under which a topic that was deleted may have had queues.
+# Ids that queues of a deleted topic may have.
 _QUEUE_IDS = range(1_024)
-
-
-def _nothing(_name: str) -> None:
-    """Until somebody wants to know."""
-
-
-def _nothing_kept(_name: str, _keep_offsets: bool) -> None:
-    """The same for groups."""
 
 
 class MetaLog:
@@ -70,27 +62,39 @@ class MetaLog:
 
     def __init__(self, metadata: Metadata, store: MessageStore, wall_ms: Callable[[], int]) -> None:
         self.version = 0
-        """Number of the newest change in the tables."""
+        """Version of the newest change in the tables."""
         self._metadata = metadata
         self._store = store
-        self.host = bytes(HOST_V4_BYTES)
-        """Born and store host of the records; the server sets it once it knows its port."""
-        self.on_topic_removed: Callable[[str], None] = _nothing
-        self.on_group_removed: Callable[[str, bool], None] = _nothing_kept
-        """Name, and whether its offsets stay. Called on every replica, where it comes in the log."""
+        self._host = bytes(HOST_V4_BYTES)
+        self._topic_listeners: list[Callable[[str], None]] = []
+        self._group_listeners: list[Callable[[str, bool], None]] = []
         self._wall_ms = wall_ms
         self._assembly = Assembly()
         segment = store.config.mapped_file_size_commit_log
-        # Segments of a few KiB are a test's; there a part must leave room for others.
+        # In segments of a few KiB (tests) a part must leave space for other records.
         self._part_bytes = min(PART_BYTES, segment // 4)
         self._snapshot_limit = segment // 2
+
+    def set_host(self, packed: bytes) -> None:
+        """Set the born and store host of the records, once the port is known."""
+        self._host = packed
+
+    def watch_removals(
+        self, topic_removed: Callable[[str], None], group_removed: Callable[[str, bool], None]
+    ) -> None:
+        """Call back for each removal, on every replica, in the order of the log.
+
+        `group_removed` gets the name, and whether the group's offsets are kept.
+        """
+        self._topic_listeners.append(topic_removed)
+        self._group_listeners.append(group_removed)
 
     # Writing: on the leader only.
 
     def write_topic(self, topic: Topic) -> int:
-        """Append and apply a topic's creation or change; returns the log offset behind it.
+        """Append and apply the creation or change of a topic; return the log offset after it.
 
-        A new topic begins behind the messages of a deleted one of its name.
+        A new topic begins after the messages of a deleted topic of the same name. Raises WireError.
         """
         if self._metadata.topic(topic.name) is None and not is_system_topic(topic.name):
             topic.first_offsets = self._ends(topic.name)
@@ -103,52 +107,53 @@ class MetaLog:
         return end
 
     def write_group(self, group: Group) -> int:
-        """Append and apply a group's creation or change; returns the log offset behind it."""
+        """Append and apply the creation or change of a group; return the log offset after it."""
         end = self._write(v1.MetaChange(group_upsert=group_message(group)))
         self._metadata.put_group(group)
         return end
 
     def delete_topic(self, name: str) -> int:
-        """Append and apply a topic's end; returns the log offset behind it."""
+        """Append and apply the deletion of a topic; return the log offset after it."""
         end = self._write(v1.MetaChange(topic_delete=name))
         self._remove_topic(name)
         return end
 
     def delete_group(self, name: str, keep_offsets: bool) -> int:
-        """Append and apply a group's end; returns the log offset behind it."""
+        """Append and apply the deletion of a group; return the log offset after it."""
         end = self._write(v1.MetaChange(group_delete=name, keep_offsets=keep_offsets))
         self._remove_group(name, keep_offsets)
         return end
 
     def begin_epoch(self, start: v1.EpochStart) -> int:
-        """Append the first record of an epoch; returns the log offset behind it. Raises WireError."""
-        start.start = (
-            self._store.log_end
-        )  # a segment's end may come in between (`ha/state/epoch_scan.py`)
+        """Append the first record of an epoch; return the log offset after it. Raises WireError."""
+        # The end of a segment may follow before the record (`ha/state/epoch_scan.py`).
+        start.start = self._store.log_end
         return self._append(_TAG_EPOCH, start.SerializeToString())
 
     def catch_up(self) -> None:
-        """Apply what the log has beyond the queues: this replica is to write the next change."""
+        """Apply the records beyond the queues' end, before this replica writes the next change."""
         for record in self._undispatched():
             self._apply(record)
 
     def _remove_topic(self, name: str) -> None:
         self._metadata.remove_topic(name)
-        self.on_topic_removed(name)
+        for listener in self._topic_listeners:
+            listener(name)
 
     def _remove_group(self, name: str, keep_offsets: bool) -> None:
         self._metadata.remove_group(name)
-        self.on_group_removed(name, keep_offsets)
+        for listener in self._group_listeners:
+            listener(name, keep_offsets)
 
     def _ends(self, name: str) -> dict[int, int]:
-        """The next offsets of the queues that there are under a name."""
+        """Return the next offsets of the existing queues of a topic."""
         ends = self._store.next_offsets(name, _QUEUE_IDS)
         return {queue_id: end for queue_id, end in ends.items() if end}
 
     def _hide_old(self, topic: Topic) -> None:
-        """Let nobody read what a deleted topic of the name left.
+        """Hide the messages of a deleted topic of the same name from readers.
 
-        The queues may not reach so far yet: then it is done again where the record comes.
+        Queues that are not dispatched so far yet are hidden again when the record is dispatched.
         """
         for queue_id, end in topic.first_offsets.items():
             self._store.hide_below(topic.name, queue_id, end)
@@ -173,7 +178,7 @@ class MetaLog:
         return result.end
 
     def snapshot(self, _segment_offset: int = 0) -> list[Message]:
-        """Everything, as the first records of a new segment (the store's `on_new_segment`)."""
+        """Return a snapshot as the first records of a new segment (the store's `on_new_segment`)."""
         parts = snapshot_parts(
             self.version,
             self._metadata.topics.values(),
@@ -182,7 +187,7 @@ class MetaLog:
         )
         bodies = [part.SerializeToString() for part in parts]
         if sum(map(len, bodies)) > self._snapshot_limit:
-            # Only with tiny segments; the changes themselves are all in the log.
+            # Only with tiny segments; all changes are in the log anyway.
             log.warning("meta.snapshot_skipped bytes=%d", sum(map(len, bodies)))
             return []
         return [self._message(_TAG_SNAPSHOT, body) for body in bodies]
@@ -194,14 +199,14 @@ class MetaLog:
             body,
             encode_properties({_TAG: tag}),
             born_timestamp_ms=self._wall_ms(),
-            born_host=self.host,
-            store_host=self.host,
+            born_host=self._host,
+            store_host=self._host,
         )
 
     # Reading.
 
     def load(self) -> None:
-        """The state of the log as it lies there: called once, before anything else uses the tables."""
+        """Read the state from the log; called once, before the tables are used."""
         for record in self._from_newest_snapshot():
             self._apply(record)
         for record in self._undispatched():
@@ -216,9 +221,10 @@ class MetaLog:
         new_topics: bool = True,
         new_groups: bool = True,
     ) -> None:
-        """Take what the JSON files say of things that the log does not know (Apache's directory).
+        """Add topics and groups of the JSON files (Apache's directory) that the log does not hold.
 
-        Without `new_topics` or `new_groups` only fields of known ones that the log does not carry.
+        Without `new_topics` or `new_groups`, only add the fields that the log does not hold to known
+        ones. `write` also appends the new ones to the log.
         """
         for topic in topics:
             known = self._metadata.topic(topic.name)
@@ -242,7 +248,7 @@ class MetaLog:
                 self._metadata.put_group(group)
 
     def apply(self, arrival: Arrival) -> None:
-        """A record of the topic was dispatched. What this node wrote itself is known already."""
+        """Apply a dispatched record of the topic; no effect for this replica's own records."""
         self._apply(decode(self._store.record_at(arrival.physical_offset)))
 
     def _apply(self, record: Record) -> None:
@@ -285,7 +291,7 @@ class MetaLog:
             self._hide_old(topic)
 
     def _from_newest_snapshot(self) -> list[Record]:
-        """The dispatched records from the newest whole snapshot on; all of them without one."""
+        """Return the dispatched records from the newest complete snapshot on; all without one."""
         first = self._store.min_offset(META_TOPIC, META_QUEUE)
         end = self._store.max_offset(META_TOPIC, META_QUEUE)
         found: list[Record] = []
@@ -309,7 +315,7 @@ class MetaLog:
         return records
 
     def _undispatched(self) -> Iterator[Record]:
-        """Records of the topic behind the consume queues' end: not confirmed yet, or not rebuilt."""
+        """Yield the records of the topic after the queues' end: unconfirmed or not rebuilt."""
         mark = META_TOPIC.encode()
         offset = self._store.dispatched_offset
         need = _READ_BYTES
@@ -334,7 +340,7 @@ class MetaLog:
 
 
 def _newest_snapshot(records: list[Record]) -> int | None:
-    """Index of the first part of the newest whole snapshot."""
+    """Return the index of the first part of the newest complete snapshot."""
     assembly = Assembly()
     newest = None
     for index, record in enumerate(records):

@@ -1,1 +1,1 @@
-"""SendMessage: checks, queue choice, and one append for everything that was collected."""
+"""SendMessage: checks, choice of the queue, and one append for all requests of a turn."""

@@ -1,9 +1,10 @@
-"""The answer of a SendMessage: one entry a message, or one status for all of them.
+"""Answers of SendMessage: one entry per message, or one status for the whole request.
 
-Source: gRPC API, section 5.5 (entries, top status, store results) and broker semantics, section 10 (which
-guard refused). Promises: one entry a message in the order of the request when anything was stored; an
-answer that fails as a whole has no entries; a refusal under load says which guard it was, in brackets.
-The bytes are written by hand (`wire.py`), because this runs for every message sent.
+Source: docs/formats/grpc-api.md, section 5.5 (entries, top status, store results) and
+docs/formats/broker-semantics.md, section 10 (the guard that refused). Promises: if anything was
+stored, the answer has one entry per message in the order of the request; an answer that fails as a
+whole has no entries; a refusal under load names its guard in brackets. The bytes are encoded by hand
+(`messages/wire.py`), because this code runs for every message sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 ANSWER_OK = field(b"\x0a", STATUS_OK)
 _PUT_OK = PutStatus.PUT_OK
 
-# The guards' words are the reference's: dashboards and runbooks look for them.
+# The names of the guards are the reference's: dashboards and runbooks search for them.
 QUEUE_FULL = "[REJECTREQUEST] too many sends wait: flow limit, sendThreadPoolQueueCapacity"
 BYTES_FULL = "[REJECTREQUEST] too many bytes wait for the log: flow limit"
 TOO_OLD = "[TIMEOUT_CLEAN_QUEUE] the request waited longer than waitTimeMillsInSendQueue"
@@ -59,18 +60,19 @@ FAILURES = {
 
 
 @dataclass(slots=True)
-class Special:
-    """What the receipt of one message says besides its id and its offset."""
+class ReceiptExtras:
+    """Additional fields of one message's receipt."""
 
     recall_handle: str = ""
-    """Of a message that will be delivered later (gRPC API, section 6.3)."""
-    stored: Callable[[AppendResult], str] | None = None
-    """Told once where the message lies; gives the transaction id (gRPC API, section 6.4)."""
+    """For a delayed message (docs/formats/grpc-api.md, section 6.3)."""
+    on_stored: Callable[[AppendResult], str] | None = None
+    """Called once after the append; returns the transaction id
+    (docs/formats/grpc-api.md, section 6.4)."""
     transaction_id: str = ""
-    """As `stored` gave it."""
+    """Result of `on_stored`."""
 
     def receipt(self, message_id: bytes, result: AppendResult) -> bytes:
-        """The entry of the answer."""
+        """Return the encoded entry of the answer."""
         return field(
             b"\x12",
             b"".join(
@@ -86,27 +88,27 @@ class Special:
 
 
 def failure(store: MessageStore, put: PutStatus) -> tuple[int, str]:
-    """Code and sentence of a message that was not stored."""
+    """Return the code and the sentence for a message that was not stored."""
     known = FAILURES.get(put)
     if known is not None:
         return known
     if put is PutStatus.CREATE_MAPPED_FILE_FAILED and store.out_of_buffers:
         return v2.TOO_MANY_REQUESTS, f"[REJECTREQUEST] {store.allocation_failure}"
-    # Without room, too: every official client then tries another group, which TOO_MANY_REQUESTS
-    # would not make all of them do, and says what it was told when there is none.
+    # Also on a full disk: with INTERNAL_SERVER_ERROR every official client tries another group, and
+    # reports this sentence if there is none. TOO_MANY_REQUESTS would not have that effect on all.
     reason = store.refusal
     if put is PutStatus.CREATE_MAPPED_FILE_FAILED:
         reason = reason or f"the disk is full: {store.allocation_failure}"
-    return v2.INTERNAL_SERVER_ERROR, reason or "the store takes no messages"
+    return v2.INTERNAL_SERVER_ERROR, reason or "the store does not accept messages"
 
 
 def failed(code: int, sentence: str) -> bytes:
-    """An answer that fails as a whole."""
+    """Return an answer that fails as a whole."""
     return field(b"\x0a", status(code, sentence))
 
 
 def refused(error: WireError) -> bytes:
-    """The same, as an error says it."""
+    """Return an answer that fails as a whole with `error`."""
     return failed(error.code, error.message)
 
 
@@ -114,11 +116,11 @@ def answer_to(
     store: MessageStore,
     ids: Sequence[bytes],
     results: Sequence[AppendResult],
-    specials: Sequence[Special | None] | None,
+    extras: Sequence[ReceiptExtras | None] | None,
 ) -> bytes:
-    """The answer to messages that were given to the log; `specials` is parallel to `ids`, or None."""
+    """Return the answer for appended messages; `extras` is parallel to `ids`, or None."""
     parts = [ANSWER_OK]
-    if specials is None:
+    if extras is None:
         for message_id, result in zip(ids, results, strict=True):
             if result.status is not _PUT_OK:
                 break
@@ -129,11 +131,11 @@ def answer_to(
     codes = set()
     for index, (message_id, result) in enumerate(zip(ids, results, strict=True)):
         if result.status is _PUT_OK:
-            special = specials[index] if specials is not None else None
-            if special is None:
+            extra = extras[index] if extras is not None else None
+            if extra is None:
                 parts += receipt(message_id, result.queue_offset)
             else:
-                parts.append(special.receipt(message_id, result))
+                parts.append(extra.receipt(message_id, result))
             continue
         code, sentence = failure(store, result.status)
         codes.add((code, sentence))

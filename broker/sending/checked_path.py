@@ -1,10 +1,10 @@
-"""SendMessage of anything but the common message: ordered checks, then what each message type needs.
+"""The checked path of SendMessage: ordered checks, then the record for each message type.
 
-Types (broker semantics, sections 5.1, 6.2, 6.4, 12.2; gRPC API, section 10.2): NORMAL and FIFO go to a
-queue of their topic; PRIORITY to the queue of its priority; DELAY, TRANSACTION and LITE are handed to
-the part that owns the type, which makes the record that is stored in their place. A part says that it
-does by entering its `SpecialType` in `Sender.types`; without one the type is UNSUPPORTED. A message is
-judged by its properties, not by the type that the client declares.
+Types (docs/formats/broker-semantics.md, sections 5.1, 6.2, 6.4, 12.2; docs/formats/grpc-api.md,
+section 10.2): NORMAL and FIFO messages go to a queue of their topic, PRIORITY messages to the queue of
+their priority. DELAY, TRANSACTION and LITE messages go to the handler that another part has registered
+with `Sender.register`; it makes the record to store instead. A type without a handler is UNSUPPORTED.
+The type follows from the properties of a message, not from the type that the client declares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...store.format.record import Message
 from ..messages.convert import SYS_COMPRESSED
 from ..messages.stored_properties import encode_sent, sent_properties
 from ..messages.validation import Draft, check_message_type
-from .answer import Special
+from .answer import ReceiptExtras
 from .fast_path import EXEMPT_PREFIXES, Origin, Prepared, TopicTemplate, fifo_queue
 
 if TYPE_CHECKING:
@@ -33,17 +33,17 @@ _ORDINARY = (v2.NORMAL, v2.FIFO, v2.PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
-    """Who sends, and when."""
+class SendContext:
+    """The sender of a request and the time of arrival."""
 
     ctx: RequestContext
     peer: tuple[str, bytes]
-    """The host as text, and its address as the store keeps it."""
+    """The host as text, and its address as packed in records."""
     now_ms: int
 
 
-class SpecialType(Protocol):
-    """Who owns a message type whose messages are not stored as they are sent."""
+class TypeHandler(Protocol):
+    """Handler of a message type whose messages are not stored as they are sent."""
 
     def prepare(
         self,
@@ -52,58 +52,59 @@ class SpecialType(Protocol):
         properties: dict[str, str],
         topic: Topic,
         ctx: RequestContext,
-    ) -> tuple[Message, Special | None]:
-        """The record to store in the place of `message`, and what its receipt says.
+    ) -> tuple[Message, ReceiptExtras | None]:
+        """Return the record to store instead of `message`, and the extra fields of its receipt.
 
-        `message` lies in a queue of its topic and holds `properties`, encoded. Raises WireError.
+        `message` is addressed to a queue of its topic and holds `properties`, encoded. Raises
+        WireError.
         """
         ...
 
 
 def writable_topic(topic: Topic | None, name: str) -> Topic:
-    """The topic, if it takes messages. Raises WireError."""
+    """Return the topic if it accepts messages. Raises WireError."""
     if topic is None:
         raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
     if not topic.writable:
-        raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} takes no messages")
+        raise WireError(v2.FORBIDDEN, f"no writable queue: topic {name} does not accept messages")
     return topic
 
 
-def prepare_typed(
+def prepare_checked(
     drafts: list[Draft],
-    lane: TopicTemplate,
+    template: TopicTemplate,
     origin: Origin,
-    types: Mapping[int, SpecialType],
+    handlers: Mapping[int, TypeHandler],
     *,
-    sender: Sending,
+    context: SendContext,
 ) -> Prepared:
-    """The records of one request whose drafts passed the checks. Raises WireError."""
-    topic, peer = lane.topic, sender.peer
+    """Return the records of one request whose drafts passed the checks. Raises WireError."""
+    topic, peer = template.topic, context.peer
     if not topic.name.startswith(EXEMPT_PREFIXES):
         check_message_type(drafts, topic.message_type)
-    owners = [_owner(draft, types, sender.now_ms) for draft in drafts]
-    turn = lane.next_queue()
+    chosen = [_handler(draft, handlers, context.now_ms) for draft in drafts]
+    turn = template.next_queue()
     ready = Prepared([], [], topic.name, drafts[0].message_type, 0)
-    specials: list[Special | None] = []
-    for draft, owner in zip(drafts, owners, strict=True):
+    extras: list[ReceiptExtras | None] = []
+    for draft, handler in zip(drafts, chosen, strict=True):
         message = _message(draft, topic.name, _queue(draft, topic, turn), origin, peer)
-        special = None
-        if owner is not None:
+        extra = None
+        if handler is not None:
             host = draft.born_host or peer[0]
             properties = sent_properties(draft, topic.name, origin.region, origin.cluster, host)
             message.properties = encode_properties(properties)
-            message, special = owner.prepare(draft, message, properties, topic, sender.ctx)
+            message, extra = handler.prepare(draft, message, properties, topic, context.ctx)
         ready.messages.append(message)
         ready.ids.append(draft.message_id.encode())
         ready.size += len(draft.body)
-        specials.append(special)
-    if any(specials):
-        ready.specials = specials
+        extras.append(extra)
+    if any(extras):
+        ready.extras = extras
     return ready
 
 
-def _owner(draft: Draft, types: Mapping[int, SpecialType], now_ms: int) -> SpecialType | None:
-    """Who makes the record of a message; None: it is stored as it is. Raises WireError."""
+def _handler(draft: Draft, handlers: Mapping[int, TypeHandler], now_ms: int) -> TypeHandler | None:
+    """Return the handler of a message, None if it is stored as it is. Raises WireError."""
     kind = draft.message_type
     if kind in _ORDINARY:
         return None
@@ -114,15 +115,15 @@ def _owner(draft: Draft, types: Mapping[int, SpecialType], now_ms: int) -> Speci
         )
     if kind == v2.DELAY and draft.delivery_ms is not None and draft.delivery_ms <= now_ms:
         return None
-    owner = types.get(kind)
-    if owner is None:
+    handler = handlers.get(kind)
+    if handler is None:
         name = v2.MessageType.Name(v2.MessageType.ValueType(kind)).lower()
         raise WireError(v2.UNSUPPORTED, f"{name} messages are not supported by this broker")
-    return owner
+    return handler
 
 
 def _queue(draft: Draft, topic: Topic, turn: int) -> int:
-    """A group's messages keep to one queue; so do those of a lite topic; a priority is a queue."""
+    """Return the queue: fixed for a message group, a lite topic or a priority, else `turn`."""
     name = draft.message_group or (draft.message_type == v2.LITE and draft.lite_topic)
     if name:
         return fifo_queue(name, topic.write_queues)

@@ -1,10 +1,11 @@
-"""Producer deduplication: a message id that was sent inside the window is not stored again.
+"""Window of sent message ids: a message id that was sent inside the window is not stored again.
 
-Opt-in (`messageDeduplicationEnable`; the reference stores duplicates, broker semantics, section 9.5). A
-producer that did not see the answer, and sends again, gets the answer of the first time. Promises: the
-window is one of time and of count, whichever ends first, so that memory is bounded; a message that was
-not stored is not remembered; two of the same id in one turn are one. Pure: the time is passed in. In
-memory; `dedup.py` finds in the log what was sent before a restart.
+Opt-in (`messageDeduplicationEnable`); the reference stores duplicates
+(docs/formats/broker-semantics.md, section 9.5). A producer that missed the answer and sends again gets
+the first answer. Promises: the window is limited in time and in number, so that memory is bounded; a
+message that was not stored is not remembered; two messages of one turn with the same id are stored
+once. Pure: the time is passed in. In memory; `dedup.py` reads what was sent before a restart from the
+log.
 """
 
 from __future__ import annotations
@@ -17,108 +18,112 @@ from typing import TYPE_CHECKING
 from ...store.format.results import AppendResult, PutStatus
 
 if TYPE_CHECKING:
-    from .answer import Special
+    from .answer import ReceiptExtras
 
 _Key = tuple[str, bytes]
 """Topic and message id."""
 
 
 @dataclass(slots=True)
-class Sent:
-    """A message that was sent once; `result` is None until the log has answered."""
+class SentMessage:
+    """One message in the window; `result` is None until it is appended."""
 
     since_ms: int
-    special: Special | None = None
+    extras: ReceiptExtras | None = None
     result: AppendResult | None = None
 
 
 @dataclass(slots=True)
-class Claim:
-    """The messages of one request, as the window sees them."""
+class Reservation:
+    """The messages of one request, divided into fresh ones and duplicates."""
 
-    sent: list[Sent]
-    """One a message, in the order of the request."""
+    sent: list[SentMessage]
+    """One for each message, in the order of the request."""
     fresh: list[int]
-    """Positions of those that are to be stored."""
+    """Positions of the messages to store."""
     keys: list[_Key]
 
     @property
-    def repeats(self) -> int:
-        """How many were sent before."""
+    def duplicates(self) -> int:
+        """Number of messages that were sent before."""
         return len(self.sent) - len(self.fresh)
 
 
 class SendWindow:
-    """What was sent lately, by topic and message id."""
+    """Recently sent messages by topic and message id."""
 
     def __init__(self, window_ms: int, limit: int) -> None:
         self._window_ms = window_ms
         self._limit = limit
-        self._sent: OrderedDict[_Key, Sent] = OrderedDict()
+        self._sent: OrderedDict[_Key, SentMessage] = OrderedDict()
         self._open = 0
-        """Claims that are not settled yet."""
+        """Reservations that are neither settled nor released."""
 
     def __len__(self) -> int:
         return len(self._sent)
 
-    def knows(self, topic: str, message_id: bytes, now_ms: int) -> bool:
-        """Whether the message was sent inside the window."""
+    def contains(self, topic: str, message_id: bytes, now_ms: int) -> bool:
+        """Return whether the message was sent inside the window."""
         sent = self._sent.get((topic, message_id))
         return sent is not None and sent.since_ms > now_ms - self._window_ms
 
-    def remember(self, topic: str, message_id: bytes, result: AppendResult) -> None:
-        """A message that was stored before the window began; it leaves with the oldest."""
+    def add(self, topic: str, message_id: bytes, result: AppendResult) -> None:
+        """Add a message that was stored before the window started, as the oldest entry."""
         key = (topic, message_id)
-        self._sent[key] = Sent(result.store_timestamp_ms, None, result)
+        self._sent[key] = SentMessage(result.store_timestamp_ms, None, result)
         self._sent.move_to_end(key, last=False)
 
-    def claim(
-        self, topic: str, ids: Sequence[bytes], specials: Sequence[Special | None], now_ms: int
-    ) -> Claim:
-        """Tell the new messages of a request from those sent before; they count as sent from now on.
+    def reserve(
+        self,
+        topic: str,
+        ids: Sequence[bytes],
+        extras: Sequence[ReceiptExtras | None],
+        now_ms: int,
+    ) -> Reservation:
+        """Find the duplicates of a request and count its other messages as sent.
 
-        `settle` or `forget` must follow in the same turn.
+        `settle` or `release` must follow in the same turn.
         """
         self._expire(now_ms)
         self._open += 1
-        claim = Claim([], [], [])
+        reservation = Reservation([], [], [])
         for index, message_id in enumerate(ids):
             key = (topic, message_id)
             sent = self._sent.get(key)
             if sent is None:
-                sent = self._sent[key] = Sent(now_ms, specials[index])
-                claim.fresh.append(index)
-            claim.sent.append(sent)
-            claim.keys.append(key)
-        return claim
+                sent = self._sent[key] = SentMessage(now_ms, extras[index])
+                reservation.fresh.append(index)
+            reservation.sent.append(sent)
+            reservation.keys.append(key)
+        return reservation
 
-    def settle(self, claim: Claim, results: Sequence[AppendResult]) -> None:
-        """The log's answers to the fresh messages, in order."""
-        for index, result in zip(claim.fresh, results, strict=True):
-            sent = claim.sent[index]
+    def settle(self, reservation: Reservation, results: Sequence[AppendResult]) -> None:
+        """Record the append results of the fresh messages, in their order."""
+        for index, result in zip(reservation.fresh, results, strict=True):
+            sent = reservation.sent[index]
             sent.result = result
             if result.status is not PutStatus.PUT_OK:
-                self._drop(claim.keys[index], sent)
+                self._drop(reservation.keys[index], sent)
         self._closed()
 
-    def forget(self, claim: Claim) -> None:
-        """Nothing of the request was stored."""
-        for index in claim.fresh:
-            self._drop(claim.keys[index], claim.sent[index])
+    def release(self, reservation: Reservation) -> None:
+        """Drop a reservation of which nothing was stored."""
+        for index in reservation.fresh:
+            self._drop(reservation.keys[index], reservation.sent[index])
         self._closed()
 
     def _closed(self) -> None:
-        """A turn's last claim: forget the oldest of too many."""
+        """Drop the oldest entries above the limit after the last reservation of a turn."""
         self._open -= 1
         while not self._open and len(self._sent) > self._limit:
             self._sent.popitem(last=False)
 
-    def _drop(self, key: _Key, sent: Sent) -> None:
+    def _drop(self, key: _Key, sent: SentMessage) -> None:
         if self._sent.get(key) is sent:
             del self._sent[key]
 
     def _expire(self, now_ms: int) -> None:
-        """Forget what is too old; the oldest stand first."""
+        """Drop entries older than the window; the oldest come first."""
         sent = self._sent
         until_ms = now_ms - self._window_ms
         while sent:

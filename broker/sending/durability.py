@@ -1,17 +1,17 @@
-"""Who waits for a flush or for the replicas: an answer is given when the log offset is safe enough.
+"""Durability of answers: an append waits until its log offset is flushed and replicated.
 
-`WaitingList` is the pure part: appends wait in log order, `advance` lets go those whose end is safe,
-`expire` those whose time is over. `DurabilityGate` is its shell: it reads the flushed and the confirm
+`WaitingList` is the pure part: appends wait in log order, `advance` releases those that are durable,
+`expire` those that have timed out. `DurabilityGate` is its shell: it reads the flushed and the confirm
 offset and keeps one timer for the oldest wait.
 
-Promises: what an OK answer means is the table of design, section 4; a timeout is its own outcome
-(FLUSH_DISK_TIMEOUT after syncFlushTimeout, FLUSH_SLAVE_TIMEOUT after slaveTimeout; the replicas' wins)
-and means *unknown*, never *failed*: the record stays in the log. Waits end in log order. State is in
-memory; a crash loses the answers, not the records.
+Promises: an OK answer means what docs/design/delivery.md states for the policy; a timeout is an outcome
+of its own (FLUSH_DISK_TIMEOUT after syncFlushTimeout, FLUSH_SLAVE_TIMEOUT after slaveTimeout, which has
+precedence) and means *unknown*, never *failed*: the record stays in the log. Waits end in log order.
+State is in memory; a crash loses the answers, not the records.
 
-The store's flush thread swaps its own two lists of requests (`store/group_commit.py`); who waits is
-kept here, because one list in log order answers for the disk and the replicas at once, and because
-timeouts need a clock and answers a loop, which the store has not.
+The store's flush thread has request lists of its own (`store/group_commit.py`). The waits are kept here,
+because one list in log order serves the disk and the replicas, and because timeouts need a clock and
+answers an event loop, which the store does not have.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ Done = Callable[[PutStatus], None]
 
 @dataclass(slots=True)
 class Wait:
-    """One append (of one request) that is not safe yet."""
+    """One append (of one request) that is not durable yet."""
 
     end: int
-    """Log offset behind its last record."""
+    """Log offset after its last record."""
     since_ns: int
     done: Done
 
 
 @dataclass(slots=True)
 class WaitingList:
-    """Appends in log order and the rules that end their wait; pure."""
+    """Waiting appends in log order, and the rules that end a wait; pure."""
 
     flush_timeout_ns: int | None
-    """None: an OK does not wait for this broker's disk."""
+    """None: answers do not wait for this broker's disk."""
     replication_timeout_ns: int | None
-    """None: an OK does not wait for the replicas."""
+    """None: answers do not wait for the replicas."""
     waits: deque[Wait] = field(default_factory=deque)
 
     def add(self, end: int, now_ns: int, done: Done) -> None:
-        """Wait for the log up to `end`; calls come in log order."""
+        """Add a wait for the log up to `end`. Calls come in log order."""
         assert not self.waits or self.waits[-1].end <= end, (self.waits[-1].end, end)
         self.waits.append(Wait(end, now_ns, done))
 
     def safe_end(self, flushed: int, confirm: int) -> int | None:
-        """The offset up to which everything asked for is done; None when nothing is asked for."""
+        """Return the offset up to which the log is durable; None if the policy requires nothing."""
         if self.flush_timeout_ns is None:
             return None if self.replication_timeout_ns is None else confirm
         return flushed if self.replication_timeout_ns is None else min(flushed, confirm)
 
     def advance(self, flushed: int, confirm: int) -> list[Wait]:
-        """Take out the waits that are safe now."""
+        """Remove and return the waits that are durable now."""
         safe = self.safe_end(flushed, confirm)
         waits = self.waits
         released = []
@@ -79,10 +79,10 @@ class WaitingList:
         return released
 
     def expire(self, flushed: int, confirm: int, now_ns: int) -> list[tuple[Wait, PutStatus]]:
-        """Take out the waits whose time is over, each with its outcome.
+        """Remove and return the waits that have timed out, each with its outcome.
 
-        Ends and start times both grow along the list and the timeouts are constants, so what has
-        expired is a prefix.
+        Ends and start times both grow along the list and the timeouts are constants, so the expired
+        waits are a prefix.
         """
         expired = []
         while self.waits:
@@ -93,7 +93,7 @@ class WaitingList:
         return expired
 
     def next_deadline_ns(self) -> int | None:
-        """When the oldest wait may expire."""
+        """Return the earliest time at which the oldest wait may expire."""
         if not self.waits:
             return None
         timeouts = [
@@ -113,7 +113,7 @@ class WaitingList:
 
 
 class DurabilityGate:
-    """The node's waiting list, with its offsets and its timer."""
+    """The waiting list of a broker, with the offsets and a timer."""
 
     def __init__(
         self,
@@ -130,13 +130,13 @@ class DurabilityGate:
         self._list = WaitingList(_flush_timeout_ns(policy), _replication_timeout_ns(policy))
         self._timer: asyncio.TimerHandle | None = None
         self.immediate = policy.immediate
-        """An append is as safe as the policy demands as soon as it is done."""
+        """Whether an append satisfies the policy as soon as it returns."""
 
     def __len__(self) -> int:
         return len(self._list.waits)
 
     def wait(self, end: int, done: Done) -> None:
-        """Call `done(status)` when the log up to `end` is safe, or when the time for it is over."""
+        """Call `done(status)` when the log is durable up to `end`, or after a timeout."""
         if self.immediate:
             done(PutStatus.PUT_OK)
             return
@@ -145,20 +145,20 @@ class DurabilityGate:
             self._arm()
 
     def advance(self) -> None:
-        """The flushed or the confirm offset moved."""
+        """Complete waits after a move of the flushed or the confirm offset."""
         if not self._list.waits:
             return
         for wait in self._list.advance(*self._offsets()):
-            self._tell(wait, PutStatus.PUT_OK)
+            self._complete(wait, PutStatus.PUT_OK)
 
     def set_policy(self, policy: DurabilityPolicy) -> None:
-        """Apply the policy of a new epoch; no append waits at that moment."""
+        """Apply the policy of a new epoch, while no append waits."""
         self._policy = policy
         self._list.replication_timeout_ns = _replication_timeout_ns(policy)
         self.immediate = policy.immediate
 
     def abandon(self) -> None:
-        """This replica stopped to lead: complete every wait with an unknown outcome."""
+        """Complete every wait with an unknown outcome: this replica stopped to lead."""
         status = (
             PutStatus.FLUSH_SLAVE_TIMEOUT
             if self._policy.sync_replication
@@ -166,10 +166,10 @@ class DurabilityGate:
         )
         waits = self._list.waits
         while waits:
-            self._tell(waits.popleft(), status)
+            self._complete(waits.popleft(), status)
 
     def close(self) -> None:
-        """Stop the timer; nothing is answered any more."""
+        """Stop the timer; pending waits are not completed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -183,23 +183,23 @@ class DurabilityGate:
             self._timer = None
             return
         delay_ns = max(0, deadline - self._clock.steady_ns())
-        # A timer may fire a clock tick early; one more millisecond saves a second round.
+        # A timer may fire a clock tick early; one more millisecond saves a second timer.
         self._timer = self._loop.call_later(delay_ns / _NS_PER_S + 0.001, self._expire)
 
     def _expire(self) -> None:
         self.advance()
         now_ns = self._clock.steady_ns()
         for wait, status in self._list.expire(*self._offsets(), now_ns):
-            self._tell(wait, status)
+            self._complete(wait, status)
         self._arm()
 
-    def _tell(self, wait: Wait, status: PutStatus) -> None:
-        """One that fails (a bug) must leave nobody behind it without an answer, nor stop the timer."""
+    def _complete(self, wait: Wait, status: PutStatus) -> None:
+        """Call `done`; an exception (a bug) must not affect later waits or the timer."""
         try:
             wait.done(status)
         except Exception as error:
             self._loop.call_exception_handler(
-                {"message": "what waited for the log failed", "exception": error}
+                {"message": "a callback of the durability gate failed", "exception": error}
             )
 
 

@@ -1,10 +1,10 @@
-"""The common SendMessage, from the parsed request to the store's messages in one pass.
+"""The fast path of SendMessage: from the parsed request to the store's messages in one pass.
 
-Common is: one topic, no property of the user, no delivery time, priority, lite topic or transaction, and
-id, tag, key, group, trace context and host of printable ASCII without spaces. Such a message passes every
-check of `validation.py` at a glance. Anything else, valid or not, is left to the ordered checks there.
-Promises: what is accepted here is what they would accept, with the same record (a test compares both
-ways); fields are read once; nothing is kept. Pure.
+It accepts requests for one topic whose messages have no user property, delivery time, priority, lite
+topic or transaction, and whose id, tag, keys, group, trace context and host are printable ASCII without
+spaces. One test covers every check of `messages/validation.py` for such a message. All other requests,
+valid or not, take the checked path. Promises: a request that is accepted here is accepted there with
+the same records (a test compares both paths); fields are read once; no state is kept. Pure.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..messages.validation import MAX_MESSAGE_GROUP_BYTES, MIXED
 
 if TYPE_CHECKING:
     from ..metadata.tables import Topic
-    from .answer import Special
-    from .dedup_window import Claim
+    from .answer import ReceiptExtras
+    from .dedup_window import Reservation
 
 EXEMPT_PREFIXES = ("%RETRY%", "%DLQ%")
-"""Topics whose messages may be of any type."""
-PLAIN_LENGTH = 4_096
-"""Characters of id, tag, key, group, trace and host up to which they need not be counted."""
+"""Prefixes of topics that accept messages of any type."""
+FAST_LENGTH_MAX = 4_096
+"""Characters of id, tag, keys, group, trace and host together; below all of their own limits."""
 _NORMAL, _FIFO, _TRANSACTION, _GZIP = v2.NORMAL, v2.FIFO, v2.TRANSACTION, v2.GZIP
 
 
@@ -45,27 +45,27 @@ class Prepared:
     """Of the first."""
     size: int
     """Bytes of all bodies."""
-    specials: list[Special | None] | None = None
-    """What the receipts of special messages say; parallel to `ids`."""
-    claim: Claim | None = None
+    extras: list[ReceiptExtras | None] | None = None
+    """Additional receipt fields; parallel to `ids`."""
+    reservation: Reservation | None = None
     """With deduplication: which of `ids` are stored (`messages` holds only these)."""
 
-    def note(self, results: Sequence[AppendResult]) -> None:
-        """Tell the owners of special messages where they lie, in the order of `messages`."""
-        assert self.specials is not None
-        fresh = self.specials
-        if self.claim is not None:
-            fresh = [self.specials[index] for index in self.claim.fresh]
-        for special, result in zip(fresh, results, strict=True):
-            if special is None or special.stored is None:
+    def notify_stored(self, results: Sequence[AppendResult]) -> None:
+        """Call `on_stored` of the extras with the append results, in the order of `messages`."""
+        assert self.extras is not None
+        fresh = self.extras
+        if self.reservation is not None:
+            fresh = [self.extras[index] for index in self.reservation.fresh]
+        for extra, result in zip(fresh, results, strict=True):
+            if extra is None or extra.on_stored is None:
                 continue
             if result.status is PutStatus.PUT_OK:
-                special.transaction_id = special.stored(result)
+                extra.transaction_id = extra.on_stored(result)
 
 
 @dataclass(slots=True)
 class Origin:
-    """What the messages of a broker share."""
+    """Properties shared by all messages of a broker."""
 
     region: str
     cluster: str
@@ -76,20 +76,20 @@ class Origin:
 
 @dataclass(slots=True)
 class TopicTemplate:
-    """A topic, with what all of its messages have in common."""
+    """A topic and the parts that all its records share."""
 
     topic: Topic
-    plain: bool
-    """Its messages may take the short way."""
+    fast: bool
+    """Messages of the topic may take the fast path."""
     before: str
     between: str
     """See `stored_properties.frame`."""
     turn: int = 0
-    """Requests so far: they go to the queues in turn. The client's choice is not honoured: Python and
-    Go always say queue 0."""
+    """Number of requests: they are spread over the queues in turn. The client's choice of a queue is
+    ignored, because the Python and Go clients always send queue 0."""
 
     def next_queue(self) -> int:
-        """The queue of the next request."""
+        """Return the queue of the next request."""
         self.turn += 1
         return (self.turn - 1) % self.topic.write_queues
 
@@ -98,26 +98,26 @@ class TopicTemplate:
 _Peer: TypeAlias = tuple[str, bytes]
 
 
-def lane_of(topic: Topic, origin: Origin, turn: int) -> TopicTemplate:
-    """Made once a topic, and again when it is altered."""
-    plain = topic.writable and not topic.name.startswith(EXEMPT_PREFIXES)
-    return TopicTemplate(topic, plain, *frame(origin.region, origin.cluster, topic.name), turn)
+def make_template(topic: Topic, origin: Origin, turn: int) -> TopicTemplate:
+    """Return the template of a topic; made again when the topic is altered."""
+    fast = topic.writable and not topic.name.startswith(EXEMPT_PREFIXES)
+    return TopicTemplate(topic, fast, *frame(origin.region, origin.cluster, topic.name), turn)
 
 
-def prepare_plain(
-    sent: Sequence[v2.Message], lane: TopicTemplate, origin: Origin, peer: _Peer, now_ms: int
+def prepare_fast(
+    sent: Sequence[v2.Message], template: TopicTemplate, origin: Origin, peer: _Peer, now_ms: int
 ) -> Prepared | None:
-    """The request's messages, or None when they want a closer look.
+    """Return the records of a request, or None if it must take the checked path.
 
-    They are of the lane's topic, whose name may be used; `peer` is their sender's host as text and
-    packed.
+    The first message is of the template's topic, whose name is legal; `peer` is the sender's host as
+    text and packed.
     """
-    if not lane.plain:
+    if not template.fast:
         return None
-    topic = lane.topic
+    topic = template.topic
     name, expected = topic.name, topic.message_type
-    queue_id = lane.turn % topic.write_queues
-    before, between, max_body = lane.before, lane.between, origin.max_body
+    queue_id = template.turn % topic.write_queues
+    before, between, max_body = template.before, template.between, origin.max_body
     peer_host, born_host = peer
     ready = Prepared([], [], name, expected, 0)
     for message in sent:
@@ -137,7 +137,7 @@ def prepare_plain(
             expected not in (message_type, MIXED)
             or not 0 < size <= max_body
             or not message_id
-            or not (text.isascii() and text.isprintable() and len(text) < PLAIN_LENGTH)
+            or not (text.isascii() and text.isprintable() and len(text) < FAST_LENGTH_MAX)
             or " " in text
             or (tag and "|" in tag)
             or (not keys and key_list)
@@ -171,16 +171,16 @@ def prepare_plain(
         ready.size += size
         if expected == MIXED and len(ready.ids) == 1:
             ready.message_type = message_type
-    lane.turn += 1
+    template.turn += 1
     return ready
 
 
 @lru_cache(maxsize=8192)
 def fifo_queue(message_group: str, queues: int) -> int:
-    """The queue of a message group: Guava's consistent hash over Java's string hash.
+    """Return the queue of a message group: Guava's consistent hash over Java's string hash.
 
-    One fixed function on the server, because the clients' hashes differ from language to language
-    (gRPC API, section 9.4; broker semantics, section 7, has check values).
+    The server computes it, because the clients' hashes differ between languages
+    (docs/formats/grpc-api.md, section 9.4; check values: docs/formats/broker-semantics.md, section 7).
     """
     state = java_hash(message_group) & 0xFFFFFFFFFFFFFFFF
     candidate = 0

@@ -1,7 +1,7 @@
-"""Sends that this replica cannot take now: the access point keeps each until somebody takes it.
+"""Held sends: requests that this replica cannot accept now and that the access point keeps.
 
-Promises: whoever waits gets the answer of the replica that took it, or the error that ended the wait; when the broker
-stops, or begins another life, nothing of them goes on.
+Promises: each caller gets the answer of the replica that accepts its request, or the error that ends
+the wait; a stop of the broker, or the start of a new instance, cancels all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HeldSends:
-    """Of one sender; as many as the door has calls."""
+    """The held requests of one sender; the front door's limit on open calls bounds them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,24 +30,23 @@ class HeldSends:
         return len(self._tasks)
 
     def add(self, held: Coroutine[Any, Any, Any], answer: ReplyFuture) -> None:
-        """`answer` gets what `held` brings."""
+        """Run `held` and complete `answer` with its result."""
         task = self._loop.create_task(held)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(partial(_answered, answer))
+        task.add_done_callback(partial(_complete, answer))
 
     def close(self) -> None:
-        """Wait for nobody any more; the door has given the clients up."""
+        """Cancel all requests; the front door has already closed their calls."""
         for task in self._tasks:
             task.cancel()
 
 
-def _answered(answer: ReplyFuture, held: asyncio.Future[Any]) -> None:
-    """The answer of a request that was passed on."""
+def _complete(answer: ReplyFuture, held: asyncio.Future[Any]) -> None:
     if held.cancelled():
         answer.cancel()
     elif answer.done():
-        held.exception()  # its client has left; the error is of no use to anybody
+        held.exception()  # the client has disconnected: mark the error as retrieved
     elif (error := held.exception()) is not None:
         if isinstance(error, WireError):
             answer.set_result(refused(error))

@@ -1,1 +1,1 @@
-"""The message trace that the broker writes."""
+"""The message trace written by the broker."""

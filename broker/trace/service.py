@@ -1,15 +1,15 @@
-"""The broker's own message trace: one record for each send, delivery and acknowledgement. Opt-in.
+"""Message trace of the broker: one record per send, delivery and acknowledgement. Opt-in.
 
-Clients of the gRPC protocol send no trace messages; with `traceTopicEnable` the broker writes them, so
-that `mqadmin queryMsgTraceById` and the dashboard find what they know (broker semantics, section 9.3).
-Promises: nothing here slows an answer: records are collected and appended every second, or when a batch
-is full; when the log takes nothing they are dropped and counted, because a trace is no message.
+Clients of the gRPC protocol send no trace messages. With `traceTopicEnable` the broker writes them, so
+that `mqadmin queryMsgTraceById` and the dashboard find their usual records
+(docs/formats/broker-semantics.md, section 9.3). Promises: tracing delays no answer: records are
+collected and appended once a second, or when a batch is full; records that the log does not accept are
+dropped and counted.
 """
 
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from ...proto.errors import WireError
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from ...store.format.record import Delivery
-    from ..node import Node
+    from ..metadata.system_topics import SystemTopics
+    from ..runtime import Runtime
     from ..sending.fast_path import Prepared
+    from ..sending.internal_appender import InternalAppender
 
 log = logging.getLogger(__name__)
 
@@ -49,24 +51,47 @@ _KINDS = (
 
 
 class TraceService:
-    """Collects and writes the records of one node."""
+    """Collects trace records while this replica leads, and appends them."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._region = node.config.region_id
+    def __init__(self, runtime: Runtime, system_topics: SystemTopics) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._system_topics = system_topics
+        self._region = runtime.config.region_id
+        self._appender: InternalAppender | None = None
+        self._leads = False
         self._batch = TraceBatch()
         self._timer: asyncio.TimerHandle | None = None
         self.dropped = 0
-        """Records that the log did not take."""
+        """Records that the log did not accept."""
+
+    def start(self, appender: InternalAppender) -> None:
+        """Set the appender; it is built later, because it reports the sends."""
+        self._appender = appender
+
+    def lead(self) -> None:
+        """Start to collect records."""
+        self._leads = True
+
+    def follow(self) -> None:
+        """Stop to collect records, and drop the collected ones: the log is the new leader's."""
+        self._leads = False
+        self._cancel_timer()
+        self.dropped += len(self._batch.rows)
+        self._batch = TraceBatch()
 
     def sent(self, ready: Prepared, results: list[AppendResult]) -> None:
-        """A request's messages were given to the log."""
+        """Trace the stored messages of a request."""
+        if not self._leads:
+            return
         for message, result in zip(ready.messages, results, strict=True):
             if result.status is PutStatus.PUT_OK:
                 self._published(ready.topic, message, result)
 
     def received(self, group: str, handle: str, record: Delivery, attempt: int) -> None:
-        """A message was given to a consumer of the group."""
+        """Trace the delivery of a message to a consumer of the group."""
+        if not self._leads:
+            return
         request_id, pop_ms = _request(handle)
         message_id = _text(record.properties, b"UNIQ_KEY")
         keys = _text(record.properties, b"KEYS")
@@ -74,34 +99,26 @@ class TraceService:
         self._add(row.encode(), message_id, keys)
 
     def acked(self, group: str, handle: str, message_id: str) -> None:
-        """A message was acknowledged."""
+        """Trace the acknowledgement of a message."""
+        if not self._leads:
+            return
         request_id, pop_ms = _request(handle)
-        now_ms = self._node.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         row = Consumed(now_ms, group, request_id, message_id, max(0, now_ms - pop_ms))
         self._add(row.encode(), message_id, "")
 
     def flush(self) -> None:
-        """Append what was collected."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Append the collected records."""
+        self._cancel_timer()
         batch, self._batch = self._batch, TraceBatch()
-        if not batch.rows:
+        if not batch.rows or self._appender is None:
             return
         try:
-            self._node.system_topics.ensure(TRACE_TOPIC)
-            self._node.sender.append_internal([self._message(batch)])
+            self._system_topics.ensure(TRACE_TOPIC)
+            self._appender.append(self._message(batch, self._appender.store_host))
         except WireError as error:
             self.dropped += len(batch.rows)
             log.warning("trace.dropped records=%d error=%s", len(batch.rows), error)
-
-    def drop(self) -> None:
-        """Another replica leads: its log takes nothing of this."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.dropped += len(self._batch.rows)
-        self._batch = TraceBatch()
 
     def _published(self, topic: str, message: Message, result: AppendResult) -> None:
         properties = message.properties
@@ -109,49 +126,52 @@ class TraceService:
         host, port = unpack_host(message.store_host)
         kinds = (kind for name, kind in _KINDS if property_value(properties, name))
         row = Published(
-            *(result.store_timestamp_ms, self._region, topic, message_id),
-            *(_text(properties, b"TAGS"), keys, f"{host}:{port}", len(message.body)),
-            next(kinds, NORMAL),
-            str(OffsetId(message.store_host, result.physical_offset)),
-            unpack_host(message.born_host)[0],
+            time_ms=result.store_timestamp_ms,
+            region=self._region,
+            topic=topic,
+            message_id=message_id,
+            tags=_text(properties, b"TAGS"),
+            keys=keys,
+            store_host=f"{host}:{port}",
+            body_bytes=len(message.body),
+            kind=next(kinds, NORMAL),
+            offset_id=str(OffsetId(message.store_host, result.physical_offset)),
+            client_host=unpack_host(message.born_host)[0],
         )
         self._add(row.encode(), message_id, keys)
 
     def _add(self, row: str, message_id: str, keys: str) -> None:
         self._batch.add(row, (message_id, *keys.split(" ")))
         if self._batch.full:
-            # Not here: whoever sends or receives is in the middle of something.
+            # In a later turn: the caller is in the middle of a send or a delivery.
             self._arm(0)
         elif self._timer is None:
             self._arm(PERIOD_S)
 
     def _arm(self, after_s: float) -> None:
+        self._cancel_timer()
+        self._timer = self._loop.call_later(after_s, self.flush)
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._node.loop.call_later(after_s, self.flush)
+            self._timer = None
 
-    def _message(self, batch: TraceBatch) -> Message:
-        node = self._node
+    def _message(self, batch: TraceBatch, host: bytes) -> Message:
         properties = {"KEYS": " ".join(batch.keys)} if batch.keys else {}
-        host = node.sender.store_host
         return Message(
-            *(TRACE_TOPIC, 0, batch.body(), encode_properties(properties), 0, 0),
-            *(node.clock.wall_ms(), host, host),
+            TRACE_TOPIC,
+            0,
+            batch.body(),
+            encode_properties(properties),
+            born_timestamp_ms=self._clock.wall_ms(),
+            born_host=host,
+            store_host=host,
         )
 
 
-def open_trace(node: Node, stack: AsyncExitStack) -> None:
-    """Trace what this node serves, if it is asked to; a follower's log is its leader's."""
-    if not node.config.trace_topic_enable:
-        return
-    tracer = node.tracer = TraceService(node)
-    stack.callback(tracer.flush)
-    if node.leadership.is_leader:
-        node.trace = tracer
-
-
 def _request(handle: str) -> tuple[str, int]:
-    """What names one delivery, the same in its two records, and when it was."""
+    """Return the id of one delivery, equal in its two records, and its time."""
     decoded = decode_handle(handle)
     if decoded is None:
         return handle, 0

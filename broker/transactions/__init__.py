@@ -1,1 +1,1 @@
-"""Half messages, their ends, and the checks of those that nobody ended."""
+"""Transactions: half messages, their outcomes, and the checks of open ones."""

@@ -1,14 +1,14 @@
-"""Check rounds: producers are asked what became of their transactions, and asked in vain, given up.
+"""Check rounds: ask producers for the outcome of open transactions, and give up after too many checks.
 
-Every `transactionCheckInterval` all half messages that are old enough are put behind the others in their
-queue, one check more on their account, and one living producer of the topic is asked, in turn, whoever
-sent the message (broker semantics, section 5.3; gRPC API, section 8.6). Promises: nobody is asked about
-a message younger than its immunity; a question without a producer counts, as in the reference; after
-`transactionCheckMax` questions the message lies in TRANS_CHECK_MAX_TIME_TOPIC and is asked about no
-more; a round takes a few milliseconds of the loop at a time, and a minute at most.
+Every `transactionCheckInterval` each half message that is old enough is appended to its queue again with
+its check count increased, and one live producer of the topic is asked, in turn; it need not be the
+sender (docs/formats/broker-semantics.md, section 5.3; docs/formats/grpc-api.md, section 8.6). Promises:
+no message is asked about before its immunity time; a check without a producer counts, as in the
+reference; after `transactionCheckMax` checks the message is moved to TRANS_CHECK_MAX_TIME_TOPIC and not
+asked about again; a round takes a few milliseconds of the loop at a time, and a minute at most.
 
-Unlike the reference, a copy that only waits for its immunity to end is no check: with an immunity of an
-hour the fifteen of them would be over after seven minutes.
+Unlike in the reference, a copy that only waits for its immunity time is no check: with an immunity of
+an hour its fifteen checks would be used up after seven minutes.
 """
 
 from __future__ import annotations
@@ -30,76 +30,108 @@ if TYPE_CHECKING:
 
     from ...store.format.record import Message
     from ...store.format.results import AppendResult
-    from ..clients.registry import Client
-    from .service import Transactions
+    from ..clients.registry import Client, ClientRegistry
+    from ..dispatch_pump import DispatchPump
+    from ..metadata.system_topics import SystemTopics
+    from ..runtime import Runtime
+    from ..sending.internal_appender import InternalAppender
+    from .half_messages import HalfMessages
+    from .ops import OpWriter
+    from .reader import TransactionReader
+    from .stats import TransactionStats
 
 log = logging.getLogger(__name__)
 
-# One slice of a round: about 3 ms of the loop, and as many bytes in the log.
+# One slice of a round: about 3 ms of the loop, and a limit on the bytes appended.
 _SLICE_MESSAGES = 24
 _SLICE_BYTES = 1 << 20
-# Half messages that a slice looks at: most of very many may be too young to be asked about.
-_SLICE_LOOKS = 5_000
-# Clients run the questions one after the other: 2,400 a second is what they may be given.
+# Half messages examined by a slice: most of a large number may be too young for a check.
+_SLICE_EXAMINED = 5_000
+# Clients answer checks one after the other: this bounds the rate at 2,400 a second.
 _BETWEEN_SLICES_S = 0.01
 _ROUND_MAX_NS = 60_000_000_000
 
 
 class CheckRounds:
-    """The rounds of one leader."""
+    """The check rounds of one leader."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._owner = transactions
-        self._node = transactions.node
-        self._interval_ms = self._node.config.transaction_check_interval
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        pump: DispatchPump,
+        clients: ClientRegistry,
+        system_topics: SystemTopics,
+        appender: InternalAppender,
+        halves: HalfMessages,
+        reader: TransactionReader,
+        ops: OpWriter,
+        stats: TransactionStats,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._broker_name = runtime.config.broker_name
+        self._interval_ms = runtime.config.transaction_check_interval
+        self._pump = pump
+        self._clients = clients
+        self._system_topics = system_topics
+        self._appender = appender
+        self._halves = halves
+        self._table = halves.table
+        self._reader = reader
+        self._ops = ops
+        self._stats = stats
         self._next_ms = 0
         self._round_end_ns = 0
+        self._complete = False
+        """The recovery has completed the table."""
         self._missed = False
-        """A round was due while the table was not complete yet after a start."""
+        """A round was due before the table was complete."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """The first round is one interval away."""
-        self._next_ms = self._node.clock.wall_ms() + self._interval_ms
+        """Start the timer; the first round is one interval away."""
+        self._next_ms = self._clock.wall_ms() + self._interval_ms
         self._arm()
 
     def stop(self) -> None:
-        """No more rounds."""
+        """Stop the timer and a round under way."""
         self._round_end_ns = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def clock_moved(self) -> None:
-        """A round that is due begins now; set back, the clock delays none by more than an interval."""
-        now_ms = self._node.clock.wall_ms()
+        """Start a round that is due; a clock set back delays none by more than an interval."""
+        now_ms = self._clock.wall_ms()
         self._next_ms = min(self._next_ms, now_ms + self._interval_ms)
         if self._round_end_ns:
-            return  # one is under way; it arms the next
+            return  # a round is under way; it schedules the next one
         if now_ms >= self._next_ms:
             self._begin()
         else:
             self._arm()
 
     def table_complete(self) -> None:
-        """After a start: what was due meanwhile is done now."""
+        """Allow rounds after the recovery, and start one that was missed."""
+        self._complete = True
         if self._missed:
             self._begin()
 
     def _arm(self) -> None:
         self.stop()
         # A clock that was set back delays no round by more than an interval.
-        delay_ms = min(max(0, self._next_ms - self._node.clock.wall_ms()), self._interval_ms)
-        self._timer = self._node.loop.call_later(delay_ms / 1000, self._begin)
+        delay_ms = min(max(0, self._next_ms - self._clock.wall_ms()), self._interval_ms)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._begin)
 
     def _begin(self) -> None:
-        clock = self._node.clock
+        clock = self._clock
         self._next_ms = clock.wall_ms() + self._interval_ms
-        self._arm()  # first, so that a round that fails is not the last one
-        self._missed = self._owner.recovery is not None
-        self._node.pump.catch_up()
-        self._owner.reader.read_some()
-        if self._missed or not self._owner.table.begin_round():
+        self._arm()  # first: rounds go on even if this one fails
+        self._missed = not self._complete
+        self._pump.catch_up()
+        self._reader.read_some()
+        if self._missed or not self._table.begin_round():
             return
         self._round_end_ns = clock.steady_ns() + _ROUND_MAX_NS
         self._slice()
@@ -109,39 +141,42 @@ class CheckRounds:
         self._arm()  # first, as above
         steps, more = self._steps()
         taken = self._take(steps)
-        if more and taken and self._node.clock.steady_ns() < end_ns:
+        if more and taken and self._clock.steady_ns() < end_ns:
             self.stop()
             self._round_end_ns = end_ns
-            self._timer = self._node.loop.call_later(_BETWEEN_SLICES_S, self._slice)
+            self._timer = self._loop.call_later(_BETWEEN_SLICES_S, self._slice)
             return
-        self._owner.ops.save_progress()
+        self._ops.save_progress()
 
     def _steps(self) -> tuple[list[tuple[HalfMessage, Step, Record]], bool]:
-        """The next few things to do, with the half messages' records; and whether there are more."""
-        owner = self._owner
-        now_ms = self._node.clock.wall_ms()
+        """Return the next steps with the half messages' records, and whether there are more."""
+        table, halves = self._table, self._halves
+        now_ms = self._clock.wall_ms()
         steps: list[tuple[HalfMessage, Step, Record]] = []
-        size, stop_at = 0, owner.table.left_in_round - _SLICE_LOOKS
+        size, stop_at = 0, table.left_in_round - _SLICE_EXAMINED
         while len(steps) < _SLICE_MESSAGES and size < _SLICE_BYTES:
-            decided = owner.table.decide(now_ms, owner.table.left_in_round - stop_at)
+            decided = table.decide(now_ms, table.left_in_round - stop_at)
             if decided is None:
-                return steps, owner.table.left_in_round > 0
+                return steps, table.left_in_round > 0
             half, step = decided
-            record = owner.record(half)
+            record = halves.record(half)
             if record is None:
                 log.warning("transaction.lost message=%s: deleted by retention", half.key)
-                owner.give_up(half)
+                halves.give_up(half)
                 continue
             steps.append((half, step, record))
             size += record.size
         return steps, True
 
     def _take(self, steps: list[tuple[HalfMessage, Step, Record]]) -> bool:
-        """Write the copies, then ask; False: the log takes nothing now, the next round tries again."""
+        """Append the copies, then ask; return False if the log accepts nothing now.
+
+        In that case the next round tries again.
+        """
         try:
             if any(step is Step.GIVE_UP for _, step, _ in steps):
-                self._node.system_topics.ensure(PARKED_TOPIC)
-            results = self._node.sender.append_internal([self._copy(*step) for step in steps])
+                self._system_topics.ensure(PARKED_TOPIC)
+            results = self._appender.append_internal([self._copy(*step) for step in steps])
         except WireError as error:
             log.info("transaction.checks_wait error=%s", error.message)
             return False
@@ -151,7 +186,7 @@ class CheckRounds:
         return True
 
     def _copy(self, half: HalfMessage, step: Step, record: Record) -> Message:
-        host = self._node.sender.store_host
+        host = self._appender.store_host
         if step is Step.ASK:
             return checked_copy(record, half.checks + 1, host)
         if step is Step.DEFER:
@@ -168,9 +203,9 @@ class CheckRounds:
                 PARKED_TOPIC,
                 result.queue_offset,
             )
-            self._owner.give_up(half)
+            self._halves.give_up(half)
             return
-        self._owner.table.moved(
+        self._table.moved(
             half,
             result.queue_offset,
             result.physical_offset,
@@ -181,15 +216,14 @@ class CheckRounds:
             self._ask(half, record)
 
     def _ask(self, half: HalfMessage, record: Record) -> None:
-        """Ask the next living producer of the topic; when its stream is full, the one after it."""
-        node, stats = self._node, self._owner.stats
-        ident = str(TransactionId(node.config.broker_name, half.origin, half.key))
-        for client in node.clients.producers(half.topic, node.clock.steady_ns()):
+        """Ask the next live producer of the topic; skip those whose stream is full."""
+        ident = str(TransactionId(self._broker_name, half.origin, half.key))
+        for client in self._clients.producers(half.topic, self._clock.steady_ns()):
             command = recover_command(half, record, ident, client)
             if _send(client, command):
-                stats.asked += 1
+                self._stats.asked += 1
                 return
-        stats.unreachable += 1
+        self._stats.unreachable += 1
 
 
 def _send(client: Client, command: v2.TelemetryCommand) -> bool:
@@ -207,8 +241,8 @@ def _send(client: Client, command: v2.TelemetryCommand) -> bool:
 def recover_command(
     half: HalfMessage, record: Record, ident: str, client: Client
 ) -> v2.TelemetryCommand:
-    """The question, with the message as a consumer would get it."""
-    topic = topic_field(_named_as_by(client, half.topic))
+    """Return the check command, with the message as a consumer would receive it."""
+    topic = topic_field(_topic_resource(client, half.topic))
     item = message_item(topic, delivery_of(record, half.queue_id), None)
     message = v2.ReceiveMessageResponse.FromString(item).message
     if half.immunity_ms is not None:
@@ -222,8 +256,8 @@ def recover_command(
     )
 
 
-def _named_as_by(client: Client, topic: str) -> v2.Resource:
-    """The topic as the client's settings write it, namespace included."""
+def _topic_resource(client: Client, topic: str) -> v2.Resource:
+    """Return the topic as in the client's settings, including its namespace."""
     if client.settings is not None:
         for resource in client.settings.publishing.topics:
             if resource.name == topic:

@@ -1,10 +1,10 @@
-"""Op records: the ends of transactions, written in batches, and the progress that follows them.
+"""Op records: outcomes of transactions, written in batches, and the progress in both queues.
 
-Promises: an end stands in the op queue `transactionOpBatchInterval` after it was told, or as soon as
-`transactionOpMsgMaxSize` bytes are together (broker semantics, section 5.2); what the log does not take
-is kept and tried again; the progress in both queues never passes what is open. Between an end and its
-op record the end lives in memory: after a crash a commit is found in the log (`recovery.py`),
-and about a rollback the producer is asked again.
+Promises: an outcome is in the op queue `transactionOpBatchInterval` after it was reported, or as soon as
+`transactionOpMsgMaxSize` bytes are collected (docs/formats/broker-semantics.md, section 5.2); records
+that the log does not accept are kept and retried; the progress never passes an open half message.
+Between an outcome and its op record the outcome is in memory only: after a crash a commit is found in the
+log (`recovery.py`), and a rollback is asked for again.
 """
 
 from __future__ import annotations
@@ -21,50 +21,64 @@ from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, op_message
 if TYPE_CHECKING:
     import asyncio
 
-    from .service import Transactions
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
+    from ..sending.internal_appender import InternalAppender
+    from .core import TransactionTable
 
 log = logging.getLogger(__name__)
 
 
 class OpWriter:
-    """Writes what `TransactionTable.buffer` holds, on a leader."""
+    """Writes the outcomes in `TransactionTable.buffer`, on a leader."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._owner = transactions
-        self._node = transactions.node
+    def __init__(
+        self,
+        runtime: Runtime,
+        offsets: ConsumerOffsets,
+        appender: InternalAppender,
+        table: TransactionTable,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._interval_ms = runtime.config.transaction_op_batch_interval
+        self._max_size = runtime.config.transaction_op_msg_max_size
+        self._offsets = offsets
+        self._appender = appender
+        self._table = table
         self._due_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._trouble = ""
+        self._last_failure = ""
 
-    def check_room(self) -> None:
-        """Before an end is taken. Raises WireError when too many wait for their op record."""
-        if len(self._owner.table.buffer) >= BUFFER_MAX:
+    def check_capacity(self) -> None:
+        """Raise WireError if too many outcomes wait for their op record."""
+        if len(self._table.buffer) >= BUFFER_MAX:
             self.flush()
-            if len(self._owner.table.buffer) >= BUFFER_MAX:
-                text = f"the log takes no ends of transactions: {self._trouble}"
+            if len(self._table.buffer) >= BUFFER_MAX:
+                text = f"the log does not accept outcomes of transactions: {self._last_failure}"
                 raise WireError(v2.INTERNAL_SERVER_ERROR, text)
 
     def ended(self) -> None:
-        """An end was added to the buffer."""
-        if self._owner.table.buffer_bytes >= self._node.config.transaction_op_msg_max_size:
+        """Schedule the op record of an outcome that was added to the buffer."""
+        if self._table.buffer_bytes >= self._max_size:
             self.flush()
         elif self._due_ms is None:
             self._arm()
 
     def clock_moved(self) -> None:
-        """What is due now is written."""
-        if self._due_ms is not None and self._node.clock.wall_ms() >= self._due_ms:
+        """Write what is due by the changed wall clock."""
+        if self._due_ms is not None and self._clock.wall_ms() >= self._due_ms:
             self.flush()
 
     def flush(self) -> None:
-        """Write everything."""
+        """Write all outcomes in the buffer."""
         self.stop()
-        table, node = self._owner.table, self._node
+        table, appender = self._table, self._appender
         while table.buffer:
-            batch = table.take_batch(node.config.transaction_op_msg_max_size)
-            message = op_message(batch, node.clock.wall_ms(), node.sender.store_host)
+            batch = table.take_batch(self._max_size)
+            message = op_message(batch, self._clock.wall_ms(), appender.store_host)
             try:
-                (result,) = node.sender.append_internal([message])
+                result = appender.append(message)
             except WireError as error:
                 self._not_written(error.message)
                 return
@@ -72,33 +86,30 @@ class OpWriter:
                 self._not_written(result.status.value)
                 return
             table.op_written(batch)
-        self._trouble = ""
+        self._last_failure = ""
         self.save_progress()
 
     def stop(self) -> None:
-        """No timer runs any more."""
+        """Stop the timer."""
         self._due_ms = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def save_progress(self) -> None:
-        """Let a restart begin where something is still open."""
-        offsets = self._node.offsets
-        for topic, offset in zip(
-            (HALF_TOPIC, OP_TOPIC), self._owner.table.bookmarks(), strict=True
-        ):
+        """Commit the offsets from which a restart reads: those of the oldest open half message."""
+        offsets = self._offsets
+        for topic, offset in zip((HALF_TOPIC, OP_TOPIC), self._table.bookmarks(), strict=True):
             if offset != (offsets.get(topic, GROUP, QUEUE) or 0):
                 offsets.commit(topic, GROUP, QUEUE, offset)
 
     def _not_written(self, reason: str) -> None:
-        if reason != self._trouble:
-            waiting = len(self._owner.table.buffer)
+        if reason != self._last_failure:
+            waiting = len(self._table.buffer)
             log.warning("transaction.ops_wait waiting=%d error=%s", waiting, reason)
-        self._trouble = reason
+        self._last_failure = reason
         self._arm()
 
     def _arm(self) -> None:
-        interval_ms = self._node.config.transaction_op_batch_interval
-        self._due_ms = self._node.clock.wall_ms() + interval_ms
-        self._timer = self._node.loop.call_later(interval_ms / 1000, self.flush)
+        self._due_ms = self._clock.wall_ms() + self._interval_ms
+        self._timer = self._loop.call_later(self._interval_ms / 1000, self.flush)

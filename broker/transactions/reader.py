@@ -1,8 +1,8 @@
-"""Reads the half and the op queue into the table, as their records become visible.
+"""Transaction reader: reads the half and the op queue into the table as records become visible.
 
-The records of this leader come this way, too: a half message is known as soon as its queue shows it,
-which is before its sender is answered or in the same turn. Promises: a turn of the loop reads a few
-milliseconds' worth; nothing is read twice.
+The records of this leader are read the same way: a half message is in the table as soon as its queue
+shows it, at the latest in the turn in which its sender is answered. Promises: one turn of the loop reads
+for a few milliseconds; no record is read twice.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from .core import HalfMessage
 from .records import HALF_TOPIC, OP_TOPIC, QUEUE, facts_of, op_offsets
 
 if TYPE_CHECKING:
-    from ...store.message_store import MessageStore
-    from .service import Transactions
+    import asyncio
 
-# Records of a queue that one turn of the loop reads, about 3 ms; and their bytes.
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from .core import TransactionTable
+    from .stats import CountsFile
+
+# Limits of one read of a queue, about 3 ms.
 _READ_RECORDS = 128
 _READ_BYTES = 1 << 20
 
@@ -25,35 +29,48 @@ _READ_BYTES = 1 << 20
 def read_records(
     store: MessageStore, topic: str, queue_id: int, offset: int, count: int = _READ_RECORDS
 ) -> tuple[list[Record], int]:
-    """Records of a queue from `offset` on, and where to go on; the same offset at the end."""
+    """Return records of a queue from `offset` on, and the next offset; the same one at the end."""
     result = store.get(topic, queue_id, offset, count, _READ_BYTES)
     return [decode(stored.data) for stored in result.records], max(offset, result.next_offset)
 
 
 class TransactionReader:
-    """For the table of one leader."""
+    """Fills the table of one leader."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._owner = transactions
-        self._node = transactions.node
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        pump: DispatchPump,
+        table: TransactionTable,
+        file: CountsFile,
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._pump = pump
+        self._table = table
+        self._file = file
+        self._certain_from = store.log_end
+        """Later records are this leader's own: no commit of theirs can be missing from the table."""
         self._scheduled = False
         self._active = False
 
     def start(self) -> None:
-        """Be told of new records; what is there already is read with `read_some`."""
+        """Read new records as they arrive; call `read_some` for existing ones."""
         self._active = True
         for topic in (HALF_TOPIC, OP_TOPIC):
-            self._node.pump.watch(topic, self._arrived)
+            self._pump.watch(topic, self._arrived)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop to read."""
         self._active = False
         for topic in (HALF_TOPIC, OP_TOPIC):
-            self._node.pump.unwatch(topic)
+            self._pump.unwatch(topic)
 
     def read_some(self) -> bool:
-        """Read a part of what is new; True: there is more."""
-        store, table = self._node.store, self._owner.table
+        """Read a part of the new records; return True if there are more."""
+        store, table = self._store, self._table
         ops, following = read_records(store, OP_TOPIC, QUEUE, table.first_op)
         for record in ops:
             table.op(record.queue_offset, op_offsets(record.body))
@@ -65,7 +82,7 @@ class TransactionReader:
             self._read_half(record)
         table.first_half = max(table.first_half, following)
         if halves:
-            self._owner.file.changed()
+            self._file.changed()
         behind = table.first_half < store.max_offset(HALF_TOPIC, QUEUE) or (
             table.first_op < store.max_offset(OP_TOPIC, QUEUE)
         )
@@ -74,7 +91,7 @@ class TransactionReader:
     def _arrived(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._node.loop.call_soon(self._read_on)
+            self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         self._scheduled = False
@@ -84,7 +101,6 @@ class TransactionReader:
     def _read_half(self, record: Record) -> None:
         facts = facts_of(record.properties)
         original = facts.copy_of < 0 and not facts.checks
-        recovery = self._owner.recovery
         half = HalfMessage(
             record.queue_offset,
             record.physical_offset,
@@ -96,14 +112,14 @@ class TransactionReader:
             record.store_timestamp_ms if original else self._since_ms(record, facts.copy_of),
             facts.checks,
             facts.immunity_ms,
-            certain=recovery is None or record.physical_offset >= recovery.log_end,
+            certain=record.physical_offset >= self._certain_from,
         )
-        self._owner.table.half(half, facts.copy_of)
+        self._table.half(half, facts.copy_of)
 
     def _since_ms(self, copy: Record, copy_of: int) -> int:
-        """When the message was stored that this is a copy of; else when its producer says it was born."""
+        """Return when the original of a copy was stored; without it, the born time."""
         if copy_of >= 0:
-            originals, _ = read_records(self._node.store, HALF_TOPIC, QUEUE, copy_of, 1)
+            originals, _ = read_records(self._store, HALF_TOPIC, QUEUE, copy_of, 1)
             if originals and originals[0].queue_offset == copy_of:
                 return originals[0].store_timestamp_ms
         return copy.born_timestamp_ms

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.broker.sending.dedup_window import Claim, SendWindow
+from cometmq.broker.sending.dedup_window import Reservation, SendWindow
 from cometmq.proto import v2
 from cometmq.store.format.results import AppendResult, PutStatus
 from cometmq.tests.broker.desk import desk, message
@@ -44,22 +44,24 @@ class Window(RuleBasedStateMachine):
     def a_turn(self, requests: list[list[bytes]], outcome: str) -> None:
         while self.known and self.known[0][0] <= self.now_ms - WINDOW_MS:
             self.known.popleft()
-        claims = [self.window.claim("t", ids, [None] * len(ids), self.now_ms) for ids in requests]
+        reservations = [
+            self.window.reserve("t", ids, [None] * len(ids), self.now_ms) for ids in requests
+        ]
         new: dict[bytes, int] = {}
         offsets = {message_id: offset for _, message_id, offset in self.known}
-        for ids, claim in zip(requests, claims, strict=True):
+        for ids, reservation in zip(requests, reservations, strict=True):
             fresh = []
             for index, message_id in enumerate(ids):
                 if message_id not in offsets and message_id not in new:
                     new[message_id] = self.stored + len(new)
                     fresh.append(index)
-            assert claim.fresh == fresh
-            assert claim.repeats == len(ids) - len(fresh)
+            assert reservation.fresh == fresh
+            assert reservation.duplicates == len(ids) - len(fresh)
         if outcome == "lost":
-            for claim in claims:
-                self.window.forget(claim)
+            for reservation in reservations:
+                self.window.release(reservation)
             return
-        self._settle(requests, claims, {**offsets, **new}, outcome == "stored")
+        self._settle(requests, reservations, {**offsets, **new}, outcome == "stored")
         if outcome == "stored":
             self.stored += len(new)
             self.known.extend((self.now_ms, message_id, new[message_id]) for message_id in new)
@@ -67,13 +69,17 @@ class Window(RuleBasedStateMachine):
                 self.known.popleft()
 
     def _settle(
-        self, requests: list[list[bytes]], claims: list[Claim], at: dict[bytes, int], ok: bool
+        self,
+        requests: list[list[bytes]],
+        reservations: list[Reservation],
+        at: dict[bytes, int],
+        ok: bool,
     ) -> None:
         status = PutStatus.PUT_OK if ok else PutStatus.MESSAGE_ILLEGAL
-        for ids, claim in zip(requests, claims, strict=True):
-            results = [AppendResult(status, 0, 0, at[ids[index]], 0) for index in claim.fresh]
-            self.window.settle(claim, results)
-            for message_id, sent in zip(ids, claim.sent, strict=True):
+        for ids, reservation in zip(requests, reservations, strict=True):
+            results = [AppendResult(status, 0, 0, at[ids[index]], 0) for index in reservation.fresh]
+            self.window.settle(reservation, results)
+            for message_id, sent in zip(ids, reservation.sent, strict=True):
                 assert sent.result is not None
                 assert sent.result.queue_offset == at[message_id]
 
@@ -87,8 +93,8 @@ TestWindow = Window.TestCase
 
 def test_ids_are_deduplicated_per_topic() -> None:
     window = SendWindow(WINDOW_MS, LIMIT)
-    assert window.claim("t", [b"a"], [None], 0).fresh == [0]
-    assert window.claim("u", [b"a"], [None], 0).fresh == [0]
+    assert window.reserve("t", [b"a"], [None], 0).fresh == [0]
+    assert window.reserve("u", [b"a"], [None], 0).fresh == [0]
 
 
 async def test_a_repeated_message_gets_the_first_answer(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.delay.delayed import delayed_message
 from cometmq.front.clock import Clock
 from cometmq.store.format.json_file import loads
 from cometmq.store.format.properties import SCHEDULE_TOPIC
@@ -34,7 +33,7 @@ def small(tmp_path: Path) -> Iterator[None]:
 
 
 async def send(k: Desk, body: bytes, level: int, queue_id: int = 0) -> None:
-    made = delayed_message(k.node, Message(TOPIC, queue_id, body), {"DELAY": str(level)})
+    made = k.node.delayed.record(Message(TOPIC, queue_id, body), {"DELAY": str(level)})
     k.node.sender.append(made)
     await k.dispatched()
 
@@ -129,7 +128,7 @@ async def test_messages_of_unknown_topics_do_not_block_their_level(tmp_path: Pat
     async with desk(tmp_path) as k:
         k.topic(TOPIC)
         for topic in ("Gone", TOPIC):
-            made = delayed_message(k.node, Message(topic, 0, b"x"), {"DELAY": "1"})
+            made = k.node.delayed.record(Message(topic, 0, b"x"), {"DELAY": "1"})
             k.node.sender.append(made)
         await k.dispatched()
         k.advance(1_000)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.delay.delayed import MADE_BUCKETS, delayed_message
+from cometmq.broker.delay.delayed import MADE_BUCKETS
 from cometmq.broker.messages.stored_properties import in_bucket_order
 from cometmq.broker.metadata.tables import Topic
 from cometmq.proto import v2
@@ -32,14 +32,14 @@ def small(tmp_path: Path) -> Iterator[None]:
 
 def refusal(k: Desk, properties: dict[str, str], deliver_ms: int | None = None) -> int:
     with pytest.raises(WireError) as raised:
-        delayed_message(k.node, Message(TOPIC, 0, b"x"), properties, deliver_ms)
+        k.node.delayed.record(Message(TOPIC, 0, b"x"), properties, deliver_ms)
     return raised.value.code
 
 
 async def test_a_message_with_a_delivery_time_is_stored_in_the_timer_topic(tmp_path: Path) -> None:
     async with desk(tmp_path) as k:
         due = (k.node.clock.wall_ms() // 1000 + 60) * 1000
-        made = delayed_message(k.node, Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
+        made = k.node.delayed.record(Message(TOPIC, 3, b"x"), {"UNIQ_KEY": "M"}, due)
         assert (made.topic, made.queue_id, made.body) == (TIMER_TOPIC, 0, b"x")
         assert decode_properties(made.properties) == {
             "UNIQ_KEY": "M",
@@ -50,7 +50,7 @@ async def test_a_message_with_a_delivery_time_is_stored_in_the_timer_topic(tmp_p
         }
         assert k.node.metadata.topic(TIMER_TOPIC) == Topic(TIMER_TOPIC, 1, 1)
         before = k.node.store.log_end
-        delayed_message(k.node, Message(TOPIC, 3, b"x"), {}, due)
+        k.node.delayed.record(Message(TOPIC, 3, b"x"), {}, due)
         assert k.node.store.log_end == before
 
 
@@ -63,7 +63,7 @@ async def test_delays_are_relative_to_now(
 ) -> None:
     async with desk(tmp_path) as k:
         now = k.node.clock.wall_ms()
-        made = delayed_message(k.node, Message(TOPIC, 0, b"x"), {name: value})
+        made = k.node.delayed.record(Message(TOPIC, 0, b"x"), {name: value})
         out = int(decode_properties(made.properties)["TIMER_OUT_MS"])
         assert now + after_ms - 1000 <= out <= k.node.clock.wall_ms() + after_ms
 
@@ -73,7 +73,7 @@ async def test_a_delay_level_selects_its_queue_and_overrides_a_time(tmp_path: Pa
         far = k.node.clock.wall_ms() + 10**12
         for level, queue_id in (("3", 2), ("99", 17)):
             properties = {"DELAY": level, "TIMER_DELIVER_MS": str(far)}
-            made = delayed_message(k.node, Message(TOPIC, 1, b"x"), properties)
+            made = k.node.delayed.record(Message(TOPIC, 1, b"x"), properties)
             assert (made.topic, made.queue_id) == (SCHEDULE_TOPIC, queue_id)
             assert decode_properties(made.properties) == {
                 "DELAY": str(queue_id + 1),
@@ -91,7 +91,7 @@ async def test_without_a_delay_or_with_a_past_time_a_message_keeps_its_topic(
     async with desk(tmp_path) as k:
         now = k.node.clock.wall_ms()
         for properties in ({}, {"TAGS": "a"}, {"TIMER_DELIVER_MS": str(now)}, {"DELAY": "0"}):
-            made = delayed_message(k.node, Message(TOPIC, 2, b"x"), properties)
+            made = k.node.delayed.record(Message(TOPIC, 2, b"x"), properties)
             assert (made.topic, made.queue_id) == (TOPIC, 2)
             assert decode_properties(made.properties) == properties
 
@@ -108,7 +108,7 @@ async def test_invalid_delays_are_refused(tmp_path: Path) -> None:
         assert refusal(k, big, now + 1000) == v2.MESSAGE_PROPERTIES_TOO_LARGE
         due = (now // 1000 + 60) * 1000
         for _ in range(2):
-            k.node.sender.append(delayed_message(k.node, Message(TOPIC, 0, b"x"), {}, due))
+            k.node.sender.append(k.node.delayed.record(Message(TOPIC, 0, b"x"), {}, due))
         await k.dispatched()
         while k.node.timers.number_at(due - 1000) < 2:
             k.node.timers.waits(0, "")  # dispatches the arrivals

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cometmq.broker.delay.recall import Recalls
 from cometmq.broker.delay.recall_handle import RecallHandle, decode_recall_handle
 from cometmq.broker.delay.timer_intake import TimerIntake
 from cometmq.front.clock import Clock
@@ -68,7 +67,7 @@ async def send(k: Desk, body: bytes, due_ms: int, message_id: str) -> str:
 async def recall(k: Desk, handle: str, topic: str = TOPIC) -> v2.RecallMessageResponse:
     request = v2.RecallMessageRequest(topic=resource(topic), recall_handle=handle)
     try:
-        answer = Recalls(k.node).recall(request, k.context())
+        answer = k.node.recalls.recall(request, k.context())
         return await answer if isinstance(answer, asyncio.Future) else answer
     except WireError as error:
         return v2.RecallMessageResponse(status=error.status())
@@ -214,7 +213,7 @@ async def test_a_recall_in_the_log_is_ok_even_if_enqueueing_fails(
         with monkeypatch.context() as patched:
             patched.setattr(TimerIntake, "enqueue", full)
             request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
-            recalled = Recalls(k.node).recall(request, k.context())
+            recalled = k.node.recalls.recall(request, k.context())
             assert isinstance(recalled, asyncio.Future)
             assert (await recalled).status.code == v2.OK
         k.advance(HOUR)

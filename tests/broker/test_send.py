@@ -13,7 +13,7 @@ import pytest
 
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.sending.fast_path import fifo_queue
-from cometmq.broker.sending.sender import GATHER_LONG_S, GATHER_S, next_gather_s
+from cometmq.broker.sending.sender import LINGER_LONG_S, LINGER_S, next_linger_s
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.proto import v2
@@ -286,16 +286,16 @@ async def test_a_new_group_can_read_while_the_disk_is_full(tmp_path: Path) -> No
 
 
 def test_one_or_two_senders_do_not_linger() -> None:
-    assert next_gather_s(0.0, 1) == 0.0
-    assert next_gather_s(0.0, 2) == 0.0
+    assert next_linger_s(0.0, 1) == 0.0
+    assert next_linger_s(0.0, 2) == 0.0
 
 
 def test_many_senders_linger_and_share_an_append() -> None:
-    assert next_gather_s(0.0, 3) == GATHER_S
-    assert next_gather_s(GATHER_S, 2) == GATHER_S
-    assert next_gather_s(GATHER_S, 8) == GATHER_LONG_S
-    assert next_gather_s(GATHER_LONG_S, 4) == GATHER_S
-    assert next_gather_s(GATHER_S, 1) == 0.0
+    assert next_linger_s(0.0, 3) == LINGER_S
+    assert next_linger_s(LINGER_S, 2) == LINGER_S
+    assert next_linger_s(LINGER_S, 8) == LINGER_LONG_S
+    assert next_linger_s(LINGER_LONG_S, 4) == LINGER_S
+    assert next_linger_s(LINGER_S, 1) == 0.0
 
 
 async def test_a_lingering_send_is_answered(tmp_path: Path) -> None:
@@ -315,6 +315,6 @@ async def test_sends_linger_only_behind_a_door_that_passes_them_one_by_one(
     server = BrokerServer(chosen.broker, chosen.store, chosen.ha, DoorConfig(front_door=door))
     bound = await server.start()
     try:
-        assert server.node.sender.gathers is (bound.door == "grpcio")
+        assert server.node.sender.lingers is (bound.door == "grpcio")
     finally:
         await server.stop(0)

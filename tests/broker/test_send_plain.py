@@ -11,7 +11,7 @@ from cometmq.broker.messages.convert import SYS_COMPRESSED
 from cometmq.broker.messages.stored_properties import encode_sent
 from cometmq.broker.messages.validation import MIXED, check_message_type, check_messages
 from cometmq.broker.metadata.tables import PERM_READ, Topic
-from cometmq.broker.sending.fast_path import Origin, fifo_queue, lane_of, prepare_plain
+from cometmq.broker.sending.fast_path import Origin, fifo_queue, make_template, prepare_fast
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.format.record import pack_host
@@ -58,14 +58,14 @@ def test_the_fast_path_stores_the_same_record_as_the_checked_path(
 ) -> None:
     messages = _sent([system for system, _ in sent], ["t", *[topic for _, topic in sent[1:]]])
     topic = Topic("t", 4, 4, message_type=message_type)
-    lane = lane_of(topic, ORIGIN, 5)
-    ready = prepare_plain(messages, lane, ORIGIN, PEER, NOW_MS)
+    template = make_template(topic, ORIGIN, 5)
+    ready = prepare_fast(messages, template, ORIGIN, PEER, NOW_MS)
     if ready is None:
-        assert lane.turn == 5
+        assert template.turn == 5
         return
     drafts = check_messages(messages, NOW_MS, ORIGIN.max_body)
     check_message_type(drafts, message_type)
-    assert lane.turn == 6
+    assert template.turn == 6
     assert (ready.topic, ready.message_type) == ("t", drafts[0].message_type)
     assert ready.ids == [draft.message_id.encode() for draft in drafts]
     assert ready.size == sum(len(draft.body) for draft in drafts)
@@ -83,21 +83,21 @@ def test_the_fast_path_stores_the_same_record_as_the_checked_path(
 
 def test_common_messages_take_the_fast_path() -> None:
     plain = _sent([{}, {"tag": "a", "keys": ["k"], "trace_context": "t"}], ["t", "t"])
-    assert prepare_plain(plain, lane_of(Topic("t", 4, 4), ORIGIN, 0), ORIGIN, PEER, NOW_MS)
+    assert prepare_fast(plain, make_template(Topic("t", 4, 4), ORIGIN, 0), ORIGIN, PEER, NOW_MS)
     fifo = _sent([{"message_group": "g"}], ["t"])
-    lane = lane_of(Topic("t", 4, 4, message_type=v2.FIFO), ORIGIN, 0)
-    assert prepare_plain(fifo, lane, ORIGIN, PEER, NOW_MS)
+    template = make_template(Topic("t", 4, 4, message_type=v2.FIFO), ORIGIN, 0)
+    assert prepare_fast(fifo, template, ORIGIN, PEER, NOW_MS)
 
 
 def test_messages_to_an_unwritable_topic_take_the_checked_path() -> None:
     sent = _sent([{}], ["t"])
-    closed = lane_of(Topic("t", 4, 4, perm=PERM_READ), ORIGIN, 0)
-    assert prepare_plain(sent, closed, ORIGIN, PEER, NOW_MS) is None
-    assert prepare_plain(sent, lane_of(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
+    closed = make_template(Topic("t", 4, 4, perm=PERM_READ), ORIGIN, 0)
+    assert prepare_fast(sent, closed, ORIGIN, PEER, NOW_MS) is None
+    assert prepare_fast(sent, make_template(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
 
 
 def test_invalid_messages_take_the_checked_path() -> None:
-    lane = lane_of(Topic("t", 4, 4, message_type=MIXED), ORIGIN, 0)
+    template = make_template(Topic("t", 4, 4, message_type=MIXED), ORIGIN, 0)
     faults: list[dict[str, Any]] = [
         {"body": b""},
         {"body": bytes(65)},
@@ -112,7 +112,7 @@ def test_invalid_messages_take_the_checked_path() -> None:
     ]
     for fault in faults:
         sent = _sent([fault], ["t"])
-        assert prepare_plain(sent, lane, ORIGIN, PEER, NOW_MS) is None, fault
+        assert prepare_fast(sent, template, ORIGIN, PEER, NOW_MS) is None, fault
         try:
             check_messages(sent, NOW_MS, ORIGIN.max_body)
         except WireError:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cometmq.broker.messages.validation import MIXED, Draft
-from cometmq.broker.sending.answer import Special
-from cometmq.broker.sending.checked_path import SpecialType
+from cometmq.broker.sending.answer import ReceiptExtras
+from cometmq.broker.sending.checked_path import TypeHandler
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.store.format.record import Message, decode
@@ -64,7 +64,7 @@ class Owner:
 
     def prepare(
         self, draft: Draft, message: Message, properties: dict[str, str], topic: Any, ctx: Any
-    ) -> tuple[Message, Special | None]:
+    ) -> tuple[Message, ReceiptExtras | None]:
         """Move the message to the topic `elsewhere`; `odd` messages have no receipt of their
         own.
         """
@@ -74,7 +74,7 @@ class Owner:
         message.topic, message.queue_id = "elsewhere", 0
         if draft.body == b"odd":
             return message, None
-        return message, Special(recall_handle="handle", stored=self._stored)
+        return message, ReceiptExtras(recall_handle="handle", on_stored=self._stored)
 
     def _stored(self, result: AppendResult) -> str:
         self.stored.append(result)
@@ -87,8 +87,8 @@ async def test_a_type_handler_creates_record_and_receipt(tmp_path: Path, dedup: 
         one.topic("m", queues=4, message_type=MIXED)
         one.topic("elsewhere")
         owner = Owner()
-        typed: SpecialType = owner
-        one.node.sender.types[v2.LITE] = typed
+        typed: TypeHandler = owner
+        one.node.sender.register(v2.LITE, typed)
         answer = await one.send(
             message("m", b"1", "A", lite_topic="l"),
             message("m", b"odd", "B", lite_topic="l"),
@@ -129,7 +129,7 @@ async def test_a_failing_type_handler_does_not_affect_other_sends(tmp_path: Path
             def _stored(self, result: AppendResult) -> str:
                 raise LookupError("a bug")
 
-        one.node.sender.types[v2.LITE] = Broken()
+        one.node.sender.register(v2.LITE, Broken())
         answers = await asyncio.gather(
             one.send(message("m", b"1", "A")),
             one.send(message("m", b"2", "B", lite_topic="l")),
@@ -145,7 +145,7 @@ async def test_a_failing_type_handler_does_not_affect_other_sends(tmp_path: Path
 async def test_a_type_without_a_handler_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path) as one:
         one.topic("m", message_type=MIXED)
-        one.node.sender.types.clear()
+        one.node.sender._handlers.clear()
         end = one.node.store.log_end
         answer = await one.send(message("m", b"1"), message("m", b"2", lite_topic="l"))
         assert answer.status.code == v2.UNSUPPORTED

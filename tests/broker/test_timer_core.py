@@ -267,17 +267,17 @@ class TimerMachine(RuleBasedStateMachine):
             return
         due, dropped = self.core.take(self.now, limit)
         for each in dropped:
-            assert self._recalled(each.place), "dropped without a recall"
+            assert self._recalled(each.physical_offset), "dropped without a recall"
         if fails:
             self.core.give_back(due)
             return
         for each in due:
-            sent = self.world.topic[each.place]
+            sent = self.world.topic[each.physical_offset]
             assert each.due_ms == sent.due_ms <= self.now, "early"
-            assert not self._recalled(each.place, self.core.queue_offset), "recalled in time"
-            assert each.place not in self.out, "twice"
-            self.out.add(each.place)
-            self.world.log.append((each.place, self.now))
+            assert not self._recalled(each.physical_offset, self.core.queue_offset), "recalled in time"
+            assert each.physical_offset not in self.out, "twice"
+            self.out.add(each.physical_offset)
+            self.world.log.append((each.physical_offset, self.now))
             self.core.settled(each, len(self.world.log))
 
     @rule()

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from cometmq.broker.delay.delayed import delayed_message
 from cometmq.broker.metadata.system_topics import PROGRESS_GROUP, READ_TIME_QUEUE
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
@@ -48,8 +47,8 @@ async def test_the_next_leader_continues_the_deliveries(tmp_path: Path) -> None:
             for n in range(3):
                 await send(k, b"%d" % n, begin_ms + (n + 1) * HOUR)
             for level in (1, 18):
-                made = delayed_message(
-                    k.node, Message(TOPIC, 0, b"L%d" % level), {"DELAY": str(level)}
+                made = k.node.delayed.record(
+                    Message(TOPIC, 0, b"L%d" % level), {"DELAY": str(level)}
                 )
                 k.node.sender.append(made)
             await k.dispatched()

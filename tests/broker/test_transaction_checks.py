@@ -233,12 +233,12 @@ async def test_apaches_open_transactions_are_checked(tmp_path: Path) -> None:
         committed |= {
             record.properties_dict["UNIQ_KEY"] for record in stored_of(live, "TopicTx", 1)
         }
-        still = {one.key for one in transactions.open_halves()}
+        still = {one.key for one in transactions.halves.open()}
         assert not still & committed, "what it committed is not asked about again"
         assert len(still) == 20, "ten that are open, ten whose rollback it put back in line"
-        ids = [str(one.origin) for one in transactions.open_halves()]
+        ids = [str(one.origin) for one in transactions.halves.open()]
         assert len(set(ids)) == 20
-        one = next(iter(transactions.open_halves()))
+        one = next(iter(transactions.halves.open()))
         assert await producer.end("TopicTx", one.key) == v2.OK
 
 

@@ -136,5 +136,5 @@ async def test_a_commit_survives_a_kill_after_its_answer(tmp_path: Path) -> None
         transactions = live.node.transactions
         await until(lambda: transactions.recovery is None)
         assert sorted(await received(wire)) == sorted(key.encode() for key in committed)
-        still = {one.key for one in transactions.open_halves()}
+        still = {one.key for one in transactions.halves.open()}
         assert still == ids.keys() - set(committed)

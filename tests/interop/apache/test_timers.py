@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.delay.recall import Recalls
 from cometmq.front.clock import Clock
 from cometmq.proto import v2
 from cometmq.store.config.delay_levels import DelayOffsets
@@ -216,7 +215,7 @@ async def lead(root: Path, clock: Clock) -> None:
             if body == "not-recalled":
                 handle = answer.entries[0].recall_handle
         request = v2.RecallMessageRequest(topic=resource(TOPIC), recall_handle=handle)
-        recalled = Recalls(k.node).recall(request, k.context())
+        recalled = k.node.recalls.recall(request, k.context())
         assert isinstance(recalled, asyncio.Future)
         assert (await recalled).status.code == v2.OK
         await until(lambda: k.node.timers.stats.dequeued_by_topic.get(TOPIC) == 1)
