@@ -1,7 +1,8 @@
-"""The first parts of a node, in their order: the store, what it holds of topics and groups, replication.
+"""Composition of a broker: builds the parts in order, from the store to the services.
 
-`lifecycle.py` connects them and begins the rest. Promises: the store is recovered and the tables are read before
-anything else exists; whoever leads by its configuration does so from here on, an elected leader later (`role.py`).
+`lifecycle.py` connects and starts them. Promises: the store is recovered and the tables are read
+before anything else is built; a leader by configuration leads from here on, an elected leader later
+(`role.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     faults: FaultTable | None,
     stack: AsyncExitStack,
 ) -> Node:
-    """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError, HaError."""
+    """Open the store and make the parts that hang on it; `stack` closes them. Raises StoreError,
+    HaError.
+    """
     store = _open_store(store_config, clock, faults, stack)
     metadata = Metadata(config.auto_create_subscription_group, config.max_topics, config.max_groups)
     runtime = Runtime(config, clock, asyncio.get_running_loop(), Counters())
@@ -109,78 +112,100 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
         pump=pump,
         cluster=cluster,
     )
-    if config.trace_topic_enable:
-        node.trace = TraceService(runtime, node.system_topics)
-    sender = node.sender = Sender(
-        runtime=runtime,
-        store=store,
-        metadata=metadata,
-        leadership=leadership,
-        pump=pump,
-        durability=node.durability,
-        auto_topics=node.auto_topics,
-        trace=node.trace,
-    )
-    if node.trace is not None:
-        node.trace.start(sender)
-    node.timers = TimerService(
-        runtime=runtime,
-        store=store,
-        metadata=metadata,
-        offsets=offsets,
-        pump=pump,
-        appender=sender,
-    )
-    node.levels = DelayLevels(
-        runtime=runtime,
-        store=store,
-        metadata=metadata,
-        offsets=offsets,
-        pump=pump,
-        appender=sender,
-    )
-    node.delayed = DelayedMessages(store.config, clock, node.timers, node.system_topics)
-    node.transactions = Transactions(
-        runtime=runtime,
-        store=store,
-        metadata=metadata,
-        offsets=offsets,
-        clients=node.clients,
-        pump=pump,
-        durability=node.durability,
-        appender=sender,
-        system_topics=node.system_topics,
-        delayed=node.delayed,
-    )
-    precision_ms = store.config.timer_precision_ms
-    sender.register(v2.DELAY, DelaySends(node.delayed, config.broker_name, precision_ms))
-    sender.register(v2.TRANSACTION, node.transactions)
-    node.recalls = Recalls(
-        runtime=runtime,
-        store_config=store.config,
-        metadata=metadata,
-        sender=sender,
-        durability=node.durability,
-        timers=node.timers,
-        delayed=node.delayed,
-    )
+    _add_sending(node)
+    _add_delays(node)
+    _add_transactions(node)
     node.pop = PopService(node)
     pump.add_listener(node.pop)
     runtime.clock_listeners.add(node.pop.clock_moved)
     node.removal = Removal(metadata, offsets, node.pop)
     meta_log.watch_removals(node.removal.topic_removed, node.removal.group_removed)
     node.lite = LiteService(node)
-    node.maintenance = StoreMaintenance(
-        runtime=runtime,
-        store=store,
-        metadata=metadata,
-        replication=replication,
-        leadership=leadership,
-        pump=pump,
-        offsets=offsets,
-    )
+    _add_maintenance(node)
     name_host(node, config.grpc_server_port)
     return node
+
+
+def _add_sending(node: Node) -> None:
+    """Add the sender and the trace."""
+    if node.config.trace_topic_enable:
+        node.trace = TraceService(node.runtime, node.system_topics)
+    node.sender = Sender(
+        runtime=node.runtime,
+        store=node.store,
+        metadata=node.metadata,
+        leadership=node.leadership,
+        pump=node.pump,
+        durability=node.durability,
+        auto_topics=node.auto_topics,
+        trace=node.trace,
+    )
+    if node.trace is not None:
+        node.trace.start(node.sender)
+
+
+def _add_delays(node: Node) -> None:
+    """Add timers, delay levels and recalls."""
+    store, sender = node.store, node.sender
+    node.timers = TimerService(
+        runtime=node.runtime,
+        store=store,
+        metadata=node.metadata,
+        offsets=node.offsets,
+        pump=node.pump,
+        appender=sender,
+    )
+    node.levels = DelayLevels(
+        runtime=node.runtime,
+        store=store,
+        metadata=node.metadata,
+        offsets=node.offsets,
+        pump=node.pump,
+        appender=sender,
+    )
+    delayed = DelayedMessages(store.config, node.clock, node.timers, node.system_topics)
+    node.delayed = delayed
+    precision_ms = store.config.timer_precision_ms
+    sender.register(v2.DELAY, DelaySends(delayed, node.config.broker_name, precision_ms))
+    node.recalls = Recalls(
+        runtime=node.runtime,
+        store_config=store.config,
+        metadata=node.metadata,
+        sender=sender,
+        durability=node.durability,
+        timers=node.timers,
+        delayed=delayed,
+    )
+
+
+def _add_transactions(node: Node) -> None:
+    """Add transactions."""
+    node.transactions = Transactions(
+        runtime=node.runtime,
+        store=node.store,
+        metadata=node.metadata,
+        offsets=node.offsets,
+        clients=node.clients,
+        pump=node.pump,
+        durability=node.durability,
+        appender=node.sender,
+        system_topics=node.system_topics,
+        delayed=node.delayed,
+    )
+    node.sender.register(v2.TRANSACTION, node.transactions)
+
+
+def _add_maintenance(node: Node) -> None:
+    """Add the periodic work on the store."""
+    node.maintenance = StoreMaintenance(
+        runtime=node.runtime,
+        store=node.store,
+        metadata=node.metadata,
+        replication=node.replication,
+        leadership=node.leadership,
+        pump=node.pump,
+        offsets=node.offsets,
+    )
 
 
 def name_host(node: Node, port: int) -> None:

@@ -7,9 +7,9 @@
 
 REAL_TOPIC and REAL_QID hold the destination, so that Apache's broker could deliver the message, too
 (docs/formats/store-format.md, sections 2.12, 11.2 and 11.4; docs/formats/broker-semantics.md,
-section 6.2). Used for delayed sends, committed transactions and recalls. Promises: nothing is appended
-here; a time too far ahead, a full slot and a disabled timer wheel are refused with a code and a
-sentence.
+section 6.2). Used for delayed sends, committed transactions and recalls. Promises: nothing is
+appended here; a time too far ahead, a full slot and a disabled timer wheel are refused with a code
+and a sentence.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Delay levels: delivers the messages of SCHEDULE_TOPIC_XXXX when the time of their level is over.
 
-Clients of the gRPC protocol cannot choose a level; such messages come from directories that Apache wrote,
-or have the property DELAY (`delayed.py`). The shell around `level_core.py`: it reads each level's queue
-from the offset in `delayOffset.json`, delivers due messages (docs/formats/store-format.md, section 11.3)
-and sleeps until the next one is due. It runs on the leader only. Promises: those of `timer_service.py`;
-messages for the half message topic are dropped, as in Apache, and so are those of deleted topics.
+Clients of the gRPC protocol cannot choose a level; such messages come from directories that Apache
+wrote, or have the property DELAY (`delayed.py`). The shell around `level_core.py`: it reads each
+level's queue from the offset in `delayOffset.json`, delivers due messages
+(docs/formats/store-format.md, section 11.3) and sleeps until the next one is due. It runs on the
+leader only. Promises: those of `timer_service.py`; messages for the half message topic are dropped,
+as in Apache, and so are those of deleted topics.
 """
 
 from __future__ import annotations

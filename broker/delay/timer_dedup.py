@@ -1,12 +1,12 @@
 """Timer deduplication: finds due timers that were already delivered but not checkpointed.
 
-The saved progress is up to a few seconds behind the deliveries (`timer_saver.py`), so a start after a
-crash begins at messages whose copies are already in the log. A copy keeps everything of its message and
-holds the time at which it was dequeued. The queues of its topic are read from the earliest time at which
-a copy can have been stored. So a crash repeats only deliveries that the log has lost. Promises: each
-copy settles one message, so that a message that was really sent twice is delivered twice; reading stops
-when the time slice is over; a topic is read when the first of its earlier messages is due; a topic
-without copies needs no memory.
+The saved progress is up to a few seconds behind the deliveries (`timer_saver.py`), so a start after
+a crash begins at messages whose copies are already in the log. A copy keeps everything of its
+message and holds the time at which it was dequeued. The queues of its topic are read from the
+earliest time at which a copy can have been stored. So a crash repeats only deliveries that the log
+has lost. Promises: each copy settles one message, so that a message that was really sent twice is
+delivered twice; reading stops when the time slice is over; a topic is read when the first of its
+earlier messages is due; a topic without copies needs no memory.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 _RECORDS = 128
 _BYTES = 1 << 20
 _RECORDS_MAX = 2_000_000
-"""Records read of one topic, about half a minute of work. Progress further behind was not saved for a
-long time (a broken disk); the remaining messages are repeated."""
+"""Records read of one topic, about half a minute of work. Progress further behind was not saved for
+a long time (a broken disk); the remaining messages are repeated.
+"""
 _CLOCK_SKEW_MS = 10_000
-"""Messages due later than this after the start cannot have been delivered, with any leader's clock."""
+"""Messages due later than this after the start cannot have been delivered, with any leader's clock.
+"""
 
 Fingerprint = tuple[bytes, bytes, bytes, int]
 

@@ -1,11 +1,11 @@
 """Timer intake: reads slots into memory, and puts arriving messages into the wheel.
 
 `read` walks the chain of a slot that begins soon and reads each of its records for the time and the
-key. `enqueue` follows the timer topic, puts a unit for each message into the wheel, and passes messages
-whose slot is already open or over to the core (docs/formats/broker-semantics.md, section 6.2). Both stop
-at the end of the time slice and continue in the next turn. Promises: messages are taken in the order of
-the topic; a message that has a unit gets no second one; a failure (full disk) is retried from the same
-message.
+key. `enqueue` follows the timer topic, puts a unit for each message into the wheel, and passes
+messages whose slot is already open or over to the core (docs/formats/broker-semantics.md, section
+6.2). Both stop at the end of the time slice and continue in the next turn. Promises: messages are
+taken in the order of the topic; a message that has a unit gets no second one; a failure (full disk)
+is retried from the same message.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Persistence of the timers: a flush of wheel, timer log and progress once an interval and at the end.
+"""Timer persistence: flushes wheel, timer log and progress at intervals and at the end.
 
-The saved progress never exceeds what the log's own flush has reached: slots and messages whose copies a
-power loss could still take count as not delivered (`timer_core.py`). Flushes run on a thread, one at a
-time, in the order on which recovery relies (`store/timer/store.py`).
+The saved progress never exceeds what the log's own flush has reached: slots and messages whose
+copies a power loss could still take count as not delivered (`timer_core.py`). Flushes run on a
+thread, one at a time, in the order on which recovery relies (`store/timer/store.py`).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class TimerSaver:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             log.warning("timer.flush_waits reason=%s", error)
             return
-        # No retry: after a failed fsync pages may be lost. A restart goes on from the old progress and
-        # repeats messages.
+        # No retry: after a failed fsync pages may be lost. A restart goes on from the old progress
+        # and repeats messages.
         self._stats.broken = True
         log.error("timer.flush_failed error=%s", error)
 

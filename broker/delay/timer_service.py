@@ -1,15 +1,15 @@
-"""Timer service: messages with a delivery time go from the timer topic into the wheel, and out when due.
+"""Timer service: moves delayed messages into the timer wheel and delivers them when due.
 
-The shell around `timer_core.py` (due messages) and `store/timer/store.py` (wheel, timer log, progress).
-Everything but flushing runs on the broker's loop, in turns of a few milliseconds, so that sends are
-hardly delayed. It runs on the leader only: `lead` recovers the files and starts, `stop` ends it, `finish`
-saves the progress after the log was closed.
+The shell around `timer_core.py` (due messages) and `store/timer/store.py` (wheel, timer log,
+progress). Everything but flushing runs on the broker's loop, in turns of a few milliseconds, so
+that sends are hardly delayed. It runs on the leader only: `lead` recovers the files and starts,
+`stop` ends it, `finish` saves the progress after the log was closed.
 
-Promises: nothing is delivered early by the wall clock; a delivery is an ordinary append after collected
-sends; deliveries that the log does not accept (full disk, too few replicas) are retried without limit;
-the saved progress never exceeds what the log's flush has reached, so that a crash repeats messages and
-loses none. A message is dropped only if retention has deleted its record, if its topic was deleted, or
-if it was recalled.
+Promises: nothing is delivered early by the wall clock; a delivery is an ordinary append after
+collected sends; deliveries that the log does not accept (full disk, too few replicas) are retried
+without limit; the saved progress never exceeds what the log's flush has reached, so that a crash
+repeats messages and loses none. A message is dropped only if retention has deleted its record, if
+its topic was deleted, or if it was recalled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Periodic work on the store: retention, full disks, rates, and the archive watermark.
 
 Promises: the disk is checked once a second and a retention round starts every
-`cleanResourceInterval`, both by the steady clock; the age of files is judged by the machine's own wall
-clock, which tests cannot move. Files are deleted on the store's thread. Each replica deletes on its
-own; the leader keeps what its connected followers still need. Followers take the leader's archive
-watermark from the frames that carry consumer offsets, so that it survives a failover.
+`cleanResourceInterval`, both by the steady clock; the age of files is judged by the machine's own
+wall clock, which tests cannot move. Files are deleted on the store's thread. Each replica deletes
+on its own; the leader keeps what its connected followers still need. Followers take the leader's
+archive watermark from the frames that carry consumer offsets, so that it survives a failover.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Metadata log: topics and groups in the commit log, which is their only durable form.
 
 Every change is an ordinary record of topic `rmq_sys_COMETMQ_META`, queue 0 (tag META), and every
-segment begins with a snapshot (tag SNAPSHOT), so that the state can be rebuilt from the start of any
-segment (docs/formats/ha.md, rule R11). Promises: a change is in the log before it is in the tables; the
-state after a start is the newest complete snapshot and every later change; a follower applies arriving
-records and never writes. Because the log is ordered, a message of a new topic is durable only if the
-topic is.
+segment begins with a snapshot (tag SNAPSHOT), so that the state can be rebuilt from the start of
+any segment (docs/formats/ha.md, rule R11). Promises: a change is in the log before it is in the
+tables; the state after a start is the newest complete snapshot and every later change; a follower
+applies arriving records and never writes. Because the log is ordered, a message of a new topic is
+durable only if the topic is.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ class MetaLog:
     ) -> None:
         """Add topics and groups of the JSON files (Apache's directory) that the log does not hold.
 
-        Without `new_topics` or `new_groups`, only add the fields that the log does not hold to known
-        ones. `write` also appends the new ones to the log.
+        Without `new_topics` or `new_groups`, only add the fields that the log does not hold to
+        known ones. `write` also appends the new ones to the log.
         """
         for topic in topics:
             known = self._metadata.topic(topic.name)

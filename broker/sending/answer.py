@@ -3,8 +3,8 @@
 Source: docs/formats/grpc-api.md, section 5.5 (entries, top status, store results) and
 docs/formats/broker-semantics.md, section 10 (the guard that refused). Promises: if anything was
 stored, the answer has one entry per message in the order of the request; an answer that fails as a
-whole has no entries; a refusal under load names its guard in brackets. The bytes are encoded by hand
-(`messages/wire.py`), because this code runs for every message sent.
+whole has no entries; a refusal under load names its guard in brackets. The bytes are encoded by
+hand (`messages/wire.py`), because this code runs for every message sent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The checked path of SendMessage: ordered checks, then the record for each message type.
 
 Types (docs/formats/broker-semantics.md, sections 5.1, 6.2, 6.4, 12.2; docs/formats/grpc-api.md,
-section 10.2): NORMAL and FIFO messages go to a queue of their topic, PRIORITY messages to the queue of
-their priority. DELAY, TRANSACTION and LITE messages go to the handler that another part has registered
-with `Sender.register`; it makes the record to store instead. A type without a handler is UNSUPPORTED.
-The type follows from the properties of a message, not from the type that the client declares.
+section 10.2): NORMAL and FIFO messages go to a queue of their topic, PRIORITY messages to the queue
+of their priority. DELAY, TRANSACTION and LITE messages go to the handler that another part has
+registered with `Sender.register`; it makes the record to store instead. A type without a handler is
+UNSUPPORTED. The type follows from the properties of a message, not from the type that the client
+declares.
 """
 
 from __future__ import annotations

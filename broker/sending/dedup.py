@@ -1,10 +1,11 @@
 """Producer deduplication: requests pass through the window before they are appended.
 
-`dedup_window.py` decides. This shell removes duplicates from a request. For the length of one window
-after a start or a change of leader it also queries the store's index for ids that the window does not
-hold, so that messages stored by an earlier instance or by the previous leader are not stored again.
-Messages that wait for their delivery time or their transaction are stored under another topic and are
-not found. Promises: an index that cannot be read costs a duplicate, never a message.
+`dedup_window.py` decides. This shell removes duplicates from a request. For the length of one
+window after a start or a change of leader it also queries the store's index for ids that the window
+does not hold, so that messages stored by an earlier instance or by the previous leader are not
+stored again. Messages that wait for their delivery time or their transaction are stored under
+another topic and are not found. Promises: an index that cannot be read costs a duplicate, never a
+message.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Window of sent message ids: a message id that was sent inside the window is not stored again.
 
 Opt-in (`messageDeduplicationEnable`); the reference stores duplicates
-(docs/formats/broker-semantics.md, section 9.5). A producer that missed the answer and sends again gets
-the first answer. Promises: the window is limited in time and in number, so that memory is bounded; a
-message that was not stored is not remembered; two messages of one turn with the same id are stored
-once. Pure: the time is passed in. In memory; `dedup.py` reads what was sent before a restart from the
-log.
+(docs/formats/broker-semantics.md, section 9.5). A producer that missed the answer and sends again
+gets the first answer. Promises: the window is limited in time and in number, so that memory is
+bounded; a message that was not stored is not remembered; two messages of one turn with the same id
+are stored once. Pure: the time is passed in. In memory; `dedup.py` reads what was sent before a
+restart from the log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The fast path of SendMessage: from the parsed request to the store's messages in one pass.
 
-It accepts requests for one topic whose messages have no user property, delivery time, priority, lite
-topic or transaction, and whose id, tag, keys, group, trace context and host are printable ASCII without
-spaces. One test covers every check of `messages/validation.py` for such a message. All other requests,
-valid or not, take the checked path. Promises: a request that is accepted here is accepted there with
-the same records (a test compares both paths); fields are read once; no state is kept. Pure.
+It accepts requests for one topic whose messages have no user property, delivery time, priority,
+lite topic or transaction, and whose id, tag, keys, group, trace context and host are printable
+ASCII without spaces. One test covers every check of `messages/validation.py` for such a message.
+All other requests, valid or not, take the checked path. Promises: a request that is accepted here
+is accepted there with the same records (a test compares both paths); fields are read once; no state
+is kept. Pure.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class TopicTemplate:
     between: str
     """See `stored_properties.frame`."""
     turn: int = 0
-    """Number of requests: they are spread over the queues in turn. The client's choice of a queue is
-    ignored, because the Python and Go clients always send queue 0."""
+    """Number of requests: they are spread over the queues in turn. The client's choice of a queue
+    is ignored, because the Python and Go clients always send queue 0.
+    """
 
     def next_queue(self) -> int:
         """Return the queue of the next request."""
@@ -109,8 +111,8 @@ def prepare_fast(
 ) -> Prepared | None:
     """Return the records of a request, or None if it must take the checked path.
 
-    The first message is of the template's topic, whose name is legal; `peer` is the sender's host as
-    text and packed.
+    The first message is of the template's topic, whose name is legal; `peer` is the sender's host
+    as text and packed.
     """
     if not template.fast:
         return None
@@ -180,7 +182,7 @@ def fifo_queue(message_group: str, queues: int) -> int:
     """Return the queue of a message group: Guava's consistent hash over Java's string hash.
 
     The server computes it, because the clients' hashes differ between languages
-    (docs/formats/grpc-api.md, section 9.4; check values: docs/formats/broker-semantics.md, section 7).
+    (docs/formats/grpc-api.md, section 9.4; check values: broker-semantics.md, section 7).
     """
     state = java_hash(message_group) & 0xFFFFFFFFFFFFFFFF
     candidate = 0

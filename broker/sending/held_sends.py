@@ -1,7 +1,7 @@
 """Held sends: requests that this replica cannot accept now and that the access point keeps.
 
-Promises: each caller gets the answer of the replica that accepts its request, or the error that ends
-the wait; a stop of the broker, or the start of a new instance, cancels all of them.
+Promises: each caller gets the answer of the replica that accepts its request, or the error that
+ends the wait; a stop of the broker, or the start of a new instance, cancels all of them.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Promises: `send` never waits; accepted requests are appended in the order of arrival, by one
 `append_many` per turn of the loop, or per one to two milliseconds while many clients send at once
 through a front door that delivers requests one by one. Several messages of a request get one entry
-each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md, sections
-5.5 and 10.2). An OK answer means what the durability policy promises (docs/design/delivery.md). Records
-of the broker itself are appended after the requests that are already collected. The number, the bytes
-and the age of collected requests are bounded; above a bound the answer is TOO_MANY_REQUESTS with the
-name of the guard.
+each, in their order; an answer that fails as a whole has no entries (docs/formats/grpc-api.md,
+sections 5.5 and 10.2). An OK answer means what the durability policy promises
+(docs/design/delivery.md). Records of the broker itself are appended after the requests that are
+already collected. The number, the bytes and the age of collected requests are bounded; above a
+bound the answer is TOO_MANY_REQUESTS with the name of the guard.
 
 `fast_path.py` and `checked_path.py` make the records of a request, `answer.py` makes its answer,
 `dedup.py` removes duplicates, `held_sends.py` keeps requests that another replica may accept.
@@ -48,23 +48,23 @@ log = logging.getLogger(__name__)
 
 # Bytes of collected requests; the configuration bounds their number.
 PENDING_BYTES_MAX = 256 << 20
-# With many senders an append lingers for a moment instead of one loop turn. A request alone costs three
-# times as much as one of five (code and data of the interpreter have left the caches in between), and
-# while requests queue for the processor the delay is not noticeable. Lingering starts when a turn
-# brings three sends at once, which one or two senders never do, and ends when a millisecond brings
-# fewer than two.
+# With many senders an append lingers for a moment instead of one loop turn. A request alone costs
+# three times as much as one of five (code and data of the interpreter have left the caches in
+# between), and while requests queue for the processor the delay is not noticeable. Lingering starts
+# when a turn brings three sends at once, which one or two senders never do, and ends when a
+# millisecond brings fewer than two.
 LINGER_FROM = 3
 LINGER_WHILE = 2
 LINGER_S = 0.001
-# From this many per linger on, enough requests are in flight for a longer one; with four senders all of
-# them would only wait.
+# From this many per linger on, enough requests are in flight for a longer one; with four senders
+# all of them would only wait.
 LINGER_LONG_FROM = 5
 LINGER_LONG_S = 0.002
 # From this many on, requests are appended before the turn ends: all requests held for a new leader
 # arrive in one turn, and the first of them must not grow too old in it.
 APPEND_AT = 1_000
-# After a promotion held requests arrive while other parts are still starting: for this long the age of
-# a collected request does not count.
+# After a promotion held requests arrive while other parts are still starting: for this long the age
+# of a collected request does not count.
 _SETTLING_NS = 5_000_000_000
 _TEMPLATES_SPARE = 1_000
 _UNKNOWN_HOST = "0.0.0.0"
@@ -114,7 +114,8 @@ class Sender:
             _packed(f"{config.broker_ip1}:{config.grpc_server_port}"),
         )
         self.lingers = True
-        """Whether appends linger under load; False if the front door delivers requests in batches."""
+        """Whether appends linger under load; False if the front door delivers requests in batches.
+        """
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
         self._linger_s = 0.0
@@ -357,8 +358,8 @@ class Sender:
     def _settle_duplicates(self, answer: ReplyFuture, ready: Prepared) -> None:
         """Answer a request with duplicates: each of them gets its first result again.
 
-        The answer waits for the log end, after all other requests of the turn, because waits must be
-        added in log order.
+        The answer waits for the log end, after all other requests of the turn, because waits must
+        be added in log order.
         """
         reservation = ready.reservation
         assert reservation is not None

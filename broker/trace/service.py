@@ -1,10 +1,10 @@
 """Message trace of the broker: one record per send, delivery and acknowledgement. Opt-in.
 
-Clients of the gRPC protocol send no trace messages. With `traceTopicEnable` the broker writes them, so
-that `mqadmin queryMsgTraceById` and the dashboard find their usual records
+Clients of the gRPC protocol send no trace messages. With `traceTopicEnable` the broker writes them,
+so that `mqadmin queryMsgTraceById` and the dashboard find their usual records
 (docs/formats/broker-semantics.md, section 9.3). Promises: tracing delays no answer: records are
-collected and appended once a second, or when a batch is full; records that the log does not accept are
-dropped and counted.
+collected and appended once a second, or when a batch is full; records that the log does not accept
+are dropped and counted.
 """
 
 from __future__ import annotations

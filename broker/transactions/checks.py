@@ -1,14 +1,15 @@
-"""Check rounds: ask producers for the outcome of open transactions, and give up after too many checks.
+"""Check rounds: ask producers for the outcome of open transactions; give up after too many.
 
-Every `transactionCheckInterval` each half message that is old enough is appended to its queue again with
-its check count increased, and one live producer of the topic is asked, in turn; it need not be the
-sender (docs/formats/broker-semantics.md, section 5.3; docs/formats/grpc-api.md, section 8.6). Promises:
-no message is asked about before its immunity time; a check without a producer counts, as in the
-reference; after `transactionCheckMax` checks the message is moved to TRANS_CHECK_MAX_TIME_TOPIC and not
-asked about again; a round takes a few milliseconds of the loop at a time, and a minute at most.
+Every `transactionCheckInterval` each half message that is old enough is appended to its queue again
+with its check count increased, and one live producer of the topic is asked, in turn; it need not be
+the sender (docs/formats/broker-semantics.md, section 5.3; docs/formats/grpc-api.md, section 8.6).
+Promises: no message is asked about before its immunity time; a check without a producer counts, as
+in the reference; after `transactionCheckMax` checks the message is moved to
+TRANS_CHECK_MAX_TIME_TOPIC and not asked about again; a round takes a few milliseconds of the loop
+at a time, and a minute at most.
 
-Unlike in the reference, a copy that only waits for its immunity time is no check: with an immunity of
-an hour its fifteen checks would be used up after seven minutes.
+Unlike in the reference, a copy that only waits for its immunity time is no check: with an immunity
+of an hour its fifteen checks would be used up after seven minutes.
 """
 
 from __future__ import annotations

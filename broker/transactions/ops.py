@@ -1,10 +1,10 @@
 """Op records: outcomes of transactions, written in batches, and the progress in both queues.
 
-Promises: an outcome is in the op queue `transactionOpBatchInterval` after it was reported, or as soon as
-`transactionOpMsgMaxSize` bytes are collected (docs/formats/broker-semantics.md, section 5.2); records
-that the log does not accept are kept and retried; the progress never passes an open half message.
-Between an outcome and its op record the outcome is in memory only: after a crash a commit is found in the
-log (`recovery.py`), and a rollback is asked for again.
+Promises: an outcome is in the op queue `transactionOpBatchInterval` after it was reported, or as
+soon as `transactionOpMsgMaxSize` bytes are collected (docs/formats/broker-semantics.md, section
+5.2); records that the log does not accept are kept and retried; the progress never passes an open
+half message. Between an outcome and its op record the outcome is in memory only: after a crash a
+commit is found in the log (`recovery.py`), and a rollback is asked for again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transaction reader: reads the half and the op queue into the table as records become visible.
 
-The records of this leader are read the same way: a half message is in the table as soon as its queue
-shows it, at the latest in the turn in which its sender is answered. Promises: one turn of the loop reads
-for a few milliseconds; no record is read twice.
+The records of this leader are read the same way: a half message is in the table as soon as its
+queue shows it, at the latest in the turn in which its sender is answered. Promises: one turn of the
+loop reads for a few milliseconds; no record is read twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class TransactionReader:
         self._table = table
         self._file = file
         self._certain_from = store.log_end
-        """Later records are this leader's own: no commit of theirs can be missing from the table."""
+        """Later records are this leader's own: no commit of theirs can be missing from the table.
+        """
         self._scheduled = False
         self._active = False
 

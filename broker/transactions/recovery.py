@@ -1,11 +1,12 @@
-"""Transaction recovery: finds the open half messages, and those committed just before the last stop.
+"""Transaction recovery: finds the open half messages, and those committed just before the last
+stop.
 
-Both queues are read from the saved progress on. An outcome that was reported in the last seconds before a
-crash may be missing from the op queue, which is written in batches. But a commit left its message in
-the log: the queue of the message is read from the half message's time on, and a committed record that
-names the half message as its origin settles it. So a crash repeats no commit, and no committed
-transaction is checked again. Promises: the loop is free every few milliseconds; until the recovery is
-complete no earlier half message is checked or ended.
+Both queues are read from the saved progress on. An outcome that was reported in the last seconds
+before a crash may be missing from the op queue, which is written in batches. But a commit left its
+message in the log: the queue of the message is read from the half message's time on, and a
+committed record that names the half message as its origin settles it. So a crash repeats no commit,
+and no committed transaction is checked again. Promises: the loop is free every few milliseconds;
+until the recovery is complete no earlier half message is checked or ended.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Transactions of the leader: half messages, their outcomes, and the parts that process both.
 
-Promises (docs/formats/broker-semantics.md, sections 5.1 and 5.2; docs/formats/grpc-api.md, sections 5.10
-and 6.4): no consumer receives a half message; a commit is in the log before it is answered, and as
-durable then as any other message; a repeated outcome is answered OK without effect, a contradicting one
-is refused; an id without a half message is INVALID_TRANSACTION_ID. A commit after the message's immunity
-time counts; the reference answers it OK and drops it. The table is derived: `recovery.py` rebuilds it.
+Promises (docs/formats/broker-semantics.md, sections 5.1 and 5.2; docs/formats/grpc-api.md, sections
+5.10 and 6.4): no consumer receives a half message; a commit is in the log before it is answered,
+and as durable then as any other message; a repeated outcome is answered OK without effect, a
+contradicting one is refused; an id without a half message is INVALID_TRANSACTION_ID. A commit after
+the message's immunity time counts; the reference answers it OK and drops it. The table is derived:
+`recovery.py` rebuilds it.
 
     core.py           the table, pure             reader.py   reads both queues into the table
     records.py        the records, pure           checks.py   check rounds

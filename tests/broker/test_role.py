@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from cometmq.broker import (
-    lifecycle as life,
-)
 from cometmq.broker.lifecycle import BrokerLifecycle
 from cometmq.broker.node import Node
 from cometmq.broker.server import Bound
@@ -139,17 +135,17 @@ async def test_timers_start_once_when_a_leader_is_reelected_at_once(
         assert (begun, timers._running) == (1, True)
 
 
-@pytest.mark.parametrize("opens", ["open_timers", "open_transactions"])
+@pytest.mark.parametrize("opens", ["_start_delays", "_start_transactions"])
 async def test_a_newer_epoch_during_the_start_makes_the_replica_a_follower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: str
 ) -> None:
-    begin = getattr(life, opens)
+    begin = getattr(BrokerLifecycle, opens)
 
-    def step_down_first(node: Node, stack: AsyncExitStack) -> None:
+    def step_down_first(lifecycle: BrokerLifecycle, node: Node) -> None:
         node.replication.on_step_down("a newer epoch was seen")
-        begin(node, stack)
+        begin(lifecycle, node)
 
-    monkeypatch.setattr(life, opens, step_down_first)
+    monkeypatch.setattr(BrokerLifecycle, opens, step_down_first)
     async with running(settings(tmp_path)) as live:
         node = live.node
         assert (node.leadership.is_leader, node.leadership.pop_leads) == (False, False)
