@@ -93,7 +93,9 @@ def test_messages_to_an_unwritable_topic_take_the_checked_path() -> None:
     sent = _sent([{}], ["t"])
     closed = make_template(Topic("t", 4, 4, perm=PERM_READ), ORIGIN, 0)
     assert prepare_fast(sent, closed, ORIGIN, PEER, NOW_MS) is None
-    assert prepare_fast(sent, make_template(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
+    assert (
+        prepare_fast(sent, make_template(Topic("t", 4, 0), ORIGIN, 0), ORIGIN, PEER, NOW_MS) is None
+    )
 
 
 def test_invalid_messages_take_the_checked_path() -> None:

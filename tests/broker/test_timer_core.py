@@ -274,7 +274,9 @@ class TimerMachine(RuleBasedStateMachine):
         for each in due:
             sent = self.world.topic[each.physical_offset]
             assert each.due_ms == sent.due_ms <= self.now, "early"
-            assert not self._recalled(each.physical_offset, self.core.queue_offset), "recalled in time"
+            assert not self._recalled(each.physical_offset, self.core.queue_offset), (
+                "recalled in time"
+            )
             assert each.physical_offset not in self.out, "twice"
             self.out.add(each.physical_offset)
             self.world.log.append((each.physical_offset, self.now))
