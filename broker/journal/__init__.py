@@ -1,1 +1,1 @@
-"""What makes pop state survive: checkpoints and acknowledgements in the log, and their recovery."""
+"""Pop journal: checkpoints and acknowledgements in the log, and their recovery."""

@@ -1,1 +1,1 @@
-"""Pop consumption: ReceiveMessage, acknowledgements, retries, dead letters, order. `receive.py` is the service."""
+"""Pop consumption: ReceiveMessage, acknowledgements, retries, dead letters, FIFO groups."""

@@ -1,7 +1,8 @@
-"""When which group has something due: one heap for all of them. Pure.
+"""Due times: one heap with the next due time of every group. Pure.
 
-A group asks for the earliest time only; a later one is asked for when that has come. Promises: a group
-is given out at its earliest time or later, once; the heap is bounded by twice the groups that ask.
+Each group has only its earliest time in the heap; a later one is added when that has passed. A
+group is returned once, at its earliest time or later; the heap is bounded by twice the number of
+groups.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _SLACK = 64
 
 
 class DueTimes:
-    """The groups, by the next time at which something of theirs may become visible."""
+    """The groups by the next time at which one of their messages may become visible."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Subscription]] = []
@@ -25,7 +26,7 @@ class DueTimes:
         return len(self._heap)
 
     def ask(self, sub: Subscription, due_ms: int) -> bool:
-        """Look at the group at `due_ms`; returns whether that is now the earliest of all."""
+        """Schedule the group for `due_ms`; return whether that is now the earliest of all."""
         if sub.due_ms and sub.due_ms <= due_ms:
             return False
         sub.due_ms = due_ms
@@ -38,7 +39,7 @@ class DueTimes:
         return self._heap[0][2] is sub
 
     def take(self, now_ms: int) -> Subscription | None:
-        """The next group whose time has come."""
+        """Return the next due group."""
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, sub = heapq.heappop(self._heap)
             if sub.due_ms == due_ms:
@@ -47,11 +48,11 @@ class DueTimes:
         return None
 
     def next_ms(self) -> int | None:
-        """The earliest time."""
+        """Return the earliest time."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:
-        """Nobody asks any more."""
+        """Remove all groups."""
         for _, _, sub in self._heap:
             sub.due_ms = 0
         self._heap.clear()

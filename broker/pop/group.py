@@ -1,16 +1,18 @@
-"""Pop consumption of one group on one topic: who holds which message, until when. Pure.
+"""Pop group: the pop consumption of one group on one topic, without order. Pure.
 
-The group has queues of the topic and of its retry topics (`retry.py`). Each has a read position, and
-the messages below it that are not acknowledged. The consumer offset is the first of them that is not in
-the journal (`journal/face.py`), or the read position; so it never passes a message that nobody would deliver
-again, and nothing is lost with this state. What was filtered out counts as consumed.
+The group has queues of the topic and of its retry topics (`retry.py`). Each has a read position,
+and below it the unacknowledged messages. The consumer offset is the first of them that is not in
+the journal (`journal/api.py`), or the read position; so it never passes a message that would not be
+redelivered, and losing this state loses no message. Filtered messages count as consumed.
 
-When its invisible time is over, a message is `ready`: a leader copies it to the retry topic and `moves`
-or `drops` it; who cannot write gives it out again in place, its attempt counted, before new ones (gRPC
-API, sections 6.1 and 7; broker semantics, sections 1.7-1.11, 13.1). FIFO groups are in `pop/fifo/ordered_group.py`.
+A message whose invisible time is over is `ready`: a leader copies it to the retry topic and `moves`
+or `drops` it; a replica that cannot write redelivers it in place, with the next attempt number,
+before new messages (docs/formats/grpc-api.md, sections 6.1 and 7; docs/formats/broker-semantics.md,
+sections 1.7-1.11, 13.1). FIFO groups are in `pop/fifo/ordered_group.py`.
 
-A handle from before `since_ms` was given out by another replica, or by this one before a restart: while
-it has not expired, it is honoured. Time is passed in, in wall milliseconds. Nothing becomes visible early.
+A handle from before `since_ms` was issued by another replica, or by this one before a restart: it
+is accepted until it expires. Time is passed in, in wall milliseconds. Nothing becomes visible
+early.
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ _ALL = 1 << 60
 
 
 Expiry = tuple[int, PopQueue, tuple[int, ...]]
-"""Deliveries of one queue that become visible together: when, the queue, the offsets."""
+"""Deliveries of one queue that become visible together: time, queue, offsets."""
 Taken = tuple[PopQueue, Delivery]
 
 
 def _live(entry: Expiry) -> bool:
-    """Whether any of the deliveries is still hidden until then."""
+    """Return whether any of the deliveries is still hidden until that time."""
     visible_ms, queue, offsets = entry
     for offset in offsets:
         delivery = queue.unacked.get(offset)
@@ -77,45 +79,47 @@ class PopGroup:
     topic: str
     group: str
     in_flight_max: int
-    """Of each queue: beyond it no new messages are given out."""
+    """Per queue: the limit of messages in flight."""
     since_ms: int
-    """Handles with earlier pop times are not from this life of this node."""
+    """Handles with earlier pop times are from another instance."""
     topics: tuple[str, str, str] = field(init=False)
-    """Of the queues, by kind."""
+    """By kind and id."""
     queues: dict[Key, PopQueue] = field(default_factory=dict)
     heap: list[Expiry] = field(default_factory=list)
     heap_limit: int = _HEAP_SLACK
     ready: deque[tuple[PopQueue, int]] = field(default_factory=deque)
     renewed: list[Taken] = field(default_factory=list)
-    """Hidden further for a living owner by `expire`; whoever reads it empties it."""
+    """Deliveries renewed by `expire` for active clients; the reader clears the list."""
     refused_until_ms: int = 0
-    """The log has just refused copies: until then what is ready is given out in place."""
+    """The log has refused copies: until this time ready messages are redelivered in place."""
     given_up: list[Taken] = field(default_factory=list)
-    """Renewed for three hours: hidden for a last slice, until somebody says for how long."""
+    """Deliveries renewed for three hours: hidden for a last time, until the caller sets for how
+    long.
+    """
 
     def __post_init__(self) -> None:
         self.topics = queue_topics(self.topic, self.group)
 
     def add_queue(self, key: Key, committed: int, handed_out: int = 0) -> PopQueue:
-        """Start with a queue at its consumer offset."""
+        """Add a queue at its consumer offset."""
         queue = PopQueue(key, self.topics[key[0]], committed, committed, handed_out)
         self.queues[key] = queue
         return queue
 
     def in_flight(self, key: Key) -> int:
-        """Messages given out and not acknowledged."""
+        """Return the number of delivered, unacknowledged messages."""
         queue = self.queues.get(key)
         return len(queue.unacked) if queue else 0
 
     def room(self, queue: PopQueue) -> int:
-        """How many more new messages of the queue may be in flight."""
+        """Return how many more new messages of the queue may be in flight."""
         return self.in_flight_max - len(queue.unacked)
 
     def expire(self, now_ms: int, alive: Alive, limit: int = _ALL) -> bool:
-        """Make ready what is due; a living owner's messages stay hidden instead.
+        """Make due messages ready, except those of active clients, which are renewed.
 
-        Stops when it has looked at about `limit` messages, acknowledged ones included; returns whether
-        more is due.
+        Stops after about `limit` messages, acknowledged ones included; returns whether more are
+        due.
         """
         heap = self.heap
         while heap and heap[0][0] <= now_ms:
@@ -135,7 +139,7 @@ class PopGroup:
         return False
 
     def take_ready(self) -> Taken | None:
-        """The next message whose time is over; `redeliver`, `postpone`, `move` or `drop` it."""
+        """Return the next ready message; pass it to `redeliver`, `postpone`, `move` or `drop`."""
         while self.ready:
             queue, offset = self.ready.popleft()
             delivery = queue.unacked.get(offset)
@@ -144,11 +148,11 @@ class PopGroup:
         return None
 
     def put_back(self, taken: Collection[Taken]) -> None:
-        """Nothing could be done with these now: they stay ready, before all others."""
+        """Return messages that could not be processed; they stay ready, before all others."""
         self.ready.extendleft((queue, delivery.offset) for queue, delivery in reversed([*taken]))
 
     def redeliver(self, queue: PopQueue, delivery: Delivery, terms: PopOptions) -> None:
-        """Give out in place a message that `take_ready` returned."""
+        """Redeliver in place a message that `take_ready` returned."""
         delivery.pop_ms = delivery.since_ms = next_pop_ms(delivery, terms.now_ms)
         delivery.visible_ms = terms.now_ms + terms.invisible_ms
         delivery.attempt = delivery.attempts + 1
@@ -158,28 +162,30 @@ class PopGroup:
         self._hide(queue, (delivery.offset,), delivery.visible_ms)
 
     def restore(self, queue: PopQueue, delivery: Delivery) -> None:
-        """A delivery that was in flight before a restart."""
+        """Add a delivery that was in flight before a restart."""
         queue.unacked[delivery.offset] = delivery
         self._hide(queue, (delivery.offset,), delivery.visible_ms)
 
     def postpone(self, queue: PopQueue, delivery: Delivery, visible_ms: int) -> None:
-        """It was taken and cannot be had now: look again at `visible_ms`."""
+        """Retry a message that `take_ready` returned at `visible_ms`: it cannot be read now."""
         delivery.ready = False
         delivery.owner = ""
         delivery.visible_ms = visible_ms
         self._hide(queue, (delivery.offset,), visible_ms)
 
     def drop(self, queue: PopQueue, offset: int) -> bool:
-        """The message does not exist any more, or is elsewhere: it counts as consumed."""
+        """Count a message that does not exist any more, or was copied, as consumed."""
         if queue.unacked.pop(offset, None) is None:
             return False
         queue.forget(offset)
         return True
 
     def move(self, queue: PopQueue, offset: int) -> None:
-        """It was copied elsewhere; the consumer offset passes it when the copy is safe (`moved`).
+        """Record that a message was copied; the consumer offset passes it once the copy is durable
+        (`moved`).
 
-        What the journal has may be passed before: it is open there until the copy is safe.
+        Journalled messages may be passed before: they are open in the journal until the copy is
+        durable.
         """
         delivery = queue.unacked.pop(offset, None)
         if delivery is not None and delivery.stored:
@@ -188,13 +194,15 @@ class PopGroup:
             queue.moving.add(offset)
 
     def moved(self, queue: PopQueue, offset: int) -> None:
-        """The copy is safe."""
+        """Record that the copy is durable."""
         if offset in queue.moving:
             queue.moving.remove(offset)
             queue.forget(offset)
 
     def stored(self, queue: PopQueue, offsets: Iterable[int]) -> None:
-        """The journal has these deliveries in the log: the consumer offset may pass them."""
+        """Record that the journal has these deliveries in the log: the consumer offset may pass
+        them.
+        """
         for offset in offsets:
             delivery = queue.unacked.get(offset)
             if delivery is not None:
@@ -202,7 +210,7 @@ class PopGroup:
         queue.settle()
 
     def wanted(self, queue: PopQueue, offset: int) -> bool:
-        """Whether a message at or above the read position is to be given out."""
+        """Return whether a message at or above the read position is to be delivered."""
         return (
             offset not in queue.unacked and offset not in queue.skips and offset not in queue.moving
         )
@@ -210,7 +218,7 @@ class PopGroup:
     def deliver(
         self, queue: PopQueue, offsets: Sequence[int], next_read: int, terms: PopOptions
     ) -> None:
-        """Give out new messages; everything else below `next_read` counts as consumed."""
+        """Deliver new messages; everything else below `next_read` counts as consumed."""
         now_ms, owner = terms.now_ms, terms.owner
         visible_ms = now_ms + terms.invisible_ms
         unacked = queue.unacked
@@ -225,7 +233,7 @@ class PopGroup:
             self._hide(queue, offsets, visible_ms)
 
     def judge(self, claim: DeliveryRef, now_ms: int) -> Outcome:
-        """What `ack` would answer."""
+        """Return what `ack` would return."""
         queue = self.queues[claim.key]
         delivery = queue.unacked.get(claim.offset)
         if delivery is not None:
@@ -235,7 +243,7 @@ class PopGroup:
         return self._judge_done(queue, claim, now_ms)
 
     def ack(self, claim: DeliveryRef, now_ms: int) -> Outcome:
-        """The consumer is done with a message."""
+        """Acknowledge a message."""
         outcome = self.judge(claim, now_ms)
         if outcome is Outcome.DONE:
             queue = self.queues[claim.key]
@@ -246,7 +254,9 @@ class PopGroup:
     def change(
         self, claim: DeliveryRef, now_ms: int, invisible_ms: int, count: bool = True
     ) -> tuple[Outcome, Delivery | None]:
-        """Hide a message for `invisible_ms` from now; without `count` the next attempt is free."""
+        """Hide a message for `invisible_ms` from now; without `count` the next attempt is not
+        counted.
+        """
         queue = self.queues[claim.key]
         delivery = queue.unacked.get(claim.offset)
         if delivery is None:
@@ -256,21 +266,23 @@ class PopGroup:
             delivery = queue.unacked[claim.offset] = Delivery(claim.offset, claim.pop_ms, 0, 1)
         elif not delivery.known_by(claim.pop_ms):
             return Outcome.STALE, None
-        # The consumer has taken the time into its own hands: nothing is renewed any more.
+        # The consumer controls the invisible time itself: renewals end.
         delivery.owner = ""
         delivery.counted = count
         self.hide(queue, delivery, now_ms, invisible_ms)
         return Outcome.DONE, delivery
 
     def hide(self, queue: PopQueue, delivery: Delivery, now_ms: int, invisible_ms: int) -> None:
-        """The delivery goes on under a new pop time, for `invisible_ms` from now."""
+        """Continue the delivery under a new pop time, for `invisible_ms` from now."""
         delivery.ready = False
         delivery.pop_ms = next_pop_ms(delivery, now_ms)
         delivery.visible_ms = max(now_ms + invisible_ms, delivery.pop_ms)
         self._hide(queue, (delivery.offset,), delivery.visible_ms)
 
     def release(self, key: Key, given: Iterable[tuple[int, int]], visible_ms: int) -> None:
-        """Deliveries (offset, pop time) did not reach the client: visible at `visible_ms`."""
+        """Make deliveries (offset, pop time) that did not reach the client visible at
+        `visible_ms`.
+        """
         queue = self.queues[key]
         hidden = []
         for offset, pop_ms in given:
@@ -283,17 +295,17 @@ class PopGroup:
             self._hide(queue, hidden, visible_ms)
 
     def clients_gone(self, client_ids: Collection[str], visible_ms: int) -> None:
-        """What was renewed for these clients comes back at `visible_ms`."""
+        """Make messages renewed for these clients visible at `visible_ms`."""
         for queue in self.queues.values():
             theirs = [(d.offset, d.pop_ms) for d in queue.unacked.values() if d.owner in client_ids]
             self.release(queue.key, theirs, visible_ms)
 
     def idle(self) -> bool:
-        """Whether nothing would be lost with this state: it is what a fresh one would be."""
+        """Return whether the state equals a fresh one and can be dropped."""
         return not any(q.unacked or q.skips or q.moving for q in self.queues.values())
 
     def next_visible_ms(self) -> int | None:
-        """When something may become ready next; already ready things count as now (0)."""
+        """Return when something may become ready next; 0 if something is ready."""
         while self.ready:
             queue, offset = self.ready[0]
             delivery = queue.unacked.get(offset)
@@ -305,7 +317,7 @@ class PopGroup:
         return self.heap[0][0] if self.heap else None
 
     def validate(self) -> None:
-        """The invariants; for tests and simulations."""
+        """Check the invariants; for tests and simulations."""
         hidden = {(q.key, o, visible) for visible, q, offsets in self.heap for o in offsets}
         ready = {(queue.key, offset) for queue, offset in self.ready}
         for key, queue in self.queues.items():
@@ -327,10 +339,10 @@ class PopGroup:
         assert len(self.heap) <= self.heap_limit, (len(self.heap), self.heap_limit)
 
     def _judge_done(self, queue: PopQueue, claim: DeliveryRef, now_ms: int) -> Outcome:
-        """Of a message that is not in flight here."""
+        """Return the outcome for a message that is not in flight here."""
         offset = claim.offset
         if offset < queue.next_read or offset in queue.skips or offset in queue.moving:
-            # Acknowledged before, or its time is over and it was copied: the handle itself tells.
+            # Acknowledged before, or expired and copied: the handle itself shows which.
             return Outcome.CONSUMED if now_ms < claim.expires_ms else Outcome.STALE
         if self._foreign(claim, now_ms) and len(queue.skips) < self.in_flight_max:
             return Outcome.DONE
@@ -352,8 +364,8 @@ class PopGroup:
         # A tuple is half the size of a list of one.
         heapq.heappush(self.heap, (visible_ms, queue, tuple(offsets)))
         if len(self.heap) >= self.heap_limit:
-            # An acknowledged batch leaves its entry behind until its time comes. Sweeping when the
-            # heap has doubled bounds it by what is in flight, at a constant cost for each entry.
+            # An acknowledged batch leaves its heap entry until its time. Sweeping whenever the heap
+            # has doubled bounds it by the messages in flight, at constant cost per entry.
             self.heap = [entry for entry in self.heap if _live(entry)]
             heapq.heapify(self.heap)
             self.heap_limit = _HEAP_SLACK + 2 * len(self.heap)

@@ -1,7 +1,7 @@
-"""The polls that wait: each with its timer and its future, by group and by client.
+"""Waiting polls: each with its timer and its future, by group and by client. In memory.
 
-Promises: a poll is answered once, at the latest when its polling time is over; a call that the client has
-taken back is forgotten (gRPC API, sections 7.2 and 7.3). In memory.
+A poll is answered once, at the latest when its polling time is over; a cancelled call is removed
+(docs/formats/grpc-api.md, sections 7.2 and 7.3).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NOT_FOUND = (v2.MESSAGE_NOT_FOUND, "no new message")
 
 
 class Polls:
-    """Every poll that `PopService` holds."""
+    """Every poll held by `PopService`."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         failure: Callable[[WireError], list[bytes]],
     ) -> None:
-        """`failure` makes the stream of an answer that brings nothing."""
+        """`failure` encodes the stream of a response without messages."""
         self._loop = loop
         self._failure = failure
         self._held: dict[str, dict[int, Subscription]] = {}
@@ -54,7 +54,7 @@ class Polls:
         return answer
 
     def remove(self, sub: Subscription, key: int) -> Waiter | None:
-        """It waits no longer; None if it did not."""
+        """Remove a waiting poll and return it; None if it does not wait."""
         waiter = sub.waiters.pop(key, None)
         if waiter is not None:
             self.waiting -= 1
@@ -67,22 +67,22 @@ class Polls:
         return waiter
 
     def give_up(self, sub: Subscription, key: int, error: WireError | None = None) -> None:
-        """The polling time is over, or the client is: answer that there is nothing."""
+        """Answer a poll with no message or an error: its time is over, or its client left."""
         waiter = self.remove(sub, key)
         if waiter is not None and not waiter.answer.done():
             waiter.answer.set_result(self._failure(error or WireError(*NOT_FOUND)))
 
     def end(self, sub: Subscription, error: WireError | None = None) -> None:
-        """All polls of a group end now."""
+        """End all polls of a group."""
         for key in list(sub.waiters):
             self.give_up(sub, key, error)
 
     def end_of_client(self, client_id: str) -> None:
-        """All polls of a client end now."""
+        """End all polls of a client."""
         for key, sub in list(self._held.get(client_id, {}).items()):
             self.give_up(sub, key)
 
     def _left(self, sub: Subscription, key: int, answer: asyncio.Future[list[bytes]]) -> None:
-        """The future is done: by us, or cancelled because the client left."""
+        """Remove a poll whose future is done: answered, or cancelled by the client."""
         if answer.cancelled():
             self.remove(sub, key)

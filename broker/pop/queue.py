@@ -1,8 +1,8 @@
-"""One queue of a group without order: its offsets, and the messages that are in flight. Pure.
+"""One queue of a group without order: its offsets and messages in flight. Pure.
 
-Promises: the consumer offset never passes a message that is in flight, unless the journal has it, nor
-one whose copy is not safe yet; what was looked at and is not in flight counts as consumed (broker
-semantics, sections 1.7 and 1.11).
+The consumer offset never passes a message in flight, unless the journal has it, nor one whose retry
+copy is not durable yet; messages below the read position that are not in flight count as consumed
+(docs/formats/broker-semantics.md, sections 1.7 and 1.11).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .delivery import Delivery, Key
 
 @dataclass(slots=True, eq=False)
 class PopQueue:
-    """One queue, as one group sees it."""
+    """The state of one queue for one group."""
 
     key: Key
     topic: str
@@ -22,26 +22,26 @@ class PopQueue:
     committed: int
     """The consumer offset: everything below is consumed, or in the journal."""
     next_read: int
-    """The first offset that this node has not looked at."""
+    """The first offset that this node has not read."""
     handed_out: int = 0
-    """Everything below was delivered by some replica, as far as is known."""
+    """Everything below was delivered by some replica, as far as known."""
     unacked: dict[int, Delivery] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
-    """Copied elsewhere, and the copy is not as safe yet as it was asked to be."""
+    """Copied to the retry topic, and the copy is not as durable yet as configured."""
     skips: set[int] = field(default_factory=set)
-    """Offsets at or above `next_read` that another replica's handle acknowledged."""
+    """Offsets at or above `next_read` acknowledged by another replica's handle."""
 
     def __lt__(self, other: PopQueue) -> bool:
-        """Any order will do for deliveries that become visible together."""
+        """Compare in any order, for heap entries of deliveries that become visible together."""
         return self.key < other.key
 
     @property
     def queue_id(self) -> int:
-        """Within its topic."""
+        """Queue id within its topic."""
         return self.key[1]
 
     def settle(self) -> None:
-        """Move the consumer offset up to the first message that must not be passed."""
+        """Advance the consumer offset to the first message that must not be passed."""
         committed, end = self.committed, self.next_read
         unacked, moving = self.unacked, self.moving
         if not unacked and not moving:
@@ -55,7 +55,7 @@ class PopQueue:
         self.committed = committed
 
     def jump(self, offset: int) -> list[int]:
-        """The group starts at `offset`: returns the messages in flight that are forgotten by it."""
+        """Restart the queue at `offset`; return the messages in flight that are dropped."""
         dropped = list(self.unacked)
         self.committed = self.next_read = offset
         self.unacked.clear()
@@ -64,7 +64,8 @@ class PopQueue:
         return dropped
 
     def advance_to(self, offset: int) -> list[int]:
-        """Another replica has consumed everything below `offset`, what is in the journal excepted.
+        """Advance to `offset`: another replica has consumed everything below, except journalled
+        messages.
 
         Returns the messages in flight that are done by it.
         """
@@ -81,7 +82,9 @@ class PopQueue:
         return done
 
     def ack(self, offset: int, pop_ms: int) -> bool:
-        """The short way: whether this ended a delivery of this replica that is in flight under this pop time."""
+        """Acknowledge on the fast path; return whether a delivery of this replica with this pop
+        time was in flight.
+        """
         delivery = self.unacked.get(offset)
         if delivery is None or not 0 < delivery.since_ms <= pop_ms <= delivery.pop_ms:
             return False
@@ -90,7 +93,7 @@ class PopQueue:
         return True
 
     def forget(self, offset: int) -> None:
-        """The message is not in flight any more; called once it is out of `unacked` and `moving`."""
+        """Remove a message that is no longer in `unacked` and `moving` from the counters."""
         if offset >= self.next_read:
             self.skips.add(offset)
         elif offset == self.committed:

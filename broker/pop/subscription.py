@@ -1,6 +1,6 @@
-"""One group on one topic, as `PopService` holds it: its pop state and the polls that wait for it.
+"""Subscription: the pop state of one group on one topic, with its waiting polls.
 
-In memory; what it loses with the process is in the log, or is delivered again.
+In memory; state lost with the process is in the log, or its messages are redelivered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Waiter:
-    """One ReceiveMessage that is held."""
+    """One held ReceiveMessage."""
 
     request: PopRequest
     ctx: RequestContext
@@ -28,17 +28,17 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One group on one topic: its pop state and who waits for it."""
+    """One group on one topic: its pop state and waiting polls."""
 
     core: Core
     waiters: dict[int, Waiter] = field(default_factory=dict)
     """Oldest first."""
     turn: int = 0
-    """The queue that the next pop looks at first."""
+    """The queue that the next pop reads first."""
     scheduled: bool = False
     due_ms: int = 0
-    """When it is looked at for what is due (`due.py`); 0: not asked for."""
+    """When its due messages are processed (`due.py`); 0: not scheduled."""
     on_due: Callable[[Subscription], None] | None = None
-    """Called at `due_ms` for states that are not `PopService`'s own (lite topics)."""
+    """Called at `due_ms` for state that does not belong to `PopService` (lite topics)."""
     looked_ms: int = 0
-    """When it was looked at last."""
+    """When it was processed last."""

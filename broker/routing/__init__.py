@@ -1,1 +1,1 @@
-"""Routes, cluster membership, and which replica serves a request."""
+"""Routes, cluster membership, and request routing."""

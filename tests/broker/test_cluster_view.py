@@ -65,7 +65,7 @@ def test_a_silent_nameserver_is_ignored_while_another_answers() -> None:
     view.update("ns2", [group("b", member(0, 20, leader=True, alive=False))])
     b = view.group("b")
     assert b is not None
-    assert b.members[0].alive, "one of them hears it"
+    assert b.members[0].alive, "one of them gets a response"
     view.lost("ns1")
     assert not view.groups["b"].members[0].alive
     view.lost("ns2")

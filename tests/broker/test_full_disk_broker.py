@@ -89,7 +89,7 @@ async def test_a_full_disk_loses_nothing_and_the_broker_resumes(small_disk: Path
         while (answer := await one.send(message("t"))).status.code == v2.OK:
             sent.append(message("t").body)
             await asyncio.sleep(0.05)
-        assert "until there is room" in answer.status.message
+        assert "until disk space is free" in answer.status.message
         assert await receive(one, "second", len(sent)) == sent
         ballast.unlink()
         await until(lambda: one.node.store.writable)

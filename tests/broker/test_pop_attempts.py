@@ -34,7 +34,7 @@ def test_memory_is_bounded_by_clients_and_by_answers() -> None:
     assert attempts.ask("c", "a1") == {}
     for number in range(CLIENTS_MAX):
         attempts.give(f"c{number}", "a", {})
-    assert attempts.ask("c", "a2") is None, "the one heard of longest ago"
+    assert attempts.ask("c", "a2") is None, "the least recently active one"
 
 
 async def test_messages_of_a_lost_response_are_redelivered_to_the_same_attempt(

@@ -102,7 +102,7 @@ class Journals(RuleBasedStateMachine):
                 checkpoint = book.open.get(offset)
                 lost = offset < committed and checkpoint is None
                 assert not lost, (how, "lost", queue, offset, out)
-                assert offset not in book.consumed, (how, "taken for done", queue, offset, out)
+                assert offset not in book.consumed, (how, "considered done", queue, offset, out)
                 if out.written_at <= length:
                     assert checkpoint is not None, (how, "forgotten", queue, offset)
                     assert checkpoint.visible_ms == out.visible_ms, (how, offset)

@@ -252,7 +252,7 @@ async def test_sends_are_refused_above_the_warning_level_and_resume_below_it(
         answer = await one.send(message("t"))
         assert answer.status.code == v2.INTERNAL_SERVER_ERROR
         assert "91 % full (diskSpaceWarningLevelRatio 90 %)" in answer.status.message
-        assert "refused until there is room" in answer.status.message
+        assert "refused until disk space is free" in answer.status.message
         assert not answer.entries
         made = await create_topic(wire, "another")
         assert made.code == v2.INTERNAL_SERVER_ERROR

@@ -231,7 +231,7 @@ async def test_clients_without_settings_are_served(tmp_path: Path) -> None:
         described = await wire.call(
             paths.DESCRIBE_GROUP, v1.DescribeGroupRequest(name="g"), v1.DescribeGroupResponse
         )
-        assert described.code == v2.OK, "the heartbeat made the group"
+        assert described.code == v2.OK, "the heartbeat creates the group"
 
 
 async def test_client_termination_ends_its_long_polls(tmp_path: Path) -> None:

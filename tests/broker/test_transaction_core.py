@@ -328,7 +328,7 @@ class Transactions(RuleBasedStateMachine):
 
     def _do(self, one: HalfMessage, step: Step) -> None:
         told = self.told[one.key]
-        assert told.outcome is Outcome.OPEN, "who told his outcome is not asked"
+        assert told.outcome is Outcome.OPEN, "an ended transaction is not checked"
         assert told.newest == one.offset
         age = self.now_ms - told.since_ms
         if step is Step.GIVE_UP:

@@ -79,7 +79,7 @@ async def test_a_commit_without_its_op_record_is_neither_undone_nor_repeated(
     async with BrokerProcess(tmp_path) as broker, producing(broker, "q@1") as producer:
         assert await received(producer.wire) == [b"a"], "what was committed stays committed"
         assert await producer.end("t", first) == v2.OK
-        assert await stored(producer.wire, "t") == 1, "and is there once"
+        assert await stored(producer.wire, "t") == 1, "and is delivered once"
         await advance(producer.wire, ROUND_MS)
         asked = [await producer.asked(), await producer.asked()]
         assert [one.transaction_id for one in asked] == [second, third]

@@ -63,7 +63,7 @@ async def test_invalid_ends_are_refused(tmp_path: Path) -> None:
             assert await told(one, "t", ident) == v2.INVALID_TRANSACTION_ID, ident
         assert await told(one, "other", first) == v2.INVALID_TRANSACTION_ID
         assert await told(one, "rmq_sys_x", first) == v2.ILLEGAL_TOPIC
-        assert await told(one, "t", first, 0) == v2.OK, "not known yet is no end"
+        assert await told(one, "t", first, 0) == v2.OK, "an unknown outcome does not end it"
         assert await told(one, "t", first) == v2.OK
         assert await told(one, "t", first, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
         one.node.transactions.ops.flush()

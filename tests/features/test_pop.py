@@ -137,7 +137,7 @@ async def test_old_and_new_handles_acknowledge(client: Client) -> None:
         await client.quiet(topic, group)
     failed = await client.change(topic, group, "no handle at all", 1_000)
     assert failed.status.code == v2.INVALID_RECEIPT_HANDLE
-    assert failed.receipt_handle == "no handle at all", "clients overwrite theirs with what comes"
+    assert failed.receipt_handle == "no handle at all", "clients overwrite theirs with the response"
 
 
 @pytest.mark.feature("changeInvisible(0)")
