@@ -57,7 +57,7 @@ class AutoTopics:
         if topic is not None or not self._may_create(name):
             return topic
         self._changes.check_writable()
-        self._metadata.check_room_for_topic(name)
+        self._metadata.check_topic_limit(name)
         queues = min(QUEUES_MAX, self._config.default_topic_queue_nums)
         topic = Topic(name, queues, queues, attributes=type_attribute(v2.NORMAL))
         self._meta_log.write_topic(topic)

@@ -74,7 +74,7 @@ class GroupAdmin:
         )
         if not differs:
             return answer
-        metadata.check_room_for_group(group.name)
+        metadata.check_group_limit(group.name)
         self._changes.check_writable()
         if request.dry_run:
             return answer

@@ -91,7 +91,7 @@ class TopicAdmin:
         )
         if not differs:
             return answer
-        metadata.check_room_for_topic(topic.name)
+        metadata.check_topic_limit(topic.name)
         self._changes.check_writable()
         if request.dry_run:
             return answer

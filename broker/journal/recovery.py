@@ -147,7 +147,7 @@ class ReviveReader:
                 return False
             source = min(ready, key=lambda one: one.ahead[0][0])
             _, offset, record = source.ahead.popleft()
-            self._look(source, offset, record)
+            self._process(source, offset, record)
             limit -= 1
         return True
 
@@ -216,13 +216,13 @@ class ReviveReader:
             )
         return _LOOK_COST
 
-    def _look(self, source: _Source, offset: int, stored: Stored) -> None:
+    def _process(self, source: _Source, offset: int, stored: Stored) -> None:
         self.newest_ms = max(self.newest_ms, stored.store_timestamp_ms)
         record = decode(stored.body)
         if record is None:
             return
         if source is self._timer:
-            self._look_timer(offset, stored, record)
+            self._process_timer(offset, stored, record)
             return
         journal = self._journal
         if not isinstance(record, CheckpointRecord):
@@ -237,7 +237,7 @@ class ReviveReader:
         if offset < (self._committed(self._topic, source.queue_id) or 0):
             journal.read_passed(record.key)
 
-    def _look_timer(
+    def _process_timer(
         self, offset: int, stored: Stored, record: CheckpointRecord | AckRecord
     ) -> None:
         if isinstance(record, AckRecord):

@@ -112,7 +112,7 @@ class LiteTable:
         client.events_max = events_max
         return client
 
-    def has_room(self, client: LiteClient, queues: Iterable[str]) -> bool:
+    def has_capacity(self, client: LiteClient, queues: Iterable[str]) -> bool:
         """Return whether all of these can be subscribed to."""
         fresh = sum(queue not in client.queues for queue in queues)
         return self.references + fresh <= self.references_max

@@ -19,7 +19,7 @@ from ...proto.addresses import host_port
 from ...store.format.properties import DELAY_LEVELS_MS, decode_properties
 from ...store.format.property_names import FORBIDDEN_PROPERTIES
 from ...store.format.record import Delivery, unpack_host
-from .decompress import inflated
+from .decompress import decompressed
 from .wire import SMALL, field, timestamp, varint
 
 if TYPE_CHECKING:
@@ -239,5 +239,5 @@ def _decompressed(record: Delivery) -> tuple[bytes, bytes]:
     """Return body and encoding field of a compressed record; the stored body, flagged, if
     decompression fails.
     """
-    body = inflated(record.body)
+    body = decompressed(record.body)
     return (record.body, _GZIP_FIELD) if body is None else (body, _IDENTITY_FIELD)

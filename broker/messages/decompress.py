@@ -15,7 +15,7 @@ import zlib
 import lz4.frame
 import zstandard
 
-INFLATED_BYTES_MAX = 64 << 20
+DECOMPRESSED_BYTES_MAX = 64 << 20
 """Larger bodies are delivered as stored: the sender must not decide the broker's memory use."""
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -24,7 +24,7 @@ _ANY_ZLIB_HEADER = 32 + zlib.MAX_WBITS
 _PART_BYTES = 1 << 20
 
 
-def inflated(body: bytes, limit: int = INFLATED_BYTES_MAX) -> bytes | None:
+def decompressed(body: bytes, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes | None:
     """Return the decompressed body, or None if that fails."""
     magic = body[:4]
     if magic == _ZSTD_MAGIC:
@@ -48,7 +48,7 @@ def _zstandard(body: bytes, limit: int) -> bytes | None:
     """
     room = limit
     try:
-        codec = zstandard.ZstdDecompressor(max_window_size=INFLATED_BYTES_MAX)
+        codec = zstandard.ZstdDecompressor(max_window_size=DECOMPRESSED_BYTES_MAX)
         with codec.stream_reader(body) as stream:
             while part := stream.read(_PART_BYTES):
                 room -= len(part)

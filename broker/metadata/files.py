@@ -91,12 +91,12 @@ class MetaFiles:
         groups = json_file.load(self._groups_path, _groups_of) or {}
         self._topics_version.load(topics.get("dataVersion") or {})
         self._groups_version.load(groups.get("dataVersion") or {})
-        self._topics_rest = _rest_of(topics, TOPICS_TABLE)
-        self._groups_rest = _rest_of(groups, GROUPS_TABLE)
+        self._topics_rest = _foreign_fields(topics, TOPICS_TABLE)
+        self._groups_rest = _foreign_fields(groups, GROUPS_TABLE)
         self._meta_version = lambda: meta_log.version
         known = meta_log.version
         is_news = [
-            _WRITTEN_AT not in content if elected else _is_news(content, known)
+            _WRITTEN_AT not in content if elected else _has_new_entries(content, known)
             for content in (topics, groups)
         ]
         if elected and not write:
@@ -167,7 +167,7 @@ def _groups_of(content: dict[Any, Any]) -> list[Group]:
     return [group_from_json(name, bean) for name, bean in table.items()]
 
 
-def _is_news(content: dict[Any, Any], version: int) -> bool:
+def _has_new_entries(content: dict[Any, Any], version: int) -> bool:
     """Return whether a file may have entries that a log at `version` lacks: Apache wrote it, or the
     log lost its end.
     """
@@ -175,7 +175,7 @@ def _is_news(content: dict[Any, Any], version: int) -> bool:
     return not isinstance(written_at, int) or written_at > version
 
 
-def _rest_of(content: dict[Any, Any], table: str) -> dict[Any, Any]:
+def _foreign_fields(content: dict[Any, Any], table: str) -> dict[Any, Any]:
     """Return the fields of the file that CometMQ does not interpret; they are written back
     unchanged.
     """

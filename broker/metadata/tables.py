@@ -180,18 +180,18 @@ class Metadata:
             )
         group = Group(name)
         if self.record_group is not None:
-            self.check_room_for_group(name)
+            self.check_group_limit(name)
             self.record_group(group)
         return group
 
-    def check_room_for_topic(self, name: str) -> None:
+    def check_topic_limit(self, name: str) -> None:
         """Raise WireError if the number of topics has reached the limit."""
         if name in self.topics or is_internal_topic(name):
             return
         if self._counted >= self._max_topics:
             raise WireError(v2.FORBIDDEN, f"maxTopics={self._max_topics} reached")
 
-    def check_room_for_group(self, name: str) -> None:
+    def check_group_limit(self, name: str) -> None:
         """Raise WireError if the number of groups has reached the limit."""
         if name not in self.groups and len(self.groups) >= self._max_groups:
             raise WireError(v2.FORBIDDEN, f"maxGroups={self._max_groups} reached")

@@ -92,5 +92,5 @@ def dead_letter(node: Node, origin: Origin, stored: StoredRecord, attempts: int)
 def make_topic(node: Node, name: str) -> None:
     """Make a group's retry or dead-letter topic when there is none. Raises WireError."""
     if node.metadata.topic(name) is None:
-        node.metadata.check_room_for_topic(name)
+        node.metadata.check_topic_limit(name)
         node.meta_log.write_topic(Topic(name, 1, 1))

@@ -111,7 +111,7 @@ class PopGroup:
         queue = self.queues.get(key)
         return len(queue.unacked) if queue else 0
 
-    def room(self, queue: PopQueue) -> int:
+    def free_slots(self, queue: PopQueue) -> int:
         """Return how many more new messages of the queue may be in flight."""
         return self.in_flight_max - len(queue.unacked)
 
@@ -261,7 +261,7 @@ class PopGroup:
         delivery = queue.unacked.get(claim.offset)
         if delivery is None:
             outcome = self._judge_done(queue, claim, now_ms)
-            if outcome is not Outcome.DONE or self.room(queue) <= 0:
+            if outcome is not Outcome.DONE or self.free_slots(queue) <= 0:
                 return (Outcome.STALE if outcome is Outcome.DONE else outcome), None
             delivery = queue.unacked[claim.offset] = Delivery(claim.offset, claim.pop_ms, 0, 1)
         elif not delivery.known_by(claim.pop_ms):

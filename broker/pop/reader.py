@@ -194,7 +194,7 @@ class PopReader:
         store = self._node.store
         reads = 0
         while queue.next_read < store.max_offset(queue.topic, queue.queue_id):
-            count = min(turn.request.batch - len(turn.items), core.room(queue))
+            count = min(turn.request.batch - len(turn.items), core.free_slots(queue))
             if count <= 0 or turn.full:
                 break
             if reads == _READS_MAX:

@@ -127,7 +127,7 @@ class BrokerQueries:
                 unknown = answer or unknown
             if unknown is not None:
                 return unknown
-            self._watch.hurry()
+            self._watch.poll_soon()
             if self._clock.steady_ns() >= until_ns:
                 raise WireError(v2.PROXY_TIMEOUT, "no broker of the cluster can be reached")
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -185,7 +185,7 @@ class BrokerQueries:
         try:
             await self._pool.call(address, path)(raw, timeout=_TRY_S, metadata=_marked(ctx))
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
-            self._watch.hurry()
+            self._watch.poll_soon()
 
 
 def _marked(ctx: RequestContext) -> tuple[tuple[str, str], ...]:

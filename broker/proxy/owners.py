@@ -68,7 +68,7 @@ class Owners:
 
     def unreachable(self, path: str, request: Any, ctx: RequestContext) -> Literal["serve", "hold"]:
         """Return whether an owner may appear: always true for a proxy."""
-        self._watch.hurry()
+        self._watch.poll_soon()
         return "hold"
 
     def address_in(self, group: GroupView, leader_only: bool) -> str | None:

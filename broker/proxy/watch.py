@@ -1,7 +1,7 @@
 """Cluster watch: polls the nameservers for the cluster's state, for a node that is not a member.
 
 Each nameserver has its own task, which polls every second, and at once after an owner could not be
-reached (`hurry`), but not more often than `_HURRY_S`. A silent nameserver delays no other, and its
+reached (`poll_soon`), but not more often than `_POLL_SOON_S`. A silent nameserver delays no other, and its
 last response counts only while all are silent (`cluster_view.py`). Removed members disappear after
 half a minute.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HURRY_S = 0.05
+_POLL_SOON_S = 0.05
 _TIMEOUT_S = 2.0
 _SILENT_AFTER = 3
 _OPTIONS = (
@@ -60,7 +60,7 @@ class ClusterWatch:
         while len(self.answered) < len(self._targets) and loop.time() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
-    def hurry(self) -> None:
+    def poll_soon(self) -> None:
         """Poll soon: an owner cannot be reached."""
         self._news.set()
 
@@ -73,11 +73,11 @@ class ClusterWatch:
     async def _watch(self, target: str) -> None:
         channel = RedialedChannel(target, _OPTIONS)
         try:
-            await self._ask_again_and_again(target, channel)
+            await self._poll_forever(target, channel)
         finally:
             await channel.close()
 
-    async def _ask_again_and_again(self, target: str, channel: RedialedChannel) -> None:
+    async def _poll_forever(self, target: str, channel: RedialedChannel) -> None:
         version, failures = 0, 0
         while True:
             try:
@@ -108,7 +108,7 @@ class ClusterWatch:
         try:
             async with asyncio.timeout(self._period_s):
                 await self._news.wait()
-            await asyncio.sleep(_HURRY_S)
+            await asyncio.sleep(_POLL_SOON_S)
             self._news.clear()
         except TimeoutError:
             pass

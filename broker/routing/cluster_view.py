@@ -59,16 +59,16 @@ class ClusterView:
         """Called after `on_change`."""
         self._steady_ns = steady_ns
         self._own: MemberView | None = None
-        self._named: MemberView | None = None
+        self._own_leader: MemberView | None = None
         self._answers: dict[str, list[GroupView]] = {}
         self._silent: set[str] = set()
-        self._heard_ns: dict[tuple[str, int], int] = {}
+        self._last_seen_ns: dict[tuple[str, int], int] = {}
         self._members: dict[tuple[str, int], MemberView] = {}
 
     def set_own(self, member: MemberView, leader: MemberView | None = None) -> None:
         """Set this node's own member, and its leader if it has one."""
         self._own = member
-        self._named = leader
+        self._own_leader = leader
         self._rebuild()
 
     def update(self, nameserver: str, groups: Iterable[v1.GroupRoute]) -> None:
@@ -127,19 +127,19 @@ class ClusterView:
                     known = members.get(key)
                     if known is None or _newness(member) > _newness(known):
                         members[key] = member
-        self._heard_ns.update(dict.fromkeys(members, now_ns))
+        self._last_seen_ns.update(dict.fromkeys(members, now_ns))
         for key, member in self._members.items():
-            if key not in members and now_ns - self._heard_ns.get(key, 0) < _MISSING_KEPT_NS:
+            if key not in members and now_ns - self._last_seen_ns.get(key, 0) < _MISSING_KEPT_NS:
                 members[key] = member
         if self._own is not None:
             members[self._own.group, self._own.broker_id] = self._own
-        if self._named is not None:
-            self._name_leader(members, self._named)
+        if self._own_leader is not None:
+            self._set_leader(members, self._own_leader)
         self._members = members
         self._publish(topics)
 
     @staticmethod
-    def _name_leader(members: dict[tuple[str, int], MemberView], leader: MemberView) -> None:
+    def _set_leader(members: dict[tuple[str, int], MemberView], leader: MemberView) -> None:
         """Mark the new leader in routes at once; nameservers get it a moment later."""
         key = leader.group, leader.broker_id
         known = members.get(key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...store.format.record import Record, decode
 from .core import HalfMessage
-from .records import HALF_TOPIC, OP_TOPIC, QUEUE, facts_of, op_offsets
+from .records import HALF_TOPIC, OP_TOPIC, QUEUE, half_properties, op_offsets
 
 if TYPE_CHECKING:
     import asyncio
@@ -100,7 +100,7 @@ class TransactionReader:
             self._arrived()
 
     def _read_half(self, record: Record) -> None:
-        facts = facts_of(record.properties)
+        facts = half_properties(record.properties)
         original = facts.copy_of < 0 and not facts.checks
         half = HalfMessage(
             record.queue_offset,

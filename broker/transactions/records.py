@@ -83,7 +83,7 @@ class HalfProperties:
     """Half queue offset of the message that this copies, if given; else -1."""
 
 
-def facts_of(properties: bytes) -> HalfProperties:
+def half_properties(properties: bytes) -> HalfProperties:
     """Read the properties of a record of the half queue. Missing numbers count as zero."""
 
     def text(name: str) -> str:
@@ -123,7 +123,7 @@ def half_message(message: Message, properties: Mapping[str, str]) -> Message:
 
 def committed(half: Record, queue_id: int, store_host: bytes) -> Message:
     """Return the message that consumers receive; `queue_id` is one of its topic's queues."""
-    facts = facts_of(half.properties)
+    facts = half_properties(half.properties)
     return Message(
         facts.topic,
         queue_id,

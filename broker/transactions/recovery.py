@@ -21,7 +21,7 @@ from ...store.format.record import Record, decode
 from .core import HalfMessage, Outcome
 from .half_messages import queue_of
 from .reader import read_records
-from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, facts_of
+from .records import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE, half_properties
 
 if TYPE_CHECKING:
     from ...store.message_store import MessageStore
@@ -174,7 +174,7 @@ def _settled_by(
     half = by_offset.get(record.prepared_transaction_offset)
     if half is not None:
         return half
-    return by_key.get(facts_of(record.properties).key) if by_key else None
+    return by_key.get(half_properties(record.properties).key) if by_key else None
 
 
 def _raise_bugs(task: asyncio.Task[None]) -> None:

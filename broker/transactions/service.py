@@ -36,8 +36,8 @@ from .records import (
     QUEUE,
     TransactionId,
     committed,
-    facts_of,
     half_message,
+    half_properties,
     parse_id,
 )
 from .recovery import Recovery
@@ -317,7 +317,7 @@ class Transactions:
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
         if records and records[0].queue_offset == ident.offset:
-            facts = facts_of(records[0].properties)
+            facts = half_properties(records[0].properties)
             if (facts.key, facts.topic) == (ident.key, topic):
                 return self.table.outcome_of(ident.offset)
         raise _unknown("there is no such transaction")

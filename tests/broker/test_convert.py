@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.messages.convert import Receipt, message_item, properties_of, topic_field
-from cometmq.broker.messages.decompress import inflated
+from cometmq.broker.messages.decompress import decompressed
 from cometmq.broker.messages.stored_properties import encode_sent, in_bucket_order
 from cometmq.broker.messages.validation import check_message
 from cometmq.broker.messages.wire import field, timestamp, varint
@@ -188,9 +188,9 @@ def test_compressed_bodies_are_decompressed(compress: Any, sys_flag: int) -> Non
 @pytest.mark.parametrize("compress", [zlib.compress, lz4.frame.compress, zstandard.compress])
 def test_only_complete_bodies_below_the_limit_are_decompressed(compress: Any) -> None:
     body = bytes(range(256)) * 16
-    assert inflated(compress(body), len(body)) == body
-    assert inflated(compress(body), len(body) - 1) is None
-    assert inflated(compress(body)[:-5]) is None
+    assert decompressed(compress(body), len(body)) == body
+    assert decompressed(compress(body), len(body) - 1) is None
+    assert decompressed(compress(body)[:-5]) is None
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Subscriptions(RuleBasedStateMachine):
         if self.is_wild(key):
             return
         room = sum(map(len, self.sets.values())) + len(set(queues) - self.sets[key])
-        assert self.table.has_room(client, queues) == (room <= REFERENCES_MAX)
+        assert self.table.has_capacity(client, queues) == (room <= REFERENCES_MAX)
         if room > REFERENCES_MAX:
             return
         evicted = set(self.table.add(client, queues, exclusive=self.exclusive))
@@ -69,7 +69,7 @@ class Subscriptions(RuleBasedStateMachine):
     @rule(key=KEYS, queues=SOME)
     def refresh(self, key: tuple[str, str], queues: list[str]) -> None:
         client = self.open(key)
-        if self.is_wild(key) or not self.table.has_room(client, queues):
+        if self.is_wild(key) or not self.table.has_capacity(client, queues):
             return
         refused = {
             one.queue for one in self.table.replace(client, queues, exclusive=self.exclusive)

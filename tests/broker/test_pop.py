@@ -301,9 +301,9 @@ def test_unknown_handles_of_this_instance_are_stale() -> None:
 def test_no_new_messages_are_delivered_at_the_in_flight_limit() -> None:
     made, queue = group(limit=3)
     pop(made, queue, 3, START_MS)
-    assert made.room(queue) == 0
+    assert made.free_slots(queue) == 0
     made.ack(claim(1), START_MS)
-    assert made.room(queue) == 1
+    assert made.free_slots(queue) == 1
 
 
 def test_another_replicas_progress_advances_the_queue() -> None:

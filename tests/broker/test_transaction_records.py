@@ -17,8 +17,8 @@ from cometmq.broker.transactions.records import (
     TransactionId,
     checked_copy,
     committed,
-    facts_of,
     half_message,
+    half_properties,
     immune_copy,
     op_body,
     op_message,
@@ -48,7 +48,7 @@ def test_half_messages_equal_apaches(case: str, tmp_path: Path) -> None:
         if record.topic == HALF_TOPIC and CHECKS not in sent:
             for name in ("REAL_TOPIC", "REAL_QID", "__transactionId__"):
                 del sent[name]
-            facts = facts_of(record.properties)
+            facts = half_properties(record.properties)
             message = replace(
                 record_as_message(record), topic=facts.topic, queue_id=facts.queue_id, sys_flag=4
             )
@@ -77,7 +77,7 @@ def test_copies_for_checks_equal_apaches(tmp_path: Path) -> None:
     for record, data in records_of(unpack("transaction", tmp_path)):
         if record.topic != HALF_TOPIC:
             continue
-        facts = facts_of(record.properties)
+        facts = half_properties(record.properties)
         before = newest.get(facts.key)
         if before is not None:
             same(checked_copy(before, facts.checks, record.store_host), record, data)
@@ -128,25 +128,25 @@ def a_half(**properties: str) -> Record:
 
 
 def test_the_properties_of_a_half_message_are_read() -> None:
-    assert facts_of(a_half().properties) == HalfProperties("t", 3, "K", 0, None, -1)
+    assert half_properties(a_half().properties) == HalfProperties("t", 3, "K", 0, None, -1)
     told = a_half(
         TRANSACTION_CHECK_TIMES="4",
         CHECK_IMMUNITY_TIME_IN_SECONDS="60",
         TRAN_PREPARED_QUEUE_OFFSET="9",
     )
-    assert facts_of(told.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
+    assert half_properties(told.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
     nonsense = a_half(TRANSACTION_CHECK_TIMES="x", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
-    assert facts_of(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
+    assert half_properties(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
 
 
 def test_copies_keep_all_properties_and_add_their_reason() -> None:
     half = a_half(empty="", user="a\u00e4")
     asked = checked_copy(half, 3, bytes(8))
-    assert facts_of(asked.properties).checks == 3
+    assert half_properties(asked.properties).checks == 3
     again = checked_copy(replace(half, properties=asked.properties), 4, bytes(8))
-    assert facts_of(again.properties).checks == 4
+    assert half_properties(again.properties).checks == 4
     immune = immune_copy(half, 12, bytes(8))
-    assert facts_of(immune.properties).copy_of == 12
+    assert half_properties(immune.properties).copy_of == 12
     laid_aside = parked(half, bytes(8))
     assert laid_aside.topic == PARKED_TOPIC
     for copy in (asked, again, immune, laid_aside):
