@@ -1,1 +1,1 @@
-"""Benchmarks: each prints ratios to a bound that was measured in the same run. No assertion on time."""
+"""Benchmarks: each prints ratios to a bound measured in the same run. No timed assertions."""

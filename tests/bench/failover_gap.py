@@ -1,10 +1,13 @@
-"""What an unmodified client sees of a failover: the longest time without an OK, and how many errors.
+"""Failover as seen by an unmodified client: longest time without an OK, and number of errors.
 
-`python -m cometmq.tests.bench.failover_gap [--rounds N] [--client NAME]... [--seconds S] [--dial NODE]` starts `cometmq up` for each client and
-round, lets the client send one message after the other, kills the leader with SIGKILL in the middle (the
-supervisor sees it exit) and reads everything back: what was acknowledged and is not there is lost. The
-clients dial both brokers by themselves; the reference's gap is 8.5 s (front-door note). Go's client speaks TLS unless it is told not to
-(`go-plain`), and over TLS it can have one address only; `--dial slave` gives it the one that survives.
+    python -m cometmq.tests.bench.failover_gap [--rounds N] [--client NAME]...
+        [--seconds S] [--dial NODE]
+
+For each client and round this starts `cometmq up`, lets the client send one message after another,
+kills the leader with SIGKILL in the middle (the supervisor reports its exit), and reads everything
+back: a message that was acknowledged and is missing is lost. Clients dial both brokers; the
+reference's gap is 8.5 s (docs/formats/front-door.md). Go's client uses TLS unless disabled
+(`go-plain`), and over TLS only one address; `--dial slave` gives it the surviving one.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def _python(which: str) -> Callable[[], list[str]]:
 
 
 def run(name: str, command: list[str], dial: str, seconds: int) -> dict[str, Any]:
-    """One client through one failover."""
+    """Run one client through one failover."""
     with temporary("--replication", "sync", "--controller") as cluster:
         cluster.create_topic(TOPIC, queues=4)
         cluster.wait_in_sync()
@@ -74,7 +77,7 @@ def start(name: str, command: list[str], endpoint: str, seconds: int) -> subproc
 
 
 def leader(cluster: Cluster) -> str:
-    """The name of the process that leads."""
+    """Return the name of the leading process."""
     described = json.loads(
         cluster.run(
             "cluster", "describe", "-o", "json", "--endpoint", cluster.address("slave")
@@ -87,7 +90,7 @@ def leader(cluster: Cluster) -> str:
 
 
 def stored(cluster: Cluster) -> set[str]:
-    """The ids of everything that the surviving leader has."""
+    """Return the ids of all messages of the surviving leader."""
     found: set[str] = set()
     with cometmq.sync.PullConsumer(
         cluster.address("slave"), group=f"{MARK}-reader", topics=TOPIC
@@ -109,7 +112,7 @@ CLIENTS: dict[str, Callable[[], list[str]]] = {
 
 
 def main() -> None:
-    """Print one line a client."""
+    """Print one line per client."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--client", action="append", choices=tuple(CLIENTS))
@@ -127,8 +130,10 @@ def main() -> None:
         gaps = sorted(one["gap_ms"] for one in seen)
         errors = [len(one["errors"]) for one in seen]
         print(
-            f"{name}: gap median {statistics.median(gaps):.0f} ms, max {gaps[-1]} ms; errors {errors}; "
-            f"lost {sum(one['lost'] for one in seen)} of {sum(len(one['sent']) for one in seen)} acknowledged"
+            f"{name}: gap median {statistics.median(gaps):.0f} ms, max {gaps[-1]} ms; "
+            f"errors {errors}; "
+            f"lost {sum(one['lost'] for one in seen)} of "
+            f"{sum(len(one['sent']) for one in seen)} acknowledged"
         )
         for one in seen:
             for error in dict.fromkeys(one["errors"]):

@@ -1,4 +1,7 @@
-"""One Python client of `failover_gap.py`: `ENDPOINT TOPIC SECONDS official|sdk`; nothing else is imported."""
+"""One Python client of `failover_gap.py`: `ENDPOINT TOPIC SECONDS official|sdk`.
+
+Imports only that client.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from typing import Any
 
 
 def official(endpoint: str, topic: str) -> Callable[[bytes], str]:
-    """Send by the official client, with its default settings."""
-    os.environ["HOME"] = tempfile.mkdtemp()  # the client writes a log there
+    """Send with the official client and its default settings."""
+    os.environ["HOME"] = tempfile.mkdtemp()  # the client writes its log there
     from rocketmq import ClientConfiguration, Credentials, Message, Producer
 
     producer = Producer(ClientConfiguration(endpoint, Credentials()), [topic])
@@ -28,7 +31,7 @@ def official(endpoint: str, topic: str) -> Callable[[bytes], str]:
 
 
 def sdk(endpoint: str, topic: str) -> Callable[[bytes], str]:
-    """Send by ours."""
+    """Send with the SDK."""
     import cometmq
 
     producer = cometmq.sync.Producer(endpoint)
@@ -37,7 +40,7 @@ def sdk(endpoint: str, topic: str) -> Callable[[bytes], str]:
 
 
 def main() -> None:
-    """One send after the other; prints what was sent, the errors and the longest gap."""
+    """Send one message after another; print the sends, the errors and the longest gap."""
     endpoint, topic, seconds, which = sys.argv[1:]
     send = {"official": official, "sdk": sdk}[which](endpoint, topic)
     sent: list[str] = []
@@ -48,10 +51,10 @@ def main() -> None:
         try:
             sent.append(send(b"%d" % number))
             gap, last = max(gap, time.monotonic() - last), time.monotonic()
-        except Exception as error:  # whatever it is, it is what the user sees
+        except Exception as error:  # any exception is what the user sees
             errors.append(f"{type(error).__name__}: {error}"[:200])
         number += 1
-    gap = max(gap, time.monotonic() - last)  # none came any more
+    gap = max(gap, time.monotonic() - last)  # no further OK
     answer: dict[str, Any] = {"sent": sent, "errors": errors, "gap_ms": int(gap * 1000)}
     print(json.dumps(answer), flush=True)
     os._exit(0)  # the official client's threads are not daemons

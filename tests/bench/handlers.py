@@ -1,11 +1,11 @@
-"""What the handlers cost without a door: parse, check, store, answer, in this process.
+"""Cost of the handlers without a door: parse, check, store, answer, in this process.
 
     python -m cometmq.tests.bench.handlers [--seconds 2] [--profile send1]
 
-Prints one JSON line with CPU microseconds a message: one 1 KiB message a request with 64 requests a loop
-turn, 32 messages a request, and receiving and acknowledging 32 at a time. The store is a real one (page
-cache, asynchronous flush), dispatch to the consume queues included. The budgets that these figures serve
-are the issue's: 45 us a message over an empty call, 16 us in batches of 32, 80 us for receive and ack.
+Prints one JSON line with CPU microseconds per message: one 1 KiB message per request with 64
+requests per loop turn, 32 messages per request, and receiving and acknowledging 32 at a time. Uses
+a real store (page cache, asynchronous flush), including dispatch to the consume queues. Budgets:
+45 us per message above an empty call, 16 us in batches of 32, 80 us for receive and acknowledge.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ GROUP = v2.Resource(name="bench-group")
 
 
 def context() -> RequestContext:
-    """As a door makes it."""
+    """Make a context as a door does."""
     return RequestContext("bench@1", "GO", "5.1.3", "", "127.0.0.1:50001")
 
 
 def send_request(first: int, count: int) -> bytes:
-    """A SendMessage as the load generator writes it."""
+    """Make a SendMessage request as the load generator does."""
     born = v2.Timestamp(seconds=1_795_255_684, nanos=123_000_000)
     return v2.SendMessageRequest(
         messages=[
@@ -76,24 +76,24 @@ RECEIVE = v2.ReceiveMessageRequest(
 
 
 async def sends(node: Node, requests: list[bytes]) -> None:
-    """One loop turn of sends, all answered."""
+    """Run one loop turn of sends until all are answered."""
     parse, send, ctx = v2.SendMessageRequest.FromString, node.sender.send, context()
     answers = [send(parse(raw), ctx) for raw in requests]
     for answer in answers:
         await answer
-    # What the broker puts off while nobody waits belongs to the cost of a send.
+    # Work that the broker defers while idle belongs to the cost of a send.
     node.pump.catch_up()
 
 
 def receive(node: Node) -> list[bytes]:
-    """The messages of one ReceiveMessage, still encoded."""
+    """Return the messages of one ReceiveMessage, still encoded."""
     answer = node.pop.receive(v2.ReceiveMessageRequest.FromString(RECEIVE), context())
     assert isinstance(answer, list)
     return answer[1:-1]
 
 
 def ack_requests(batches: list[list[bytes]]) -> list[bytes]:
-    """What a client sends back; made outside of the measured time."""
+    """Make a client's acknowledgements, outside of the measured time."""
     requests = []
     for items in batches:
         request = v2.AckMessageRequest(group=GROUP, topic=TOPIC)

@@ -1,10 +1,11 @@
-"""The native door's table: a whole broker behind it, an empty handler as the bound, the reference beside.
+"""Table of the native door: a whole broker, an empty handler as the bound, and the reference.
 
-`python -m cometmq.tests.bench.native_door [--seconds S] [--without-reference]` prints rows: CPU of the one
-process of `cometmq up --single --replication async --flush async` for each shape of work, p50 of one call
-at a time, SYNC_FLUSH against the disk's own fdatasync, an open loop, TLS, and a forwarded call. Targets are
-scaled by the empty native handler of the same run where the machine is slower than the one they were set on
-(16 us there). The reference is started from its published jars where Maven is found, and driven alike.
+`python -m cometmq.tests.bench.native_door [--seconds S] [--without-reference]` prints rows: CPU of
+the single process of `cometmq up --single --replication async --flush async` for each kind of
+load, p50 of one call at a time, SYNC_FLUSH against the disk's own fdatasync, an open loop, TLS,
+and a forwarded call. Targets are scaled by the empty native handler of the same run if the machine
+is slower than the one of the targets (16 us). The reference is started from its published jars if
+Maven is installed, with the same load.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .rows import Row, show
 from .server import ASYNC, CPU, GROUP, TOPIC, empty_server, loadgen, prepared
 
 NATIVE = {"COMETMQ_FRONT_DOOR": "native"}
-EMPTY_US = 16.0  # of the machine that the targets were set on
+EMPTY_US = 16.0  # of the machine on which the targets were set
 SHAPES = {
     "send, 64 in flight": ("-inflight", "64"),
     "send, one in flight": ("-inflight", "1"),
@@ -31,12 +32,12 @@ SHAPES = {
     "open loop, 4,000/s": ("-rate", "4000"),
     "send, 64 in flight, TLS": ("-inflight", "64", "-tls"),
 }
-REFERENCE_WARM_S = "15"  # the other machine has a compiler to warm up
+REFERENCE_WARM_S = "15"  # the JVM needs a longer warm-up
 Run = dict[str, Any]
 
 
 def ours(seconds: float) -> tuple[dict[str, Run], dict[str, Run]]:
-    """Every shape on the empty handler and on the broker, in turn."""
+    """Run every load on the empty handler and on the broker, alternating."""
     empty: dict[str, Run] = {}
     broker: dict[str, Run] = {}
     with (
@@ -51,7 +52,7 @@ def ours(seconds: float) -> tuple[dict[str, Run], dict[str, Run]]:
 
 
 def reference(seconds: float) -> tuple[dict[str, Run], str]:
-    """The same shapes on the reference, or why not."""
+    """Run the same loads on the reference, or return why not."""
     found: dict[str, Run] = {}
     try:
         with running(TOPIC, GROUP) as server:
@@ -64,7 +65,7 @@ def reference(seconds: float) -> tuple[dict[str, Run], str]:
 
 
 def rows_of(empty: dict[str, Run], broker: dict[str, Run], other: dict[str, Run]) -> list[Row]:
-    """The targets of the issue, against what was measured."""
+    """Compare the measurements with the targets."""
     scale = max(1.0, empty["send, 64 in flight"][CPU] / EMPTY_US)
 
     def cpu(name: str, limit: float) -> Row:
@@ -114,7 +115,7 @@ def _beside(empty: Run, run: Run, other: Run | None, figure: str, unit: str) -> 
 
 
 def disk_syncs_per_s(seconds: float) -> float:
-    """What one writer gets out of this disk: append 64 records' worth, fdatasync, again."""
+    """Return the fdatasyncs per second of one writer that appends 64 records each time."""
     with tempfile.NamedTemporaryFile() as file:
         os.posix_fallocate(file.fileno(), 0, 64 << 20)
         count, position, block = 0, 0, bytes(1_200)
@@ -128,7 +129,7 @@ def disk_syncs_per_s(seconds: float) -> float:
 
 
 def sync_flush(seconds: float) -> Row:
-    """64 senders in SYNC_FLUSH."""
+    """Run 64 senders in SYNC_FLUSH."""
     disk = disk_syncs_per_s(2)
     options = ("--single", "--replication", "async", "--flush", "sync")
     with temporary(*options, env=NATIVE) as cluster:
@@ -148,7 +149,7 @@ def sync_flush(seconds: float) -> Row:
 
 
 def forwarded(seconds: float, scale: float) -> Row:
-    """What a call costs more through another node, all processes added."""
+    """Measure the additional cost of a forwarded call, summed over all processes."""
     with temporary(*ASYNC, env=NATIVE) as cluster:
         prepared(cluster)
         everything = cluster.supervisor_pid
@@ -170,7 +171,7 @@ def forwarded(seconds: float, scale: float) -> Row:
 
 
 def measure(seconds: float, with_reference: bool) -> list[Row]:
-    """Every row of this module."""
+    """Return every row of this module."""
     empty, broker = ours(seconds)
     other, why_not = reference(seconds) if with_reference else ({}, "not asked for")
     rows = rows_of(empty, broker, other)

@@ -1,11 +1,11 @@
-"""What the journal of pop state costs a consumer that acknowledges at once.
+"""Cost of the pop journal for a consumer that acknowledges at once.
 
     python -m cometmq.tests.bench.pop_ack [--rounds 60]
 
-Receives and acknowledges 32 and 1 at a time through the handlers of one broker, its rounds in turn with
-the journal and without. The target: what the journal adds is at most 5 % of what a message may cost in
-all (80 us of 32 at a time, 290 us alone), the door included. Then the other end: batches that nobody
-acknowledges in time, each written as a checkpoint, as CPU of the loop a checkpoint and its ack.
+Receives and acknowledges 32 and 1 at a time through the handlers of one broker, in rounds
+alternating with and without the journal. Target: the journal adds at most 5 % of the total budget
+per message (80 us at 32 at a time, 290 us alone, including the door). Also measures batches that
+are not acknowledged in time: CPU per checkpoint and its ack record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MESSAGES = 512
 
 
 def receive(node: Node, batch: int) -> list[bytes]:
-    """The messages of one ReceiveMessage, still encoded."""
+    """Return the messages of one ReceiveMessage, still encoded."""
     request = v2.ReceiveMessageRequest.FromString(RECEIVE)
     request.batch_size = batch
     answer = node.pop.receive(request, context())
@@ -47,7 +47,7 @@ def receive(node: Node, batch: int) -> list[bytes]:
 
 
 async def consumed(node: Node, batch: int) -> float:
-    """CPU microseconds a message: received, acknowledged, and what the loop does about it."""
+    """Return CPU microseconds per message received and acknowledged, with deferred work."""
     acks = AckService(node)
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
     begin = time.process_time()
@@ -59,14 +59,14 @@ async def consumed(node: Node, batch: int) -> float:
         acks.ack(v2.AckMessageRequest.FromString(raw), context())
     journal = node.journal
     if isinstance(journal, JournalService):
-        # What is put off is part of the cost; a real one has a second's work less often.
+        # Deferred work is part of the cost; a real broker does it less often.
         journal.writer.flush_all()
     spent += time.process_time() - begin
     return spent / sum(map(len, batches)) * 1e6
 
 
 async def written(node: Node, batch: int) -> float:
-    """CPU microseconds of a checkpoint and its ack record."""
+    """Return CPU microseconds per checkpoint and ack record."""
     acks, journal = AckService(node), node.journal
     assert isinstance(journal, JournalService)
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
@@ -83,7 +83,7 @@ async def written(node: Node, batch: int) -> float:
 
 
 async def bench(node: Node, rounds: int) -> list[Row]:
-    """All rows."""
+    """Return all rows."""
     rows = []
     with_journal, without = node.journal, NullJournal()
     for batch in (BATCH, 1):

@@ -1,9 +1,8 @@
-"""What a message in flight costs in memory: the pop state of one group, and the journal beside it.
+"""Memory of a message in flight: the pop state of one group, and its part of the journal.
 
-`python -m cometmq.tests.bench.pop_memory [--messages N] [--batch N]` gives messages out in batches,
-as a consumer gets them, and prints the bytes that each keeps for as long as it is in flight. The bound
-is 500 a message, for batches of 32 with the journal's part. Then every second one is acknowledged, and the
-rest expires.
+`python -m cometmq.tests.bench.pop_memory [--messages N] [--batch N]` delivers messages in batches
+and prints the bytes that each one takes while in flight. The bound is 500 per message, for batches
+of 32 with the journal. Then every second one is acknowledged, and the others expire.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ QUEUES = 8
 
 
 def fill(core: PopGroup, messages: int, batch: int, tell: Callable[..., Any] | None) -> None:
-    """Give out so many messages over the group's queues."""
+    """Deliver a number of messages from the group's queues."""
     now_ms = START_MS
     while messages > 0:
         for queue_id in range(QUEUES):
@@ -46,7 +45,7 @@ def fill(core: PopGroup, messages: int, batch: int, tell: Callable[..., Any] | N
 
 
 def grown(work: Callable[[], object]) -> int:
-    """Bytes that are still there when it is done."""
+    """Return the bytes that remain allocated afterwards."""
     gc.collect()
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -59,7 +58,7 @@ def grown(work: Callable[[], object]) -> int:
 
 
 def made(messages: int) -> PopGroup:
-    """A group with queues at their beginning."""
+    """Make a group with queues at their beginning."""
     core = PopGroup("topic", "group", messages, START_MS)
     for queue_id in range(QUEUES):
         core.add_queue((0, queue_id), 0)
@@ -67,7 +66,7 @@ def made(messages: int) -> PopGroup:
 
 
 def with_journal(messages: int, batch: int) -> object:
-    """The same, with a journal that has not written anything yet: all that it can hold."""
+    """Do the same with a journal that has written nothing: its maximum."""
     core = made(messages)
     journal = PopJournal(stay_ms=1_000, margin_ms=3_000, buffer_max=messages)
 
@@ -80,17 +79,17 @@ def with_journal(messages: int, batch: int) -> object:
 
 
 def alone(messages: int, batch: int) -> PopGroup:
-    """The pop state alone."""
+    """Measure the pop state alone."""
     core = made(messages)
     fill(core, messages, batch, None)
     return core
 
 
 def measure(messages: int, batch: int) -> list[Row]:
-    """All rows for one size of batches."""
+    """Return all rows for one batch size."""
     rows = []
     for name, work in (("pop state", alone), ("with its journal", with_journal)):
-        # A message received alone has a checkpoint to itself: docs/performance.md says what it takes.
+        # A message received alone has its own checkpoint; see docs/performance.md.
         asked = work is alone or batch == BATCH
         size = grown(partial(work, messages, batch)) / messages
         rows.append(

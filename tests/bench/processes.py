@@ -1,4 +1,4 @@
-"""What the kernel knows of a process: its CPU time and its anonymous memory; and free ports."""
+"""CPU time and anonymous memory of a process; free ports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
+    """Return user and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def anonymous_mib(pid: int) -> float:
-    """Memory that no file backs: what the process itself holds."""
+    """Return memory without a backing file."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) / 1024

@@ -1,8 +1,8 @@
-"""How fast a follower copies a log over loopback, against a plain gRPC stream of the same chunks.
+"""Speed of a follower that copies a log over loopback, compared with a plain gRPC stream.
 
-Leader and follower are two processes with real stores; the bound is the same two processes with
-`grpc.aio` alone: the server writes ready bytes, the client reads them and answers every eighth. Then
-both logs grow message by message, to see what a confirmation takes.
+Leader and follower are two processes with real stores. The bound is the same two processes with
+`grpc.aio` alone: the server writes ready bytes, the client reads them and answers every eighth
+chunk. Then both logs grow message by message, to measure the time of a confirmation.
 
     python -m cometmq.tests.bench.replication [--megabytes 256] [--message 1024]
 
@@ -44,7 +44,7 @@ def cpu_seconds() -> float:
 
 
 class Node:
-    """A store and its engine, wired as a broker does it."""
+    """A store and its replication engine, connected as in a broker."""
 
     def __init__(self, directory: Path, config: HaConfig, broker_id: int) -> None:
         self.store = MessageStore(
@@ -75,11 +75,12 @@ class Node:
         self.store.close()
 
 
-# --- the follower's process -------------------------------------------------------------------------
+# --- the follower's process
+# -------------------------------------------------------------------------
 
 
 async def follow(directory: Path, address: str, end: int) -> None:
-    """Copies up to `end`, reports, and goes on until its standard input ends."""
+    """Copy up to `end`, report, and continue until the end of standard input."""
     config = HaConfig(broker_role="SLAVE", ha_listen_port=0, ha_master_address=address)
     node = Node(directory, config, 1)
     reached = asyncio.Event()
@@ -115,7 +116,8 @@ async def read_plain(address: str, count: int) -> None:
         await call.write(b"end")
 
 
-# --- the leader's process ---------------------------------------------------------------------------
+# --- the leader's process
+# ---------------------------------------------------------------------------
 
 
 async def child(*arguments: str) -> Any:
@@ -172,7 +174,7 @@ async def measure_plain(megabytes: int) -> dict[str, float]:
 
 
 async def measure_confirm(node: Node, body: bytes, count: int) -> list[float]:
-    """Microseconds from one append to its confirmation, one at a time."""
+    """Return microseconds from one append to its confirmation, one at a time."""
     moved = asyncio.Event()
     node.replication.on_confirm = moved.set
     figures = []

@@ -1,4 +1,4 @@
-"""One row of the benchmarks' table, and the table. A row compares a figure with a bound and a target."""
+"""Rows of the benchmark table: a figure with a bound and a target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure; `bound` is what was measured beside it, `target` the issue's words."""
+    """One figure; `bound` was measured in the same run, `target` is its goal."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Row:
 
 
 def table(rows: Iterable[Row]) -> Table:
-    """The rows for people."""
+    """Return the rows as a table."""
     found = Table(title="Benchmarks")
     for heading in ("what", "figure", "bound", "ratio", "target", "met"):
         found.add_column(heading, justify="right" if heading in ("figure", "ratio") else "left")
@@ -39,7 +39,7 @@ def table(rows: Iterable[Row]) -> Table:
 
 
 def as_json(rows: Iterable[Row]) -> str:
-    """The rows for programs."""
+    """Return the rows as JSON."""
     return json.dumps([asdict(row) for row in rows])
 
 
@@ -50,7 +50,7 @@ def show(rows: list[Row], console: Console | None = None) -> None:
 
 
 def from_json(found: Any) -> list[Row]:
-    """What a benchmark printed: rows, or the figures of the two that print those."""
+    """Read the output of a benchmark: rows, or the figures of the two that print figures."""
     if isinstance(found, list):
         return [Row(**one) for one in found]
     if found.get("benchmark") == "store_append":
@@ -93,7 +93,7 @@ def _store_rows(found: dict[str, Any]) -> list[Row]:
 
 
 def main() -> None:
-    """Read what several benchmarks printed, as a JSON list, and show one table."""
+    """Read the output of several benchmarks as a JSON list; print one table."""
     show([row for found in json.load(sys.stdin) for row in from_json(found)])
 
 

@@ -1,9 +1,10 @@
-"""The SDK against `loadgen` and the official Python client, one broker, in the same run.
+"""The SDK compared with `loadgen` and the official Python client, on one broker in the same run.
 
-`python -m cometmq.tests.bench.sdk [--seconds S]` prints rows: batched sends as a share of loadgen's rate with
-batches of 32; CPU of one send with 64 in flight as a share of the official client's; receive and
-acknowledge as a share of loadgen's rate, and its CPU a message. Each client runs in a process of its own
-(`sdk_worker.py`), against one `cometmq up --single` in page-cache mode.
+`python -m cometmq.tests.bench.sdk [--seconds S]` prints rows: batched sends as a share of
+loadgen's rate with batches of 32; CPU of one send with 64 in flight as a share of the official
+client's; receive and acknowledge as a share of loadgen's rate, and its CPU per message. Each
+client runs in a separate process (`sdk_worker.py`), against one `cometmq up --single` in
+page-cache mode.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OFFICIAL = Path(__file__).with_name("sdk_official_worker.py")
 
 
 def worker(script: Path, endpoint: str, what: str, seconds: float) -> dict[str, Any]:
-    """One run of a client in a process of its own: messages, seconds, CPU seconds."""
+    """Run a client in a separate process; return messages, seconds, CPU seconds."""
     done = subprocess.run(
         [sys.executable, str(script), endpoint, TOPIC, GROUP, what, str(seconds)],
         capture_output=True,
@@ -40,7 +41,7 @@ def worker(script: Path, endpoint: str, what: str, seconds: float) -> dict[str, 
 
 
 def rows(seconds: float, door: str) -> list[Row]:
-    """The four figures through one door."""
+    """Return the four figures through one door."""
     with temporary("--single", *ASYNC, env={"COMETMQ_FRONT_DOOR": door}) as cluster:
         node, address = prepared(cluster).node("master"), cluster.address("master")
 

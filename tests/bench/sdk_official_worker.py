@@ -1,4 +1,4 @@
-"""The official Python client, driven like `sdk_worker.py single`; nothing of ours is imported."""
+"""The official Python client with the load of `sdk_worker.py single`; imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ IN_FLIGHT = 64
 
 
 def main() -> None:
-    """64 asynchronous sends under way for some seconds; prints the figures."""
+    """Keep 64 asynchronous sends in flight for some seconds; print the figures."""
     endpoint, topic, _group, _what, seconds = sys.argv[1:]
-    os.environ["HOME"] = tempfile.mkdtemp()  # the client writes a log there
+    os.environ["HOME"] = tempfile.mkdtemp()  # the client writes its log there
     from rocketmq import ClientConfiguration, Credentials, Message, Producer
 
     producer = Producer(ClientConfiguration(endpoint, Credentials()), [topic])

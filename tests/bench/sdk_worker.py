@@ -1,4 +1,4 @@
-"""One client process of the SDK's benchmark: `sdk_worker.py ENDPOINT TOPIC GROUP WHAT SECONDS`."""
+"""One client process of the SDK benchmark: `sdk_worker.py ENDPOINT TOPIC GROUP WHAT SECONDS`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUND = 32 * 16
 
 
 async def batched(endpoint: str, topic: str, _group: str, seconds: float) -> int:
-    """Rounds of `send_many`, two under way."""
+    """Run rounds of `send_many`, two in flight."""
     async with cometmq.Producer(endpoint) as producer:
         bodies = [BODY] * ROUND
         end = time.monotonic() + seconds
@@ -31,7 +31,7 @@ async def batched(endpoint: str, topic: str, _group: str, seconds: float) -> int
 
 
 async def single(endpoint: str, topic: str, _group: str, seconds: float) -> int:
-    """64 senders, one message each at a time."""
+    """Run 64 senders with one message in flight each."""
     async with cometmq.Producer(endpoint) as producer:
         end = time.monotonic() + seconds
 
@@ -46,7 +46,7 @@ async def single(endpoint: str, topic: str, _group: str, seconds: float) -> int:
 
 
 async def receive(endpoint: str, topic: str, group: str, seconds: float) -> int:
-    """Eight receivers that acknowledge together what came together."""
+    """Run eight receivers that acknowledge each batch together."""
     async with cometmq.SimpleConsumer(endpoint, group=group, topics=topic) as consumer:
         end = time.monotonic() + seconds
 
@@ -62,7 +62,7 @@ async def receive(endpoint: str, topic: str, group: str, seconds: float) -> int:
 
 
 def main() -> None:
-    """Run one, print its figures."""
+    """Run one load and print its figures."""
     endpoint, topic, group, what, seconds = sys.argv[1:]
     work = {"batched": batched, "single": single, "receive": receive}[what]
     begin, cpu = time.monotonic(), time.process_time()

@@ -1,9 +1,9 @@
 """Benchmarks of a whole broker process, driven by `loadgen` (Go), against an empty handler.
 
-`python -m cometmq.tests.bench.server [--seconds S]` prints rows: what one message costs the broker's
-process, single, in batches, and received and acknowledged; the same with a slave beside it; what a
-forwarded call costs; how many messages one fdatasync serves. The client takes most of a core: compare
-CPU a message, and ratios of one run.
+`python -m cometmq.tests.bench.server [--seconds S]` prints rows: cost of a message in the broker's
+process, single, in batches, and received and acknowledged; the same with a slave; cost of a
+forwarded call; messages per fdatasync. The client uses most of a core: compare CPU per message,
+and ratios of one run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ UNARY = ("-inflight", "64")
 SHAPES = {
     "unary": UNARY,
     "batch": ("-inflight", "8", "-batch", "32"),
-    # What the two before have sent is more than this reads.
+    # The two loads before sent more than this one reads.
     "receive": ("-mode", "recv", "-inflight", "8", "-batch", "32"),
 }
 
 
 def loadgen(endpoint: str, pid: int, *options: str, seconds: float) -> dict[str, Any]:
-    """One run; its JSON."""
+    """Run loadgen once; return its JSON."""
     done = subprocess.run(
         [
             *(str(LOADGEN), "-endpoint", endpoint, "-pid", str(pid), "-seconds", str(seconds)),
@@ -60,7 +60,7 @@ def loadgen(endpoint: str, pid: int, *options: str, seconds: float) -> dict[str,
 
 @contextmanager
 def empty_server(items: int = 32, door: str = "grpcio") -> Iterator[tuple[str, int]]:
-    """The bound: the same door with an empty handler; its address and process id."""
+    """Provide the bound: the same door with an empty handler; its address and process id."""
     process = subprocess.Popen(
         [
             *(
@@ -88,17 +88,17 @@ def empty_server(items: int = 32, door: str = "grpcio") -> Iterator[tuple[str, i
 
 
 def prepared(cluster: Cluster) -> Cluster:
-    """With the topic and the group of the load."""
+    """Create the topic and the group of the load."""
     cluster.create_topic(TOPIC)
     cluster.create_group(GROUP)
     return cluster
 
 
 def single_broker(seconds: float, rounds: int) -> tuple[list[Row], float]:
-    """`up --single`, asynchronous: that process alone, against the empty handler beside it.
+    """Measure the process of `up --single`, asynchronous, against the empty handler.
 
-    Both are measured in turn, so that a busy machine slows both; medians are taken. Returns the
-    rows, and what an empty unary call costs.
+    Both are measured alternately, so that a busy machine slows both; medians are taken. Returns
+    the rows, and the cost of an empty unary call.
     """
     runs: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {name: [] for name in SHAPES}
     with empty_server() as (empty, empty_pid), temporary("--single", *ASYNC) as cluster:
@@ -119,7 +119,7 @@ def single_broker(seconds: float, rounds: int) -> tuple[list[Row], float]:
 def _median(
     pairs: list[tuple[dict[str, Any], dict[str, Any]]],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The pair whose difference is the middle one."""
+    """Return the pair with the median difference."""
     ordered = sorted(pairs, key=lambda pair: float(pair[1][CPU] - pair[0][CPU]))
     return ordered[len(ordered) // 2]
 
@@ -141,7 +141,7 @@ def _row(
 
 
 def with_slave(empty_us: float, seconds: float) -> list[Row]:
-    """Master, slave and nameserver: direct and forwarded calls, all processes added."""
+    """Measure master, slave and nameserver: direct and forwarded calls, all processes summed."""
     with temporary(*ASYNC) as cluster:
         prepared(cluster)
         owner, other = cluster.address("master"), cluster.address("slave")
@@ -166,7 +166,7 @@ def with_slave(empty_us: float, seconds: float) -> list[Row]:
 
 
 async def disk_calls(address: str) -> dict[str, int]:
-    """The broker's counters of disk calls, by name."""
+    """Return the broker's counters of disk calls by name."""
     async with Wire(address) as wire:
         answer = await wire.call(
             paths.GET_COUNTERS, v1.GetCountersRequest(), v1.GetCountersResponse
@@ -175,7 +175,7 @@ async def disk_calls(address: str) -> dict[str, int]:
 
 
 def sync_flush(seconds: float) -> list[Row]:
-    """SYNC_FLUSH with 64 senders: messages for each fdatasync, counted."""
+    """Count messages per fdatasync with 64 senders in SYNC_FLUSH."""
     env = {"COMETMQ_TEST_HOOKS": "true"}
     options = ("--single", "--replication", "async", "--flush", "sync")
     with temporary(*options, env=env) as cluster:
@@ -199,7 +199,7 @@ def sync_flush(seconds: float) -> list[Row]:
 
 
 def measure(seconds: float, rounds: int) -> list[Row]:
-    """Every row of this module."""
+    """Return every row of this module."""
     rows, empty_us = single_broker(seconds, rounds)
     return [*rows, *with_slave(empty_us, seconds), *sync_flush(seconds)]
 

@@ -1,13 +1,14 @@
-"""What archiving a log costs: the write side of the performance table of the pipeline note (section 6).
+"""Cost of archiving a log (docs/performance.md, Spark).
 
-Prints rows. CPU time; figure and bound are measured in turn in the same process, the best round counts (the
-machine is shared). The log is in the page cache; bodies compress about as orders in JSON do.
+Prints rows of CPU time. Figure and bound are measured alternately in the same process; the best
+round counts (the machine is shared). The log is in the page cache; bodies compress like orders in
+JSON.
 
-* archive_split, no Spark: log to synced Parquet (zstd 1), against zstd 1 over the bodies alone.
-* the job: MB of log a CPU second of driver, JVM and workers, against Spark's own writer
+* archive_split, no Spark: log to synced Parquet (zstd 1), against zstd 1 of the bodies alone.
+* the job: MB of log per CPU second of driver, JVM and workers, against Spark's own writer
   (`df.write.partitionBy("topic", "dt").parquet`) over the `rocketmq` source.
-* live: rounds of the incremental archive of a broker whose store is fed with 50 MB/s in its own process;
-  what the archive is behind after each, and the CPU of broker, driver, JVM and workers.
+* live: rounds of the incremental archive of a broker whose store receives 50 MB/s in its process;
+  the lag after each round, and the CPU of broker, driver, JVM and workers.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _BODY = (
 
 
 def message(number: int, size: int) -> Message:
-    """An order: text that repeats itself and numbers that do not."""
+    """Make an order: repetitive text, and numbers."""
     seed = number * 2654435761 % (1 << 32)
     text = "".join(
         _BODY
@@ -79,7 +80,7 @@ def open_store(root: Path, segment: int) -> MessageStore:
 
 
 def make(root: Path, size: int, body: int) -> float:
-    """A store of about this many bytes; returns its MB of log."""
+    """Make a store of about this many bytes; return its MB of log."""
     store = open_store(root, 256 * MIB)
     number = 0
     while store.log_end < size:
@@ -98,13 +99,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compress(bodies: list[bytes]) -> int:
-    """Bytes that are left of them."""
+    """Return the compressed size."""
     compressor = zstandard.ZstdCompressor(level=1)
     return sum(len(compressor.compress(body)) for body in bodies)
 
 
 def single(root: Path, folder: Path) -> list[Row]:
-    """archive_split against the compressor alone."""
+    """Measure archive_split against the compressor alone."""
     split = grid_splits(snapshot(str(root)), 256 * MIB, live=True)[0]
     bodies = [
         b"".join(body for body in batch["body"].to_pylist()) for batch in decode(split, ("body",))
@@ -135,7 +136,7 @@ ROLES = ("driver", "JVM", "workers", "broker")
 
 
 class Cpu:
-    """CPU seconds by role of this process and everything below it, ended children too."""
+    """CPU seconds by role of this process and its descendants, including ended ones."""
 
     def __init__(self, broker: int = 0) -> None:
         self._broker = broker
@@ -151,7 +152,7 @@ class Cpu:
             except psutil.Error:
                 continue
             found[role] += times.user + times.system
-            if role != "driver":  # whose children that ended are not of this measurement
+            if role != "driver":  # whose ended children do not belong to this measurement
                 found[role] += times.children_user + times.children_system
         return found
 
@@ -189,7 +190,7 @@ def session() -> Any:
 
 
 def job(spark: Any, root: Path, folder: Path, megabytes: float) -> list[Row]:
-    """The job against Spark's own Parquet writer."""
+    """Measure the job against Spark's own Parquet writer."""
 
     def ours(number: int) -> None:
         plan = ArchivePlan(str(root), str(folder / f"ours{number}"), live=True)
@@ -222,14 +223,14 @@ def job(spark: Any, root: Path, folder: Path, megabytes: float) -> list[Row]:
 
 
 def live(spark: Any, folder: Path, run_s: float) -> list[Row]:
-    """Rounds of the incremental archive of a broker that is fed with 50 MB/s."""
+    """Run rounds of the incremental archive of a broker that receives 50 MB/s."""
     root, out = folder / "live", str(folder / "live-archive")
     command = [sys.executable, "-P", "-m", "cometmq.tests.bench.spark_archive"]
     command += ["--write", str(root), "--seconds", str(run_s)]
     writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert writer.stdin is not None
     assert writer.stdout is not None
-    writer.stdout.readline()  # it is ready
+    writer.stdout.readline()  # ready
     cpu = Cpu(writer.pid)
     writer.stdin.write(b"go\n")
     writer.stdin.flush()
@@ -243,7 +244,7 @@ def live(spark: Any, folder: Path, run_s: float) -> list[Row]:
     took = time.monotonic() - began
     written = snapshot(str(root), known=known).end / 1e6
     spent = cpu.by_role()
-    writer.stdin.close()  # it stays until it was looked at
+    writer.stdin.close()  # kept until it was read
     writer.wait(60)
     report = archive(spark, ArchivePlan(str(root), out, live=True), known_end=known)
     assert report.summary["log_end"] == report.rows[-1]["end"]
@@ -264,7 +265,7 @@ def live(spark: Any, folder: Path, run_s: float) -> list[Row]:
 
 
 def _behind(behind: list[float]) -> Row:
-    """What was written while a round worked: bounded, and not growing."""
+    """Return the lag after a round."""
     worst = max(behind[1:] or behind)
     half = len(behind) // 2
     kept = worst < LIVE_RATE / 1e6 * 15 and behind[-1] <= 2 * max(behind[: half + 1])
@@ -275,7 +276,7 @@ def _behind(behind: list[float]) -> Row:
 
 
 async def write(root: Path, run_s: float) -> None:
-    """The broker that is fed on its loop, below its services: 50 MB/s for so long, then it waits."""
+    """Append 50 MB/s on the loop of a broker, below its services, then wait."""
     chosen = settings(root)
     config = replace(
         chosen.store, mapped_file_size_commit_log=LIVE_SEGMENT, file_reserved_time=100_000

@@ -1,4 +1,4 @@
-"""What the pipeline's benchmarks read: a log of many messages, and a broker on it in a process of its own."""
+"""Input of the pipeline benchmarks: a log of many messages, and a broker on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def make_log(root: Path, body_bytes: int, size: int) -> float:
-    """A store with 16 topics of 4 queues; returns its MB of log."""
+    """Make a store with 16 topics of 4 queues; return its MB of log."""
     config = StoreConfig(
         store_path_root_dir=str(root), mapped_file_size_commit_log=max(size, 16 * MIB)
     )
@@ -59,7 +59,7 @@ def make_log(root: Path, body_bytes: int, size: int) -> float:
 
 
 class BrokerOn:
-    """A broker on this directory, in a process of its own."""
+    """A broker on this directory in a separate process."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,12 +1,12 @@
-"""What reading a log for Spark costs: the performance table of the pipeline note (section 6), its read side.
+"""Cost of reading a log for Spark (docs/performance.md, Spark).
 
-Prints rows. CPU time; every figure stands beside the bound that was measured in the same process, in rounds that
-take both in turn; the best of the rounds counts (the machine is shared). The log is in the page cache.
+Prints rows of CPU time. Every figure has a bound measured in the same process, in alternating
+rounds; the best round counts (the machine is shared). The log is in the page cache.
 
 * decoder, no Spark: against `memcpy` of the same mapped bytes, and against a plain struct loop.
-* Spark: MB of log a CPU second of driver, JVM and Python workers together; the bound is a source that yields
-  ready-made batches of the same schema and size.
-* wire: the same scan through `Admin.ReadLog`, the broker's CPU added.
+* Spark: MB of log per CPU second of driver, JVM and Python workers together; the bound is a source
+  of ready-made batches of the same schema and size.
+* network: the same scan through `Admin.ReadLog`, including the broker's CPU.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from cometmq.tests.bench.spark_logs import MIB, BrokerOn, make_log
 
 ROUNDS = 5
 SPARK_ROUNDS = 3
-#: Of the log, to see what one more costs.
+#: Splits of the log, to measure the cost of one more.
 SPLITS = 20
-#: The columns of the note's measurements: all that stand in the record itself.
+#: The measured columns: all fields of the record itself.
 FOURTEEN = tuple(
     name
     for name in COLUMNS
@@ -56,7 +56,7 @@ def drain(split: Split, columns: Sequence[str], form: Any) -> None:
 
 
 def copy(split: Split) -> None:
-    """The bound: the same bytes out of a fresh map."""
+    """Copy the same bytes out of a fresh map: the bound."""
     with (
         open(split.path, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view,
@@ -70,7 +70,7 @@ def copy(split: Split) -> None:
 
 
 def struct_loop(split: Split) -> None:
-    """What a reader without NumPy does: record by record with `struct`, properties as a dict."""
+    """Read record by record with `struct`, properties as a dict: a reader without NumPy."""
     with open(split.path, "rb") as file:
         data = file.read(split.end - split.base)
     unpack, size = FIXED_V4.unpack_from, len(data)
@@ -151,7 +151,7 @@ class Meter:
                     times = one.cpu_times()
                 except psutil.Error:
                     continue
-                # Of children that ended, too: workers come and go.
+                # Including ended children, because workers are replaced.
                 total += times.user + times.system + times.children_user + times.children_system
         return total
 
@@ -174,7 +174,7 @@ def scan(spark: Any, mb: float, meter: Meter, **options: str) -> Callable[[], fl
 
 
 def constant_source(rows_total: int, sample: Any, splits: int) -> type:
-    """A source of ready-made batches: what the way to the JVM costs."""
+    """Make a source of ready-made batches: the cost of the transfer to the JVM."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     batches = max(round(rows_total / len(sample) / splits), 1)
@@ -231,7 +231,7 @@ def session() -> Any:
 def spark_rows(root: Path, mb: float) -> Iterator[Row]:
     spark = session()
     meter = Meter()
-    split_bytes = str(SPLIT_BYTES)  # what users have: the cost of a split is a row of its own
+    split_bytes = str(SPLIT_BYTES)  # the default; the cost of a split is a separate row
     splits = plan([str(root)], int(split_bytes))
     sample = next(decode(splits[0]))
     assert sample.schema == arrow_schema()
@@ -294,7 +294,7 @@ def spark_rows(root: Path, mb: float) -> Iterator[Row]:
 
 
 def split_rows(spark: Any, root: Path, mb: float, meter: Meter) -> Iterator[Row]:
-    """What one more split costs, and which part of a split of the default size that is."""
+    """Measure the cost of one more split, also relative to a split of the default size."""
     few, many = (str(int(mb * 1e6) // count + 1) for count in (2, SPLITS))
     meta = {"columns": ",".join(METADATA_COLUMNS), "properties": "none"}
     works = [
@@ -308,7 +308,8 @@ def split_rows(spark: Any, root: Path, mb: float, meter: Meter) -> Iterator[Row]
         f"one more split: 2 against {SPLITS} splits, metadata",
         extra * 1e3,
         "CPU-ms",
-        f"{meta_few:.2f} s against {meta_many:.2f} s, all columns {all_few:.2f} and {all_many:.2f} s",
+        f"{meta_few:.2f} s against {meta_many:.2f} s, "
+        f"all columns {all_few:.2f} and {all_many:.2f} s",
     )
     default = SPLIT_BYTES / 1e6 / mb  # of the log
     yield Row(
@@ -327,7 +328,7 @@ def _is_child(pid: int) -> bool:
 
 
 def stream_rows(spark: Any, root: Path) -> Iterator[Row]:
-    """A micro-batch of 100 messages: what every batch costs, however small."""
+    """Measure a micro-batch of 100 messages: the fixed cost of a batch."""
     with tempfile.TemporaryDirectory() as folder:
         stream = (
             spark.readStream.format("rocketmq")

@@ -1,8 +1,9 @@
-"""SQL filter expressions: evaluations a second, with the message's properties decoded each time.
+"""SQL filter expressions: evaluations per second, with the message's properties decoded each time.
 
-`python -m cometmq.tests.bench.sql_filter` prints rows. A message is as the broker stores it (16 properties,
-four of them the user's), and each is asked once, as a consumer with a filter asks. The bound is decoding
-alone, in the same run; tags are shown beside it. Medians of the rounds, CPU time.
+`python -m cometmq.tests.bench.sql_filter` prints rows. A message is as the broker stores it (16
+properties, four of them user properties), and each is evaluated once, as for a consumer with a
+filter. The bound is decoding alone, in the same run; tags are shown for comparison. Medians of the
+rounds, CPU time.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from cometmq.tests.bench.rows import Row, show
 
 EXPRESSIONS = {
     "one comparison": "amount > 100",
-    "four, AND and OR": "amount > 100 AND region = 'eu' AND (level IN ('gold', 'silver') OR vip = TRUE)",
+    "four, AND and OR": "amount > 100 AND region = 'eu'"
+    " AND (level IN ('gold', 'silver') OR vip = TRUE)",
     "texts and BETWEEN": "region STARTSWITH 'e' AND amount BETWEEN 1 AND 1000 AND note IS NULL",
 }
 TARGET = 150_000
 
 
 def records(count: int) -> list[Delivery]:
-    """Messages as they are read from the store."""
+    """Return messages as read from the store."""
     found = []
     for n in range(count):
         properties = {
@@ -42,7 +44,7 @@ def records(count: int) -> list[Delivery]:
 
 
 def per_second(work: Callable[[], None], count: int, rounds: int) -> float:
-    """How many of `count` a second of CPU does; the median of the rounds."""
+    """Return operations per CPU second; the median of the rounds."""
     took = []
     for _ in range(rounds):
         begin = time.process_time()
@@ -52,7 +54,7 @@ def per_second(work: Callable[[], None], count: int, rounds: int) -> float:
 
 
 def asked(wanted: Filter, messages: list[Delivery]) -> Callable[[], None]:
-    """Every message is asked, its properties not decoded before."""
+    """Evaluate every message; properties are not decoded before."""
 
     def work() -> None:
         for message in messages:

@@ -1,18 +1,18 @@
-"""What the store costs: append with dispatch against the record codec, and group commit.
+"""Cost of the store: append with dispatch against the record codec, and group commit.
 
-Prints one JSON line. All figures come from one run, in pairs that are taken in turn, so that a busy
-machine slows both sides of a ratio; medians of the pairs are printed.
+Prints one JSON line. All figures come from one run, in alternating pairs, so that a busy machine
+slows both sides of a ratio; medians of the pairs are printed.
 
 * `codec_us`: `encode` of a message with a body of 1 KiB, the bound.
 * `append_us`: the same messages through `append_many` in batches, with `dispatch` to the consume
-  queues after every batch (page-cache mode: nothing waits for the disk; no index, see store_index).
+  queues after every batch (page-cache mode: no wait for the disk; no index, see store_index).
 * `ratio`: codec_us / append_us; the target is 0.45.
-* `copy_us`: a bare copy of the same bytes into a map of the same segment.
-* `records_per_fdatasync`: SYNC_FLUSH with 64 senders that each wait for their record before they send
-  the next one; counted, not timed; the target is 8.
+* `copy_us`: a plain copy of the same bytes into a map of the same segment.
+* `records_per_fdatasync`: SYNC_FLUSH with 64 senders that each wait for their record before the
+  next send; counted, not timed; the target is 8.
 
-Every round has a new store, and the one before it is deleted, so that the page cache reuses pages as
-it does on a machine that has been up for a while.
+Every round has a new store, and the previous one is deleted, so that the page cache reuses pages,
+as on a machine that has run for a while.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def messages(count: int) -> list[Message]:
 
 
 def timed(work: Callable[[], None], count: int) -> float:
-    """Microseconds of this thread's CPU for one of `count` records."""
+    """Return microseconds of this thread's CPU per record."""
     begin = thread_time_ns()
     work()
     return (thread_time_ns() - begin) / 1000 / count
@@ -109,7 +109,7 @@ def copy_cost(store: MessageStore, path: Path, count: int) -> float:
 
 
 class Sender(threading.Thread):
-    """The loop of a broker: appends what its senders have, releases them when it is flushed."""
+    """The loop of a broker: appends records of its senders, releases them when flushed."""
 
     def __init__(self, root: Path, senders: int, records: int) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ class Sender(threading.Thread):
         store.open()
         store.start()
         sample = messages(self.senders)
-        waiting: list[tuple[int, Message]] = []  # end of the record, who sent it
+        waiting: list[tuple[int, Message]] = []  # end of the record, its sender
         ready = list(sample)
         sent = 0
         while sent < self.records:
-            while ready:  # one append a turn: as if every sender came on its own
+            while ready:  # one append per turn: as if senders arrived separately
                 message = ready.pop()
                 waiting.append((store.append_many([message])[0].end, message))
                 sent += 1

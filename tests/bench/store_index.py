@@ -1,12 +1,12 @@
-"""What the index costs: append with dispatch and index against the record codec, in one run.
+"""Cost of the index: append with dispatch and index against the record codec, in one run.
 
-Messages have a body of 1 KiB, a UNIQ_KEY, one KEY and a tag: three entries each.
-Sides of a ratio are taken in turn; medians of the rounds are printed.
+Messages have a body of 1 KiB, a UNIQ_KEY, one KEY and a tag: three entries each. Sides of a ratio
+alternate; medians of the rounds are printed.
 
-* `encode` is the bound; `append_many` in batches, `dispatch` after every batch and the index in its own
-  batches are held against it: the target is 0.25.
-* A dispatch call that indexes a batch is what the loop waits for at most: it should stay under 5 ms.
-* A full file is written out every 20,000,000 entries; until then its slots are in memory.
+* `encode` is the bound for `append_many` in batches, `dispatch` after every batch, and the index
+  in its own batches: the target is 0.25.
+* A dispatch call that indexes a batch is the longest wait of the loop: it should stay under 5 ms.
+* A full file is written every 20,000,000 entries; until then its slots are in memory.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def codec(batches: Batches) -> None:
 
 
 def run_store(batches: Batches, root: Path, indexed: bool) -> tuple[float, list[float]]:
-    """Microseconds of all, and milliseconds of each dispatch call."""
+    """Return total microseconds, and milliseconds of each dispatch call."""
     config = StoreConfig(
         str(root), mapped_file_size_commit_log=256 << 20, message_index_enable=indexed
     )

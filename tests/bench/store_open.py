@@ -1,13 +1,13 @@
-"""A clean start with very many queues: 10,000 topics of 8 queues, each with a message.
+"""Clean start with very many queues: 10,000 topics of 8 queues with a message each.
 
-Prints rows. The store is made through its own face, with queue files of 2,000 bytes, and closed; then
-a process of its own opens it, starts it and reads one message of every topic. The best of three.
+Prints rows. The store is made with `MessageStore`, with queue files of 2,000 bytes, and closed.
+Then a separate process opens it, starts it and reads one message of every topic. Best of three.
 
-* `MessageStore.open` and `start`, wall time; the target is 5 s. The bound: looking into the same folders
-  and opening, reading and closing one file a queue, with nothing of ours.
+* `MessageStore.open` and `start`, wall time; the target is 5 s. The bound: list the same folders,
+  and open, read and close one file per queue, without product code.
 * anonymous memory of that process (/proc/self/smaps_rollup); the target is below 400 MiB.
-* open files of it after it has read from 10,000 queues.
-* what creating the queues and stopping the store took.
+* open files of the process after it has read from 10,000 queues.
+* time to create the queues and to stop the store.
 
 Needs 180,000 inodes and 400 MB of disk for a minute.
 """
@@ -45,7 +45,7 @@ def topic(index: int) -> str:
 
 
 def make(root: Path, topics: int) -> tuple[float, float]:
-    """The store; seconds for writing and for stopping."""
+    """Make the store; return seconds for writing and for stopping."""
     store = MessageStore(config(root), lambda: NOW_MS)
     store.open()
     store.start()
@@ -64,7 +64,7 @@ def make(root: Path, topics: int) -> tuple[float, float]:
 
 
 def scan(root: Path) -> float:
-    """What the system calls alone cost."""
+    """Measure the system calls alone."""
     begin = monotonic()
     with os.scandir(root / "consumequeue") as topics:
         for entry in topics:
@@ -86,7 +86,7 @@ def anonymous_mib() -> float:
 
 
 def opened(root: Path, topics: int) -> dict[str, float]:
-    """In a process of its own: open, start, look at one queue of every topic."""
+    """Open, start, and read one queue of every topic in a separate process."""
     scan_s = scan(root)
     store = MessageStore(config(root), lambda: NOW_MS)
     begin = monotonic()

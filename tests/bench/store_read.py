@@ -1,12 +1,12 @@
 """Sequential reading of one queue through `MessageStore.get`, messages of 128 bytes.
 
-Prints rows. Every figure is CPU of the reading thread, all from one run and in turn, so that a busy
-machine slows the figure and its bound alike; medians of the rounds are printed.
+Prints rows. Every figure is CPU time of the reading thread, all from one run and alternating, so
+that a busy machine slows figure and bound alike; medians of the rounds are printed.
 
-* batches of 32 as the broker asks for them (its own byte limit), and with RocketMQ's own limits;
-* one record a call, as an ack that looks at its message does;
-* a filter that one of five messages matches: messages looked at a second;
-* the bound: a bare copy of the same records out of the map, in one loop without any check.
+* batches of 32 as the broker requests them (its own byte limit), and with RocketMQ's limits;
+* one record per call, as for an acknowledgement that reads its message;
+* a filter that one of five messages matches: messages checked per second;
+* the bound: a plain copy of the same records out of the map, in one loop without any check.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TARGET = 300_000
 
 
 def filled(root: Path, count: int) -> MessageStore:
-    """A store with `count` messages in one queue, opened anew: all units come from the files."""
+    """Make a store with `count` messages in one queue, reopened: units come from files."""
     config = StoreConfig(str(root), mapped_file_size_commit_log=256 << 20)
     store = MessageStore(config, lambda: NOW_MS)
     store.open()
@@ -71,14 +71,14 @@ def read_all(
 
 
 def rate(count: int, work: Callable[[], None]) -> float:
-    """Messages a second of this thread's CPU."""
+    """Return messages per second of this thread's CPU."""
     begin = thread_time_ns()
     work()
     return count * 1e9 / (thread_time_ns() - begin)
 
 
 def copies(store: MessageStore, count: int) -> Callable[[], None]:
-    """Slices of the same records out of the map."""
+    """Copy slices of the same records out of the map."""
     records = store.get(TOPIC, 0, 0, count, 1 << 40).records
     places = [(r.physical_offset, r.physical_offset + len(r.data)) for r in records]
     data = store.log.segments[0].map

@@ -1,13 +1,14 @@
-"""What recovery costs: an abnormal start that rebuilds all queues, and the scanner's walk alone.
+"""Cost of recovery: an abnormal start that rebuilds all queues, and the scanner's walk alone.
 
-Prints rows. All figures come from one run: CPU time of this process, in rounds that take the bound, the
-walks and the recovery in turn; medians are printed. The log is in the page cache.
+Prints rows. All figures come from one run: CPU time of this process, in rounds that alternate
+between bound, walks and recovery; medians are printed. The log is in the page cache.
 
-* bound: one CRC-32 for the body of every record in a fresh map of the segment, places known.
-* recovery: `MessageStore.open` after a kill, without a checkpoint to begin from: walk with checksums,
-  judge, drop all queue units and write them again.
+* bound: one CRC-32 for the body of every record in a fresh map of the segment, positions known.
+* recovery: `MessageStore.open` after a kill, without a checkpoint: walk with checksums, decide,
+  drop all queue units and write them again.
 * walk: all columns of all records, without and with checksums.
-* dispatch: arrivals out of the log, for a follower that catches up, against one record at a time.
+* dispatch: arrivals parsed from the log, for a follower that catches up, against one record at a
+  time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def make(config: StoreConfig, size: int) -> None:
-    """A store as a killed process leaves it: everything is there, nothing was stopped."""
+    """Make a store as a killed process leaves it."""
     store = MessageStore(config, lambda: NOW_MS)
     store.open()
     store.start()
@@ -57,7 +58,7 @@ def make(config: StoreConfig, size: int) -> None:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
-    """The file as recovery sees it: a fresh map, its pages in the page cache."""
+    """Map the file as recovery does: a fresh map, pages in the page cache."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         view = memoryview(data)
         try:
@@ -67,7 +68,7 @@ def mapped(path: Path) -> Iterator[memoryview]:
 
 
 def columns(path: Path, *, check_crc: bool) -> list[tuple[int, int]]:
-    """Where the bodies are."""
+    """Return the positions of the bodies."""
     bodies: list[tuple[int, int]] = []
     with mapped(path) as data:
         for batch in walk(data, 0, 0, len(data), check_crc=check_crc):
@@ -97,7 +98,7 @@ def recover(config: StoreConfig) -> None:
 
 
 def parse(config: StoreConfig, least_bytes: int) -> float:
-    """Microseconds for one arrival, 10,000 at a time."""
+    """Return microseconds per arrival, 10,000 at a time."""
     store = MessageStore(config, lambda: NOW_MS)
     store.open()
     kept, dispatch_module.BULK_BYTES_MIN = dispatch_module.BULK_BYTES_MIN, least_bytes  # type: ignore[misc]

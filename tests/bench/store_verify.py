@@ -1,10 +1,10 @@
-"""What `store verify` costs: everything it checks, against one CRC-32 a record.
+"""Cost of `store verify`: all its checks, against one CRC-32 per record.
 
-Prints rows. All figures come from one run: CPU time of this process, in rounds that take bound and
-verification in turn; medians are printed. The log is in the page cache.
+Prints rows. All figures come from one run: CPU time of this process, in rounds that alternate
+between bound and verification; medians are printed. The log is in the page cache.
 
-* bound: one CRC-32 for the body of every record in a fresh map of the segment, places known.
-* verify: log, queues, properties and everything else; with the index, and without one.
+* bound: one CRC-32 for the body of every record in a fresh map of the segment, positions known.
+* verify: log, queues, properties and everything else; with the index, and without.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BOUND_PART = 0.7
 
 
 def make(config: StoreConfig, size: int) -> None:
-    """A store that was stopped cleanly."""
+    """Make a cleanly stopped store."""
     store = MessageStore(config, lambda: NOW_MS)
     store.open()
     store.start()

@@ -1,8 +1,8 @@
-"""What synchronous replication costs a sender, against asynchronous, in the same run.
+"""Cost of synchronous replication for a sender, against asynchronous, in the same run.
 
-`python -m cometmq.tests.bench.sync_cost [--seconds S] [--door NAME]` prints rows: the latency with one message in
-flight and the rate with 64, of two clusters of two brokers that take turns. Client, leader and follower share
-the machine, so the rate's loss counts the follower's work too.
+`python -m cometmq.tests.bench.sync_cost [--seconds S] [--door NAME]` prints rows: latency with one
+message in flight and rate with 64, of two clusters of two brokers, alternating. Client, leader and
+follower share the machine, so the lower rate includes the follower's work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROUNDS = 3
 
 
 def rows(seconds: float, door: str) -> list[Row]:
-    """Two rows through one door."""
+    """Return two rows through one door."""
     env = {"COMETMQ_FRONT_DOOR": door}
     latency: dict[str, list[float]] = {"sync": [], "async": []}
     rate: dict[str, list[float]] = {"sync": [], "async": []}

@@ -1,9 +1,9 @@
-"""Benchmark of delayed messages: many are due in one second, while somebody sends.
+"""Delayed messages: many due in one second, with concurrent sends.
 
-`python -m cometmq.tests.bench.timers [--quick]` starts a broker for each load, sends the delayed messages
-through its door, lets `loadgen` send to another topic at a steady rate around the due moment, stops the
-broker and reads from its store how late every copy was. Rows: the last one's lateness, and the sender's
-p99, which counts from when a send should have begun.
+`python -m cometmq.tests.bench.timers [--quick]` starts a broker for each load and sends the
+delayed messages through its door. `loadgen` sends to another topic at a steady rate around the due
+time. Then the broker is stopped, and the delay of every delivery copy is read from its store.
+Rows: the delay of the last copy, and the sender's p99, counted from the scheduled start of a send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LATER = "later"
 QUEUES = 8
 BATCH = 100
 BODY = os.urandom(1024)
-# A broker of a busy machine takes so many delayed messages a second.
+# Delayed messages per second that a broker accepts on a busy machine.
 FILL_PER_S = 4_000
 SETTLE_S = 4
 WINDOW_S = 6
@@ -43,7 +43,7 @@ IN_FLIGHT = 4
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One run."""
+    """Parameters of one run."""
 
     messages: int
     spread_ms: int
@@ -69,7 +69,7 @@ async def fill(address: str, load: Load, due_ms: int) -> None:
                 at_ms = due_ms + n * load.spread_ms // load.messages
                 made.system_properties.delivery_timestamp.FromMilliseconds(at_ms)
                 batch.append(made)
-            while True:  # the send queue may be full for a moment
+            while True:  # the send queue can be full temporarily
                 answer = await wire.send(batch, within_s=30)
                 if answer.status.code == v2.OK:
                     break
@@ -82,7 +82,7 @@ async def fill(address: str, load: Load, due_ms: int) -> None:
 
 
 def sender(address: str, pid: int) -> dict[str, Any]:
-    """Steady sends around the due moment; what loadgen says."""
+    """Send at a steady rate around the due time; return loadgen's result."""
     done = subprocess.run(
         [
             *(str(LOADGEN), "-endpoint", address, "-pid", str(pid), "-topic", TOPIC),
@@ -99,7 +99,7 @@ def sender(address: str, pid: int) -> dict[str, Any]:
 
 
 def lateness(root: Path) -> list[int]:
-    """How late each copy was stored, in ms; negative would be early."""
+    """Return how late each copy was stored, in ms; negative would be early."""
     store = MessageStore(StoreConfig(str(root)), lambda: 0)
     store.open()
     late = []
@@ -119,7 +119,7 @@ def lateness(root: Path) -> list[int]:
 
 
 def run(load: Load) -> list[Row]:
-    """One load on a broker of its own."""
+    """Run one load on a new broker."""
     with temporary("--single", *ASYNC) as cluster:
         node, address = cluster.node("master"), cluster.address("master")
         cluster.create_topic(TOPIC)

@@ -1,7 +1,7 @@
-"""Benchmarks of `cometmq up`: from process start to the first message, and what an idle broker takes.
+"""Benchmarks of `cometmq up`: time from process start to the first message, and an idle broker.
 
-`python -m cometmq.tests.bench.up` prints rows. The start is measured twice: on an empty directory until
-the ready file is there, and on an existing one until a send was answered OK.
+`python -m cometmq.tests.bench.up` prints rows. The start is measured twice: on an empty directory
+until the ready file exists, and on an existing one until a send is answered OK.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def _first_send(address: str) -> None:
 
 
 def start_once(folder: Path) -> tuple[float, float]:
-    """Seconds of the first start until ready, and of the second until a message was accepted."""
+    """Return seconds of the first start until ready, and of the second until an OK."""
     cluster = Cluster(folder / "data", segment_size=None)
     try:
         began = time.monotonic()
@@ -52,7 +52,7 @@ def start_once(folder: Path) -> tuple[float, float]:
 
 
 def start() -> list[Row]:
-    """The median of some starts."""
+    """Return the median of some starts."""
     found = []
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +68,7 @@ def start() -> list[Row]:
 
 
 def idle() -> list[Row]:
-    """Anonymous memory and CPU of each process of an idle cluster with an empty store."""
+    """Return anonymous memory and CPU of each process of an idle cluster with an empty store."""
     rows = []
     with temporary() as cluster:
         time.sleep(SETTLE_S)

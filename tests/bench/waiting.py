@@ -1,9 +1,9 @@
-"""What it costs to wait: ten thousand long polls of one group, and two hundred idle groups.
+"""Cost of waiting: ten thousand long polls of one group, and two hundred idle groups.
 
-`python -m cometmq.tests.bench.waiting [--polls N] [--seconds S]` prints, for each door, the broker's CPU (percent
-of a core) while nothing arrives and no poll expires, and its anonymous memory for each poll; then the
-CPU with 200 groups that poll and find nothing. The polls are held by a process of their own
-(`waiting_client.py`).
+`python -m cometmq.tests.bench.waiting [--polls N] [--seconds S]` prints, for each door, the
+broker's CPU (percent of a core) while no message arrives and no poll expires, and its anonymous
+memory per poll; then the CPU with 200 groups that poll without messages. A separate process holds
+the polls (`waiting_client.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTLE_S = 2.0
 
 @contextmanager
 def polls(endpoint: str, groups: int, polls_each: int, seconds: float) -> Iterator[None]:
-    """Hold them while the context is open."""
+    """Hold the polls while the context is open."""
     process = subprocess.Popen(
         [
             *(sys.executable, str(CLIENT), endpoint, TOPIC, GROUP),
@@ -52,7 +52,7 @@ def polls(endpoint: str, groups: int, polls_each: int, seconds: float) -> Iterat
 
 
 def cpu_percent(process: psutil.Process, seconds: float) -> float:
-    """Of one core, over a while."""
+    """Return the CPU use over some seconds, in percent of one core."""
     time.sleep(SETTLE_S)
     before, begin = process.cpu_times(), time.monotonic()
     time.sleep(seconds)
@@ -61,12 +61,12 @@ def cpu_percent(process: psutil.Process, seconds: float) -> float:
 
 
 def anonymous(process: psutil.Process) -> int:
-    """Bytes that are the process's own."""
+    """Return the anonymous memory in bytes."""
     return sum(each.private_dirty for each in process.memory_maps())
 
 
 def rows(door: str, number: int, seconds: float) -> list[Row]:
-    """The figures of one door."""
+    """Return the figures of one door."""
     with temporary("--single", *ASYNC, env={"COMETMQ_FRONT_DOOR": door}) as cluster:
         node, address = prepared(cluster).node("master"), cluster.address("master")
         process = psutil.Process(node.pid)

@@ -1,6 +1,6 @@
 """Holds long polls: `waiting_client.py ENDPOINT TOPIC GROUP GROUPS POLLS_EACH SECONDS`.
 
-Prints `waiting` when every poll has been sent, and polls again when one ends, until it is killed.
+Prints `waiting` when every poll has been sent, and renews polls that end, until it is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SETTLE_S = 3.0
 
 
 async def hold(channel: grpc.aio.Channel, request: bytes, seconds: float, number: int) -> None:
-    """One poll after the other."""
+    """Poll repeatedly."""
     metadata = (("x-mq-client-id", f"waiting-{number}"), ("x-mq-language", "PYTHON"))
     receive = channel.unary_stream(paths.RECEIVE_MESSAGE)
     while True:

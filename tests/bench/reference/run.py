@@ -1,8 +1,9 @@
-"""The released Apache RocketMQ 5.5.0, nameserver and broker with its proxy in one JVM, for measurements.
+"""The released Apache RocketMQ 5.5.0 (nameserver, broker, proxy in one JVM), for measurements.
 
 Maven fetches the published jars once into `.cache/reference-5.5.0` (git ignores it). Ports are the
-system's choice; everything lives in a temporary folder and is stopped by its process ids. Settings are
-those of the figures in the front-door note: page cache or SYNC_FLUSH, one master, a heap of 2 GiB.
+system's choice; everything lives in a temporary folder and is stopped by its process ids. Settings
+are those of the figures in the front-door note: page cache or SYNC_FLUSH, one master, a heap of 2
+GiB.
 """
 
 from __future__ import annotations
