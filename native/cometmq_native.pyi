@@ -1,39 +1,39 @@
-"""The native half of the front door: bytes and streams over HTTP/2, in a thread of its own."""
+"""The native half of the front door: bytes and streams over HTTP/2, in its own thread."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 class Call:
-    """One call. All methods return at once; what they order is done on the network thread."""
+    """One call. All methods return at once; the network thread carries out the orders."""
 
     @property
     def id(self) -> int:
-        """The number by which events name this call."""
+        """The id of the call in events."""
 
     def reply(self, message: bytes) -> bool:
-        """One message and the end. False: the client has left already."""
+        """Send one message and the end. Returns False if the client has left."""
 
     def reply_all(self, messages: list[bytes]) -> bool:
-        """Some messages, joined, and the end. An event says whether they were delivered; False: the
-        client has left already, and no event comes."""
+        """Send messages, joined, and the end. An event reports their delivery; returns False if the
+        client has left (no event follows)."""
 
     def send(self, message: bytes) -> int:
-        """One message; more may follow. The bytes that wait to be written; 0: the client has left."""
+        """Send one message; more may follow. Returns the unwritten bytes, 0 if the client left."""
 
     def finish(self, code: int, message: str) -> bool:
-        """End the stream with a gRPC status after what was sent."""
+        """End the stream with a gRPC status after the sent messages."""
 
     def queued(self) -> int:
-        """Bytes that wait to be written."""
+        """Return the number of bytes that wait to be written."""
 
     def want_drained(self) -> bool:
-        """Have an event sent once nothing waits to be written. False: nothing waits now."""
+        """Request an event when nothing waits to be written; returns False if nothing waits now."""
 
     def watch(self) -> None:
-        """Have an event sent when the answer that comes now was handed over."""
+        """Request an event when the next answer was passed to the connection."""
 
     def consumed(self) -> None:
-        """A message of the client was dealt with: the next one may come."""
+        """Record that a message of the client was processed: the next one may be read."""
 
 class Server:
     """An HTTP/2 server for gRPC whose calls are answered by Python."""
@@ -45,44 +45,44 @@ class Server:
         prepare: Callable[[str, bool, bytes | None, tuple[str | None, ...]], Any],
         options: Mapping[str, int],
     ) -> None:
-        """`routes`: (path, bidirectional) of every method; `names`: the headers that services want;
-        `prepare(address, tls, certificate, values)` makes of them what an opened call carries."""
+        """`routes`: (path, bidirectional) of every method; `names`: the headers to pick;
+        `prepare(address, tls, certificate, values)` converts them for an opened call."""
 
     def descriptor(self) -> int:
-        """The descriptor that is readable while `take` has something."""
+        """Return the descriptor that is readable while events wait for `take`."""
 
     def listen(self, address: str, port: int) -> int:
         """Listen and serve in a thread; returns the port. Raises OSError with its errno."""
 
     def take(self, max: int) -> list[tuple[Any, ...]]:
-        """Up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),
+        """Take up to `max` events: (0, call, method, request or None, prepared, timeout ns or -1),
         (1, id, message), (2, id) half-closed, (3, id) gone, (4, id) delivered, (5, id) drained,
         (6, id, code, text) broken, (7,) closed."""
 
     def stop(self, grace_ms: int) -> None:
-        """Accept no more, let calls end, close; the last event says that it is done."""
+        """Stop accepting, let calls end, close; the last event reports the end."""
 
     def counters(self) -> dict[str, int]:
-        """All counters, by name."""
+        """Return all counters, by name."""
 
     def set_tls(self, chain: bytes, key: bytes, client_ca: bytes | None = None) -> None:
-        """Speak TLS as well, with this certificate chain and key (PEM). Raises ValueError."""
+        """Enable TLS with this certificate chain and key (PEM). Raises ValueError."""
 
 def self_signed(names: Sequence[str]) -> tuple[str, str]:
-    """A certificate and key (PEM) for development, valid for these names."""
+    """Generate a certificate and key (PEM) for development, valid for these names."""
 
 class Client:
-    """The other direction: calls to servers, made in a thread of their own, for one event loop."""
+    """Outgoing calls to servers, made in a separate thread, for one event loop."""
 
     def __init__(self) -> None: ...
     def descriptor(self) -> int:
-        """The descriptor that is readable while `take` has something."""
+        """Return the descriptor that is readable while events wait for `take`."""
 
     def connect(self, addresses: Sequence[str]) -> int:
-        """A channel to `host:port` alternatives; dialled when it is used. Returns its number."""
+        """Add a channel to `host:port` alternatives, dialled on first use. Returns its number."""
 
     def disconnect(self, channel: int) -> None:
-        """Forget a channel; calls under way go on."""
+        """Remove a channel; calls in flight continue."""
 
     def call(
         self,
@@ -92,14 +92,14 @@ class Client:
         metadata: Sequence[tuple[str, str]],
         timeout_ms: int,
     ) -> int:
-        """Begin a call; returns its number, which `take` names once. Raises ValueError for a channel or
-        a header that cannot be."""
+        """Start a call; returns its number, which `take` returns once. Raises ValueError for an
+        invalid channel or header."""
 
     def cancel(self, call: int) -> None:
-        """Give a call up; `take` does not name it any more unless it had ended before."""
+        """Cancel a call; `take` does not return it unless it had already ended."""
 
     def take(self, max: int) -> list[tuple[int, int, str, list[bytes]]]:
-        """Up to `max` ended calls: (number, gRPC code, sentence, messages)."""
+        """Take up to `max` ended calls: (number, gRPC code, error message, messages)."""
 
     def stop(self) -> None:
-        """Drop all connections and end the thread."""
+        """Close all connections and end the thread."""

@@ -1,7 +1,7 @@
-"""The quickstart's two programs of the official Python client: one that sends, one that reads.
+"""The quickstart's two programs with the official Python client: a producer and a consumer.
 
-Each runs in a process of its own and prints one line of JSON per event; `scripts/quickstart` counts
-them. Nothing of this project is imported: this is what a user's program looks like.
+Each runs in its own process and prints one line of JSON for each event; `scripts/quickstart` counts
+them. Nothing of this project is imported, as in a user's program.
 
     producer ENDPOINTS TOPIC FIRST LAST     sends messages with the identities FIRST..LAST-1
     consumer ENDPOINTS TOPIC GROUP          receives and acknowledges until its input is closed
@@ -28,22 +28,22 @@ from rocketmq import (
 
 SENDERS = 16  # threads of one producer: enough to keep the connection busy
 READERS = 6
-RETRY_S = 0.2  # between two tries of a send whose outcome is unknown
+RETRY_S = 0.2  # pause before a failed call is repeated
 BATCH, INVISIBLE_S, AWAIT_S = 32, 20, 5
 
 _printing = threading.Lock()
 _out = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(2, 1)  # whatever the client prints goes to standard error
+os.dup2(2, 1)  # output of the client library goes to stderr
 
 
-def tell(**event: Any) -> None:
-    """One event, one line."""
+def report(**event: Any) -> None:
+    """Print one event as a line of JSON."""
     with _printing:
         _out.write(json.dumps(event) + "\n")
 
 
 def send_until_acknowledged(producer: Producer, topic: str, identity: int) -> None:
-    """Send one message; an exception means that its outcome is unknown, and it is sent again."""
+    """Send one message; after an exception (unknown outcome) send it again."""
     message = Message()
     message.topic, message.body = topic, f"message {identity}".encode()
     message.tag = "even" if identity % 2 == 0 else "odd"
@@ -52,10 +52,10 @@ def send_until_acknowledged(producer: Producer, topic: str, identity: int) -> No
         try:
             receipt = producer.send(message)
         except Exception as error:  # any error: the send was not acknowledged
-            tell(unknown=identity, why=type(error).__name__)
+            report(unknown=identity, why=type(error).__name__)
             time.sleep(RETRY_S)
         else:
-            tell(acknowledged=identity, id=receipt.message_id)
+            report(acknowledged=identity, id=receipt.message_id)
             return
 
 
@@ -66,24 +66,24 @@ def run_producer(endpoints: str, topic: str, first: str, last: str) -> None:
     with ThreadPoolExecutor(SENDERS) as pool:
         for identity in range(int(first), int(last)):
             pool.submit(send_until_acknowledged, producer, topic, identity)
-    tell(done=True)
+    report(done=True)
 
 
 def read(consumer: SimpleConsumer, stop: threading.Event) -> None:
-    """Receive and acknowledge until told to stop; a failed call is tried again."""
+    """Receive and acknowledge until `stop` is set; failed calls are repeated."""
     while not stop.is_set():
         try:
             messages = consumer.receive(BATCH, INVISIBLE_S) or []
         except Exception as error:
-            tell(failed="receive", why=type(error).__name__)
+            report(failed="receive", why=type(error).__name__)
             time.sleep(RETRY_S)
             continue
         for message in messages:
-            tell(received=int(next(iter(message.keys))), id=message.message_id)
+            report(received=int(next(iter(message.keys))), id=message.message_id)
             try:
                 consumer.ack(message)
-            except Exception as error:  # it will be delivered again, which is counted
-                tell(failed="ack", why=type(error).__name__)
+            except Exception as error:  # the message is delivered and counted again
+                report(failed="ack", why=type(error).__name__)
 
 
 def run_consumer(endpoints: str, topic: str, group: str) -> None:
@@ -99,7 +99,7 @@ def run_consumer(endpoints: str, topic: str, group: str) -> None:
 
 
 def main() -> None:
-    """Run the program that the command line names."""
+    """Run the producer or the consumer."""
     if sys.argv[1] == "producer":
         run_producer(*sys.argv[2:])
     else:

@@ -1,10 +1,9 @@
-"""The second half of `scripts/quickstart`: runs in .venv, drives the cluster and the two clients.
+"""The second part of `scripts/quickstart`: runs in .venv, controls the cluster and the two clients.
 
-Counting: an identity is *acknowledged* when the client returned a receipt; *unknown* when it
-raised (the same identity is then sent again, so it is never counted as lost unless it never
-arrives); *lost* when it was acknowledged and not received; *duplicated* is every delivery of an
-identity beyond its first, of which *sent twice* had another message id and *redelivered after
-failover* the same one.
+Counting: an identity is *acknowledged* if the client returned a receipt, *unknown* if it raised
+(the identity is then sent again), and *lost* if it was acknowledged and not received; *duplicated*
+is every delivery of an identity after its first, either *sent twice* (another message id) or
+*redelivered after failover* (the same id).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from cometmq.tests.harness.cluster import Cluster, wait_until
 ROOT = Path(__file__).resolve().parent.parent
 CLIENT = Path(__file__).with_name("quickstart_client.py")
 TOPIC, GROUP = "quickstart", "quickstart-readers"
-PHASE_S = 300.0  # no phase takes this long on a machine that works
-QUIET_S = 3.0  # the slave has nothing more to give when nothing came for so long
-LATE_S = 90.0  # after the last send: what is invisible comes again within this time
+PHASE_S = 300.0  # time limit of a phase
+QUIET_S = 3.0  # without a message for this long the slave is drained
+LATE_S = 90.0  # after the last send: invisible messages are redelivered within this time
 
 
 class Program:
@@ -60,7 +59,7 @@ class Program:
             self._take(json.loads(line))
 
     def close(self) -> None:
-        """Close its input and wait; kill it when it stays."""
+        """Close its input and wait; kill it after a timeout."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -72,7 +71,7 @@ class Program:
 
 
 class Tally:
-    """Everything the two programs told, and two progress bars."""
+    """The events of both programs, and two progress bars."""
 
     def __init__(self, messages: int, progress: Progress) -> None:
         self.lock = threading.Lock()
@@ -90,7 +89,7 @@ class Tally:
         self._read = progress.add_task("received", total=messages)
 
     def take(self, event: dict[str, Any]) -> None:
-        """One line of either program."""
+        """Process one event."""
         with self.lock:
             if "acknowledged" in event:
                 self.acknowledged.add(event["acknowledged"])
@@ -115,10 +114,10 @@ class Tally:
         self._progress.update(self._read, completed=len(self.deliveries))
 
     def slave_is_drained(self) -> bool:
-        """Everything came, or nothing more comes.
+        """Return True if all messages were received, or the slave returns no more.
 
-        A slave serves what its master told it is confirmed; the last moments before the master died
-        may be acknowledged and not told: they come when it is back.
+        A slave serves messages below the confirm offset that its master sent last. Messages
+        acknowledged just before the kill may lie above it; they are read when the master is back.
         """
         with self.lock:
             quiet = time.monotonic() - self.last_delivery
@@ -127,12 +126,12 @@ class Tally:
             )
 
     def missing(self) -> set[int]:
-        """Acknowledged and not received."""
+        """Return the identities that were acknowledged and not received."""
         with self.lock:
             return self.acknowledged - self.deliveries.keys()
 
     def verdict(self, messages: int, seconds: float) -> dict[str, Any]:
-        """The figures of verdict.json."""
+        """Return the contents of verdict.json."""
         lost = self.missing()
         return {
             "sent": messages,
@@ -150,14 +149,14 @@ class Tally:
 
 
 def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, console: Console) -> None:
-    """The scenario, from the first send to the last message read."""
+    """Run the scenario, from the first send to the last message read."""
     half = messages // 2
     producer = Program(
         home / "producer", tally.take, "producer", cluster.endpoints, TOPIC, "0", str(messages)
     )
     consumer = None
     try:
-        # The reader starts late, so that something is left to read when the master dies.
+        # The reader starts late, so that messages are left when the master is killed.
         wait_until("the first sends", lambda: len(tally.acknowledged) >= half // 2, PHASE_S)
         consumer = Program(
             home / "consumer", tally.take, "consumer", cluster.endpoints, TOPIC, GROUP
@@ -165,11 +164,11 @@ def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, console: Co
         wait_until("half of the sends", lambda: len(tally.acknowledged) >= half, PHASE_S)
         pid = cluster.kill9("master")
         tally.killed = tally.master_down = True
-        console.print(f"kill -9 {pid}: the master is gone; reads go on from the slave")
+        console.print(f"kill -9 {pid}: the master is down; reading from the slave")
         wait_until("what the slave may serve", tally.slave_is_drained, PHASE_S)
         tally.master_down = False
         cluster.restart("master")
-        console.print("cometmq up restart master: it is back")
+        console.print("cometmq up restart master: the master is back")
         wait_until("the rest is sent", lambda: len(tally.acknowledged) >= messages, PHASE_S)
         read_the_rest(tally)
     finally:
@@ -179,14 +178,14 @@ def drive(cluster: Cluster, home: Path, tally: Tally, messages: int, console: Co
 
 
 def read_the_rest(tally: Tally) -> None:
-    """Wait for what is missing; what does not come in time is lost, and the verdict says so."""
+    """Wait for missing messages; those that do not arrive in time count as lost."""
     end = time.monotonic() + LATE_S
     while tally.missing() and time.monotonic() < end:
         time.sleep(0.1)
 
 
 def show(console: Console, verdict: dict[str, Any]) -> None:
-    """The verdict as a table."""
+    """Print the results as a table."""
     good = verdict["lost"] == 0
     table = Table(title="Verdict: nothing lost" if good else "Verdict: MESSAGES LOST")
     table.add_column("what")
@@ -199,7 +198,7 @@ def show(console: Console, verdict: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run it all; 1 when something was lost."""
+    """Run the quickstart; returns 1 if a message was lost."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--messages", type=int, default=10_000)
     parser.add_argument("--keep", action="store_true")
@@ -225,7 +224,7 @@ def main() -> int:
     options.verdict.write_text(json.dumps(verdict, indent=2) + "\n")
     show(console, verdict)
     if verdict["lost"]:
-        console.print(f"What the processes left is in {folder}")
+        console.print(f"The files of the processes are in {folder}")
     elif not options.keep:
         shutil.rmtree(folder)
     if options.keep:

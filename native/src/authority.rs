@@ -1,12 +1,12 @@
-//! Lets clients in whose `:authority` is no authority.
+//! Accepts clients whose `:authority` is invalid.
 //!
-//! A gRPC client with several addresses for one target (`ipv4:10.0.0.1:8081,10.0.0.2:8081`) puts all
-//! of them into `:authority`. The HTTP/2 library refuses such a request as malformed, and this door
-//! has no use for the field. `Tolerant` stands between the socket and the library, follows the frames
-//! (RFC 9113, section 4) and rewrites the literal value of `:authority` in a header block (RFC 7541,
-//! section 6) in place: characters that a host name does not have become others of the same length,
-//! plain or Huffman coded, so that the peer's and our compression tables stay alike. A client sends
-//! the value once a connection; what is indexed afterwards is not touched.
+//! A gRPC client with several addresses for one target (`ipv4:10.0.0.1:8081,10.0.0.2:8081`) puts
+//! all of them into `:authority`. The HTTP/2 library refuses such a request as malformed, and this
+//! door does not use the field. `Tolerant` sits between the socket and the library, parses the
+//! frames (RFC 9113, section 4) and rewrites the literal value of `:authority` in a header block
+//! (RFC 7541, section 6) in place: characters that are invalid in a host name are replaced by
+//! others of the same length, plain or Huffman coded, so that the compression tables of both sides
+//! stay equal. A client sends the literal once on each connection; indexed values are not changed.
 
 use std::io;
 use std::pin::Pin;
@@ -22,13 +22,13 @@ const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// A longer frame is an error that the library answers.
+/// Longest frame; the library refuses a longer one.
 const FRAME_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 16 << 10;
-/// Where `:authority` stands in HPACK's static table.
+/// Index of `:authority` in HPACK's static table.
 const AUTHORITY_INDEX: usize = 1;
 
-/// A connection whose incoming header blocks have a harmless `:authority`.
+/// A connection whose incoming header blocks get a valid `:authority`.
 pub struct Tolerant<S> {
     inner: S,
     held: BytesMut,
@@ -39,7 +39,7 @@ pub struct Tolerant<S> {
 }
 
 impl<S> Tolerant<S> {
-    /// Around a connection of which nothing was read yet.
+    /// Wrap a connection from which nothing was read yet.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -51,12 +51,12 @@ impl<S> Tolerant<S> {
         }
     }
 
-    /// Becomes true when the client has sent its preface and begun a frame.
+    /// Set when the client has sent its preface and started a frame.
     pub fn greeted(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.greeted)
     }
 
-    /// Find how much of what is held may go on.
+    /// Return the number of buffered bytes that may be passed on.
     fn scan(&mut self) {
         loop {
             let step = self.skip.min(self.held.len() - self.released);
@@ -140,7 +140,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tolerant<S> {
     }
 }
 
-/// Rewrite a literal `:authority` in the payload of a HEADERS frame. What cannot be followed stays.
+/// Rewrite a literal `:authority` in the payload of a HEADERS frame; unparsable payloads are kept.
 fn soften(payload: &mut [u8], flags: u8) {
     let padded = usize::from(flags & PADDED != 0);
     let begin = padded + if flags & PRIORITY != 0 { 5 } else { 0 };
@@ -157,7 +157,7 @@ fn soften(payload: &mut [u8], flags: u8) {
     }
 }
 
-/// Walk the instructions of a header block up to the literal. `None`: none is there.
+/// Find the literal in the instructions of a header block; `None` if there is none.
 fn follow(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
     loop {
@@ -190,7 +190,7 @@ fn follow(block: &mut [u8]) -> Option<()> {
     }
 }
 
-/// A string's place, and whether it is Huffman coded; moves behind it.
+/// Return the range of a string and its Huffman flag; advances past it.
 fn string(block: &[u8], at: &mut usize) -> Option<(bool, usize, usize)> {
     let huffman = block.get(*at)? & 0x80 != 0;
     let size = integer(block, at, 7)?;
@@ -200,7 +200,7 @@ fn string(block: &[u8], at: &mut usize) -> Option<(bool, usize, usize)> {
     Some((huffman, begin, end))
 }
 
-/// RFC 7541, section 5.1; at most three more bytes, which is beyond every frame.
+/// Parse an integer (RFC 7541, section 5.1) of at most three more bytes, enough for every frame.
 fn integer(block: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     let mask = (1usize << bits) - 1;
     let mut value = usize::from(*block.get(*at)?) & mask;
@@ -240,7 +240,7 @@ const CODES: [(u32, u32, &[u8]); 8] = [
     (13, 0x1ff8, b"\0$@[]~"),
 ];
 
-/// The symbol that stands in for this one: of the same length, and fit for a host name.
+/// Return the replacement of a symbol: same code length, valid in a host name.
 fn stand_in(symbol: u8) -> u8 {
     match symbol {
         b':' => b'B',
@@ -251,7 +251,7 @@ fn stand_in(symbol: u8) -> u8 {
     }
 }
 
-/// The symbol whose code begins at this bit, and the code's place in `CODES`.
+/// Return the symbol whose code starts at this bit, and its index in `CODES`.
 fn symbol(value: &[u8], bit: usize) -> Option<(u32, u32, u8)> {
     for (length, first, symbols) in CODES {
         if bit + length as usize > value.len() * 8 {

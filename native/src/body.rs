@@ -1,7 +1,7 @@
 //! The body of an answer: framed messages, then gRPC's trailers.
 //!
-//! Data is given out in pieces, so that a client that reads slowly holds it back here and not in the
-//! connection's buffers, and "delivered" means that the connection took the last piece.
+//! Data is released in pieces, so that data for a slow client waits here and not in the
+//! connection's buffers; "delivered" means that the connection accepted the last piece.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::status::{Status, DEADLINE_EXCEEDED};
 
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Tells Python how a call ended on the wire, once.
+/// Reports the end of a call on the wire to Python, once.
 pub struct Ending {
     call: Arc<Shared>,
     connection: Arc<Connection>,
@@ -29,7 +29,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// From now on the end of this call is an event, unless it is an answer that nobody watches.
+    /// Report the end of this call as an event, unless Python did not request it.
     pub fn new(call: Arc<Shared>, connection: Arc<Connection>, inbox: Arc<Inbox<Event>>) -> Self {
         Self {
             call,
@@ -39,7 +39,7 @@ impl Ending {
         }
     }
 
-    /// The connection took the last of it.
+    /// Record that the connection accepted the last piece.
     pub fn delivered(&mut self) {
         self.told = true;
         if self.call.watched() {
@@ -61,7 +61,7 @@ impl Drop for Ending {
     }
 }
 
-/// What hyper sends.
+/// The body that hyper sends.
 pub struct GrpcBody {
     data: Bytes,
     end: Option<Status>,
@@ -72,7 +72,7 @@ pub struct GrpcBody {
 }
 
 impl GrpcBody {
-    /// No data and no trailers: the headers said all.
+    /// No data and no trailers: a headers-only answer.
     pub fn empty() -> Self {
         Self {
             data: Bytes::new(),
@@ -84,7 +84,7 @@ impl GrpcBody {
         }
     }
 
-    /// What Python sends on this call, until it ends it.
+    /// The data that Python sends until it ends the call.
     pub fn live(
         call: Arc<Shared>,
         ending: Ending,
@@ -101,7 +101,7 @@ impl GrpcBody {
         }
     }
 
-    /// Begin with what came first.
+    /// Start with the first data.
     pub fn begin(mut self, first: Out) -> Self {
         self.take(first);
         self
@@ -140,7 +140,7 @@ impl GrpcBody {
         self.live = None;
         if let Some(mut ending) = self.ending.take() {
             if status.code == DEADLINE_EXCEEDED {
-                drop(ending); // Python has not answered: it must stop trying
+                drop(ending); // Python has not answered: notify it
             } else {
                 ending.delivered();
             }

@@ -1,8 +1,8 @@
-//! One call, seen from both sides.
+//! One call: the half of the network thread and the half of Python.
 //!
-//! `Shared` is the network's half: what Python wants to send waits in it, and the answer's body takes
-//! it out. `Call` is Python's half. Python never touches `Shared` directly: it puts orders into the
-//! `Outbox`, which the network thread empties, so that many answers cost one wake-up.
+//! `Shared` belongs to the network: it queues the data that Python sends, and the answer's body
+//! takes it out. `Call` belongs to Python. Python never uses `Shared` directly: it puts orders into
+//! the `Outbox`, which the network thread empties, so that many answers cost one wake-up.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,14 +19,14 @@ use tokio::sync::{Notify, Semaphore};
 use crate::frame;
 use crate::status::Status;
 
-/// A message's length has four bytes.
+/// Largest message: its length has four bytes.
 const MESSAGE_MAX: usize = u32::MAX as usize;
 
-/// What goes out next on a call.
+/// The next data to send on a call.
 pub enum Out {
     /// Framed messages; more may follow.
     Data(Bytes),
-    /// Framed messages, and then the end with OK.
+    /// Framed messages, then the end with OK.
     Whole(Bytes),
     /// The end.
     End(Status),
@@ -40,7 +40,7 @@ struct Waiting {
 
 /// The network's half of a call.
 pub struct Shared {
-    /// Unique in this server's life.
+    /// Unique within this server.
     pub id: u64,
     waiting: Mutex<Waiting>,
     gone: AtomicBool,
@@ -49,14 +49,14 @@ pub struct Shared {
     watched: AtomicBool,
     taken: AtomicBool,
     unseen: Arc<AtomicUsize>,
-    /// How many messages of the client may come before Python has dealt with the last ones.
+    /// Messages that the client may send before Python has processed the last ones.
     pub inbound: Semaphore,
-    /// Rings when nobody listens any more, for the one who reads the client's messages.
+    /// Notifies the reader of the client's messages that the call has ended.
     pub left: Notify,
 }
 
 impl Shared {
-    /// A call that has just begun; `unseen` counts those of its connection that Python has not taken.
+    /// Create a call; `unseen` counts the calls of its connection that Python has not taken.
     pub fn new(id: u64, unseen: Arc<AtomicUsize>) -> Self {
         unseen.fetch_add(1, Ordering::AcqRel);
         Self {
@@ -73,12 +73,12 @@ impl Shared {
         }
     }
 
-    /// What to send next. On the network thread only.
+    /// The next data to send. On the network thread only.
     pub fn poll_out(&self, context: &mut Context<'_>) -> Poll<Out> {
         let mut waiting = self
             .waiting
             .lock()
-            .expect("nothing panics while it is held");
+            .expect("a thread panicked while it held this lock");
         match waiting.out.pop_front() {
             Some(out) => Poll::Ready(out),
             None => {
@@ -88,31 +88,31 @@ impl Shared {
         }
     }
 
-    /// So much of what Python queued was handed to the connection; true: tell it that all is.
+    /// Record that bytes were passed to the connection; true if Python must be notified (drained).
     pub fn written(&self, size: usize) -> bool {
         let before = self.queued.fetch_sub(size, Ordering::AcqRel);
         before == size && self.wants_drained.swap(false, Ordering::AcqRel)
     }
 
-    /// Nobody listens any more.
+    /// End the call: its client does not read any more.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Release);
         self.left.notify_one();
     }
 
-    /// Python has it.
+    /// Record that Python has taken the call.
     pub fn take(&self) {
         if !self.taken.swap(true, Ordering::AcqRel) {
             self.unseen.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether Python has it.
+    /// True if Python has taken the call.
     pub fn taken(&self) -> bool {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// Python wants to know how the answer fared.
+    /// Python requests an event for the outcome of the answer.
     pub fn watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
@@ -122,7 +122,7 @@ impl Shared {
             let mut waiting = self
                 .waiting
                 .lock()
-                .expect("nothing panics while it is held");
+                .expect("a thread panicked while it held this lock");
             waiting.out.push_back(out);
             waiting.waker.take()
         };
@@ -160,12 +160,12 @@ impl Outbox {
         }
     }
 
-    /// Ask the server to stop within so many milliseconds.
+    /// Order the server to stop within this many milliseconds.
     pub fn stop(&self, grace_ms: u64) {
         self.put(Order::Stop(grace_ms));
     }
 
-    /// Deal with orders until one says stop; returns its grace time. Runs on the network thread.
+    /// Process orders until a stop order; returns its grace time. Runs on the network thread.
     pub async fn work(&self) -> u64 {
         loop {
             self.bell.notified().await;
@@ -189,7 +189,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// For a call that is handed to Python.
+    /// Create the half of Python.
     pub fn new(shared: Arc<Shared>, outbox: Arc<Outbox>) -> Self {
         Self { shared, outbox }
     }
@@ -208,19 +208,19 @@ impl Call {
 
 #[pymethods]
 impl Call {
-    /// The number by which events name this call.
+    /// The id of the call in events.
     #[getter]
     fn id(&self) -> u64 {
         self.shared.id
     }
 
-    /// One message and the end. False: the client has left already.
+    /// Send one message and the end. Returns False if the client has left.
     fn reply(&self, message: &[u8]) -> PyResult<bool> {
         Ok(self.order(Out::Whole(framed(&[message])?)))
     }
 
-    /// Some messages, joined, and the end. An event says whether they were delivered; False: the
-    /// client has left already, and no event comes.
+    /// Send messages, joined, and the end. An event reports their delivery; returns False if the
+    /// client has left (no event follows).
     fn reply_all(&self, messages: &Bound<'_, PyList>) -> PyResult<bool> {
         let messages: Vec<Bound<'_, PyBytes>> = messages
             .iter()
@@ -231,35 +231,35 @@ impl Call {
         Ok(self.order(Out::Whole(framed(&views)?)))
     }
 
-    /// One message; more may follow. Returns the bytes that wait to be written, this one included;
-    /// 0: the client has left.
+    /// Send one message; more may follow. Returns the number of bytes that wait to be written,
+    /// including this message, or 0 if the client has left.
     fn send(&self, message: &[u8]) -> PyResult<usize> {
         let sent = self.order(Out::Data(framed(&[message])?));
         Ok(if sent { self.queued() } else { 0 })
     }
 
-    /// End the stream after what was sent.
+    /// End the stream after the sent messages.
     fn finish(&self, code: u16, message: String) -> bool {
         self.order(Out::End(Status::new(code, message)))
     }
 
-    /// Bytes that wait to be written.
+    /// The number of bytes that wait to be written.
     fn queued(&self) -> usize {
         self.shared.queued.load(Ordering::Acquire)
     }
 
-    /// Have an event sent once nothing waits to be written. False: nothing waits now.
+    /// Request an event when nothing waits to be written. Returns False if nothing waits now.
     fn want_drained(&self) -> bool {
         self.shared.wants_drained.store(true, Ordering::Release);
         self.queued() > 0
     }
 
-    /// Have an event sent when the answer that comes now was handed over.
+    /// Request an event when the next answer was passed to the connection.
     fn watch(&self) {
         self.shared.watched.store(true, Ordering::Release);
     }
 
-    /// A message of the client was dealt with: the next one may come.
+    /// Record that a message of the client was processed: the next one may be read.
     fn consumed(&self) {
         self.outbox.put(Order::Consumed(Arc::clone(&self.shared)));
     }
@@ -269,7 +269,7 @@ fn framed(messages: &[&[u8]]) -> PyResult<Bytes> {
     let size = messages.iter().map(|each| frame::PREFIX + each.len()).sum();
     if messages.iter().any(|each| each.len() > MESSAGE_MAX) {
         return Err(PyValueError::new_err(
-            "a message cannot have more than 4 GiB",
+            "a message cannot be larger than 4 GiB",
         ));
     }
     let mut buffer = BytesMut::with_capacity(size);

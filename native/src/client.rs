@@ -1,9 +1,9 @@
-//! The client half: gRPC calls over HTTP/2 from a thread of its own, answers to Python in batches.
+//! The client: gRPC calls over HTTP/2 in its own thread, answers to Python in batches.
 //!
-//! A call is one request and all of its answers: unary calls and server streams look the same, and
-//! Python is told once, when the call has ended. A channel has one connection at a time, dialled when
-//! a call needs it; its addresses are alternatives, tried in their order. Nothing is repeated here: a
-//! call that fails says so, and whether to say it again is the caller's to decide.
+//! A call is one request and all of its answers, for unary calls and server streams alike; Python
+//! gets one notification, when the call has ended. A channel has one connection at a time, dialled
+//! when a call needs it; its addresses are alternatives, tried in order. Nothing is retried: the
+//! caller decides.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -38,25 +38,25 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const AGENT: HeaderValue =
     HeaderValue::from_static(concat!("cometmq-native/", env!("CARGO_PKG_VERSION")));
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// An address that does not answer by then is given up for the next one.
+/// Time limit for connecting to one address.
 const DIAL: Duration = Duration::from_secs(3);
-/// After all addresses failed, calls fail at once for so long; doubled with every round.
+/// After all addresses failed, calls fail at once for this time; doubled with each round.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_ANSWER: Duration = Duration::from_secs(10);
-/// Answers that a server may send ahead of us, on a stream and in all.
+/// Flow-control windows: of a stream, and of the connection.
 const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
-/// How a call ended, and what had come of it until then.
+/// The result of a call, and the messages received.
 struct Done {
     id: u64,
     status: Status,
     messages: Vec<Bytes>,
 }
 
-/// One channel: its addresses, and the connection that there is.
+/// One channel: its addresses and its connection.
 struct Channel {
     addresses: Vec<String>,
     state: tokio::sync::Mutex<State>,
@@ -82,7 +82,7 @@ pub struct Client {
 
 #[pymethods]
 impl Client {
-    /// Starts the thread.
+    /// Start the thread.
     #[new]
     fn new() -> PyResult<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -91,7 +91,7 @@ impl Client {
         thread::Builder::new()
             .name("cometmq-client".into())
             .spawn(move || {
-                // An error means that the `Client` is gone, which is an end as well.
+                // An error means that the `Client` was dropped: end.
                 let _ = runtime.block_on(ended.wait_for(|over| *over));
             })?;
         Ok(Self {
@@ -109,7 +109,7 @@ impl Client {
         self.inbox.descriptor()
     }
 
-    /// A channel to `host:port` alternatives; dialled when it is used. Returns its number.
+    /// Add a channel to `host:port` alternatives, dialled on first use. Returns its number.
     fn connect(&self, addresses: Vec<String>) -> PyResult<u64> {
         if addresses.is_empty() {
             return Err(PyValueError::new_err("a channel needs an address"));
@@ -121,13 +121,13 @@ impl Client {
         Ok(id)
     }
 
-    /// Forget a channel; calls under way go on.
+    /// Remove a channel; calls in flight continue.
     fn disconnect(&self, channel: u64) {
         self.channels().remove(&channel);
     }
 
-    /// Begin a call; returns its number, which `take` names once. Raises ValueError for a channel or a
-    /// header that cannot be.
+    /// Start a call; returns its number, which `take` returns once. Raises ValueError for an
+    /// invalid channel or header.
     fn call(
         &self,
         channel: u64,
@@ -138,7 +138,7 @@ impl Client {
     ) -> PyResult<u64> {
         let wrong = |text: String| PyValueError::new_err(text);
         let channel = self.channels().get(&channel).cloned();
-        let channel = channel.ok_or_else(|| wrong("there is no such channel".into()))?;
+        let channel = channel.ok_or_else(|| wrong("unknown channel".into()))?;
         if u32::try_from(message.len()).is_err() {
             return Err(wrong("a message must be shorter than 4 GiB".into()));
         }
@@ -146,10 +146,10 @@ impl Client {
         for (name, value) in metadata {
             let name: HeaderName = name
                 .parse()
-                .map_err(|_| wrong(format!("header {name:?}")))?;
+                .map_err(|_| wrong(format!("invalid header name {name:?}")))?;
             let value = value
                 .parse()
-                .map_err(|_| wrong(format!("the value of header {name}")))?;
+                .map_err(|_| wrong(format!("invalid value of header {name}")))?;
             headers.append(name, value);
         }
         let time = format!("{}m", timeout_ms.min(99_999_999));
@@ -167,12 +167,15 @@ impl Client {
         };
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let (inbox, calls) = (Arc::clone(&self.inbox), Arc::clone(&self.calls));
-        let mut open = self.calls.lock().expect("nothing panics while it is held");
+        let mut open = self
+            .calls
+            .lock()
+            .expect("a thread panicked while it held this lock");
         let task = self.runtime.spawn(async move {
             let (status, messages) = order.carry_out(&channel).await;
             calls
                 .lock()
-                .expect("nothing panics while it is held")
+                .expect("a thread panicked while it held this lock")
                 .remove(&id);
             inbox.push(Done {
                 id,
@@ -184,15 +187,18 @@ impl Client {
         Ok(id)
     }
 
-    /// Give a call up; `take` does not name it any more unless it had ended before.
+    /// Cancel a call; `take` does not return it unless it had already ended.
     fn cancel(&self, call: u64) {
-        let mut calls = self.calls.lock().expect("nothing panics while it is held");
+        let mut calls = self
+            .calls
+            .lock()
+            .expect("a thread panicked while it held this lock");
         if let Some(task) = calls.remove(&call) {
             task.abort();
         }
     }
 
-    /// Up to `max` ended calls: (number, gRPC code, sentence, messages).
+    /// Take up to `max` ended calls: (number, gRPC code, error message, messages).
     fn take<'py>(&self, python: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
         let taken = PyList::empty(python);
         for done in self.inbox.take(max) {
@@ -204,12 +210,12 @@ impl Client {
         Ok(taken)
     }
 
-    /// Drop all connections and end the thread.
+    /// Close all connections and end the thread.
     fn stop(&self) -> PyResult<()> {
         self.channels().clear();
         self.ending
             .send(true)
-            .map_err(|_| PyRuntimeError::new_err("it was stopped before"))
+            .map_err(|_| PyRuntimeError::new_err("the client is stopped"))
     }
 }
 
@@ -217,11 +223,11 @@ impl Client {
     fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Channel>>> {
         self.channels
             .lock()
-            .expect("nothing panics while it is held")
+            .expect("a thread panicked while it held this lock")
     }
 }
 
-/// What a call says.
+/// One outgoing call.
 struct Order {
     path: String,
     headers: HeaderMap,
@@ -235,7 +241,7 @@ impl Order {
         let limit = self.limit;
         let status = match timeout(limit, self.exchange(channel, &mut messages)).await {
             Ok(Ok(status) | Err(status)) => status,
-            Err(_) => Status::new(DEADLINE_EXCEEDED, "no answer in time"),
+            Err(_) => Status::new(DEADLINE_EXCEEDED, "deadline exceeded"),
         };
         (status, messages)
     }
@@ -247,7 +253,7 @@ impl Order {
     ) -> Result<Status, Status> {
         let mut sender = channel.sender().await?;
         sender.ready().await.map_err(broken)?;
-        // The authority is whoever was dialled first: servers here do not look at it.
+        // The authority is the first address: our servers ignore it.
         let uri = format!("http://{}{}", channel.addresses[0], self.path);
         let mut request = Request::post(uri)
             .body(Said(Some(self.body)))
@@ -259,13 +265,13 @@ impl Order {
             return Err(Status::new(UNAVAILABLE, text));
         }
         if let Some(status) = Status::read(answer.headers()) {
-            return Ok(status); // nothing but headers
+            return Ok(status); // headers only
         }
         receive(answer.into_body(), messages).await
     }
 }
 
-/// The messages, and the status that stands behind them.
+/// Read the messages and the status that follows them.
 async fn receive(mut body: Incoming, messages: &mut Vec<Bytes>) -> Result<Status, Status> {
     let mut deframer = Deframer::new(u32::MAX as usize, Encoding::Gzip);
     loop {
@@ -300,7 +306,7 @@ fn broken(error: hyper::Error) -> Status {
 }
 
 impl Channel {
-    /// The connection, dialled now if there is none. One dials, the others wait for it.
+    /// Return the connection, or dial it. One call dials, the others wait for it.
     async fn sender(&self) -> Result<http2::SendRequest<Said>, Status> {
         let mut state = self.state.lock().await;
         if let Some(sender) = state.sender.as_ref().filter(|sender| !sender.is_closed()) {
@@ -357,7 +363,7 @@ async fn dial(address: &str) -> Result<http2::SendRequest<Said>, String> {
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Its end shows in the sender; calls under way fail by themselves.
+    // The sender reports the end of the connection; calls in flight fail.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }

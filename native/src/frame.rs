@@ -1,7 +1,7 @@
 //! gRPC's framing: a compression flag, four bytes of length, the message.
 //!
-//! `Deframer` takes HTTP/2 data as it comes and gives messages; it never holds more than one message
-//! of the allowed size, and inflates gzip within the same limit.
+//! `Deframer` turns HTTP/2 data into messages; it holds at most one message of the allowed size,
+//! and decompresses gzip within the same limit.
 
 use std::io::Read;
 
@@ -9,30 +9,30 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::status::{Status, INTERNAL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED};
 
-/// Bytes in front of every message.
+/// Length of the prefix of a message.
 pub const PREFIX: usize = 5;
-/// Room is made for a message as its data comes, in steps of this size: a length may lie.
+/// Memory for a message is allocated in steps of this size: its length field may be false.
 const RESERVE_MAX: usize = 1 << 20;
 
 /// Append one uncompressed message with its prefix.
 pub fn put(buffer: &mut BytesMut, message: &[u8]) {
     buffer.reserve(PREFIX + message.len());
     buffer.put_u8(0);
-    // Python bytes above 4 GiB do not come here: the caller has checked.
+    // The caller has checked the limit of 4 GiB.
     buffer.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     buffer.put_slice(message);
 }
 
-/// What the client said about compression.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Nothing is compressed.
+    /// No compression.
     Identity,
-    /// Messages with the flag are gzip.
+    /// Messages with the flag are compressed with gzip.
     Gzip,
 }
 
-/// Messages out of data.
+/// Extracts messages from data.
 pub struct Deframer {
     data: BytesMut,
     whole: Bytes,
@@ -41,7 +41,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// For messages of at most `limit` bytes, inflated or not.
+    /// Create a deframer for messages of at most `limit` bytes, before and after decompression.
     pub fn new(limit: usize, encoding: Encoding) -> Self {
         Self {
             data: BytesMut::new(),
@@ -51,10 +51,10 @@ impl Deframer {
         }
     }
 
-    /// More data came.
+    /// Add data.
     pub fn push(&mut self, chunk: Bytes) {
         if self.data.is_empty() && self.whole.is_empty() {
-            self.whole = chunk; // the usual case: a message in one piece, which is not copied
+            self.whole = chunk; // the usual case: a message in one piece is not copied
         } else {
             if !self.whole.is_empty() {
                 let first = std::mem::take(&mut self.whole);
@@ -64,12 +64,12 @@ impl Deframer {
         }
     }
 
-    /// Nothing is left over.
+    /// True if no partial message is left.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.whole.is_empty()
     }
 
-    /// The next message, or `None` until more data comes.
+    /// Return the next message, or `None` if more data is needed.
     pub fn next(&mut self) -> Result<Option<Bytes>, Status> {
         let head = if self.whole.is_empty() {
             &self.data[..]
@@ -83,7 +83,7 @@ impl Deframer {
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if length > self.limit {
             let text = format!(
-                "a message of {length} bytes is above the limit of {}",
+                "a message of {length} bytes exceeds the limit of {}",
                 self.limit
             );
             return Err(Status::new(RESOURCE_EXHAUSTED, text));
@@ -128,18 +128,18 @@ impl Deframer {
             .map_err(|error| {
                 Status::new(
                     INTERNAL,
-                    format!("a gzip message cannot be inflated: {error}"),
+                    format!("cannot decompress a gzip message: {error}"),
                 )
             })?;
         if plain.len() > self.limit {
-            let text = format!("a message inflates to more than {} bytes", self.limit);
+            let text = format!("a message decompresses to more than {} bytes", self.limit);
             return Err(Status::new(RESOURCE_EXHAUSTED, text));
         }
         Ok(Bytes::from(plain))
     }
 }
 
-/// `grpc-encoding` as this door understands it.
+/// Parse `grpc-encoding`.
 pub fn encoding(name: Option<&[u8]>) -> Result<Encoding, Status> {
     match name {
         None | Some(b"" | b"identity") => Ok(Encoding::Identity),
@@ -147,14 +147,14 @@ pub fn encoding(name: Option<&[u8]>) -> Result<Encoding, Status> {
         Some(other) => Err(Status::new(
             UNIMPLEMENTED,
             format!(
-                "grpc-encoding {} is not understood; use identity or gzip",
+                "grpc-encoding {} is not supported; use identity or gzip",
                 String::from_utf8_lossy(other)
             ),
         )),
     }
 }
 
-/// `grpc-timeout` in nanoseconds: at most eight digits and a unit.
+/// Parse `grpc-timeout` (at most eight digits and a unit) to nanoseconds.
 pub fn timeout_ns(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 {

@@ -1,8 +1,8 @@
-//! From the network thread to Python: a queue of events and one wake-up for many of them.
+//! Events from the network thread to Python: a queue, and one wake-up for many events.
 //!
-//! The network thread pushes; Python takes up to N at once when its event loop sees the file
-//! descriptor readable. A flag says whether Python was told already, so that under load one system
-//! call serves dozens of requests.
+//! The network thread pushes; Python takes up to N events when its event loop finds the file
+//! descriptor readable. A flag records a pending wake-up, so that under load one system call serves
+//! dozens of requests.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,44 +16,44 @@ use crossbeam_queue::SegQueue;
 use crate::call::Shared;
 use crate::metadata::Metadata;
 
-/// How long an event waits for company that nobody waits for.
+/// How long an unimportant event waits for others (linger).
 const LAZY: Duration = Duration::from_millis(5);
 
-/// What Python is told.
+/// An event for Python.
 pub enum Event {
     /// A call: with its one request, or (a bidirectional stream) without.
     Open {
         /// The call's other half.
         call: Arc<Shared>,
-        /// Index of the method in the table that Python gave.
+        /// Index of the method in the table from Python.
         method: usize,
         /// The request without its frame; `None` for a bidirectional stream.
         request: Option<Bytes>,
-        /// Who asks.
+        /// Metadata of the client.
         metadata: Arc<Metadata>,
-        /// Nanoseconds until the deadline, counted from now.
+        /// Nanoseconds until the deadline.
         timeout_ns: Option<u64>,
     },
     /// A message of a bidirectional stream.
     Message(u64, Bytes),
-    /// The client has said all.
+    /// The client has sent its last message.
     HalfClosed(u64),
-    /// The client left, or its deadline passed, before the answer was handed to the connection.
+    /// The client left, or its deadline passed, before the answer was passed to the connection.
     Gone(u64),
-    /// The whole answer was handed to the connection.
+    /// The whole answer was passed to the connection.
     Delivered(u64),
-    /// What was queued on a stream has been written.
+    /// The queued messages of a stream have been written.
     Drained(u64),
-    /// The client's stream cannot be read any further: gRPC status and message.
+    /// The client's stream cannot be decoded any further: gRPC status and message.
     Broken(u64, u16, String),
     /// The server has closed its last connection.
     Closed,
 }
 
-/// The queue and its bell.
+/// The queue and its wake-up descriptor.
 pub struct Inbox<E> {
     queue: SegQueue<E>,
-    told: AtomicBool,
+    woken: AtomicBool,
     later: AtomicBool,
     size: AtomicUsize,
     bell: Bell,
@@ -64,7 +64,7 @@ impl<E> Inbox<E> {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             queue: SegQueue::new(),
-            told: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             later: AtomicBool::new(false),
             size: AtomicUsize::new(0),
             bell: Bell::new()?,
@@ -81,15 +81,14 @@ impl<E> Inbox<E> {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Add an event; rings unless Python knows already.
+    /// Add an event; wakes Python unless a wake-up is pending.
     pub fn push(&self, event: E) {
         self.size.fetch_add(1, Ordering::Relaxed);
         self.queue.push(event);
-        self.tell();
+        self.wake();
     }
 
-    /// Add an event that can wait for the next one to come with it, or a moment. On the network
-    /// thread only.
+    /// Add an event that may wait a moment for others (linger). On the network thread only.
     pub fn push_lazily(self: &Arc<Self>, event: E)
     where
         E: Send + 'static,
@@ -102,22 +101,22 @@ impl<E> Inbox<E> {
                 tokio::time::sleep(LAZY).await;
                 inbox.later.store(false, Ordering::Release);
                 if !inbox.queue.is_empty() {
-                    inbox.tell();
+                    inbox.wake();
                 }
             });
         }
     }
 
-    fn tell(&self) {
-        if !self.told.swap(true, Ordering::AcqRel) {
+    fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
             self.bell.ring();
         }
     }
 
-    /// Up to `max` events in order. Rings again when more are left.
+    /// Take up to `max` events in order; wakes Python again if more are left.
     pub fn take(&self, max: usize) -> Vec<E> {
         self.bell.silence();
-        self.told.store(false, Ordering::Release);
+        self.woken.store(false, Ordering::Release);
         let mut events = Vec::with_capacity(self.len().min(max));
         while events.len() < max {
             match self.queue.pop() {
@@ -127,7 +126,7 @@ impl<E> Inbox<E> {
         }
         self.size.fetch_sub(events.len(), Ordering::Relaxed);
         if !self.queue.is_empty() {
-            self.tell();
+            self.wake();
         }
         events
     }
@@ -173,7 +172,7 @@ impl Bell {
         &self.writer
     }
 
-    /// It cannot fail in a way that matters: a full counter or pipe is a bell that rings already.
+    /// Errors are ignored: if the counter or pipe is full, a wake-up is pending.
     fn ring(&self) {
         let _ = rustix::io::write(self.writing(), &1u64.to_ne_bytes());
     }

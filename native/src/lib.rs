@@ -1,19 +1,19 @@
-//! The native front door of CometMQ: HTTP/2 for gRPC in a thread of its own, handlers in Python.
+//! The native front door of CometMQ: HTTP/2 for gRPC in its own thread, handlers in Python.
 //!
-//! The crate knows bytes and streams, paths and headers; no message type and no service. The Python
-//! half (`cometmq.front.native_door`) takes requests in batches from its event loop and gives answers
-//! back through the call objects. The measurements and rules behind this shape are the front-door
-//! note's, sections 1, 2 and 4.
+//! The crate handles bytes and streams, paths and headers, but no message types and no services.
+//! The Python half (`cometmq.front.native_door`) takes requests in batches in its event loop and
+//! answers through the call objects. Measurements and rules: docs/formats/front-door.md, sections
+//! 1, 2 and 4.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
-//! | `server` | the server as Python sees it; the listener and its thread |
+//! | `server` | the Python class of the server; the listener and its thread |
 //! | `service` | one connection, one call: requests to events |
-//! | `body` | an answer on its way out |
-//! | `call` | what Python orders on a call |
-//! | `client` | the other direction: calls to servers, for the SDK |
-//! | `inbox` | events to Python, one wake-up for many |
-//! | `metadata` | the headers that Python asked for |
+//! | `body` | the body of an answer |
+//! | `call` | orders of Python for a call |
+//! | `client` | outgoing calls to servers, for the SDK |
+//! | `inbox` | events for Python, one wake-up for many |
+//! | `metadata` | the headers that Python requested |
 //! | `frame`, `status` | gRPC's framing and statuses |
 //! | `authority` | clients with several addresses for one target |
 //! | `tls` | TLS and plaintext on one port |
@@ -32,7 +32,7 @@ mod service;
 mod status;
 mod tls;
 
-/// The module that Python imports.
+/// The Python module.
 #[pyo3::pymodule]
 mod cometmq_native {
     use pyo3::exceptions::PyValueError;

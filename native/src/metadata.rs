@@ -1,7 +1,7 @@
-//! What a service may know about its caller: the headers that Python asked for by name.
+//! Metadata of a call: the headers that Python requested by name.
 //!
-//! Clients repeat the same headers call after call, so a connection keeps the last set and the Python
-//! objects made of it; a call whose headers are equal costs a comparison, not a conversion.
+//! Clients send the same headers with each call, so a connection caches the last set and the Python
+//! objects made of it; equal headers cost a comparison instead of a conversion.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,9 +14,9 @@ use pyo3::types::{PyBytes, PyString, PyTuple};
 pub struct Peer {
     /// host:port.
     pub address: String,
-    /// It speaks TLS.
+    /// The connection uses TLS.
     pub tls: bool,
-    /// The certificate that it proved to hold (DER), where certificates of clients are asked for.
+    /// The verified client certificate (DER), if client certificates are required.
     pub certificate: Option<Vec<u8>>,
 }
 
@@ -28,8 +28,8 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// What `prepare(address, tls, certificate, values)` made of them, once; each value is a str or None, in the order of
-    /// the names.
+    /// The result of `prepare(address, tls, certificate, values)`, called once; each value is a str
+    /// or None, in the order of the names.
     pub fn prepared<'py>(
         &self,
         py: Python<'py>,
@@ -50,14 +50,14 @@ impl Metadata {
     }
 }
 
-/// The last metadata of one connection.
+/// The cached metadata of one connection.
 pub struct Remembered {
     peer: Arc<Peer>,
     last: Mutex<Option<Arc<Metadata>>>,
 }
 
 impl Remembered {
-    /// Nothing yet, for this peer.
+    /// Create an empty cache for this peer.
     pub fn new(peer: Peer) -> Self {
         Self {
             peer: Arc::new(peer),
@@ -65,9 +65,12 @@ impl Remembered {
         }
     }
 
-    /// The metadata of a call with these headers.
+    /// Return the metadata for these headers.
     pub fn of(&self, headers: &HeaderMap, names: &[HeaderName]) -> Arc<Metadata> {
-        let mut last = self.last.lock().expect("nothing panics while it is held");
+        let mut last = self
+            .last
+            .lock()
+            .expect("a thread panicked while it held this lock");
         if let Some(known) = last.as_ref() {
             let same = names
                 .iter()

@@ -1,4 +1,4 @@
-//! Every limit of the door, given by Python, and every counter that Python can read.
+//! The limits of the door, set by Python, and the counters that Python can read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Limits; nothing is left to a library's default.
+/// Limits; no library default is used.
 pub struct Options {
-    /// Largest message of a client, inflated.
+    /// Largest message of a client, after decompression.
     pub message_bytes: usize,
     /// Largest header list.
     pub header_bytes: u32,
     /// Streams of one connection.
     pub streams: u32,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Requests that wait for Python at once.
+    /// Requests that may wait for Python.
     pub waiting: usize,
     /// A connection without calls is closed after this time.
     pub idle: Duration,
-    /// A silent connection is pinged this often.
+    /// Ping interval of a silent connection.
     pub keepalive: Duration,
-    /// A connection whose ping is not answered for this long is closed.
+    /// A connection whose ping is unanswered for this time is closed.
     pub keepalive_timeout: Duration,
-    /// A connection that has not said what it speaks is closed after this time.
+    /// Time limit for the handshake of a connection.
     pub handshake: Duration,
-    /// A connection that takes nothing of what waits for it is closed after this time.
+    /// A connection that reads none of its pending answers for this time is closed.
     pub stalled: Duration,
-    /// Streams that a client resets before they were looked at (rapid reset).
+    /// Streams that a client may reset before they are processed (rapid reset).
     pub resets: usize,
 }
 
 impl Options {
-    /// From a dict with exactly these names; times in milliseconds.
+    /// Read a dict with exactly these names; times in milliseconds.
     pub fn from_python(options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let number = |name: &str| -> PyResult<u64> {
             options
@@ -65,14 +65,14 @@ impl Options {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What happened since the start, and what is now.
+        /// Counters since the start, and gauges.
         #[derive(Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
         impl Counters {
-            /// A dict of all of them.
+            /// Return all counters as a dict.
             pub fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
                 let dict = PyDict::new(py);
                 $(dict.set_item(stringify!($name), self.$name.get())?;)*
@@ -83,48 +83,48 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that are open.
+    /// Open connections.
     connections,
-    /// Connections that were accepted.
+    /// Accepted connections.
     accepted,
-    /// Connections that were closed at once: too many.
+    /// Connections refused because of the limit.
     connections_refused,
-    /// Connections that never said what they speak.
+    /// Connections that did not finish their handshake.
     handshakes_failed,
-    /// Connections that ended with a protocol error, an abuse limit among them.
+    /// Connections that ended with a protocol error or an abuse limit.
     connections_broken,
-    /// Connections that were closed because they took nothing of what waited for them.
+    /// Connections closed because they read none of their answers.
     connections_stalled,
-    /// Connections that were closed because they took back too many calls before they were looked at.
+    /// Connections closed because they reset too many calls before they were processed.
     connections_wasteful,
     /// Connections with TLS.
     tls,
-    /// Calls that reached Python.
+    /// Calls passed to Python.
     calls,
     /// Calls refused because too many wait for Python.
     calls_refused,
-    /// Requests that could not be read: too long, cut, badly compressed.
+    /// Requests that could not be decoded: too long, truncated, badly compressed.
     requests_broken,
-    /// Calls of a path that nobody serves, or that are not gRPC.
+    /// Calls of an unknown method, or calls that are not gRPC.
     unknown,
 }
 
-/// A number that goes up and down.
+/// A counter or gauge.
 #[derive(Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Increment.
     pub fn up(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Decrement.
     pub fn down(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

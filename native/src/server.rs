@@ -1,4 +1,4 @@
-//! The server as Python sees it, and the thread that it runs in.
+//! The Python class of the server, and its thread.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,9 +25,9 @@ use crate::options::{Counters, Options};
 use crate::service::{serve, Door, Route};
 use crate::tls::{Spoken, Tls};
 
-/// Connections that the kernel holds until they are accepted.
+/// Backlog of connections that are not accepted yet.
 const BACKLOG: i32 = 4096;
-/// After a failed accept (no descriptors left) the next try waits.
+/// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An HTTP/2 server for gRPC whose calls are answered by Python.
@@ -42,8 +42,9 @@ pub struct Server {
 
 #[pymethods]
 impl Server {
-    /// `routes`: (path, bidirectional) of every method; `names`: the headers that services want;
-    /// `prepare(address, tls, certificate, values)`: makes of them what `Open` carries; `options`: every limit (`options.rs`).
+    /// `routes`: (path, bidirectional) of every method; `names`: the headers to pick;
+    /// `prepare(address, tls, certificate, values)`: converts them for `Open`; `options`: the
+    /// limits (`options.rs`).
     #[new]
     fn new(
         routes: Vec<(String, bool)>,
@@ -94,9 +95,12 @@ impl Server {
         let address: IpAddr = address
             .parse()
             .map_err(|_| PyValueError::new_err(format!("{address} is not an IP address")))?;
-        let mut thread = self.thread.lock().expect("nothing panics while it is held");
+        let mut thread = self
+            .thread
+            .lock()
+            .expect("a thread panicked while it held this lock");
         if thread.is_some() {
-            return Err(PyRuntimeError::new_err("the server listens already"));
+            return Err(PyRuntimeError::new_err("the server is already listening"));
         }
         let listener = bind(SocketAddr::new(address, port)).map_err(|error| {
             PyOSError::new_err((error.raw_os_error().unwrap_or(0), error.to_string()))
@@ -110,32 +114,32 @@ impl Server {
             .spawn(move || {
                 let inbox = Arc::clone(&door.inbox);
                 runtime.block_on(run(door, listener, tls, outbox));
-                drop(runtime); // calls that are still open say that they are gone
+                drop(runtime); // open calls report that they are gone
                 inbox.push(Event::Closed);
             })?;
         *thread = Some(started);
         Ok(port)
     }
 
-    /// Up to `max` events, as tuples that begin with the kind's number (see `describe`).
+    /// Take up to `max` events as tuples that start with the number of their kind (see `describe`).
     fn take<'py>(&self, py: Python<'py>, max: usize) -> PyResult<Bound<'py, PyList>> {
         let events = self.door.inbox.take(max);
         let described = events.into_iter().map(|event| self.describe(py, event));
         PyList::new(py, described.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Accept no more, let calls end, close. `grace_ms` later whatever is left is cut. The last event
-    /// is `Closed`. A second call shortens the time.
+    /// Stop accepting, let calls end, close. After `grace_ms` the remaining connections are closed.
+    /// The last event is `Closed`. A second call shortens the time.
     fn stop(&self, grace_ms: u64) {
         self.outbox.stop(grace_ms);
     }
 
-    /// A dict of all counters.
+    /// Return all counters as a dict.
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.door.counters.to_python(py)
     }
 
-    /// Speak TLS as well, with this certificate chain and key (PEM). Raises ValueError.
+    /// Enable TLS with this certificate chain and key (PEM). Raises ValueError.
     #[pyo3(signature = (chain, key, client_ca=None))]
     fn set_tls(&self, chain: &[u8], key: &[u8], client_ca: Option<&[u8]>) -> PyResult<()> {
         self.tls
@@ -146,7 +150,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody is left to answer: the clients must see that, not wait.
+        // Python cannot answer any more: end the calls, so that clients do not wait.
         self.outbox.stop(0);
     }
 }
@@ -236,7 +240,7 @@ async fn run(door: Arc<Door>, listener: std::net::TcpListener, tls: Arc<Tls>, ou
     drain(connections, grace_ms, &outbox).await;
 }
 
-/// Wait for the last connection, within the grace time; a second order to stop ends it.
+/// Wait for the last connection within the grace time; a second stop order ends the wait.
 async fn drain(mut connections: JoinSet<()>, grace_ms: u64, outbox: &Outbox) {
     let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
@@ -254,7 +258,7 @@ async fn connection(
     stop: watch::Receiver<bool>,
 ) {
     door.counters.connections.up();
-    // Small answers must not wait for one another. A socket that refuses is about to end anyway.
+    // Small answers must not be delayed (Nagle). An error means that the socket is closing.
     let _ = stream.set_nodelay(true);
     let address = name_of(peer);
     match tls.accept(stream, door.options.handshake).await {
@@ -281,7 +285,7 @@ async fn connection(
     door.counters.connections.down();
 }
 
-/// host:port; an IPv4 client of a socket that listens on both is an IPv4 client.
+/// Format host:port; an IPv4-mapped address is shown as IPv4.
 fn name_of(peer: SocketAddr) -> String {
     SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string()
 }

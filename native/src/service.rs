@@ -1,7 +1,7 @@
-//! One connection and its calls: from HTTP/2 requests to events, from Python's orders to answers.
+//! One connection and its calls: HTTP/2 requests to events, orders of Python to answers.
 //!
-//! Knows paths, headers and bytes; no message type, no service. Whatever a client sends ends in a
-//! status, a closed stream or a closed connection of that client, and is counted.
+//! Handles paths, headers and bytes, no messages and no services. Invalid input ends in a status, a
+//! closed stream or a closed connection of that client, and is counted.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -39,45 +39,45 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Data that a client may send on a stream, and on all streams of a connection, before it is read.
+/// Flow-control windows: of a stream, and of a connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Data of an answer that a connection takes before the client has taken what came before.
+/// Data of an answer that a connection buffers before the client has read earlier data.
 const SEND_BUFFER: usize = 256 << 10;
 
-/// One connection may fill this part of the queue to Python: others must find room in it.
+/// Share of the queue to Python that one connection may fill.
 const SHARE: usize = 4;
-/// How often a connection is looked at, at most.
+/// Shortest interval between checks of a connection.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
-/// Pieces of data without a byte in it that a client may send in a row.
+/// Number of empty data frames in a row that a client may send.
 const EMPTY_PIECES_MAX: usize = 1_000;
 
 /// A method of the table.
 #[derive(Clone, Copy)]
 pub struct Route {
-    /// Where it stands in Python's list.
+    /// Index in Python's list.
     pub index: usize,
-    /// Requests stream too.
+    /// Requests are a stream, too.
     pub bidirectional: bool,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub struct Door {
-    /// By path.
+    /// Methods by path.
     pub routes: HashMap<String, Route>,
-    /// Headers that Python asked for.
+    /// Headers to pick.
     pub names: Vec<HeaderName>,
     /// Limits.
     pub options: Options,
-    /// Figures.
+    /// Counters.
     pub counters: Counters,
-    /// To Python.
+    /// Events for Python.
     pub inbox: Arc<Inbox<Event>>,
-    /// The next call's number.
+    /// Id of the next call.
     pub ids: AtomicU64,
 }
 
-/// What all calls of one connection share.
+/// State shared by the calls of one connection.
 pub struct Connection {
     calls: AtomicUsize,
     last: Mutex<Instant>,
@@ -91,21 +91,21 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// So many bytes of answers wait for the client.
+    /// Add bytes of answers that wait for the client.
     pub fn unread(&self, size: usize) {
         if self.unread.fetch_add(size, Ordering::AcqRel) == 0 {
             self.moved();
         }
     }
 
-    /// So many of them are handed over, or not wanted any more.
+    /// Subtract bytes that were written or dropped.
     pub fn read(&self, size: usize) {
         self.unread.fetch_sub(size, Ordering::AcqRel);
         self.moved();
     }
 
-    /// A call was taken back before anybody looked at it. Many of them in a row are an attack, which
-    /// would fill the queue that all clients share.
+    /// Count a call that was reset before it was processed. Many in a row are an attack (rapid
+    /// reset) that would fill the queue shared by all clients.
     pub fn wasted(&self) {
         if self.wasted.fetch_add(1, Ordering::AcqRel) == self.wasted_max {
             self.too_much.notify_one();
@@ -116,7 +116,7 @@ impl Connection {
         *self
             .progress
             .lock()
-            .expect("nothing panics while it is held") = Instant::now();
+            .expect("a thread panicked while it held this lock") = Instant::now();
     }
 
     fn stalled(&self) -> Duration {
@@ -125,7 +125,7 @@ impl Connection {
         }
         self.progress
             .lock()
-            .expect("nothing panics while it is held")
+            .expect("a thread panicked while it held this lock")
             .elapsed()
     }
 
@@ -135,12 +135,12 @@ impl Connection {
         }
         self.last
             .lock()
-            .expect("nothing panics while it is held")
+            .expect("a thread panicked while it held this lock")
             .elapsed()
     }
 }
 
-/// A call that its connection waits for.
+/// Counts an open call of its connection.
 pub struct Active(pub Arc<Connection>);
 
 impl Active {
@@ -153,7 +153,11 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         if self.0.calls.fetch_sub(1, Ordering::AcqRel) == 1 {
-            *self.0.last.lock().expect("nothing panics while it is held") = Instant::now();
+            *self
+                .0
+                .last
+                .lock()
+                .expect("a thread panicked while it held this lock") = Instant::now();
         }
     }
 }
@@ -215,7 +219,7 @@ where
                     return;
                 }
                 if closing && connection.idle() >= idle + handshake {
-                    return; // it was told to go and has not gone
+                    return; // not closed within the time after GOAWAY
                 }
                 if !closing && connection.idle() >= idle {
                     closing = true;
@@ -305,7 +309,7 @@ async fn one_request(
         }
         None => return status_only(&late()),
     };
-    // What else comes is not read: the library then drops it, instead of holding it for us.
+    // Further data is not read: the library then drops it instead of buffering it.
     drop(body);
     door.begin(open(Some(message)));
     let mut ending = Ending::new(
@@ -332,7 +336,7 @@ impl Door {
         self.inbox.push(open);
     }
 
-    /// What the headers ask for, or the answer that refuses it.
+    /// Return the requested method, or the answer that refuses the request.
     #[allow(clippy::type_complexity)]
     fn admit(
         &self,
@@ -350,7 +354,7 @@ impl Door {
         }
         let path = head.uri.path();
         let route = self.routes.get(path).copied().ok_or_else(|| {
-            let status = Status::new(UNIMPLEMENTED, format!("nobody serves {path}"));
+            let status = Status::new(UNIMPLEMENTED, format!("unknown method {path}"));
             Box::new(status_only(&status))
         })?;
         let name = head.headers.get(GRPC_ENCODING).map(HeaderValue::as_bytes);
@@ -376,7 +380,7 @@ impl Door {
         match frame::timeout_ns(value.as_bytes()) {
             Some(ns) => Ok(Some(ns)),
             None => {
-                let status = Status::new(INVALID_ARGUMENT, "grpc-timeout cannot be read");
+                let status = Status::new(INVALID_ARGUMENT, "invalid grpc-timeout");
                 Err(Box::new(status_only(&status)))
             }
         }
@@ -393,7 +397,7 @@ fn respond(body: GrpcBody) -> Response<GrpcBody> {
     response
 }
 
-/// An answer of headers alone.
+/// A headers-only answer.
 fn status_only(status: &Status) -> Response<GrpcBody> {
     let mut response = respond(GrpcBody::empty());
     status.write(response.headers_mut());
@@ -404,7 +408,7 @@ fn status_only(status: &Status) -> Response<GrpcBody> {
     response
 }
 
-/// The result, or `None` once the deadline has passed.
+/// Return the result, or `None` if the deadline has passed.
 async fn within<T>(deadline: &mut Deadline, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -419,7 +423,7 @@ async fn within<T>(deadline: &mut Deadline, work: impl Future<Output = T>) -> Op
     .await
 }
 
-/// The next piece of data; `None` at the end, and when the client has left or plays games.
+/// Return the next piece of data; `None` at the end, or if the client left or misbehaves.
 async fn data(body: &mut Incoming) -> Result<Option<Bytes>, hyper::Error> {
     for _ in 0..EMPTY_PIECES_MAX {
         match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
@@ -454,7 +458,7 @@ async fn read_one(body: &mut Incoming, deframer: &mut Deframer) -> Result<Bytes,
     }
 }
 
-/// Give a stream's messages to Python, one after the other, as it deals with them.
+/// Pass the messages of a stream to Python, one at a time, as it processes them.
 async fn read_all(door: Arc<Door>, body: Incoming, deframer: Deframer, call: Arc<Shared>) {
     tokio::select! {
         () = messages(&door, body, deframer, &call) => {}
@@ -480,7 +484,7 @@ async fn messages(door: &Door, mut body: Incoming, mut deframer: Deframer, call:
                     return door.inbox.push(Event::HalfClosed(call.id));
                 }
                 Ok(None) => return broken(door, call, cut_short()),
-                Err(_) => return, // the answer's side notices as well, and says so
+                Err(_) => return, // reported by the answering side
             }
         };
         door.inbox.push(Event::Message(call.id, message));

@@ -2,41 +2,41 @@
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Something ended that should not have, and nobody knows more.
+/// An unexpected end without a known cause.
 pub const UNKNOWN: u16 = 2;
-/// Nobody is there, or not any more.
+/// The server is unreachable or shutting down.
 pub const UNAVAILABLE: u16 = 14;
-/// The client's deadline passed.
+/// The deadline has passed.
 pub const DEADLINE_EXCEEDED: u16 = 4;
-/// The request cannot be understood.
+/// The request is invalid.
 pub const INVALID_ARGUMENT: u16 = 3;
 /// A limit was reached.
 pub const RESOURCE_EXHAUSTED: u16 = 8;
-/// Nobody serves this.
+/// Unknown method.
 pub const UNIMPLEMENTED: u16 = 12;
-/// A fault of ours.
+/// A server fault.
 pub const INTERNAL: u16 = 13;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The gRPC code; 0 is OK.
     pub code: u16,
-    /// A sentence for the one who called; empty for OK.
+    /// The error message for the caller; empty for OK.
     pub message: String,
 }
 
 impl Status {
-    /// All went well.
+    /// Success.
     pub const OK: Status = Status {
         code: 0,
         message: String::new(),
     };
 
-    /// A status with a sentence.
+    /// A status with a message.
     pub fn new(code: u16, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -44,7 +44,7 @@ impl Status {
         }
     }
 
-    /// What a server said in trailers, or in the only headers of its answer.
+    /// Read a status from trailers, or from the headers of a headers-only answer.
     pub fn read(headers: &HeaderMap) -> Option<Self> {
         let code = headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok();
         let message = headers
@@ -56,7 +56,7 @@ impl Status {
         ))
     }
 
-    /// Put it where gRPC wants it: trailers, or the only headers of an answer.
+    /// Write the status into trailers, or into the headers of a headers-only answer.
     pub fn write(&self, headers: &mut HeaderMap) {
         headers.insert(GRPC_STATUS, HeaderValue::from(self.code));
         if !self.message.is_empty() {
@@ -67,7 +67,7 @@ impl Status {
     }
 }
 
-/// gRPC's form of a message: visible ASCII as it is, everything else (and `%`) as `%XX` of its UTF-8.
+/// Encode a message as gRPC does: visible ASCII unchanged, other bytes of UTF-8 (and `%`) as `%XX`.
 fn percent_encoded(message: &str) -> String {
     let mut text = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -84,7 +84,7 @@ fn percent_encoded(message: &str) -> String {
     text
 }
 
-/// The text of `percent_encoded`; what is no such text is taken as it stands.
+/// Decode `percent_encoded` text; invalid escapes are kept unchanged.
 fn percent_decoded(text: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

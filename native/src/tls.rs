@@ -1,6 +1,6 @@
-//! Plaintext and TLS on one port: the first byte of a connection says which it speaks.
+//! Plaintext and TLS on one port, distinguished by the first byte of a connection.
 //!
-//! Certificates can be replaced while the server runs; connections that stand keep theirs.
+//! Certificates can be replaced while the server runs; open connections keep the old one.
 
 use std::io;
 use std::sync::{Arc, RwLock};
@@ -15,21 +15,21 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::TlsAcceptor;
 
-/// The first byte of a TLS handshake; no HTTP/2 preface begins with it.
+/// The first byte of a TLS handshake; the HTTP/2 preface starts with another.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// A certificate and key (PEM) that this process has just made up, valid for these names: for
-/// development, where clients are told not to check, or to trust exactly this one.
+/// Generate a certificate and key (PEM) valid for these names, for development: clients must not
+/// check it, or trust exactly this one.
 pub fn self_signed(names: Vec<String>) -> Result<(String, String), String> {
     let made = rcgen::generate_simple_self_signed(names).map_err(|error| error.to_string())?;
     Ok((made.cert.pem(), made.signing_key.serialize_pem()))
 }
 
-/// What a connection turned out to speak.
+/// The transport of a connection.
 pub enum Spoken {
-    /// HTTP/2 as it is.
+    /// HTTP/2 in plaintext.
     Plain(TcpStream),
-    /// HTTP/2 within TLS.
+    /// HTTP/2 over TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -38,8 +38,8 @@ pub enum Spoken {
 pub struct Tls(RwLock<Option<Arc<ServerConfig>>>);
 
 impl Tls {
-    /// Use this certificate chain and key (PEM) from now on; with `client_ca` only clients that have
-    /// a certificate of it are let in.
+    /// Use this certificate chain and key (PEM) for new connections; with `client_ca` clients need
+    /// a certificate signed by it.
     pub fn replace(
         &self,
         chain: &[u8],
@@ -47,11 +47,14 @@ impl Tls {
         client_ca: Option<&[u8]>,
     ) -> Result<(), String> {
         let config = configuration(chain, key, client_ca).map_err(|error| error.to_string())?;
-        *self.0.write().expect("nothing panics while it is held") = Some(Arc::new(config));
+        *self
+            .0
+            .write()
+            .expect("a thread panicked while it held this lock") = Some(Arc::new(config));
         Ok(())
     }
 
-    /// Find out what the client speaks, and shake hands. Ends within `patience`.
+    /// Detect the transport and do the handshake, within `patience`.
     pub async fn accept(&self, stream: TcpStream, patience: Duration) -> io::Result<Spoken> {
         timeout(patience, self.shake_hands(stream)).await?
     }
@@ -67,7 +70,7 @@ impl Tls {
         let config = self
             .0
             .read()
-            .expect("nothing panics while it is held")
+            .expect("a thread panicked while it held this lock")
             .clone();
         match config {
             None => Err(io::Error::new(
