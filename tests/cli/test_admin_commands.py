@@ -68,7 +68,7 @@ def shell() -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_topics_of_every_type(shell: Shell, kind: str) -> None:
+def test_a_topic_of_every_type_can_be_created(shell: Shell, kind: str) -> None:
     told = shell("topic", "create", f"type-{kind}", "--type", kind, "--queues", "3")
     assert told == f"Created topic type-{kind}: {kind}, 3 queues.\n"
     found = shell.json("topic", "describe", f"type-{kind}")
@@ -96,7 +96,7 @@ def test_every_type_can_be_sent(shell: Shell, kind: str, options: tuple[str, ...
         assert f"needs {options[0]}" in needed
 
 
-def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
+def test_a_topic_is_created_altered_and_deleted(shell: Shell) -> None:
     made = shell(
         "topic", "create", "life", "--type", "lite", "--attribute", "+lite.topic.expiration=60"
     )
@@ -122,7 +122,7 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     assert "TOPIC_NOT_FOUND" in shell("topic", "delete", "life", code=4)
 
 
-def test_a_topic_with_messages_goes_when_the_loss_is_accepted(shell: Shell) -> None:
+def test_deleting_a_topic_with_messages_requires_accept_loss(shell: Shell) -> None:
     shell("topic", "create", "full", "--queues", "1")
     shell("message", "send", "full", "body", "--count", "3")
     plan = shell("topic", "delete", "full", "--dry-run")
@@ -135,7 +135,7 @@ def test_a_topic_with_messages_goes_when_the_loss_is_accepted(shell: Shell) -> N
     assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (3, 3, 0)
 
 
-def test_a_group_from_its_creation_to_its_end(shell: Shell) -> None:
+def test_a_group_is_created_altered_and_deleted(shell: Shell) -> None:
     made = shell("group", "create", "crew", "--order", "true", "--max-attempts", "3")
     assert made == "Created group crew: in order, 3 attempts.\n"
     again = shell.json("group", "create", "crew")
@@ -198,7 +198,7 @@ def test_offsets_are_shown_and_reset(shell: Shell) -> None:
     assert "CONSUMER_GROUP_NOT_FOUND" in shell("offset", "reset", "nobody", "replay", "0", code=4)
 
 
-def test_names_of_mqadmin_work_and_are_not_listed(shell: Shell) -> None:
+def test_mqadmin_names_work_and_are_not_listed(shell: Shell) -> None:
     where = ("-n", "127.0.0.1:9876", "-c", "DefaultCluster")
     made = shell(
         "updateTopic", *where, "-t", "mq", "-r", "4", "-w", "4", "-a", "+message.type=FIFO"
@@ -222,7 +222,7 @@ def test_names_of_mqadmin_work_and_are_not_listed(shell: Shell) -> None:
     assert "updateTopic" not in shell.help()
 
 
-def test_on_a_terminal_it_asks(shell: Shell) -> None:
+def test_destructive_commands_ask_on_a_terminal(shell: Shell) -> None:
     shell("topic", "create", "precious")
     assert "Delete topic precious? [y/N]" in shell.typed(
         "n\n", "topic", "delete", "precious", code=130

@@ -54,7 +54,7 @@ def test_help_needs_no_subcommand_and_lists_all(tmp_path: Path) -> None:
         (["config", "show", "-c", "missing.conf"], 2, "Cannot read missing.conf"),
     ],
 )
-def test_what_is_wrong_is_a_sentence_and_an_exit_code(
+def test_errors_have_a_sentence_and_an_exit_code(
     tmp_path: Path, arguments: list[str], code: int, sentence: str
 ) -> None:
     done = cometmq(*arguments, cwd=str(tmp_path))
@@ -63,7 +63,7 @@ def test_what_is_wrong_is_a_sentence_and_an_exit_code(
     assert "Traceback" not in done.stderr
 
 
-def test_nobody_at_the_endpoint(nobody: str) -> None:
+def test_an_unreachable_endpoint_is_an_error_sentence(nobody: str) -> None:
     done = cometmq("topic", "list", "--endpoint", nobody)
     assert done.returncode == 1
     assert f"Cannot connect to {nobody}" in done.stderr
@@ -76,7 +76,7 @@ def test_an_unhealthy_node_is_exit_code_3(nobody: str) -> None:
     assert json.loads(done.stdout)["healthy"] is False
 
 
-def test_config_of_a_file_with_origins(tmp_path: Path) -> None:
+def test_config_show_prints_the_origins_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(
         "flushDiskType=SYNC_FLUSH\nlistenPort=1\nflushDiskTypo=x\nclusterToken=s3cret\n"
@@ -97,7 +97,7 @@ def test_config_of_a_file_with_origins(tmp_path: Path) -> None:
     assert cometmq("config", "show", "nothing", "-c", str(file)).returncode == 4
 
 
-def test_settings_that_contradict_each_other_do_not_start(tmp_path: Path) -> None:
+def test_contradictory_settings_are_refused_at_start(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(f"brokerId=1\nbrokerRole=SYNC_MASTER\nstorePathRootDir={tmp_path}/store\n")
     done = cometmq("broker", "-c", str(file))
@@ -125,7 +125,7 @@ def test_a_nameserver_stops_on_a_signal_with_exit_code_0() -> None:
     assert process.returncode == 0
 
 
-def test_a_server_whose_supervisor_is_gone_stops() -> None:
+def test_a_server_stops_when_its_supervisor_ends() -> None:
     process = subprocess.Popen(
         [*COMMAND, "namesrv", "--supervised", "--bind-address", "127.0.0.1"],
         stdin=subprocess.PIPE,

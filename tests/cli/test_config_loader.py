@@ -102,7 +102,9 @@ def test_a_known_key_that_is_not_used_is_a_notice(tmp_path: Path) -> None:
         ("mappedFileSize=0", "mappedFileSize must be at least 1"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_place(tmp_path: Path, line: str, sentence: str) -> None:
+def test_an_invalid_value_is_refused_with_its_line(
+    tmp_path: Path, line: str, sentence: str
+) -> None:
     with pytest.raises(CliError) as failure:
         load_text(tmp_path, f"# a comment\n{line}\n")
     assert sentence in str(failure.value)
@@ -110,7 +112,7 @@ def test_a_bad_value_is_refused_with_its_place(tmp_path: Path, line: str, senten
     assert failure.value.code == Exit.USAGE
 
 
-def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_sentence(tmp_path: Path) -> None:
     with pytest.raises(CliError, match=r"Cannot read .*No such file"):
         load([First], file=tmp_path / "none.conf")
 
@@ -129,7 +131,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 @given(SETTINGS)
-def test_what_is_written_to_a_file_is_what_is_loaded(
+def test_values_written_to_a_file_are_loaded_back(
     tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str]
 ) -> None:
     path = tmp_path_factory.mktemp("conf") / "broker.conf"
@@ -162,7 +164,7 @@ def _defaults_as_text(owner: type) -> dict[str, str]:
     return {field.name: shown[field.name] for field in fields(owner)}
 
 
-def test_a_broker_setting_was_called_unknown_by_the_nameserver(tmp_path: Path) -> None:
+def test_a_broker_setting_is_not_unknown_to_the_nameserver(tmp_path: Path) -> None:
     """`single -c broker.conf` reads one file for both."""
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=a\nfileReservedTime=48\ndeleteWhen=04\n")
@@ -174,7 +176,7 @@ def test_a_broker_setting_was_called_unknown_by_the_nameserver(tmp_path: Path) -
     assert len(loaded.elsewhere) == 3
 
 
-def test_a_file_of_the_apache_broker_is_taken(tmp_path: Path) -> None:
+def test_a_file_of_the_apache_broker_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(
         "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = 0\n"

@@ -69,7 +69,7 @@ def test_the_most_advanced_in_sync_replica_is_promoted(stack: ExitStack) -> None
     assert [ref.broker_id for ref in ahead.promoted.state.in_sync] == [2]  # 1 is behind
 
 
-def test_a_silent_leader_that_may_live_is_not_replaced(stack: ExitStack) -> None:
+def test_an_unreachable_leader_that_may_be_alive_is_not_replaced(stack: ExitStack) -> None:
     state = state_of(0, 0, 1)
     old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
     namesrv = static(stack, old, other)
@@ -83,7 +83,7 @@ def test_a_silent_leader_that_may_live_is_not_replaced(stack: ExitStack) -> None
     assert (code, found["leader"]) == (0, 1)
 
 
-def test_a_living_leader_is_fenced_first(stack: ExitStack) -> None:
+def test_a_live_leader_is_fenced_first(stack: ExitStack) -> None:
     old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
     code, found = invoke("failover", "--namesrv", static(stack, old, other))
     assert (code, found["leader"]) == (0, 1)
@@ -92,7 +92,7 @@ def test_a_living_leader_is_fenced_first(stack: ExitStack) -> None:
     assert not other.promoted.old_leader_is_dead
 
 
-def test_without_the_in_sync_set_nobody_is_promoted(stack: ExitStack) -> None:
+def test_no_replica_is_promoted_without_the_in_sync_set(stack: ExitStack) -> None:
     state = state_of(0, 0)
     old, other = ReplicaDoor(0, role="leader", state=state), ReplicaDoor(1, state=state)
     namesrv = static(stack, old, other)
@@ -135,7 +135,7 @@ def test_a_dry_run_changes_nothing(stack: ExitStack) -> None:
     assert old.calls == other.calls == []
 
 
-def test_a_policy_is_the_controller_s_and_a_static_group_s_its_configuration(
+def test_policy_is_set_by_the_controller_and_refused_for_a_static_group(
     stack: ExitStack,
 ) -> None:
     one, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1)
@@ -180,7 +180,7 @@ def test_status_without_a_leader_is_unhealthy(stack: ExitStack) -> None:
     assert invoke("status", "--namesrv", namesrv)[0] == Exit.UNHEALTHY
 
 
-def test_commands_go_to_the_active_controller(stack: ExitStack) -> None:
+def test_commands_call_the_active_controller(stack: ExitStack) -> None:
     replicas = [
         stack.enter_context(ReplicaDoor(n, role="leader" if n == 0 else "follower")) for n in (0, 1)
     ]
@@ -213,7 +213,7 @@ def test_replay_and_reseed(stack: ExitStack) -> None:
     assert invoke("reseed", "--id", "7", "--namesrv", namesrv)[0] == Exit.NOT_FOUND
 
 
-def test_a_tail_that_two_replicas_archived_was_sent_from_both(stack: ExitStack) -> None:
+def test_a_tail_archived_by_two_replicas_is_sent_once(stack: ExitStack) -> None:
     def tail(crc32: int, *, replayed: bool = False) -> v1.ArchivedTail:
         return v1.ArchivedTail(
             file_id="2-100-200",
@@ -239,7 +239,7 @@ def test_a_tail_that_two_replicas_archived_was_sent_from_both(stack: ExitStack) 
     assert (code, found["messages"]) == (0, 8), "an operator may repeat it"
 
 
-def test_diff_names_rotten_and_different_blocks(stack: ExitStack) -> None:
+def test_diff_lists_damaged_and_different_blocks(stack: ExitStack) -> None:
     def block(at: int, crc32: int, now: int) -> v1.BlockDigest:
         return v1.BlockDigest(offset=at, length=10, crc32=crc32, sealed=True, now=now)
 
@@ -253,7 +253,7 @@ def test_diff_names_rotten_and_different_blocks(stack: ExitStack) -> None:
     ]
 
 
-def test_nobody_there_is_a_sentence() -> None:
+def test_an_unreachable_nameserver_is_an_error_sentence() -> None:
     code, sentence = invoke("status", "--namesrv", "127.0.0.1:1")
     assert (code, "Cannot connect" in sentence) == (Exit.FAILED, True)
 
@@ -284,7 +284,7 @@ def test_promote_writes_the_roles_into_the_files(stack: ExitStack, tmp_path: Pat
     assert files[0].read_text() == "# the master\nbrokerId=2\nbrokerRole=SLAVE\n"
 
 
-def test_the_watch_waits_and_puts_an_old_leader_right(stack: ExitStack) -> None:
+def test_the_watch_waits_and_fences_an_old_leader(stack: ExitStack) -> None:
     old, other = ReplicaDoor(0, role="leader"), ReplicaDoor(1, end=1100)
     namesrv = static(stack, old, other)
     said: list[str] = []
@@ -299,7 +299,7 @@ def test_the_watch_waits_and_puts_an_old_leader_right(stack: ExitStack) -> None:
     assert old.calls == ["fence 2", "follow 1"]
 
 
-def test_a_promotion_that_is_not_confirmed_is_said(stack: ExitStack) -> None:
+def test_an_unconfirmed_promotion_is_reported(stack: ExitStack) -> None:
     other = ReplicaDoor(1)
     namesrv = static(stack, other)
     other.handlers.pop("/cometmq.v1.ReplicaControl/Status")
@@ -308,7 +308,7 @@ def test_a_promotion_that_is_not_confirmed_is_said(stack: ExitStack) -> None:
         StaticFailover(replicas, PromotionRequest(timeout_s=0.2), lambda _: None).failover()
 
 
-def test_rewriting_keeps_everything_else(tmp_path: Path) -> None:
+def test_rewriting_keeps_all_other_lines(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# text = kept\n\nbrokerId=3\nx=1=2\n")
     rewrite(path, {"brokerId": "0", "brokerRole": "SYNC_MASTER"})

@@ -9,7 +9,7 @@ from cometmq.cli.cluster.layout import DataDirectory
 from cometmq.cli.errors import CliError
 
 
-def test_a_second_supervisor_is_refused_and_told_what_to_do(tmp_path: Path) -> None:
+def test_a_second_supervisor_is_refused_with_advice(tmp_path: Path) -> None:
     first = DataDirectory(tmp_path / "data")
     with pytest.raises(CliError, match=r"\(process \d+\) is running on .* --data"):
         DataDirectory(tmp_path / "data")
@@ -17,13 +17,13 @@ def test_a_second_supervisor_is_refused_and_told_what_to_do(tmp_path: Path) -> N
     DataDirectory(tmp_path / "data").close()
 
 
-def test_a_path_that_cannot_be_a_directory_is_a_sentence(tmp_path: Path) -> None:
+def test_an_invalid_data_directory_is_an_error_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CliError, match=r"Cannot use .* as data directory"):
         DataDirectory(tmp_path / "file")
 
 
-def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
+def test_the_token_is_generated_once_and_private(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path)
     token = data.token()
     assert len(token) == 48
@@ -45,7 +45,7 @@ def test_a_new_file_has_every_key_and_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_an_edited_file_keeps_every_byte_and_gets_what_is_missing(tmp_path: Path) -> None:
+def test_an_edited_file_keeps_every_byte_and_gets_missing_keys(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     text = "! mine\nbrokerId : 7\nflushDiskType=SYNC_FLUSH"
     file.write_text(text)

@@ -18,7 +18,7 @@ def plans(path: Path, **options: Any) -> dict[str, Plan]:
     return {plan.name: plan for plan in made}
 
 
-def test_the_default_cluster(tmp_path: Path) -> None:
+def test_the_default_cluster_has_a_nameserver_a_master_and_a_slave(tmp_path: Path) -> None:
     made = plans(tmp_path)
     assert {name: plan.role for name, plan in made.items()} == {
         "namesrv": "nameserver",
@@ -40,7 +40,7 @@ def test_the_default_cluster(tmp_path: Path) -> None:
     assert all(str(plan.data) == str(tmp_path / name) for name, plan in made.items())
 
 
-def test_with_a_controller_the_nameserver_elects_who_leads(
+def test_with_a_controller_the_nameserver_elects_the_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = plans(tmp_path, controller=True)
@@ -75,7 +75,7 @@ def test_port_zero_makes_every_port_ephemeral_and_leaves_the_files_without_ports
     assert not any("ort" in key for plan in made.values() for key in plan.file_values)
 
 
-def test_a_restarted_child_keeps_the_ports_that_it_got(tmp_path: Path) -> None:
+def test_a_restarted_child_keeps_its_ports(tmp_path: Path) -> None:
     master = plans(tmp_path, port=0)["master"]
     master.keep_ports({"client": "127.0.0.1:4001", "ha": "127.0.0.1:4002", "metrics": "h:4003"})
     assert master.ports == {"client": 4001, "ha": 4002, "metrics": 4003}
@@ -84,7 +84,7 @@ def test_a_restarted_child_keeps_the_ports_that_it_got(tmp_path: Path) -> None:
     assert words[words.index("--ha-listen-port") + 1] == "4002"
 
 
-def test_what_the_command_line_says_beats_the_file_and_what_it_does_not_say_is_the_files(
+def test_options_override_the_file_and_omitted_options_come_from_it(
     tmp_path: Path,
 ) -> None:
     plans(tmp_path)
@@ -121,13 +121,13 @@ def test_single_is_one_process_with_two_files(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_in_sync_state_in_words(
+def test_the_in_sync_state_is_described(
     tmp_path: Path, state: dict[str, Any], replication: str, words: str
 ) -> None:
     assert in_sync(state, list(plans(tmp_path, replication=replication).values())) == words
 
 
-def test_the_banner_says_where_and_how(tmp_path: Path) -> None:
+def test_the_banner_shows_addresses_and_how_to_connect(tmp_path: Path) -> None:
     made = list(plans(tmp_path, port=0).values())
     made[0].keep_ports({"namesrv": "127.0.0.1:4000"})
     made[1].keep_ports({"client": "127.0.0.1:4001", "ha": "h:4002", "metrics": "h:4003"})

@@ -15,7 +15,7 @@ def _fail_to_write() -> NoReturn:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_was_reported_without_a_hint_of_the_file(
+def test_a_full_disk_is_reported_with_a_traceback_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     reader, writer = os.pipe()

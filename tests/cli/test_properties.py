@@ -39,11 +39,11 @@ def values(text: str) -> dict[str, str]:
         ("a=1\na=2", {"a": "2"}),
     ],
 )
-def test_what_people_write(text: str, expected: dict[str, str]) -> None:
+def test_properties_are_parsed(text: str, expected: dict[str, str]) -> None:
     assert values(text) == expected
 
 
-def test_entries_know_their_lines() -> None:
+def test_entries_have_their_line_numbers() -> None:
     entries = properties.parse("# one\na=1\\\n 2\n\nb=3\n")
     assert [(entry.key, entry.line) for entry in entries] == [("a", 2), ("b", 5)]
 
@@ -54,7 +54,7 @@ def test_a_broken_escape_is_refused_with_its_line() -> None:
 
 
 @given(st.dictionaries(KEYS, TEXT, max_size=6))
-def test_what_was_dumped_is_read_back(entries: dict[str, str]) -> None:
+def test_dumped_entries_are_read_back(entries: dict[str, str]) -> None:
     assert values(properties.dump(entries, ["a comment"])) == entries
 
 
@@ -73,7 +73,7 @@ def test_files_in_both_encodings_are_read(tmp_path: Path, encoding: str) -> None
     assert [entry.value for entry in properties.read(path)] == ["b\u00fcro"]
 
 
-def test_a_file_of_a_size_that_no_configuration_has_is_refused(tmp_path: Path) -> None:
+def test_a_file_above_the_size_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"\0" * (properties.FILE_SIZE_MAX + 1))
     with pytest.raises(properties.PropertiesError, match="larger than 1 MiB"):

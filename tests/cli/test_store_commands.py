@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Path:
     return unpack("normal", tmp_path)
 
 
-def test_looking_changed_a_file(root: Path, tmp_path: Path) -> None:
+def test_read_only_commands_change_no_file(root: Path, tmp_path: Path) -> None:
     other = unpack("killed", tmp_path)
     before = digests(root), digests(other)
     for arguments in (
@@ -65,7 +65,7 @@ def test_looking_changed_a_file(root: Path, tmp_path: Path) -> None:
     assert (digests(root), digests(other)) == before
 
 
-def test_ls_shows_the_parts(normal: Path) -> None:
+def test_ls_lists_the_parts_of_a_store(normal: Path) -> None:
     done = store("ls", normal)
     assert done.returncode == 0
     for word in ("stopped cleanly", "segments", "TopicUnicode", "index/", "compaction/"):
@@ -75,7 +75,7 @@ def test_ls_shows_the_parts(normal: Path) -> None:
     assert document["foreign"] == ["compaction/"]
 
 
-def test_dump_prints_one_object_a_message(normal: Path) -> None:
+def test_dump_prints_one_object_for_each_message(normal: Path) -> None:
     rows = lines("dump", normal)
     assert len(rows) == 241
     assert [row["physical_offset"] for row in rows] == sorted(r["physical_offset"] for r in rows)
@@ -114,7 +114,7 @@ def test_query_prints_offsets(normal: Path) -> None:
     assert len(json.loads(tagged.stdout)) > 10
 
 
-def test_verify_says_that_all_is_well(normal: Path) -> None:
+def test_verify_reports_no_problem_for_a_sound_store(normal: Path) -> None:
     done = store("verify", normal, "-o", "json")
     assert done.returncode == 0
     document = json.loads(done.stdout)
@@ -148,7 +148,7 @@ def test_verify_and_repair_of_a_damaged_queue(root: Path) -> None:
     assert store("repair", root).stdout == "Nothing to repair.\n"
 
 
-def test_a_damaged_log_is_reported_and_left(root: Path) -> None:
+def test_a_damaged_log_is_reported_and_not_changed(root: Path) -> None:
     zero(Site(root).record(40).field(0, 60))
     before = digests(root)
     for arguments in (("repair", root, "--dry-run"), ("repair", root)):
@@ -177,7 +177,7 @@ def test_a_store_in_use_is_not_repaired(root: Path) -> None:
         owner.release()
 
 
-def test_diff_finds_where_two_stores_part(root: Path, normal: Path) -> None:
+def test_diff_finds_the_first_difference(root: Path, normal: Path) -> None:
     assert store("diff", root, normal).returncode == 0
     record = Site(root).record(100)
     zero(record.body)
@@ -215,7 +215,7 @@ def test_export_writes_a_topic(normal: Path, tmp_path: Path) -> None:
         (["nonsense"], 2, "No such command"),
     ],
 )
-def test_what_is_wrong_is_a_sentence_and_an_exit_code(
+def test_errors_have_a_sentence_and_an_exit_code(
     arguments: list[str], code: int, sentence: str
 ) -> None:
     done = store(*arguments)
@@ -224,11 +224,11 @@ def test_what_is_wrong_is_a_sentence_and_an_exit_code(
     assert "Traceback" not in done.stderr
 
 
-def test_a_topic_that_is_not_there_is_exit_code_4(normal: Path) -> None:
+def test_an_unknown_topic_is_exit_code_4(normal: Path) -> None:
     assert store("export", normal, "--topic", "Nothing").returncode == 4
 
 
-def test_sizes_come_from_a_broker_conf(root: Path) -> None:
+def test_sizes_are_read_from_a_broker_conf(root: Path) -> None:
     """Without a whole index file nothing tells how many slots the damaged one has."""
     site = Site(root)
     site.index(1).unlink()
@@ -240,7 +240,7 @@ def test_sizes_come_from_a_broker_conf(root: Path) -> None:
     assert store("verify", root).returncode == 0
 
 
-def test_an_export_of_nothing_took_a_file_away(normal: Path, tmp_path: Path) -> None:
+def test_an_empty_export_keeps_an_existing_file(normal: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     target.write_text("of yesterday")
     done = store("export", normal, "--topic", "Nothing", "--out", target)
@@ -250,7 +250,7 @@ def test_an_export_of_nothing_took_a_file_away(normal: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["verify", "repair", "ls", "dump"])
-def test_a_store_was_judged_without_its_log(root: Path, tmp_path: Path, command: str) -> None:
+def test_a_store_without_its_log_is_refused(root: Path, tmp_path: Path, command: str) -> None:
     """Of a log that lies elsewhere nothing was found, so all that is derived from it looked wrong."""
     (root / "commitlog").rename(tmp_path / "elsewhere")
     before = digests(root)
@@ -263,13 +263,13 @@ def test_a_store_was_judged_without_its_log(root: Path, tmp_path: Path, command:
     assert store(command, root, "--config", conf).returncode == 0
 
 
-def test_a_missing_configuration_is_one_sentence(normal: Path) -> None:
+def test_a_missing_configuration_is_an_error_sentence(normal: Path) -> None:
     done = store("verify", normal, "--config", "nowhere.conf")
     assert done.returncode == 2
     assert done.stderr == "cometmq: Cannot read nowhere.conf: No such file or directory.\n"
 
 
-def test_a_file_in_the_place_of_the_log_was_an_empty_log(root: Path) -> None:
+def test_a_file_in_place_of_the_log_folder_is_refused(root: Path) -> None:
     shutil.rmtree(root / "commitlog")
     (root / "commitlog").write_bytes(b"")
     done = store("verify", root)

@@ -62,7 +62,7 @@ def test_every_segment_has_its_reason(store: Path) -> None:
     assert [row["verdict"] for row in document["segments"]] == ["delete"] * 2 + ["keep"] * 3
 
 
-def test_the_settings_of_a_file_and_the_watermark_count(store: Path, tmp_path: Path) -> None:
+def test_the_settings_of_a_file_and_the_watermark_are_applied(store: Path, tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("fileReservedTime=10\ndeleteWhen=03;05\narchiveGate=true\n")
     ArchiveWatermark(store, Disk()).set(SEGMENT)
@@ -72,21 +72,21 @@ def test_the_settings_of_a_file_and_the_watermark_count(store: Path, tmp_path: P
     assert document["delete_when"] == [3, 5]
 
 
-def test_a_disk_that_is_too_full(store: Path, roomy: list[int]) -> None:
+def test_a_full_disk_overrides_the_reserved_time(store: Path, roomy: list[int]) -> None:
     roomy[0] = 86
     document = explain(store, "--hour", "5")
     assert reasons(document) == ["expired", "expired", "disk", "disk", "last"]
     assert (document["disk_use"], document["pressure"]) == (86, "forced")
 
 
-def test_files_made_ahead_are_no_segments(store: Path) -> None:
+def test_preallocated_files_are_not_segments(store: Path) -> None:
     (store / "commitlog" / f"{5 * SEGMENT:020d}").write_bytes(bytes(SEGMENT))
     document = explain(store, "--hour", "5")
     assert reasons(document)[-1] == "last"
     assert document["made_ahead"] == [f"commitlog/{5 * SEGMENT:020d}"]
 
 
-def test_the_table_is_for_people_and_nothing_is_changed(store: Path) -> None:
+def test_the_table_is_printed_and_no_file_changes(store: Path) -> None:
     def content() -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
@@ -98,6 +98,6 @@ def test_the_table_is_for_people_and_nothing_is_changed(store: Path) -> None:
     assert content() == before
 
 
-def test_what_is_no_store(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["store", "retention", str(tmp_path)])
     assert result.exit_code != 0

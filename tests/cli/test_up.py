@@ -44,7 +44,7 @@ def json_of(cluster: Cluster, *arguments: str) -> Any:
     return json.loads(cluster.run(*arguments, "--endpoint", endpoint, "-o", "json").stdout)
 
 
-def test_the_ready_file_says_everything(shared_cluster: Cluster) -> None:
+def test_the_ready_file_lists_endpoints_and_processes(shared_cluster: Cluster) -> None:
     ready = shared_cluster.ready()
     nodes = {node.name: node for node in shared_cluster.nodes()}
     assert {name: node.role for name, node in nodes.items()} == {
@@ -65,7 +65,7 @@ def test_the_ready_file_says_everything(shared_cluster: Cluster) -> None:
     assert (nodes["master"].data / "store" / "commitlog").is_dir()
 
 
-def test_the_banner_says_where_and_what(shared_cluster: Cluster) -> None:
+def test_the_banner_shows_addresses_and_durability(shared_cluster: Cluster) -> None:
     def text() -> str:
         return shared_cluster.log_file.read_text()
 
@@ -156,7 +156,7 @@ def test_the_nameserver_routes_to_both_nodes_as_alternatives(shared_cluster: Clu
     wait_until("the nameserver knows the topic", is_routed, WAIT_S)
 
 
-def test_a_fifo_topic_wants_a_group_and_keeps_its_order(shared_cluster: Cluster) -> None:
+def test_a_fifo_topic_requires_a_group_and_keeps_its_order(shared_cluster: Cluster) -> None:
     topic = shared_cluster.create_topic("cli-ordered", kind="fifo", queues=1)
     endpoint = ("--endpoint", shared_cluster.address("master"))
     without = shared_cluster.run("message", "send", topic, "x", *endpoint, check=False)
@@ -166,7 +166,7 @@ def test_a_fifo_topic_wants_a_group_and_keeps_its_order(shared_cluster: Cluster)
     assert [one["offset"] for one in sent["messages"]] == [0, 1, 2]
 
 
-def test_a_message_to_nowhere_is_not_found(shared_cluster: Cluster) -> None:
+def test_sending_to_an_unknown_topic_is_not_found(shared_cluster: Cluster) -> None:
     done = shared_cluster.run(
         *("message", "send", "cli-nowhere", "x"),
         *("--endpoint", shared_cluster.address("master")),
@@ -176,7 +176,7 @@ def test_a_message_to_nowhere_is_not_found(shared_cluster: Cluster) -> None:
     assert "TOPIC_NOT_FOUND" in done.stderr
 
 
-def test_the_group_gets_in_sync(shared_cluster: Cluster) -> None:
+def test_the_group_becomes_in_sync(shared_cluster: Cluster) -> None:
     def members() -> bool:
         rows = json_of(shared_cluster, "cluster", "describe")["members"]
         return [row["in_sync"] for row in rows] == [True, True]
@@ -184,7 +184,7 @@ def test_the_group_gets_in_sync(shared_cluster: Cluster) -> None:
     wait_until("both replicas are in sync", members, WAIT_S)
 
 
-def test_a_node_says_where_its_settings_come_from(shared_cluster: Cluster) -> None:
+def test_a_node_reports_the_origins_of_its_settings(shared_cluster: Cluster) -> None:
     rows = {row["key"]: row for row in json_of(shared_cluster, "config", "show", "--origin")}
     assert rows["grpcServerPort"]["origin"].startswith("flag")
     assert rows["brokerRole"]["value"] == "SYNC_MASTER"
@@ -202,7 +202,7 @@ def test_a_second_up_on_the_same_data_is_refused(shared_cluster: Cluster) -> Non
     assert "--data" in done.stderr
 
 
-def test_the_dead_are_restarted_on_their_ports_and_ctrl_c_stops_all(
+def test_killed_processes_are_restarted_on_their_ports_and_ctrl_c_stops_all(
     new_cluster: NewCluster,
 ) -> None:
     cluster = new_cluster(restart=True, env=SMALL)
@@ -224,7 +224,7 @@ def test_the_dead_are_restarted_on_their_ports_and_ctrl_c_stops_all(
     assert gone([node.pid for node in after.values()])
 
 
-def test_no_restart_leaves_the_dead_and_up_restart_starts_them(new_cluster: NewCluster) -> None:
+def test_with_no_restart_processes_stay_down_until_up_restart(new_cluster: NewCluster) -> None:
     cluster = new_cluster(env=SMALL)
     topic = cluster.create_topic("kept")
     master = cluster.address("master")
@@ -242,7 +242,7 @@ def test_no_restart_leaves_the_dead_and_up_restart_starts_them(new_cluster: NewC
     assert "only namesrv, master, slave" in unknown.stderr
 
 
-def test_a_child_that_cannot_start_is_not_restarted_for_ever(new_cluster: NewCluster) -> None:
+def test_a_child_that_cannot_start_is_retried_five_times(new_cluster: NewCluster) -> None:
     cluster = new_cluster("--single", restart=True, env=SMALL)
     conf = cluster.node("single").data / "broker.conf"
     good = conf.read_text()
@@ -261,16 +261,14 @@ def test_a_child_that_cannot_start_is_not_restarted_for_ever(new_cluster: NewClu
     assert cluster.stop() == 0
 
 
-def test_children_do_not_outlive_a_killed_supervisor(new_cluster: NewCluster) -> None:
+def test_children_stop_when_the_supervisor_is_killed(new_cluster: NewCluster) -> None:
     cluster = new_cluster("--single", env=SMALL)
     pids = [node.pid for node in cluster.nodes()]
     os.kill(cluster.supervisor_pid, signal.SIGKILL)
     wait_until("the children have gone", lambda: gone(pids), WAIT_S)
 
 
-def test_single_is_one_process_and_its_data_survive(
-    new_cluster: NewCluster, tmp_path: Path
-) -> None:
+def test_single_is_one_process_and_keeps_its_data(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster("--single", "--flush", "sync", env=SMALL)
     (node,) = cluster.nodes()
     assert (node.name, node.role) == ("single", "master")
@@ -285,7 +283,7 @@ def test_single_is_one_process_and_its_data_survive(
     assert sum(queue["messages"] for queue in queues) == 100
 
 
-def test_a_port_in_use_is_a_sentence_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_sentence_and_stops_all_processes(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -309,7 +307,7 @@ def test_a_port_in_use_is_a_sentence_and_nothing_stays(tmp_path: Path) -> None:
     assert left == []
 
 
-def test_a_broken_file_stops_the_start_with_its_place(tmp_path: Path) -> None:
+def test_an_invalid_file_stops_the_start_with_its_line(tmp_path: Path) -> None:
     _write(tmp_path / "single" / "broker.conf", "flushDiskType=OFTEN\n")
     cluster = Cluster(tmp_path, "--single")
     with pytest.raises(ClusterError, match=r"ended with 1\n.*single cannot start: .*flushDiskType"):

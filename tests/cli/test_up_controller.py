@@ -80,7 +80,7 @@ async def drill(cluster: Cluster) -> None:
         assert sum(queue.max_offset for queue in first.queues) >= 3
 
 
-def test_whoever_is_left_leads_and_whoever_comes_back_follows(tmp_path: Path) -> None:
+def test_the_remaining_replica_leads_and_the_returning_one_follows(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "d", restart=True, controller=True).start()
     try:
         asyncio.run(drill(cluster))

@@ -160,7 +160,7 @@ async def test_an_attack_harms_its_own_connection_only(
 
 
 @pytest.mark.parametrize("attack", [continuation_flood, window_games, streams_out_of_order])
-async def test_a_peer_that_breaks_the_protocol_is_told_to_go(bench: Any, attack: Attack) -> None:
+async def test_a_peer_that_breaks_the_protocol_gets_goaway(bench: Any, attack: Attack) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         under_way = asyncio.ensure_future(attack(raw))
@@ -174,7 +174,7 @@ async def test_a_peer_that_breaks_the_protocol_is_told_to_go(bench: Any, attack:
 
 
 @pytest.mark.parametrize("said", [b"", PREFACE[:10], PREFACE], ids=["nothing", "part", "no-frame"])
-async def test_a_slow_preface_is_not_waited_for_for_ever(bench: Any, said: bytes) -> None:
+async def test_a_slow_preface_times_out(bench: Any, said: bytes) -> None:
     async with await bench(front_handshake_timeout=100) as b:
         reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
         writer.write(said)
@@ -185,7 +185,9 @@ async def test_a_slow_preface_is_not_waited_for_for_ever(bench: Any, said: bytes
         assert b.door.counters()["handshakes_failed"] == 1
 
 
-async def test_a_peer_that_does_not_answer_pings_is_given_up(bench: Any, eventually: Any) -> None:
+async def test_a_peer_that_does_not_answer_pings_is_disconnected(
+    bench: Any, eventually: Any
+) -> None:
     options = {"front_keepalive_time": 50, "front_keepalive_timeout": 50}
     async with await bench(**options) as b:
         raw = await RawConnection.open(b.port)
@@ -196,7 +198,7 @@ async def test_a_peer_that_does_not_answer_pings_is_given_up(bench: Any, eventua
         raw.abort()
 
 
-async def test_a_reader_that_takes_nothing_is_closed(bench: Any, eventually: Any) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(bench: Any, eventually: Any) -> None:
     async with await bench(front_write_timeout=200) as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ITEMS)

@@ -59,13 +59,13 @@ async def test_a_port_is_free_again_after_a_drain(bench: Any, door_name: str) ->
 
 
 @pytest.mark.parametrize("host", ["::1", "localhost", "0.0.0.0"])
-async def test_other_addresses_can_be_listened_on(door_name: str, host: str) -> None:
+async def test_the_door_listens_on_other_addresses(door_name: str, host: str) -> None:
     door = _another(door_name)
     assert await door.start(host, 0) > 0
     await door.drain(0)
 
 
-async def test_health_says_serving(bench: Any) -> None:
+async def test_health_reports_serving(bench: Any) -> None:
     async with await bench() as b:
         stub = health_pb2_grpc.HealthStub(b.client.channel)
         for name in ("", "test.Conformance"):
@@ -76,7 +76,7 @@ async def test_health_says_serving(bench: Any) -> None:
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_health_says_when_a_drain_begins(bench: Any) -> None:
+async def test_health_reports_the_start_of_a_drain(bench: Any) -> None:
     async with await bench() as b:
         stub = health_pb2_grpc.HealthStub(b.client.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=""))
@@ -138,7 +138,7 @@ async def test_a_drain_finishes_what_is_in_flight(bench: Any, eventually: Any) -
         await draining
 
 
-async def test_a_drain_accepts_no_more(bench: Any, eventually: Any) -> None:
+async def test_a_drain_refuses_new_calls(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         waiting = asyncio.ensure_future(_code(b.client.unary("Later")))
         await eventually(lambda: b.services.futures)
@@ -151,7 +151,7 @@ async def test_a_drain_accepts_no_more(bench: Any, eventually: Any) -> None:
         await draining
 
 
-async def test_a_drain_gives_up_after_the_grace_time(bench: Any, eventually: Any) -> None:
+async def test_a_drain_ends_calls_after_the_grace_time(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         waiting = asyncio.ensure_future(_code(b.client.unary("Later")))
         await eventually(lambda: b.services.futures)
@@ -174,7 +174,7 @@ async def test_a_drain_ends_streams_at_once(bench: Any, eventually: Any) -> None
         assert b.services.sessions[0].closed
 
 
-async def test_a_drain_without_a_start_is_nothing(door_name: str) -> None:
+async def test_a_drain_without_a_start_does_nothing(door_name: str) -> None:
     await _another(door_name).drain(1)
 
 
@@ -191,7 +191,7 @@ def test_the_door_that_is_not_installed_is_refused_or_replaced(
     assert (door.name, len(said)) == (("native", 0) if installed else ("grpcio", 1))
 
 
-def test_a_door_may_be_made_before_there_is_a_loop(door_name: str) -> None:
+def test_a_door_can_be_created_without_a_loop(door_name: str) -> None:
     door = _another(door_name)
     statistics = door.statistics()
     assert (statistics.door, statistics.in_flight) == (door_name, 0)

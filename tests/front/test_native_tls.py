@@ -76,7 +76,7 @@ async def certificate(port: int) -> str:
 
 @pytest.mark.pitfall(1, 2, 32)
 @native
-async def test_both_are_spoken_on_one_port(bench: Any) -> None:
+async def test_tls_and_plaintext_share_one_port(bench: Any) -> None:
     async with await bench() as b:
         made_up = (await certificate(b.port)).encode()
         assert await echo(b.port, made_up) == b"secret"
@@ -103,7 +103,7 @@ async def test_a_big_message_and_a_stream_over_tls(bench: Any) -> None:
 
 
 @native
-async def test_a_certificate_of_ones_own_is_served_and_replaced(
+async def test_a_configured_certificate_is_used_and_reloaded(
     bench: Any, authority: trustme.CA, files: dict[str, Any]
 ) -> None:
     roots = authority.cert_pem.bytes()
@@ -118,7 +118,7 @@ async def test_a_certificate_of_ones_own_is_served_and_replaced(
 
 
 @native
-async def test_a_broken_replacement_is_not_taken(
+async def test_an_invalid_replacement_is_not_loaded(
     bench: Any, authority: trustme.CA, files: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await bench(**files) as b:
@@ -129,7 +129,7 @@ async def test_a_broken_replacement_is_not_taken(
 
 
 @native
-async def test_clients_show_a_certificate_where_it_is_asked_for(
+async def test_clients_need_a_certificate_if_a_client_ca_is_set(
     bench: Any, authority: trustme.CA, files: dict[str, Any], tmp_path: Path
 ) -> None:
     clients = trustme.CA()
@@ -149,7 +149,7 @@ async def test_clients_show_a_certificate_where_it_is_asked_for(
 
 @native
 @pytest.mark.parametrize("broken", ["missing", "nonsense", "another key"])
-async def test_a_certificate_that_cannot_be_used_is_refused_with_a_sentence(
+async def test_an_unusable_certificate_is_refused_with_a_sentence(
     authority: trustme.CA, files: dict[str, Any], broken: str
 ) -> None:
     other = authority.issue_cert("other").private_key_pem.bytes()
@@ -159,14 +159,14 @@ async def test_a_certificate_that_cannot_be_used_is_refused_with_a_sentence(
         await door.start("127.0.0.1", 0)
 
 
-def test_a_certificate_and_its_key_belong_together() -> None:
+def test_certificate_and_key_must_both_be_set() -> None:
     with pytest.raises(ValueError, match="Set both"):
         DoorConfig(front_tls_certificate="chain.pem")
     with pytest.raises(ValueError, match="frontTlsClientCa requires"):
         DoorConfig(front_tls_client_ca="ca.pem")
 
 
-def test_the_grpcio_door_does_not_pretend_to_speak_tls() -> None:
+def test_the_grpcio_door_refuses_a_certificate() -> None:
     config = DoorConfig(front_door="grpcio", front_tls_certificate="a", front_tls_key="b")
     with pytest.raises(DoorMissingError, match="plaintext only"):
         choose_door(config)

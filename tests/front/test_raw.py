@@ -39,7 +39,9 @@ TLS_HELLO = bytes.fromhex("160301007a010000760303") + bytes(100)
     ],
     ids=["http1", "tls", "zeros", "random", "random-frames", "data-first", "huge-frame"],
 )
-async def test_garbage_on_the_socket(bench: Any, eventually: Any, garbage: bytes) -> None:
+async def test_garbage_on_the_socket_harms_only_its_connection(
+    bench: Any, eventually: Any, garbage: bytes
+) -> None:
     async with await bench() as b:
         waiting = b.client.unary("Later")
         await eventually(lambda: b.services.futures)
@@ -72,7 +74,7 @@ async def test_a_truncated_grpc_frame_ends_its_own_stream_only(bench: Any, path:
         raw.abort()
 
 
-async def test_a_length_prefix_that_is_cut(bench: Any) -> None:
+async def test_a_truncated_length_prefix_is_invalid_argument(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO)
@@ -82,7 +84,7 @@ async def test_a_length_prefix_that_is_cut(bench: Any) -> None:
         raw.abort()
 
 
-async def test_no_message_at_all(bench: Any) -> None:
+async def test_a_request_without_a_message_is_invalid_argument(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO)
@@ -92,7 +94,7 @@ async def test_no_message_at_all(bench: Any) -> None:
         raw.abort()
 
 
-async def test_a_length_that_lies_about_gigabytes(bench: Any) -> None:
+async def test_a_false_length_of_gigabytes_is_refused(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO)
@@ -104,7 +106,7 @@ async def test_a_length_that_lies_about_gigabytes(bench: Any) -> None:
         raw.abort()
 
 
-async def test_several_messages_in_one_frame(bench: Any) -> None:
+async def test_several_messages_in_one_frame_are_handled(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, TALK)
@@ -114,7 +116,7 @@ async def test_several_messages_in_one_frame(bench: Any) -> None:
         raw.abort()
 
 
-async def test_one_message_in_many_frames(bench: Any) -> None:
+async def test_one_message_in_many_frames_is_read(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO)
@@ -128,7 +130,7 @@ async def test_one_message_in_many_frames(bench: Any) -> None:
         raw.abort()
 
 
-async def test_a_compression_that_nobody_knows(bench: Any) -> None:
+async def test_an_unknown_compression_is_refused(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO, grpc_encoding="snappy")
@@ -140,7 +142,7 @@ async def test_a_compression_that_nobody_knows(bench: Any) -> None:
         raw.abort()
 
 
-async def test_what_says_gzip_and_is_not(bench: Any) -> None:
+async def test_invalid_gzip_is_refused(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.start(1, ECHO, grpc_encoding="gzip")
@@ -152,7 +154,7 @@ async def test_what_says_gzip_and_is_not(bench: Any) -> None:
         raw.abort()
 
 
-async def test_another_content_type_harms_nobody(bench: Any) -> None:
+async def test_another_content_type_harms_no_other_call(bench: Any) -> None:
     # Whether it is refused is the door's own: grpc's core does not look at it.
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
@@ -163,7 +165,7 @@ async def test_another_content_type_harms_nobody(bench: Any) -> None:
         raw.abort()
 
 
-async def test_headers_beyond_the_limit(bench: Any) -> None:
+async def test_headers_above_the_limit_are_refused(bench: Any) -> None:
     async with await bench(front_max_metadata_size=4_096) as b:
         raw = await RawConnection.open(b.port)
         many = {f"x_filler_{number}": "y" * 100 for number in range(60)}
@@ -176,7 +178,7 @@ async def test_headers_beyond_the_limit(bench: Any) -> None:
         raw.abort()
 
 
-async def test_a_client_that_is_gone_in_the_middle_of_a_request(bench: Any) -> None:
+async def test_a_client_may_leave_in_the_middle_of_a_request(bench: Any) -> None:
     async with await bench() as b:
         for _ in range(20):
             raw = await RawConnection.open(b.port)
@@ -188,7 +190,9 @@ async def test_a_client_that_is_gone_in_the_middle_of_a_request(bench: Any) -> N
         assert b.services.contexts[:-1] == []
 
 
-async def test_a_client_that_is_gone_while_it_waits(bench: Any, eventually: Any) -> None:
+async def test_a_client_that_leaves_while_waiting_cancels_its_call(
+    bench: Any, eventually: Any
+) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         for stream in range(1, 20, 2):
@@ -218,7 +222,7 @@ async def test_a_stream_that_is_reset_ends_alone(bench: Any, eventually: Any) ->
         raw.abort()
 
 
-async def test_headers_that_are_no_headers_cost_their_connection_only(bench: Any) -> None:
+async def test_invalid_headers_end_only_their_connection(bench: Any) -> None:
     async with await bench() as b:
         raw = await RawConnection.open(b.port)
         raw.write(frame(HEADERS, 0x4, 1, b"\xff" * 50))

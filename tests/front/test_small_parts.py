@@ -14,7 +14,7 @@ from cometmq.proto import v1, v2
 from cometmq.proto.errors import RpcFailure, WireError
 
 
-def test_the_wall_can_be_moved_and_the_steady_clock_cannot() -> None:
+def test_tests_can_move_the_wall_clock_but_not_the_steady_clock() -> None:
     clock = Clock()
     assert abs(clock.wall_ms() - time.time() * 1_000) < 1_000
     before = clock.steady_ns()
@@ -27,7 +27,7 @@ def test_the_wall_can_be_moved_and_the_steady_clock_cannot() -> None:
     assert 0 <= clock.steady_ns() - before < 10_000_000_000
 
 
-def test_the_machines_clock_is_the_files_and_no_test_moves_it() -> None:
+def test_machine_time_is_not_moved_by_tests() -> None:
     clock = Clock()
     clock.advance_wall_ms(3_600_000)
     assert abs(clock.machine_ms() - time.time() * 1_000) < 1_000
@@ -45,7 +45,7 @@ def test_the_steady_clock_never_goes_back() -> None:
     assert seen == sorted(seen)
 
 
-def test_what_remains_of_a_deadline() -> None:
+def test_remaining_time_of_a_deadline() -> None:
     assert RequestContext().remaining_ms(5) is None
     ctx = RequestContext(deadline_ns=10_000_000)
     assert ctx.remaining_ms(0) == 10
@@ -61,7 +61,7 @@ def test_a_failure_fills_the_status_of_either_shape() -> None:
     assert (ours.code, ours.message) == (v2.TOPIC_NOT_FOUND, "no topic")
 
 
-def test_ready_bytes_go_through() -> None:
+def test_encoded_bytes_are_returned_unchanged() -> None:
     ready = b"ready"
     assert encode(ready) is ready
     assert encode(v2.Resource(name="x")) == v2.Resource(name="x").SerializeToString()
@@ -89,7 +89,7 @@ async def test_an_outbound_queue_is_bounded_in_messages_and_bytes() -> None:
         outbound.send(b"x")
 
 
-async def test_who_waits_for_room_is_told() -> None:
+async def test_drained_is_done_when_the_queue_is_empty() -> None:
     outbound = QueuedOutbound(1, 1_000)
     assert outbound.drained().done()
     outbound.send(b"x")
@@ -123,7 +123,7 @@ async def test_an_abandoned_queue_releases_and_drops() -> None:
     assert await outbound.take() is None
 
 
-def test_servers_have_a_loop() -> None:
+def test_the_loop_factory_creates_a_loop() -> None:
     loop = loop_factory()()
     assert loop.run_until_complete(asyncio.sleep(0, "ran")) == "ran"
     loop.close()

@@ -43,19 +43,19 @@ async def test_an_empty_list_is_an_empty_stream(bench: Any) -> None:
         assert (items, code) == ([], grpc.StatusCode.OK)
 
 
-async def test_thousands_of_small_items(bench: Any) -> None:
+async def test_thousands_of_small_items_arrive(bench: Any) -> None:
     async with await bench() as b:
         items = await _all(b.client.stream("Items", b"5000 0"))
         assert [int.from_bytes(item, "big") for item in items] == list(range(5_000))
 
 
-async def test_items_larger_than_every_window(bench: Any) -> None:
+async def test_items_larger_than_the_windows_arrive(bench: Any) -> None:
     async with await bench() as b:
         items = await _all(b.client.stream("Items", b"6 4194304"))
         assert [len(item) for item in items] == [4_194_312] * 6
 
 
-async def test_a_future_of_a_list(bench: Any, eventually: Any) -> None:
+async def test_a_future_of_a_list_is_awaited(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.stream("ItemsLater")
         await eventually(lambda: b.services.futures)
@@ -63,7 +63,7 @@ async def test_a_future_of_a_list(bench: Any, eventually: Any) -> None:
         assert await _all(call) == [b"", b"two", v2.Resource(name="three").SerializeToString()]
 
 
-async def test_items_come_as_they_are_made(bench: Any, eventually: Any) -> None:
+async def test_items_are_sent_as_they_are_generated(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.stream("Generate", b"3 wait")
         assert [await call.read() for _ in range(3)] == [b"0", b"1", b"2"]
@@ -102,9 +102,7 @@ async def test_a_client_that_leaves_a_wait_cancels_it(bench: Any, eventually: An
         assert b.services.undelivered == 0
 
 
-async def test_items_that_nobody_waits_for_any_more_are_undelivered(
-    bench: Any, eventually: Any
-) -> None:
+async def test_items_for_a_client_that_left_are_undelivered(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.stream("ItemsLater")
         await eventually(lambda: b.services.futures)
@@ -116,7 +114,9 @@ async def test_items_that_nobody_waits_for_any_more_are_undelivered(
         assert b.services.undelivered <= 1  # which came first is the network's business
 
 
-async def test_a_reader_that_stalls_and_leaves_gets_nothing(bench: Any, eventually: Any) -> None:
+async def test_an_answer_to_a_stalled_client_that_leaves_is_undelivered(
+    bench: Any, eventually: Any
+) -> None:
     async with await bench() as b:
         call = b.client.stream("Items", b"400 100000")
         assert len(await call.read()) == 100_008
@@ -128,7 +128,7 @@ async def test_a_reader_that_stalls_and_leaves_gets_nothing(bench: Any, eventual
         await eventually(lambda: b.door.statistics().in_flight == 0)
 
 
-async def test_a_slow_reader_delays_nobody_and_gets_everything(bench: Any) -> None:
+async def test_a_slow_client_delays_no_other_call_and_gets_everything(bench: Any) -> None:
     async with await bench() as b:
         slow = b.client.stream("Items", b"100 100000")
         await slow.read()
@@ -137,7 +137,7 @@ async def test_a_slow_reader_delays_nobody_and_gets_everything(bench: Any) -> No
         assert len(await _all(slow)) == 99
 
 
-async def test_both_sides_talk(bench: Any, eventually: Any) -> None:
+async def test_both_sides_send_messages(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.bidi("Talk", metadata=(("x-mq-client-id", "talker"),))
         for message in (b"one", b"", b"x" * 1_000_000):
@@ -153,7 +153,7 @@ async def test_both_sides_talk(bench: Any, eventually: Any) -> None:
         await eventually(lambda: b.door.statistics().streams == 0)
 
 
-async def test_the_server_speaks_first(bench: Any, eventually: Any) -> None:
+async def test_the_server_may_send_first(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.bidi("Talk")
         await eventually(lambda: b.services.sessions)
@@ -162,7 +162,7 @@ async def test_the_server_speaks_first(bench: Any, eventually: Any) -> None:
         call.cancel()
 
 
-async def test_a_half_closed_stream_still_listens_while_the_session_wants(
+async def test_a_half_closed_stream_stays_open_until_the_session_ends(
     bench: Any, eventually: Any
 ) -> None:
     async with await bench() as b:
@@ -237,14 +237,14 @@ async def test_errors_in_a_session_end_its_stream(
         await eventually(lambda: b.services.sessions[0].closed)
 
 
-async def test_a_session_that_is_refused_says_why(bench: Any) -> None:
+async def test_a_refused_session_returns_the_reason(bench: Any) -> None:
     async with await bench() as b:
         items, code = await _items_and_code(b.client.bidi("Refuse"))
         assert code is grpc.StatusCode.OK
         assert v2.TelemetryCommand.FromString(items[0]).status.code == v2.CLIENT_ID_REQUIRED
 
 
-async def test_what_waits_for_a_slow_client_is_bounded(bench: Any, eventually: Any) -> None:
+async def test_the_queue_for_a_slow_client_is_bounded(bench: Any, eventually: Any) -> None:
     async with await bench(front_outbound_bytes=1_000_000) as b:
         call = b.client.bidi("Talk")
         await call.write(b"flood")
@@ -253,7 +253,7 @@ async def test_what_waits_for_a_slow_client_is_bounded(bench: Any, eventually: A
         call.cancel()
 
 
-async def test_many_streams_on_one_connection(bench: Any, eventually: Any) -> None:
+async def test_one_connection_carries_many_streams(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         calls = [b.client.bidi("Talk", timeout=30) for _ in range(300)]
         for number, call in enumerate(calls):
@@ -265,7 +265,7 @@ async def test_many_streams_on_one_connection(bench: Any, eventually: Any) -> No
         await eventually(lambda: b.door.statistics().streams == 0)
 
 
-async def test_a_compressed_stream_is_inflated(bench: Any) -> None:
+async def test_a_compressed_stream_is_decompressed(bench: Any) -> None:
     async with await bench() as b:
         client = b.another_client(compression=grpc.Compression.Gzip)
         call = client.bidi("Talk")

@@ -62,7 +62,7 @@ async def test_a_future_may_fail(bench: Any, eventually: Any) -> None:
         assert await call is grpc.StatusCode.INTERNAL
 
 
-async def test_a_lighter_future_is_awaited(bench: Any, eventually: Any) -> None:
+async def test_a_reply_future_is_awaited(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         assert await b.client.unary("Lighter", b"now") == b"at once"
         b.services.laters.clear()
@@ -83,7 +83,7 @@ async def test_a_lighter_future_is_awaited(bench: Any, eventually: Any) -> None:
         (None, grpc.StatusCode.UNAVAILABLE),
     ],
 )
-async def test_a_lighter_future_may_fail_or_be_given_up(
+async def test_a_reply_future_may_fail_or_be_cancelled(
     bench: Any, eventually: Any, error: Exception | None, code: grpc.StatusCode
 ) -> None:
     async with await bench() as b:
@@ -97,7 +97,7 @@ async def test_a_lighter_future_may_fail_or_be_given_up(
         await eventually(lambda: b.door.statistics().in_flight == 0)
 
 
-async def test_a_client_that_leaves_cancels_the_lighter_future(bench: Any, eventually: Any) -> None:
+async def test_a_client_that_leaves_cancels_the_reply_future(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         call = b.client.unary("Lighter")
         await eventually(lambda: b.services.laters)
@@ -154,9 +154,7 @@ async def test_an_unknown_path_is_unimplemented(bench: Any) -> None:
             assert await _answer(b.client.unary(path)) is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_garbage_where_a_message_should_be_harms_nobody_else(
-    bench: Any, eventually: Any
-) -> None:
+async def test_an_undecodable_message_harms_no_other_call(bench: Any, eventually: Any) -> None:
     async with await bench() as b:
         waiting = b.client.unary("Later")
         await eventually(lambda: b.services.futures)
@@ -197,7 +195,7 @@ async def test_a_client_that_cancels_cancels_the_future(bench: Any, eventually: 
         assert await b.client.unary("Echo", b"next") == b"next"
 
 
-async def test_a_future_that_the_service_gives_up_is_unavailable(
+async def test_a_future_cancelled_by_the_service_is_unavailable(
     bench: Any, eventually: Any
 ) -> None:
     async with await bench() as b:
@@ -232,7 +230,7 @@ async def test_metadata_is_picked_by_name(bench: Any) -> None:
         assert dict(ctx.metadata) == dict(sent[:6])
 
 
-async def test_a_forwarded_request_is_known_by_its_mark(bench: Any) -> None:
+async def test_a_forwarded_request_has_its_mark(bench: Any) -> None:
     async with await bench() as b:
         await b.client.unary("Echo", metadata=(("x-cometmq-forwarded", "1"),))
         assert b.services.contexts[0].forwarded is True
@@ -245,7 +243,7 @@ async def test_missing_metadata_is_empty(bench: Any) -> None:
         assert (ctx.client_id, ctx.language, ctx.token, ctx.metadata) == ("", "", "", ())
 
 
-async def test_a_compressed_request_is_inflated(bench: Any) -> None:
+async def test_a_compressed_request_is_decompressed(bench: Any) -> None:
     async with await bench() as b:
         client = b.another_client(compression=grpc.Compression.Gzip)
         request = b"again and again " * 10_000
@@ -265,7 +263,7 @@ async def test_calls_beyond_the_bound_are_refused_at_once(bench: Any, eventually
         assert await b.client.unary("Echo", b"room again") == b"room again"
 
 
-async def test_a_thousand_calls_at_once(bench: Any) -> None:
+async def test_a_thousand_concurrent_calls_are_answered(bench: Any) -> None:
     async with await bench() as b:
         calls = [b.client.unary("Echo", b"%d" % n) for n in range(1_000)]
         assert [await call for call in calls] == [b"%d" % n for n in range(1_000)]
@@ -279,7 +277,7 @@ async def _answer(call: Any) -> Any:
         return error.code()
 
 
-async def test_a_request_whose_future_failed_stayed_in_memory_until_the_collector_came(
+async def test_a_request_whose_future_failed_is_freed_without_the_collector(
     bench: Any, eventually: Any
 ) -> None:
     async with await bench() as b:
@@ -295,7 +293,7 @@ async def test_a_request_whose_future_failed_stayed_in_memory_until_the_collecto
             gc.enable()
 
 
-async def test_a_client_with_several_addresses_for_one_target_was_refused(bench: Any) -> None:
+async def test_a_client_with_several_addresses_for_one_target_is_served(bench: Any) -> None:
     async with await bench() as b:
         # All of them stand in `:authority`, which then is none.
         target = f"ipv4:127.0.0.1:{b.port},127.0.0.1:{b.port}"

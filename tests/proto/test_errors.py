@@ -16,7 +16,7 @@ def test_unknown_outcomes_are_retriable() -> None:
         assert info.retriable or not info.outcome_unknown
 
 
-def test_what_may_be_sent_again() -> None:
+def test_retriable_codes() -> None:
     assert errors.is_retriable(v2.TOO_MANY_REQUESTS)
     assert errors.is_retriable(v2.SLAVE_PERSISTENCE_TIMEOUT)
     assert not errors.is_retriable(v2.OK)
@@ -32,7 +32,7 @@ def test_a_wire_error_becomes_a_status() -> None:
     assert (again.code, again.message) == (error.code, error.message)
 
 
-def test_an_rpc_failure_says_its_name() -> None:
+def test_an_rpc_failure_shows_its_name() -> None:
     failure = errors.RpcFailure(errors.UNIMPLEMENTED, "no such method")
     assert str(failure) == "UNIMPLEMENTED (12): no such method"
     assert failure.grpc_code == 12

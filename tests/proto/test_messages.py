@@ -12,7 +12,7 @@ from cometmq.proto import v1, v2
 TEXT = st.text(max_size=40)
 
 
-def test_the_fast_implementation_serves() -> None:
+def test_protobuf_uses_the_upb_implementation() -> None:
     assert api_implementation.Type() == "upb"
 
 
@@ -44,7 +44,7 @@ def test_times_are_of_our_pool_and_have_their_helpers() -> None:
     assert isinstance(again.born_timestamp, v2.Timestamp)
 
 
-def test_times_of_the_default_pool_do_not_fit() -> None:
+def test_times_of_the_default_pool_are_refused() -> None:
     foreign = timestamp_pb2.Timestamp(seconds=1)
     with pytest.raises((TypeError, AttributeError)):
         v2.SystemProperties(born_timestamp=foreign)
@@ -72,7 +72,7 @@ def test_truncated_bytes_are_refused() -> None:
     properties=st.dictionaries(TEXT, TEXT, max_size=4),
     queue_id=st.integers(-(2**31), 2**31 - 1),
 )
-def test_a_message_comes_back_as_it_was(
+def test_a_message_survives_a_round_trip(
     topic: str, body: bytes, keys: list[str], properties: dict[str, str], queue_id: int
 ) -> None:
     message = v2.Message(topic=v2.Resource(name=topic), body=body, user_properties=properties)
@@ -89,7 +89,7 @@ def test_a_message_comes_back_as_it_was(
         st.tuples(TEXT, TEXT, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)), max_size=5
     )
 )
-def test_offsets_come_back_as_they_were(rows: list[tuple[str, str, int, int]]) -> None:
+def test_offsets_survive_a_round_trip(rows: list[tuple[str, str, int, int]]) -> None:
     offsets = v1.Offsets(
         entries=[
             v1.OffsetEntry(group=group, topic=topic, queue_id=queue, offset=offset)

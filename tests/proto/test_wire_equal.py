@@ -111,7 +111,7 @@ def test_the_official_client_is_the_release_that_we_compare_with(official: Shape
     }
 
 
-def test_every_official_message_is_ours(official: Shape, ours: Shape) -> None:
+def test_every_official_message_exists_unchanged(official: Shape, ours: Shape) -> None:
     for name, fields in official.messages.items():
         mine = dict(ours.messages[name])
         for added in NEW_FIELDS.get(name, ()):
@@ -119,7 +119,7 @@ def test_every_official_message_is_ours(official: Shape, ours: Shape) -> None:
         assert mine == fields, name
 
 
-def test_every_official_enum_is_ours(official: Shape, ours: Shape) -> None:
+def test_every_official_enum_exists_unchanged(official: Shape, ours: Shape) -> None:
     for name, values in official.enums.items():
         mine = dict(ours.enums[name])
         for added in NEW_VALUES.get(name, ()):
@@ -127,7 +127,7 @@ def test_every_official_enum_is_ours(official: Shape, ours: Shape) -> None:
         assert mine == values, name
 
 
-def test_every_official_service_is_ours(official: Shape, ours: Shape) -> None:
+def test_every_official_service_exists_unchanged(official: Shape, ours: Shape) -> None:
     messaging = f"{PACKAGE}.MessagingService"
     assert ours.services.keys() == official.services.keys()
     assert ours.services[messaging] == official.services[messaging]
@@ -135,7 +135,9 @@ def test_every_official_service_is_ours(official: Shape, ours: Shape) -> None:
     assert ours.services[admin].items() >= official.services[admin].items()
 
 
-def test_what_we_have_beyond_is_the_newer_control_plane(official: Shape, ours: Shape) -> None:
+def test_additions_to_the_official_protocol_are_the_newer_control_plane(
+    official: Shape, ours: Shape
+) -> None:
     control = descriptor_pb2.FileDescriptorProto.FromString(admin_pb2.DESCRIPTOR.serialized_pb)
     inside = {f"{PACKAGE}.{message.name}" for message in control.message_type}
     extra = ours.messages.keys() - official.messages.keys()
@@ -144,7 +146,7 @@ def test_what_we_have_beyond_is_the_newer_control_plane(official: Shape, ours: S
     assert ours.enums.keys() - official.enums.keys() == NEW_ENUMS
 
 
-def test_the_newer_control_plane_keeps_its_odd_corners(ours: Shape) -> None:
+def test_the_newer_control_plane_keeps_its_peculiarities(ours: Shape) -> None:
     methods = ours.services[f"{PACKAGE}.Admin"]
     assert len(methods) == 16
     assert methods["QueryMessage"][:2] == (
