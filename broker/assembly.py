@@ -21,13 +21,13 @@ from ..store.message_store import MessageStore
 from .admin.auto_topics import AutoTopics
 from .admin.removal import Removal
 from .clients.registry import ClientRegistry
+from .consumption import build_consumption
 from .delay.delayed import DelayedMessages, DelaySends
 from .delay.levels import DelayLevels
 from .delay.recall import Recalls
 from .delay.timer_service import TimerService
 from .dispatch_pump import DispatchPump
 from .leadership import DurabilityPolicy, Leadership
-from .lite.service import LiteService
 from .maintenance.store_maintenance import StoreMaintenance
 from .metadata.changes import MetadataChanges
 from .metadata.log import MetaLog
@@ -37,7 +37,6 @@ from .metrics.counters import Counters
 from .node import Node
 from .offsets.consumer_offsets import ConsumerOffsets
 from .offsets.recent import RecentOffsets
-from .pop.receive import PopService
 from .routing.cluster_view import ClusterView
 from .runtime import Runtime
 from .sending.durability import DurabilityGate
@@ -115,12 +114,11 @@ def open_node(  # noqa: PLR0917 - what a broker is made of
     _add_sending(node)
     _add_delays(node)
     _add_transactions(node)
-    node.pop = PopService(node)
-    pump.add_listener(node.pop)
+    build_consumption(node)
+    pump.add_listener(node.receiving)
     runtime.clock_listeners.add(node.pop.clock_moved)
     node.removal = Removal(metadata, offsets, node.pop)
     meta_log.watch_removals(node.removal.topic_removed, node.removal.group_removed)
-    node.lite = LiteService(node)
     _add_maintenance(node)
     name_host(node, config.grpc_server_port)
     return node

@@ -40,16 +40,14 @@ from .admin.topics import TopicAdmin
 from .assembly import name_host, open_node
 from .clients.relay import Relay
 from .clients.sessions import Sessions
+from .clients.telemetry import TelemetryService
 from .clients.telemetry_forward import TelemetryForward
 from .config import BrokerConfig
-from .journal.service import open_journal
 from .metadata.files import MetaFiles
 from .metrics.http import MetricsServer
 from .metrics.scrape import Metrics
 from .node import Node
-from .pop.ack import AckService
 from .pull.cold_reads import ColdReads
-from .pull.service import PullService
 from .role import RoleSwitch
 from .routing.membership import Membership
 from .routing.registrar import Registrar
@@ -136,7 +134,9 @@ class BrokerLifecycle:
             draining = asyncio.ensure_future(self._door.drain(grace_s))
             # The door takes no more calls from here on; open long polls are answered at once.
             await asyncio.sleep(0)
-            self._node.pop.close()
+            self._node.pop_roles.close()
+            self._node.receiving.close()
+            self._node.journal.flush_all()
             await draining
             self._node.close()
         await self._stack.aclose()
@@ -178,11 +178,13 @@ class BrokerLifecycle:
         node.offsets.start()
         node.pop.open(self._stack)
         node.lite.open(self._stack)
+        node.clock_listeners.add(node.lite.clock_moved)
+        self._stack.push_async_callback(node.lite_fanout.close)
         node.pump.schedule()
         node.maintenance.start()
         self._stack.callback(node.maintenance.stop)
         self._start_delays(node)
-        await open_journal(node, self._stack)
+        await self._open_journal(node)
         self._start_transactions(node)
         self._open_telemetry_forward(node)
         self._start_trace(node)
@@ -246,6 +248,14 @@ class BrokerLifecycle:
             if node.leadership.is_leader:
                 node.trace.lead()
 
+    async def _open_journal(self, node: Node) -> None:
+        """Recover the pop journal before the broker serves; the timers must be open."""
+        journal = node.journal
+        node.timers.add_filter(journal.topic, journal.wants)
+        node.clock_listeners.add(journal.flush_soon)
+        self._stack.callback(journal.stop)
+        await journal.open(node.pop.core)
+
     def _open_telemetry_forward(self, node: Node) -> None:
         forward = node.telemetry_forward = TelemetryForward(
             clock=node.clock,
@@ -292,9 +302,7 @@ class BrokerLifecycle:
         status, progress = _status(node), _progress(node)
         routes = Routes(node.config, node.metadata, node.cluster, node.auto_topics)
         methods = [
-            *services.messaging(
-                node, routes, Sessions(node, relay.send), AckService(node), PullService(node)
-            ),
+            *services.messaging(node, routes, self._sessions(node, relay), self._telemetry(node)),
             *services.administration(
                 self._admin(node, status, progress),
                 node.maintenance,
@@ -312,8 +320,8 @@ class BrokerLifecycle:
             replication=node.replication,
             metadata=node.metadata,
             cluster=node.cluster,
-            cold_reads=ColdReads(node),
-            lite_fanout=node.lite.spreading,
+            cold_reads=ColdReads(node.runtime, node.store, node.replication, node.cluster),
+            lite_fanout=node.lite_fanout,
         )
         access = self._access = AccessPoint(
             services.table(methods),
@@ -328,6 +336,25 @@ class BrokerLifecycle:
         self._door = choose_door(self._door_config)(access.services, self._clock, faults)
         node.sender.connect(access.hold, linger=not self._door.batches)
         return await self._door.start(self._config.bind_address, self._config.grpc_server_port)
+
+    def _sessions(self, node: Node, relay: Relay) -> Sessions:
+        return Sessions(
+            clock=node.clock,
+            metadata=node.metadata,
+            clients=node.clients,
+            leadership=node.leadership,
+            client_gone=node.receiving.client_gone,
+            relay=relay.send,
+        )
+
+    def _telemetry(self, node: Node) -> TelemetryService:
+        return TelemetryService(
+            node.clock,
+            node.metadata,
+            node.clients,
+            node.store.config.max_message_size,
+            node.telemetry_forward,
+        )
 
     def _admin(self, node: Node, status: BrokerStatus, progress: ConsumerProgress) -> Admin:
         return Admin(
@@ -436,7 +463,7 @@ class BrokerLifecycle:
                 await asyncio.sleep(period_s)
                 for client_id in node.clients.expire(node.clock.steady_ns()):
                     # Not in this task: one that fails must not be the last.
-                    node.loop.call_soon(node.pop.on_client_gone, client_id)
+                    node.loop.call_soon(node.receiving.client_gone, client_id)
 
         self._stack.callback(asyncio.create_task(watch()).cancel)
 
@@ -478,7 +505,10 @@ def _store_refused(node: Node, reason: str) -> None:
 
 def _leader_changed(node: Node, alive: bool) -> None:
     log.info("leader.%s group=%s", "heard" if alive else "lost", node.config.broker_name)
-    node.pop.roles.leader_changed(alive)
+    if alive and not node.leadership.is_leader:
+        # It served while no leader existed: the new leader gets the handover.
+        node.pop_roles.follow()
+        node.lite.follow()
 
 
 def _status(node: Node) -> BrokerStatus:
@@ -500,5 +530,5 @@ def _progress(node: Node) -> ConsumerProgress:
         offsets=node.offsets,
         clients=node.clients,
         pump=node.pump,
-        queue_progress=node.pop.progress,
+        queue_progress=node.receiving.progress,
     )

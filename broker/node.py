@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..proto.errors import WireError
-from .journal.api import Journal, NullJournal
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +24,10 @@ if TYPE_CHECKING:
     from .delay.recall import Recalls
     from .delay.timer_service import TimerService
     from .dispatch_pump import DispatchPump
+    from .journal.service import JournalService
     from .leadership import Leadership
+    from .lite.fanout import LiteFanout
+    from .lite.receive_service import ReceiveService
     from .lite.service import LiteService
     from .maintenance.store_maintenance import StoreMaintenance
     from .metadata.changes import MetadataChanges
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
     from .metadata.tables import Group, Metadata
     from .metrics.counters import Counters
     from .offsets.consumer_offsets import ConsumerOffsets
+    from .pop.ack import AckService
+    from .pop.failover.roles import PopRoles
     from .pop.receive import PopService
+    from .pull.service import PullService
     from .routing.cluster_view import ClusterView
     from .runtime import ClockListeners, Runtime
     from .sending.durability import DurabilityGate
@@ -60,12 +65,17 @@ class Node:
     durability: DurabilityGate = field(init=False)
     sender: Sender = field(init=False)
     pop: PopService = field(init=False)
+    pop_roles: PopRoles = field(init=False)
+    acks: AckService = field(init=False)
+    pulls: PullService = field(init=False)
+    receiving: ReceiveService = field(init=False)
     maintenance: StoreMaintenance = field(init=False)
-    journal: Journal = field(default_factory=NullJournal)
+    journal: JournalService = field(init=False)
     timers: TimerService = field(init=False)
     levels: DelayLevels = field(init=False)
     transactions: Transactions = field(init=False)
     lite: LiteService = field(init=False)
+    lite_fanout: LiteFanout = field(init=False)
     telemetry_forward: TelemetryForward | None = None
     changes: MetadataChanges = field(init=False)
     system_topics: SystemTopics = field(init=False)

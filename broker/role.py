@@ -56,11 +56,11 @@ class RoleSwitch:
         replication.on_step_down = self.follow
         replication.on_role_change = self.changed
         replication.on_drain = self.drain
-        node.pop.roles.on_failure = partial(self._cannot, "this leader cannot give out messages")
-        replication.meta_snapshot["LOCKS"] = node.pop.roles.locks_snapshot
-        replication.meta_apply["LOCKS"] = node.pop.roles.locks_apply
-        replication.meta_snapshot["POP"] = node.pop.roles.handover_snapshot
-        replication.meta_apply["POP"] = node.pop.roles.handover_apply
+        node.pop_roles.on_failure(partial(self._cannot, "this leader cannot deliver messages"))
+        replication.meta_snapshot["LOCKS"] = node.pop_roles.locks_snapshot
+        replication.meta_apply["LOCKS"] = node.pop_roles.locks_apply
+        replication.meta_snapshot["POP"] = node.pop_roles.handover_snapshot
+        replication.meta_apply["POP"] = node.pop_roles.handover_apply
         if node.leadership.is_leader:
             self._write_heads()
 
@@ -141,7 +141,7 @@ class RoleSwitch:
         node.transactions.lead()
         if node.trace is not None:
             node.trace.lead()
-        node.pop.roles.lead()
+        node.pop_roles.lead()
 
     # -- following ----------------------------------------------------------------------------
 
@@ -177,7 +177,8 @@ class RoleSwitch:
             self._timers_end.add_done_callback(self._timers_ended)
         node.levels.follow()
         node.transactions.follow()
-        node.pop.roles.follow()
+        node.pop_roles.follow()
+        node.lite.follow()
         node.durability.abandon()
 
     def _timers_ended(self, end: asyncio.Task[None]) -> None:

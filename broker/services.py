@@ -11,33 +11,26 @@ from typing import TYPE_CHECKING
 
 from ..front.service import Method, methods_of
 from ..proto import paths
-from .clients.telemetry import TelemetrySession
 
 if TYPE_CHECKING:
-    from ..front.context import RequestContext
-    from ..front.service import Outbound
     from .admin.fault_service import FaultService
     from .admin.message_queries import MessageQueries
     from .admin.read_log import LogReads
     from .admin.service import Admin
     from .clients.sessions import Sessions
+    from .clients.telemetry import TelemetryService
     from .maintenance.store_maintenance import StoreMaintenance
     from .node import Node
-    from .pop.ack import AckService
-    from .pull.service import PullService
     from .routing.routes import Routes
 
 _ADMIN = "cometmq.v1.Admin"
 
 
 def messaging(
-    node: Node, routes: Routes, sessions: Sessions, acks: AckService, pulls: PullService
+    node: Node, routes: Routes, sessions: Sessions, telemetry: TelemetryService
 ) -> list[Method]:
     """Return the methods of `apache.rocketmq.v2.MessagingService`."""
-
-    def telemetry(ctx: RequestContext, outbound: Outbound) -> TelemetrySession:
-        return TelemetrySession(node, ctx, outbound)
-
+    acks, pulls = node.acks, node.pulls
     rows = methods_of(
         "apache.rocketmq.v2.MessagingService",
         {
@@ -46,7 +39,7 @@ def messaging(
             "Heartbeat": sessions.heartbeat,
             "NotifyClientTermination": sessions.notify_client_termination,
             "SendMessage": node.sender.send,
-            "ReceiveMessage": node.pop.receive,
+            "ReceiveMessage": node.receiving.receive,
             "AckMessage": acks.ack,
             "ChangeInvisibleDuration": acks.change_invisible,
             "ForwardMessageToDeadLetterQueue": acks.forward_to_dead_letter_queue,
@@ -57,7 +50,7 @@ def messaging(
             "RecallMessage": node.recalls.recall,
             "EndTransaction": node.transactions.end_transaction,
             "SyncLiteSubscription": node.lite.subscribing.sync,
-            "Telemetry": telemetry,
+            "Telemetry": telemetry.open,
         },
     )
     # A failed receive carries the status in the first message of its stream.

@@ -1,8 +1,8 @@
-"""Heartbeats and good-byes that a follower has taken, passed on to the leader behind the client's back.
+"""Relay: forwards heartbeats and terminations from a follower to the leader, without waiting.
 
-The client was answered already: nothing here is waited for, and what cannot be delivered is dropped,
-because the next heartbeat comes in seconds. Bounded in calls under way. Calls carry the client's own
-metadata and the mark that keeps them from making a second hop.
+The client is answered already: a request that cannot be delivered is dropped, because the next
+heartbeat follows in seconds. The number of concurrent calls is bounded. Calls carry the client's
+metadata and a mark that prevents a second hop.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 3.0
-# Clients beat every 10 s: this many under way means that the leader does not answer.
-_UNDER_WAY_MAX = 1_000
+# Clients send a heartbeat every 10 s: this many pending calls mean that the leader does not answer.
+_PENDING_MAX = 1_000
 
 
 class Relay:
-    """One channel to whoever is the leader."""
+    """One channel to the present leader."""
 
     def __init__(self, leader: Callable[[], str | None]) -> None:
-        """`leader` gives the leader's clients' address, or None while nobody knows it."""
+        """`leader` returns the leader's client address, or None while it is unknown."""
         self._leader = leader
         self._target = ""
         self._channel: RedialedChannel | None = None
@@ -40,16 +40,16 @@ class Relay:
         self._failing = False
 
     def send(self, path: str, request: bytes, ctx: RequestContext) -> None:
-        """Pass a request on, if there is somewhere to pass it to."""
+        """Forward a request if the leader is known."""
         target = self._leader()
-        if target is None or len(self._tasks) >= _UNDER_WAY_MAX:
+        if target is None or len(self._tasks) >= _PENDING_MAX:
             return
         task = asyncio.get_running_loop().create_task(self._send(target, path, request, ctx))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Drop what is under way."""
+        """Cancel pending calls and close the channel."""
         for task in self._tasks:
             task.cancel()
         if self._channel is not None:

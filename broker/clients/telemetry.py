@@ -1,9 +1,9 @@
-"""Telemetry: clients say their settings and are told ours, at once; commands go the other way.
+"""Telemetry stream: clients send their settings and receive the server's, and its commands.
 
 Promises: every settings message is answered in the same turn with status OK, the client's own fields
-echoed and the server's overwritten; bad settings end the stream with a gRPC status; the end of a
-stream ends nothing else, because some clients open a new one every 30 s (gRPC API, section 8 and
-pitfalls 13-23).
+echoed and the server's overwritten; invalid settings end the stream with a gRPC status; the end of a
+stream has no other effect, because some clients open a new one every 30 s (docs/formats/grpc-api.md,
+section 8 and pitfalls 13-23).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from ..messages.validation import check_group, check_topic, require_client_id
 from ..metadata.tables import Group
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...front.context import RequestContext
     from ...front.service import Outbound
-    from ..node import Node
-    from .registry import Client
+    from ..metadata.tables import Metadata
+    from .registry import Client, ClientRegistry
+    from .telemetry_forward import TelemetryForward
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +46,75 @@ _BACKOFF_MULTIPLIER = 2.0
 _RECEIVE_BATCH = 32
 _LONG_POLLING_S = 20
 _LITE_TOPIC_BYTES = 64
-# Streams of one client at once; some clients leave old ones open when they open a new one.
+# Concurrent streams of one client; some clients leave old ones open.
 _STREAMS_MAX = 16
-# Node understands an exponential policy only: with a customized one it would retry without a pause.
+# The Node.js client supports an exponential policy only: with a customized one it retries without pause.
 _EXPONENTIAL_ONLY = frozenset(("HTTP", "NODE_JS"))
+
+
+class TelemetryService:
+    """Opens the session of each Telemetry stream."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        max_message_size: int,
+        forward: TelemetryForward | None,
+    ) -> None:
+        """`forward` sends the client's commands to the leaders that use this node as access point."""
+        self._clock = clock
+        self._metadata = metadata
+        self._clients = clients
+        self._max_message_size = max_message_size
+        self.forward = forward
+
+    def open(self, ctx: RequestContext, outbound: Outbound) -> TelemetrySession:
+        """Handler of Telemetry."""
+        return TelemetrySession(self, ctx, outbound)
+
+    def register(self, ctx: RequestContext, outbound: Outbound) -> Client:
+        """Return the client of a stream, with the stream; register it if it was forgotten."""
+        client = self._clients.seen(ctx, self._clock.steady_ns())
+        if outbound not in client.streams:
+            client.streams.append(outbound)
+            del client.streams[:-_STREAMS_MAX]
+        return client
+
+    def settle(self, settings: v2.Settings, ctx: RequestContext, client: Client) -> v2.Settings:
+        """Store the client's settings; return the answer. Raises WireError."""
+        kind = settings.WhichOneof("pub_sub")
+        if kind is None:
+            raise WireError(v2.BAD_REQUEST, "settings are of neither a producer nor a consumer")
+        if kind == "publishing":
+            _check_publishing(settings)
+            answer = _producer_settings(settings, self._max_message_size)
+            names = [topic.name for topic in settings.publishing.topics]
+            self._clients.publishes(client, names)
+        else:
+            _check_subscription(settings)
+            group = ensured_group(self._metadata, settings.subscription.group.name)
+            answer = _consumer_settings(settings, group, ctx.language)
+            client.group = group.name
+        client.client_type = settings.client_type
+        client.settings = settings
+        return answer
+
+    def closed(self, client_id: str, outbound: Outbound) -> None:
+        """Remove a stream; the client stays registered until its heartbeats stop."""
+        client = self._clients.get(client_id)
+        if client is not None and outbound in client.streams:
+            client.streams.remove(outbound)
+        if self.forward is not None and (client is None or not client.streams):
+            self.forward.forget(client_id)
 
 
 class TelemetrySession:
     """One open stream of one client."""
 
-    def __init__(self, node: Node, ctx: RequestContext, outbound: Outbound) -> None:
-        self._node = node
+    def __init__(self, service: TelemetryService, ctx: RequestContext, outbound: Outbound) -> None:
+        self._service = service
         self._ctx = ctx
         self._outbound = outbound
         try:
@@ -63,78 +123,48 @@ class TelemetrySession:
             outbound.send(v2.TelemetryCommand(status=error.status()))
             outbound.finish()
             return
-        self._client()
+        service.register(ctx, outbound)
 
     def receive(self, command: v2.TelemetryCommand) -> None:
-        """A command of the client: settings, or the answer to one of ours."""
+        """Process a command of the client: settings, or the answer to a server command."""
         if not self._ctx.client_id:
             return
-        client = self._client()
+        client = self._service.register(self._ctx, self._outbound)
         kind = command.WhichOneof("command")
         if kind == "settings":
             try:
-                self._outbound.send(self._settle(command.settings))
-                self._pass_on(command)
+                answer = self._service.settle(command.settings, self._ctx, client)
+                status = v2.Status(code=v2.OK, message="OK")
+                self._outbound.send(v2.TelemetryCommand(status=status, settings=answer))
+                self._forward(command)
             except WireError as error:
                 self._outbound.finish(_stream_error(error))
             except OutboundFull:
-                # It asks faster than it reads: the newest settings are registered, that is enough.
+                # The client sends faster than it reads; its newest settings are registered.
                 log.info("telemetry.answer_dropped client=%s", client.client_id)
         elif kind is None:
-            text = "there is no command in the telemetry message"
+            text = "the telemetry message has no command"
             self._outbound.finish(_stream_error(WireError(v2.BAD_REQUEST, text)))
         else:
-            # The answer to a command: whoever waits for it does so where the command came from.
-            self._pass_on(command)
+            # The answer to a command goes to the leader that sent the command.
+            self._forward(command)
 
     def close(self, reason: str) -> None:
-        """The client half-closed or left; it stays registered until its heartbeats stop."""
-        client = self._node.clients.get(self._ctx.client_id)
-        if client is not None and self._outbound in client.streams:
-            client.streams.remove(self._outbound)
-        forward = self._node.telemetry_forward
-        if forward is not None and (client is None or not client.streams):
-            forward.forget(self._ctx.client_id)
+        """The client closed its side or disconnected."""
+        self._service.closed(self._ctx.client_id, self._outbound)
         self._outbound.finish()
 
-    def _client(self) -> Client:
-        """The client of the stream, with the stream, also if it was forgotten in between."""
-        client = self._node.clients.seen(self._ctx, self._node.clock.steady_ns())
-        if self._outbound not in client.streams:
-            client.streams.append(self._outbound)
-            del client.streams[:-_STREAMS_MAX]
-        return client
-
-    def _pass_on(self, command: v2.TelemetryCommand) -> None:
-        """Let the leaders know that speak to this client through here (design, section 2)."""
-        forward = self._node.telemetry_forward
+    def _forward(self, command: v2.TelemetryCommand) -> None:
+        """Send a command to the leaders that reach this client through this node."""
+        forward = self._service.forward
         if forward is not None and not self._ctx.forwarded:
             forward.said(self._ctx, command)
 
-    def _settle(self, settings: v2.Settings) -> v2.TelemetryCommand:
-        kind = settings.WhichOneof("pub_sub")
-        if kind is None:
-            raise WireError(v2.BAD_REQUEST, "settings are of neither a producer nor a consumer")
-        client = self._client()
-        if kind == "publishing":
-            _check_publishing(settings)
-            answer = _producer_settings(settings, self._node.store.config.max_message_size)
-            names = [topic.name for topic in settings.publishing.topics]
-            self._node.clients.publishes(client, names)
-        else:
-            _check_subscription(settings)
-            group = known_group(self._node, settings.subscription.group.name)
-            answer = _consumer_settings(settings, group, self._ctx.language)
-            client.group = group.name
-        client.client_type = settings.client_type
-        client.settings = settings
-        return v2.TelemetryCommand(status=v2.Status(code=v2.OK, message="OK"), settings=answer)
 
-
-def known_group(node: Node, name: str) -> Group:
-    """The group, created where that may be done; a client's greeting never fails for want of it."""
+def ensured_group(metadata: Metadata, name: str) -> Group:
+    """Return the group, created if allowed; if not, an unregistered one, so that settings succeed."""
     try:
-        return node.metadata.ensure_group(name)
+        return metadata.ensure_group(name)
     except WireError:
         return Group(name)
 
@@ -155,13 +185,13 @@ def _check_subscription(settings: v2.Settings) -> None:
         try:
             parse_filter(entry.expression)
         except WireError as error:
-            # What this broker cannot filter is said when it is asked to; the settings are fine.
+            # An unsupported filter is refused when it is used, not in the settings.
             if error.code != v2.UNSUPPORTED:
                 raise
 
 
 def _echo(settings: v2.Settings) -> v2.Settings:
-    """The fields that belong to the client, unchanged: C++ adopts what it reads here."""
+    """Return the client's own fields unchanged: the C++ client adopts what it reads here."""
     answer = v2.Settings()
     answer.CopyFrom(settings)
     answer.ClearField("backoff_policy")

@@ -1,1 +1,1 @@
-"""Pop journal: checkpoints and acknowledgements in the log, and their recovery."""
+"""Pop journal: checkpoints and acknowledgements of deliveries in the log, and their recovery."""

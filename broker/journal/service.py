@@ -1,13 +1,13 @@
-"""The journal of pop state in a running broker: what it is told, and what it tells after a restart.
+"""Journal service: the journal of pop state in a running broker, on a leader and on a follower.
 
 Promises: a batch that is still in flight after `popCkStayBufferTime` is in the log a flush later
-(`writer.py`), and so is every change of the invisible time and every acknowledgement of what is
-in the log. A clean stop writes everything. Nothing here makes a consumer wait: what a crash finds
-unwritten is delivered again.
+(`writer.py`), and so is every change of the invisible time and every acknowledgement of a delivery
+that is in the log. A clean stop writes everything. A consumer never waits for the journal: a crash
+costs another delivery of what was unwritten.
 
-A leader reads the log once, before it serves, and then looks only for what surfaced in the revive topic,
-so that the bookmarks there can follow (`recovery.py`). A follower reads along; when its leader is
-gone it knows what is in flight, and writes nothing.
+A leader reads the log once, before it serves, and then reads only what surfaced in the revive topic,
+so that the consumer offsets there can advance (`recovery.py`). A follower reads continuously; when
+its leader fails it holds the deliveries in flight, and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC
@@ -29,28 +29,59 @@ from .revive_codec import REVIVE_GROUP, decode
 from .writer import FLUSH_S, SLICE, JournalWriter
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..metadata.system_topics import SystemTopics
+    from ..metadata.tables import Group, Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
     from ..pop.delivery import PopOptions
     from ..pop.group import PopGroup, PopQueue
+    from ..runtime import Runtime
+    from ..sending.internal_appender import InternalAppender
+
+    CreateState = Callable[[str, Group], object]
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 1.0
-"""Between two looks at what surfaced, and at how far the bookmarks may go."""
+"""Interval at which surfaced checkpoints are read and the revive group's offsets advance."""
 CONSUMED_AGE_MS = 60_000
 """The consumer offset on disk is seconds old; acknowledgements older than this are below it."""
 _BOOKS_SLACK = 1_024
 
 
 class JournalService:
-    """Made with the node; `open` reads what there is, and then leads or follows."""
+    """The journal; it neither leads nor follows before `open`."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        offsets: ConsumerOffsets,
+        leadership: Leadership,
+        pump: DispatchPump,
+        appender: InternalAppender,
+        system_topics: SystemTopics,
+    ) -> None:
+        self._config = runtime.config
+        self._loop = runtime.loop
+        self._store = store
+        self._metadata = metadata
+        self._offsets = offsets
+        self._leadership = leadership
+        self._pump = pump
         self.core = self._new_core()
-        self.writer = JournalWriter(node, self.core)
+        self.writer = JournalWriter(
+            runtime=runtime,
+            store=store,
+            offsets=offsets,
+            appender=appender,
+            system_topics=system_topics,
+            core=self.core,
+        )
         self.topic = self.writer.topic
         self._reader: ReviveReader | None = None
         self.leading = False
@@ -60,27 +91,26 @@ class JournalService:
         self._read_handle: asyncio.Handle | None = None
         self._watch_handle: asyncio.Handle | None = None
         self.surfaced = Counter[int]()
-        """Checkpoints seen in the revive topic, by queue."""
-        node.offsets.on_forgotten.append(self._forgotten)
+        """Checkpoints read from the revive topic, by queue."""
 
     def _new_core(self) -> PopJournal:
-        config = self._node.config
+        config = self._config
         return PopJournal(
             stay_ms=config.pop_ck_stay_buffer_time,
             margin_ms=config.pop_ck_stay_buffer_time_out,
             buffer_max=config.pop_ck_max_buffer_size,
         )
 
-    # What the pop state tells.
+    # Events of the pop state.
 
     def delivered(
         self, core: PopGroup, queue: PopQueue, offsets: Sequence[int], terms: PopOptions
     ) -> None:
-        """These offsets were given out."""
+        """See `Journal`."""
         if not self.leading or not offsets:
             return
         book = self._book(core, queue)
-        # In place a message is given out again under a time of its own.
+        # A redelivery in place has a pop time of its own.
         first = queue.unacked.get(offsets[0])
         pop_ms = terms.now_ms if first is None else first.pop_ms
         self.core.delivered(book, offsets, pop_ms, terms.invisible_ms, terms.revive_queue)
@@ -88,7 +118,7 @@ class JournalService:
             self.writer.arm()
 
     def settled(self, core: PopGroup, queue: PopQueue, offset: int) -> None:
-        """A delivery is done for good."""
+        """See `Journal`."""
         if self.leading:
             book = self._books.get(id(queue))
             if book is None or book.holder[1] is not queue:
@@ -97,11 +127,11 @@ class JournalService:
             if self.writer.armed is None:
                 self.writer.arm()
 
-    def hurry(self) -> None:
-        """In the next turn of the loop, with all else that is waiting."""
-        self.writer.look_now()
+    def flush_soon(self) -> None:
+        """See `Journal`."""
+        self.writer.flush_soon()
 
-    def changed(  # noqa: PLR0917 - as the protocol has it
+    def changed(  # noqa: PLR0917 - as in `Journal`
         self,
         core: PopGroup,
         queue: PopQueue,
@@ -110,7 +140,7 @@ class JournalService:
         invisible_ms: int,
         counted: bool,
     ) -> None:
-        """A delivery is hidden anew."""
+        """See `Journal`."""
         if self.leading:
             book = self._book(core, queue)
             hidden_ms = delivery.visible_ms - delivery.pop_ms
@@ -121,11 +151,11 @@ class JournalService:
                 self.writer.arm()
 
     def restored(self, core: PopGroup) -> Restored:
-        """What the log says of a group."""
+        """See `Journal`."""
         reader = self._reader
         if not self.leading and reader is not None:
             while reader.step(SLICE):
-                pass  # a fifth of a second's records at most: it reads along
+                pass  # at most the records of 0.2 s: a follower reads continuously
         found = Restored()
         for kind, topic in enumerate(core.topics):
             for book in self.core.books_of(topic, core.group):
@@ -139,11 +169,18 @@ class JournalService:
         return found
 
     def wants(self, _properties: bytes, body: bytes) -> bool:
-        """Whether a record that is due must surface in the revive topic (asked by the timers)."""
+        """Return whether a record that is due must surface in the revive topic; for the timers."""
         if not self.leading:
-            return True  # not known yet: it does no harm there
+            return True  # unknown; a surplus record there is harmless
         record = decode(body)
         return record is not None and self.core.wants(record)
+
+    def forget(self, topic: str | None, group: str | None) -> None:
+        """Forget a deleted topic or group."""
+        self.core.forget(topic, group)
+        self._books.clear()
+        if self.leading and self.writer.armed is None and self.core.waiting:
+            self.writer.arm()
 
     def _book(self, core: PopGroup, queue: PopQueue) -> Book:
         book = self._books.get(id(queue))
@@ -161,51 +198,44 @@ class JournalService:
         self._books[id(queue)] = book
         return book
 
-    def _forgotten(self, topic: str | None, group: str | None) -> None:
-        """A topic or a group was deleted."""
-        self.core.forget(topic, group)
-        self._books.clear()
-        if self.leading and self.writer.armed is None and self.core.waiting:
-            self.writer.arm()
-
     def _prune(self, book: Book) -> None:
-        position = self._node.offsets.position(book.topic, book.group, book.queue_id)
+        position = self._offsets.position(book.topic, book.group, book.queue_id)
         if position is not None and self._reader is not None:
             horizon_ms = max(position.rewound_ms, self._reader.newest_ms - CONSUMED_AGE_MS)
             self.core.prune(book, position.offset, horizon_ms)
 
-    # Life, and the log as others wrote it.
+    # Start, role changes and stop.
 
-    async def open(self) -> None:
-        """Read what the log says, then lead or follow."""
+    async def open(self, create_state: CreateState) -> None:
+        """Read the log, then lead or follow."""
         await self._read()
-        if self._node.leadership.is_leader:
-            self.lead()
+        if self._leadership.is_leader:
+            self.lead(create_state)
         else:
             self.follow()
         self._watch()
 
-    def lead(self) -> None:
-        """From now on this replica writes, and brings back what is due."""
+    def lead(self, create_state: CreateState) -> None:
+        """See `Journal`: states are created for all groups with messages in flight."""
         if self._read_handle is not None:
             self._read_handle.cancel()
             self._read_handle = None
         assert self._reader is not None
         while self._reader.step(SLICE):
-            pass  # a fifth of a second's records at most: it read along
+            pass  # at most the records of 0.2 s: a follower reads continuously
         self.core.read_everything()
         self.leading = True
         log.info("pop_journal.leads open=%d", self.core.open_count)
         pairs = {(book.topic, book.group) for book in self.core.all_books() if book.open}
         for topic, group in {self._origin(*pair) for pair in pairs}:
-            self._bring_back(topic, group)
+            self._restore_group(topic, group, create_state)
         if self.core.waiting and self.writer.armed is None:
             self.writer.arm()
 
     def follow(self) -> None:
-        """Another replica writes; this one reads along."""
+        """See `Journal`; reads the log continuously."""
         if self.leading:
-            # What it has not written, nobody knows: what the log says counts from now on.
+            # What was not written is lost: from now on the log alone counts.
             self.leading = False
             self.writer.stop()
             self.core = self.writer.core = self._new_core()
@@ -213,13 +243,13 @@ class JournalService:
             self._reader = self._new_reader()
         if self._read_handle is not None:
             self._read_handle.cancel()
-        self._read_handle = self._node.loop.call_later(FLUSH_S, self._read_along)
+        self._read_handle = self._loop.call_later(FLUSH_S, self._read_continuously)
 
     def stop(self) -> None:
-        """Write everything, and no more."""
+        """Write everything and stop."""
         if self.leading and self.core.waiting:
             self.flush_all()
-            self._node.close()  # the queues, too, to the end of the log
+            self._pump.close()  # dispatch these records, too
         self.leading = False
         self.writer.stop()
         for handle in (self._read_handle, self._watch_handle):
@@ -228,103 +258,100 @@ class JournalService:
         self._read_handle = self._watch_handle = None
 
     def flush_all(self) -> None:
-        """Write everything, however young it is."""
+        """Write everything, also what may still wait."""
         if self.leading:
             self.writer.flush_all()
 
     async def _read(self) -> None:
-        node, store = self._node, self._node.store
+        store, pump = self._store, self._pump
         before = -1
-        while before < store.dispatched_offset < node.pump.readable_limit():
+        while before < store.dispatched_offset < pump.readable_limit():
             before = store.dispatched_offset
-            node.pump.run()
+            pump.run()
             await asyncio.sleep(0)
         reader = self._reader = self._new_reader()
         while reader.step(SLICE):  # noqa: ASYNC110 - a slice a turn
             await asyncio.sleep(0)
 
     def _new_reader(self) -> ReviveReader:
-        reader = ReviveReader(self._node.store, self.core, self.topic, self._committed)
+        reader = ReviveReader(self._store, self.core, self.topic, self._committed)
         reader.watch(self._revive_queues())
         return reader
 
-    def _read_along(self) -> None:
-        reader, loop = self._reader, self._node.loop
+    def _read_continuously(self) -> None:
+        reader, loop = self._reader, self._loop
         assert reader is not None
-        # First, so that a look that fails is not the last one.
-        self._read_handle = loop.call_later(FLUSH_S, self._read_along)
-        self._node.offsets.catch_up(self._node.store.log_end)
+        # Rescheduled first, so that an error does not end the reading.
+        self._read_handle = loop.call_later(FLUSH_S, self._read_continuously)
+        self._offsets.catch_up(self._store.log_end)
         if reader.behind() and reader.step(SLICE):
             self._read_handle.cancel()
-            self._read_handle = loop.call_soon(self._read_along)
+            self._read_handle = loop.call_soon(self._read_continuously)
 
     def _watch(self) -> None:
-        """See what surfaced in the revive topic, and move the bookmarks."""
-        self._watch_handle = self._node.loop.call_later(WATCH_S, self._watch)
-        reader, core = self._reader, self.core
+        """Read what surfaced in the revive topic, and advance the revive group's offsets."""
+        self._watch_handle = self._loop.call_later(WATCH_S, self._watch)
+        reader, core, store = self._reader, self.core, self._store
         assert reader is not None
         reader.watch(self._revive_queues())
         if self.leading:
             self.surfaced.update(reader.follow_copies(SLICE))
-        # The copies first: what surfaced and is passed holds the mark of the timers no longer.
+        # The copies first: a copy that is passed no longer holds back the timer topic's mark.
         marks = {
             (self.topic, queue_id): core.revive_mark(queue_id, place)
             for queue_id, place in reader.revive_places().items()
         }
-        end = (
-            self._node.store.max_offset(TIMER_TOPIC, TIMER_QUEUE) if self.leading else reader.place
-        )
+        end = store.max_offset(TIMER_TOPIC, TIMER_QUEUE) if self.leading else reader.place
         marks[TIMER_TOPIC, TIMER_QUEUE] = core.timer_mark(end)
         if self.leading:
             for (topic, queue_id), mark in marks.items():
                 before = self._committed(topic, queue_id) or 0
-                # It goes back only when a crash has cut the log below it.
-                if mark > before or before > self._node.store.max_offset(topic, queue_id):
-                    self._node.offsets.commit(topic, REVIVE_GROUP, queue_id, mark, mark)
+                # An offset moves back only if a crash has cut the log below it.
+                if mark > before or before > store.max_offset(topic, queue_id):
+                    self._offsets.commit(topic, REVIVE_GROUP, queue_id, mark, mark)
         else:
             for book in list(core.consuming.values()):
                 self._prune(book)
 
     def revive_rows(self) -> list[tuple[int, int, int | None]]:
-        """Queues of the revive topic: id, records that are not settled, when the first is due."""
+        """Return queue id, unsettled records and first due time of each revive topic queue."""
         core, rows = self.core, []
         for queue_id in self._revive_queues():
             mark = self._committed(self.topic, queue_id) or 0
-            end = self._node.store.max_offset(self.topic, queue_id)
+            end = self._store.max_offset(self.topic, queue_id)
             rows.append((queue_id, max(0, end - mark), core.first_due_ms(queue_id)))
         return rows
 
     def _committed(self, topic: str, queue_id: int) -> int | None:
-        return self._node.offsets.get(topic, REVIVE_GROUP, queue_id)
+        return self._offsets.get(topic, REVIVE_GROUP, queue_id)
 
     def _revive_queues(self) -> range:
-        topic = self._node.metadata.topic(self.topic)
+        topic = self._metadata.topic(self.topic)
         return range(topic.read_queues if topic is not None else 0)
 
     def _origin(self, topic: str, group: str) -> tuple[str, str]:
-        """The topic that a group asked for when it was given messages of this one."""
+        """Return the topic that the group subscribed to, for one of its retry topics."""
         for separator in "_+":
             prefix = f"%RETRY%{group}{separator}"
             if topic.startswith(prefix):
                 return topic.removeprefix(prefix), group
         return topic, group
 
-    def _bring_back(self, topic: str, name: str) -> None:
-        """Make the pop state of a group that has messages in flight, so that what is due is due."""
-        node = self._node
-        group = node.metadata.group(name)
+    def _restore_group(self, topic: str, name: str, create_state: CreateState) -> None:
+        """Create the pop state of a group with messages in flight, so that they become due."""
+        group = self._metadata.group(name)
         names = queue_topics(topic, name)
-        if node.metadata.topic(topic) is None or group is None:
+        if self._metadata.topic(topic) is None or group is None:
             for each in names:
                 self.core.forget(each, name)
         elif not group.orderly:
-            node.pop.core(topic, group)
+            create_state(topic, group)
         else:
-            # It was altered: it goes on in order, at the first message that is not done.
+            # The group became FIFO: it continues at the first message that is not settled.
             for book in self.core.books_of(topic, name):
                 if book.open:
                     first = min(book.open)
-                    node.offsets.commit(topic, name, book.queue_id, first)
+                    self._offsets.commit(topic, name, book.queue_id, first)
             for each in names:
                 self.core.forget(each, name)
 
@@ -338,15 +365,3 @@ def _delivery(offset: int, checkpoint: Checkpoint) -> Delivery:
         stored=checkpoint.place >= 0,
         counted=not checkpoint.suspended,
     )
-
-
-async def open_journal(node: Node, stack: AsyncExitStack) -> None:
-    """Give a broker its journal, before it serves. The timers must be there."""
-    journal = JournalService(node)
-    node.journal = journal
-    node.timers.add_filter(journal.topic, journal.wants)
-    node.clock_listeners.add(journal.writer.look_now)
-    # Once when the last poll is answered, and once behind the last acknowledgement.
-    node.pop.closers.append(journal.flush_all)
-    stack.callback(journal.stop)
-    await journal.open()

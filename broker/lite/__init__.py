@@ -1,1 +1,1 @@
-"""Lite topics: many small ordered topics within one, received by subscription."""
+"""Lite topics: many small ordered topics within one parent topic, received by subscription."""

@@ -1,8 +1,8 @@
 """Acknowledgements, changes of the invisible time and dead letters of lite topics.
 
-Source: gRPC API, sections 5.7-5.9 and 5.13. A request names the parent topic; which lite topic a message
-is of stands in the entry, or else in the record that the handle points to. Codes are those of ordinary
-messages (`pop/ack.py`): what is of no use any more is INVALID_RECEIPT_HANDLE and nothing else.
+Source: docs/formats/grpc-api.md, sections 5.7-5.9 and 5.13. A request names the parent topic; the
+entry names the lite topic, or else the record of the handle does. Codes are those of ordinary
+messages (`pop/ack.py`): an unusable handle is INVALID_RECEIPT_HANDLE and nothing else.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..pop.ack import ACK_ENTRIES_MAX
-from ..pop.dead_letter import Origin, move
+from ..pop.dead_letter import Origin
 from ..pop.delivery import DeliveryRef, Outcome
 from ..pop.handles import ReceiptHandle, decode_handle, encode_handle
 from ..pop.request import is_same_message
-from .names import PROPERTY, queue_of
+from .names import PROPERTY, is_lite_group, queue_of
 from .receive import QUEUE
 
 if TYPE_CHECKING:
     import asyncio
 
     from ...front.context import RequestContext
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..leadership import Leadership
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.tables import Metadata
+    from ..pop.dead_letter import DeadLetters
+    from ..runtime import Runtime
+    from ..sending.durability import DurabilityGate
     from .receive import LiteReceive
 
     Request = (
@@ -48,11 +54,34 @@ _OK = (v2.OK, "OK")
 
 
 class LiteAcks:
-    """What consumers say about messages of lite topics."""
+    """Handlers of the RPCs with receipt handles, for lite groups."""
 
-    def __init__(self, node: Node, receive: LiteReceive) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        leadership: Leadership,
+        durability: DurabilityGate,
+        changes: MetadataChanges,
+        dead_letters: DeadLetters,
+        receive: LiteReceive,
+    ) -> None:
+        self._clock = runtime.clock
+        self._counters = runtime.counters
+        self._broker_name = runtime.config.broker_name
+        self._store = store
+        self._metadata = metadata
+        self._leadership = leadership
+        self._durability = durability
+        self._changes = changes
+        self._dead_letters = dead_letters
         self._receive = receive
+
+    def takes(self, group: str) -> bool:
+        """Return whether the group consumes lite topics."""
+        return is_lite_group(self._metadata, group)
 
     def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> v2.AckMessageResponse:
         """AckMessage. Raises WireError."""
@@ -84,7 +113,7 @@ class LiteAcks:
     def change_invisible(
         self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
     ) -> v2.ChangeInvisibleDurationResponse:
-        """ChangeInvisibleDuration; the answer always holds a handle that can be used."""
+        """ChangeInvisibleDuration; the answer always has a usable handle."""
         text = request.receipt_handle
         try:
             self._check(request, ctx)
@@ -92,7 +121,7 @@ class LiteAcks:
             check_invisible(invisible_ms, 0)
             handle, queue = self._usable(request, text, request.lite_topic)
             core, _ = self._receive.state(request.group.name, queue)
-            now_ms = self._node.clock.wall_ms()
+            now_ms = self._clock.wall_ms()
             outcome, delivery = core.change(
                 _claim(handle), now_ms, invisible_ms, count=not request.suspend
             )
@@ -118,9 +147,9 @@ class LiteAcks:
         """ForwardMessageToDeadLetterQueue: copy, then acknowledge. Raises WireError."""
         self._check(request, ctx)
         handle, queue = self._usable(request, request.receipt_handle, request.lite_topic)
-        node, group = self._node, request.group.name
+        group = request.group.name
         core, _ = self._receive.state(group, queue)
-        claim, now_ms = _claim(handle), node.clock.wall_ms()
+        claim, now_ms = _claim(handle), self._clock.wall_ms()
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:
             raise WireError(*_EXPIRED)
@@ -130,14 +159,16 @@ class LiteAcks:
         if outcome is not Outcome.DONE:
             self._receive.settle(group, queue)
             return answer
-        records = node.store.get(queue, 0, handle.offset, 1).records
+        records = self._store.get(queue, 0, handle.offset, 1).records
         if not records or records[0].queue_offset != handle.offset:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
         origin = Origin(request.topic.name, queue, group)
-        end = move(node, origin, records[0], max(1, request.delivery_attempt))
+        end = self._dead_letters.append(origin, records[0], max(1, request.delivery_attempt))
         core.ack(claim, now_ms)
         self._receive.settle(group, queue)
-        return answer if node.durability.immediate else node.changes.when_durable(end, answer)
+        if self._durability.immediate:
+            return answer
+        return self._changes.when_durable(end, answer)
 
     def _check(self, request: Request, ctx: RequestContext) -> None:
         require_client_id(ctx)
@@ -153,32 +184,31 @@ class LiteAcks:
             return error.code, error.message
         core, _ = self._receive.state(request.group.name, queue)
         touched[queue] = None
-        outcome = core.ack(_claim(handle), self._node.clock.wall_ms())
+        outcome = core.ack(_claim(handle), self._clock.wall_ms())
         if outcome is Outcome.STALE:
             return _EXPIRED
         if outcome is Outcome.DONE:
-            self._node.counters.acked += 1
+            self._counters.acked += 1
         return _OK
 
     def _usable(self, request: Request, text: str, lite: str) -> tuple[ReceiptHandle, str]:
-        """The handle, and the light queue that its message is in. Raises WireError."""
-        node = self._node
+        """Return the handle and the LMQ of its message. Raises WireError."""
         handle = decode_handle(text)
-        if handle is None or handle.broker != node.config.broker_name or handle.key != QUEUE:
+        if handle is None or handle.broker != self._broker_name or handle.key != QUEUE:
             raise WireError(*_INVALID)
         lite = lite or self._lite_of(handle)
         queue = queue_of(request.topic.name, lite)
-        # A follower may not have the message yet that the leader gave out.
+        # A follower may not have the message yet that the leader delivered.
         if not lite or (
-            node.leadership.is_leader and not is_same_message(node.store, queue, handle)
+            self._leadership.is_leader and not is_same_message(self._store, queue, handle)
         ):
             raise WireError(*_INVALID)
         return handle, queue
 
     def _lite_of(self, handle: ReceiptHandle) -> str:
-        """The lite topic of the record that the handle points to; "" for none."""
+        """Return the lite topic of the handle's record; "" if there is none."""
         try:
-            data = self._node.store.record_at(handle.physical_offset)
+            data = self._store.record_at(handle.physical_offset)
         except (OffsetOutOfRangeError, RecordFormatError):
             return ""
         properties = decode_delivery(data).properties

@@ -14,7 +14,7 @@ from ...proto import v2
 from ...store.format.topic_names import LIGHT_PREFIX
 
 if TYPE_CHECKING:
-    from ..metadata.tables import Group, Topic
+    from ..metadata.tables import Group, Metadata, Topic
 
 PROPERTY = "__LITE_TOPIC"
 UNLIMITED = 1_000_000
@@ -52,6 +52,12 @@ def is_parent(topic: Topic | None) -> bool:
 def bound_topic(group: Group | None) -> str:
     """Return the parent whose lite topics the group consumes; "" for an ordinary group."""
     return group.attributes.get("lite.bind.topic", "") if group is not None else ""
+
+
+def is_lite_group(metadata: Metadata, name: str) -> bool:
+    """Return whether the group consumes lite topics."""
+    group = metadata.groups.get(name)
+    return group is not None and bool(group.attributes) and bool(bound_topic(group))
 
 
 def is_exclusive(group: Group) -> bool:

@@ -1,7 +1,7 @@
-"""LITE messages: a record of the parent topic that also stands in the light queue of its lite topic.
+"""LITE messages: records of the parent topic that are also in the LMQ of their lite topic.
 
-Source: broker semantics, sections 12.1 and 12.2. The lite topic begins with its first message. When there
-is no room for another light queue, the store says so and the entry is LITE_TOPIC_QUOTA_EXCEEDED.
+Source: docs/formats/broker-semantics.md, sections 12.1 and 12.2. The first message creates the lite
+topic. At the limit of LMQs the store refuses it with LITE_TOPIC_QUOTA_EXCEEDED.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LiteSends:
-    """What `Sender.types` knows of the type."""
+    """The message type LITE, for the sender."""
 
     def prepare(
         self,
@@ -32,9 +32,9 @@ class LiteSends:
         topic: Topic,
         ctx: RequestContext,
     ) -> tuple[Message, ReceiptExtras | None]:
-        """The record, named after its lite topic. Raises WireError."""
+        """Return the record with its LMQ. Raises WireError."""
         if not is_parent(topic):
-            # A mixed topic takes every type but this: nobody could subscribe to its lite topics.
+            # A mixed topic accepts every other type: no client can subscribe to its lite topics.
             raise WireError(
                 v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
                 f"topic {topic.name} has no lite topics: its type is not LITE",

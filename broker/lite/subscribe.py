@@ -1,10 +1,11 @@
-"""SyncLiteSubscription: which lite topics a client of a group receives, and where it begins.
+"""SyncLiteSubscription: the lite topics that a client of a group receives, and its start offsets.
 
-Source: gRPC API, section 5.13; broker semantics, section 12.2. Checks come in the order of the
-specification; what is refused changes nothing. A group that sees a lite topic for the first time begins
-at its end, fixed when it subscribes, so that what is sent afterwards is delivered however late the
-first poll comes; OffsetOption of a partial subscription says otherwise. Subscriptions are in memory:
-clients refresh them every 30 seconds, and those not refreshed for a minute are dropped.
+Source: docs/formats/grpc-api.md, section 5.13; docs/formats/broker-semantics.md, section 12.2. Checks
+are in the order of the specification; a refused request changes nothing. A group that subscribes to a
+lite topic for the first time starts at its end as of the subscription, so that later messages are
+delivered however late the first poll is; the OffsetOption of a partial subscription overrides this.
+Subscriptions are in memory: clients refresh them every 30 seconds, and those not refreshed for a
+minute are dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...front.service import OutboundFull
 from ...proto import v2
 from ...proto.errors import WireError
 from ..messages.validation import check_group, check_topic, lite_topic_problem, require_client_id
-from ..pop.request import known_group, readable_topic
+from ..pop.request import consuming_group, readable_topic
 from .core import Eviction, LiteClient, LiteTable
 from .names import (
     bound_topic,
@@ -34,23 +35,41 @@ from .names import (
 
 if TYPE_CHECKING:
     from ...front.context import RequestContext
-    from ..metadata.tables import Group
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..clients.registry import ClientRegistry
+    from ..metadata.tables import Group, Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
     from .receive import LiteReceive
 
 log = logging.getLogger(__name__)
 
 CALLS_A_SECOND = 5_000
-"""As the reference: subscriptions are cheap, storms of them are not."""
+"""As in the reference."""
 _SECOND_NS = 1_000_000_000
 _PARTIAL = (v2.PARTIAL_ADD, v2.PARTIAL_REMOVE)
 
 
 class LiteSubscribe:
-    """The handler, for one node."""
+    """Handler of SyncLiteSubscription."""
 
-    def __init__(self, node: Node, table: LiteTable, receive: LiteReceive) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        offsets: ConsumerOffsets,
+        table: LiteTable,
+        receive: LiteReceive,
+    ) -> None:
+        self._clock = runtime.clock
+        self._clients_max = runtime.config.max_clients
+        self._store = store
+        self._metadata = metadata
+        self._clients = clients
+        self._offsets = offsets
         self._table = table
         self._receive = receive
         self._second = 0
@@ -61,16 +80,16 @@ class LiteSubscribe:
     ) -> v2.SyncLiteSubscriptionResponse:
         """Handler of SyncLiteSubscription. Raises WireError."""
         require_client_id(ctx)
-        node = self._node
-        now_ns = node.clock.steady_ns()
-        node.clients.seen(ctx, now_ns)
+        now_ns = self._clock.steady_ns()
+        self._clients.seen(ctx, now_ns)
         self._limit(now_ns)
         group = self._group(request)
         parent, action, key = request.topic.name, request.action, (group.name, ctx.client_id)
         wildcard = is_wildcard(group)
         if wildcard and action in _PARTIAL:
             raise WireError(
-                v2.BAD_REQUEST, f"group {group.name} receives every lite topic: it names none"
+                v2.BAD_REQUEST,
+                f"group {group.name} receives every lite topic and cannot name single ones",
             )
         if action == v2.COMPLETE_REMOVE:
             self._leave(key, group)
@@ -83,13 +102,13 @@ class LiteSubscribe:
         return v2.SyncLiteSubscriptionResponse(status=v2.Status(code=v2.OK, message="OK"))
 
     def dropped(self, queues: Iterable[str], group: str) -> None:
-        """Nobody of the group may subscribe to these any more: their locks may go on in peace."""
-        known = self._node.metadata.group(group)
+        """Reset the group on lite topics without a subscriber left, if its attributes say so."""
+        known = self._metadata.group(group)
         if known is not None and resets_on_unsubscribe(known):
             for queue in queues:
                 if not self._table.subscribers(queue, _parent_of(queue), group):
                     self._receive.forget_queue(queue, group)
-                    self._node.offsets.forget(queue, group)
+                    self._offsets.forget(queue, group)
 
     # Checks.
 
@@ -110,8 +129,8 @@ class LiteSubscribe:
                 problem = lite_topic_problem(name)
                 if problem:
                     raise WireError(v2.ILLEGAL_LITE_TOPIC, problem)
-        topic = readable_topic(self._node, parent)
-        group = known_group(self._node, request.group.name)
+        topic = readable_topic(self._metadata, parent)
+        group = consuming_group(self._metadata, request.group.name)
         if not is_parent(topic):
             raise WireError(v2.BAD_REQUEST, f"topic {parent} has no lite topics")
         bound = bound_topic(group)
@@ -122,8 +141,7 @@ class LiteSubscribe:
         return group
 
     def _queues(self, request: v2.SyncLiteSubscriptionRequest) -> list[str]:
-        """The light queues that are named. Names that cannot be are left out, where the protocol does
-        not check them."""
+        """Return the named LMQs; skip invalid names where the protocol does not check them."""
         names = dict.fromkeys(request.lite_topic_set)
         return [queue_of(request.topic.name, n) for n in names if not lite_topic_problem(n)]
 
@@ -139,7 +157,7 @@ class LiteSubscribe:
                 v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 f"a client of group {group.name} may subscribe to {quota(group)} lite topics",
             )
-        full = client is None and len(self._table) >= self._node.config.max_clients
+        full = client is None and len(self._table) >= self._clients_max
         if full or len(after) > max(room, len(known)):
             raise WireError(
                 v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
@@ -173,22 +191,22 @@ class LiteSubscribe:
             if request.HasField("offset_option"):
                 self._apply(request.offset_option, queues, group.name)
         if not client.queues and not wildcard:
-            table.drop(key)  # an empty refresh: ids are the caller's choice, and cost nothing so
+            table.drop(key)  # an empty refresh must not cost memory: clients choose their ids
             self._receive.left(key)
-        self._tell(evicted)
+        self._notify(evicted)
         if wildcard and fresh_client:
             fresh = self._lite_queues(parent)
         self._begin(client, fresh if request.action == v2.COMPLETE_ADD else queues or fresh)
 
     def _begin(self, client: LiteClient, queues: list[str]) -> None:
-        """The client may have something to look at in these."""
-        node, group = self._node, client.key[0]
+        """Set start offsets, and note lite topics with messages for the client."""
+        offsets, group = self._offsets, client.key[0]
         for queue in queues:
             if not client.wants(queue):
                 continue  # an exclusive lite topic of another client
-            position = node.offsets.position(queue, group, 0)
+            position = offsets.position(queue, group, 0)
             if position is None:
-                node.offsets.commit(queue, group, 0, self._end(queue))
+                offsets.commit(queue, group, 0, self._end(queue))
             elif position.offset < self._end(queue):
                 client.note(queue)
         self._receive.wake([client])
@@ -210,11 +228,11 @@ class LiteSubscribe:
         self.dropped(queues, group.name)
 
     def _apply(self, option: v2.OffsetOption, queues: list[str], group: str) -> None:
-        """Where the group goes on. A timestamp, and LAST, change nothing."""
+        """Move the group as the option says. A timestamp, and LAST, change nothing."""
         kind = option.WhichOneof("offset_type")
         for queue in queues:
-            first, end = self._node.store.min_offset(queue, 0), self._end(queue)
-            position = self._node.offsets.position(queue, group, 0)
+            first, end = self._store.min_offset(queue, 0), self._end(queue)
+            position = self._offsets.position(queue, group, 0)
             if kind == "policy" and option.policy == v2.OffsetOption.MIN:
                 self._restart(queue, group, first)
             elif kind == "policy" and option.policy == v2.OffsetOption.MAX:
@@ -225,20 +243,20 @@ class LiteSubscribe:
                 self._restart(queue, group, max(first, position.offset - max(option.tail_n, 0)))
 
     def _restart(self, queue: str, group: str, offset: int) -> None:
-        """The group goes on at `offset`; what is out is forgotten, and with it the lock."""
+        """Move the group to `offset`; drop messages in flight and the lock."""
         self._receive.forget_queue(queue, group)
-        self._node.offsets.commit(queue, group, 0, offset)
+        self._offsets.commit(queue, group, 0, offset)
 
     def _end(self, queue: str) -> int:
-        return self._node.store.next_offset(queue, 0)
+        return self._store.next_offset(queue, 0)
 
     def _lite_queues(self, parent: str) -> list[str]:
-        return [q for q in self._node.store.lmqs() if _parent_of(q) == parent]
+        return [q for q in self._store.lmqs() if _parent_of(q) == parent]
 
-    def _tell(self, evicted: list[Eviction]) -> None:
-        """Let clients know which lite topics went to another one."""
+    def _notify(self, evicted: list[Eviction]) -> None:
+        """Notify clients of lite topics that another client took over."""
         for one in evicted:
-            client = self._node.clients.get(one.client_id)
+            client = self._clients.get(one.client_id)
             _, lite = parse_queue(one.queue) or ("", "")
             command = v2.TelemetryCommand(
                 notify_unsubscribe_lite_command=v2.NotifyUnsubscribeLiteCommand(lite_topic=lite)
@@ -248,7 +266,7 @@ class LiteSubscribe:
                     try:
                         stream.send(command)
                     except OutboundFull:
-                        # It does not read: its next refresh is refused, and it is told again.
+                        # The client does not read: its next refresh is refused and notified again.
                         log.info("lite.notice_dropped client=%s lite=%s", one.client_id, lite)
 
 

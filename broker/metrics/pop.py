@@ -10,23 +10,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..journal.revive_codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG
-from ..journal.service import JournalService
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-    from ..journal.api import Journal
+    from ..journal.service import JournalService
     from .families import Families, Samples
 
 _TYPES = {CK_TAG: "CK", ACK_TAG: "ACK", BATCH_ACK_TAG: "BATCH_ACK"}
 
 
 def pop_families(
-    journal: Journal, revived: Mapping[tuple[str, str], int], now_ms: int, families: Families
+    journal: JournalService, revived: Mapping[tuple[str, str], int], now_ms: int, families: Families
 ) -> list[Metric]:
     """Metrics of the pop state; `revived` counts retry copies by topic and group."""
-    if not isinstance(journal, JournalService):
-        return []
     return [
         *_records(journal, families),
         *_revived(revived, families),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..admin.status import BrokerStatus
     from ..clients.registry import ClientRegistry
     from ..delay.timer_service import TimerService
-    from ..journal.api import Journal
+    from ..journal.service import JournalService
     from ..leadership import Leadership
     from ..metadata.tables import Metadata
     from ..pop.receive import PopService
@@ -65,7 +65,7 @@ class Metrics:
         sender: Sender,
         durability: DurabilityGate,
         pop: PopService,
-        journal: Journal,
+        journal: JournalService,
         timers: TimerService,
         transactions: Transactions,
         status: BrokerStatus,

@@ -1,17 +1,17 @@
 """AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
-Source: gRPC API, sections 5.7-5.9 and 6.1. Promises: an acknowledgement may be repeated; a handle is
-good for as long as its delivery lasts, through every change of the invisible time, and a little
-longer: after the expiry until the message is given out again; it acknowledges the message that was given out with it,
-never another that came to its place in the queue when a leader's lonely tail was cut. A handle that is of no use any more is
-INVALID_RECEIPT_HANDLE and nothing else, because push consumers repeat everything else for ever; the
-answer to a change always holds a handle that can be used.
+Source: docs/formats/grpc-api.md, sections 5.7-5.9 and 6.1. Promises: an acknowledgement may be
+repeated; a handle is valid for as long as its delivery lasts, through every change of the invisible
+time, and after the expiry until the message is delivered again; it acknowledges the message that it
+was delivered with, never another message that got the same queue offset after a diverged tail was
+truncated. An unusable handle is INVALID_RECEIPT_HANDLE and nothing else, because push consumers
+retry every other code without end; the answer to a change always has a usable handle.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...proto import v2
 from ...proto.errors import WireError
@@ -25,7 +25,7 @@ from ..messages.validation import (
     require_client_id,
 )
 from ..messages.wire import STATUS_OK, field, status
-from .dead_letter import Origin, move
+from .dead_letter import Origin
 from .delivery import Delivery, DeliveryRef, Key, Outcome
 from .group import PopGroup
 from .handles import FIFO_REVIVE_QUEUE, ReceiptHandle, decode_handle, encode_handle
@@ -38,14 +38,28 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...store.format.results import StoredRecord
-    from ..metadata.tables import Topic
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..journal.api import Journal
+    from ..leadership import Leadership
+    from ..metadata.changes import MetadataChanges
+    from ..metadata.tables import Metadata, Topic
+    from ..runtime import Runtime
+    from ..sending.durability import DurabilityGate
+    from ..trace.service import TraceService
+    from .dead_letter import DeadLetters
     from .reader import Core
+    from .receive import PopService
+
+    HandleRequest = (
+        v2.AckMessageRequest
+        | v2.ChangeInvisibleDurationRequest
+        | v2.ForwardMessageToDeadLetterQueueRequest
+    )
 
 ACK_ENTRIES_MAX = 4_096
-"""Of one AckMessage; clients send one entry, the protocol has no limit, the loop needs one."""
+"""Maximum of one AckMessage. The protocol has no limit; clients send one entry."""
 _MESSAGE_ID_SCAN_MAX = 256
-"""Messages in flight that are read to find one by its id (only the C++ client needs it)."""
+"""Maximum of messages in flight read to find one by its id (the C++ client needs it)."""
 
 _OK_STATUS = field(b"\x0a", STATUS_OK)
 _OK_ENTRY_STATUS = field(b"\x1a", STATUS_OK)
@@ -53,23 +67,73 @@ _INVALID_STATUS = field(b"\x1a", status(v2.INVALID_RECEIPT_HANDLE, "receipt hand
 _EXPIRED_STATUS = field(b"\x1a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired"))
 
 
-class AckService:
-    """What consumers say about the messages that they received."""
+class LiteHandlers(Protocol):
+    """The same handlers for groups that consume lite topics."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def takes(self, group: str) -> bool:
+        """Return whether the group consumes lite topics."""
+
+    def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> v2.AckMessageResponse:
+        """AckMessage."""
+
+    def change_invisible(
+        self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
+    ) -> v2.ChangeInvisibleDurationResponse:
+        """ChangeInvisibleDuration."""
+
+    def forward_to_dead_letter_queue(
+        self, request: v2.ForwardMessageToDeadLetterQueueRequest, ctx: RequestContext
+    ) -> (
+        v2.ForwardMessageToDeadLetterQueueResponse
+        | asyncio.Future[v2.ForwardMessageToDeadLetterQueueResponse]
+    ):
+        """ForwardMessageToDeadLetterQueue."""
+
+
+class AckService:
+    """Handlers of the RPCs with receipt handles."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        leadership: Leadership,
+        durability: DurabilityGate,
+        changes: MetadataChanges,
+        journal: Journal,
+        dead_letters: DeadLetters,
+        pop: PopService,
+        lite: LiteHandlers,
+        trace: TraceService | None,
+    ) -> None:
+        self._clock = runtime.clock
+        self._counters = runtime.counters
+        self._broker_name = runtime.config.broker_name
+        self._store = store
+        self._metadata = metadata
+        self._leadership = leadership
+        self._durability = durability
+        self._changes = changes
+        self._journal = journal
+        self._dead_letters = dead_letters
+        self._pop = pop
+        self._lite = lite
+        self._trace = trace
 
     def ack(self, request: v2.AckMessageRequest, ctx: RequestContext) -> bytes:
         """Handler of AckMessage."""
-        if self._node.lite.is_lite(request.group.name):
-            return self._node.lite.acks.ack(request, ctx).SerializeToString()
+        if self._lite.takes(request.group.name):
+            return self._lite.ack(request, ctx).SerializeToString()
         core, topic = self._core(request, ctx)
         entries = request.entries
         if not entries:
             raise WireError(v2.INTERNAL_SERVER_ERROR, "no entry to acknowledge")
         if len(entries) > ACK_ENTRIES_MAX:
             raise WireError(v2.BAD_REQUEST, f"over {ACK_ENTRIES_MAX} entries in one request")
-        now_ms = self._node.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
+        trace = self._trace
         touched: set[Key] = set()
         parts = [_OK_STATUS]
         failed = 0
@@ -77,8 +141,8 @@ class AckService:
             text = entry.receipt_handle
             code = self._ack_one(core, topic, decode_handle(text), now_ms, touched)
             failed += code is not _OK_ENTRY_STATUS
-            if self._node.trace is not None and code is _OK_ENTRY_STATUS:
-                self._node.trace.acked(request.group.name, text, entry.message_id)
+            if trace is not None and code is _OK_ENTRY_STATUS:
+                trace.acked(request.group.name, text, entry.message_id)
             parts.append(
                 field(
                     b"\x12",
@@ -88,7 +152,7 @@ class AckService:
                 )
             )
         for key in touched:
-            self._node.pop.changed(core, key)
+            self._pop.changed(core, key)
         if failed == len(entries):
             parts[0] = field(
                 b"\x0a", status(v2.INVALID_RECEIPT_HANDLE, "receipt handle is not valid")
@@ -101,27 +165,27 @@ class AckService:
         self, request: v2.ChangeInvisibleDurationRequest, ctx: RequestContext
     ) -> v2.ChangeInvisibleDurationResponse:
         """Handler of ChangeInvisibleDuration."""
-        if self._node.lite.is_lite(request.group.name):
-            return self._node.lite.acks.change_invisible(request, ctx)
+        if self._lite.takes(request.group.name):
+            return self._lite.change_invisible(request, ctx)
         text = request.receipt_handle
         try:
             core, topic = self._core(request, ctx)
             invisible_ms = duration_ms(request.invisible_duration)
             check_invisible(invisible_ms, 0)
             handle = self._usable(core, topic, text)
-            now_ms = self._node.clock.wall_ms()
+            now_ms = self._clock.wall_ms()
             count = not request.suspend
             outcome, delivery = core.change(_claim(handle), now_ms, invisible_ms, count=count)
             if outcome is Outcome.STALE:
                 raise WireError(v2.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         except WireError as error:
-            # Some clients overwrite their handle with the answer's before they look at the status.
+            # Some clients take the answer's handle before they check the status.
             return v2.ChangeInvisibleDurationResponse(status=error.status(), receipt_handle=text)
         if delivery is not None:
             if isinstance(core, PopGroup):
                 queue = core.queues[handle.key]
-                self._node.journal.changed(core, queue, delivery, now_ms, invisible_ms, count)
-            self._node.pop.hidden(core, handle.key, delivery)
+                self._journal.changed(core, queue, delivery, now_ms, invisible_ms, count)
+            self._pop.hidden(core, handle.key, delivery)
             text = encode_handle(_moved(handle, delivery))
         return v2.ChangeInvisibleDurationResponse(
             status=v2.Status(code=v2.OK, message="OK"), receipt_handle=text
@@ -134,15 +198,15 @@ class AckService:
         | asyncio.Future[v2.ForwardMessageToDeadLetterQueueResponse]
     ):
         """Handler of ForwardMessageToDeadLetterQueue: copy, then acknowledge."""
-        if self._node.lite.is_lite(request.group.name):
-            return self._node.lite.acks.forward_to_dead_letter_queue(request, ctx)
+        if self._lite.takes(request.group.name):
+            return self._lite.forward_to_dead_letter_queue(request, ctx)
         core, topic = self._core(request, ctx)
         if request.receipt_handle:
             handle = self._usable(core, topic, request.receipt_handle)
         else:
             handle = self._find(core, request.message_id)
         stored = self._stored(core, handle)
-        now_ms = self._node.clock.wall_ms()
+        now_ms = self._clock.wall_ms()
         claim = _claim(handle)
         outcome = core.judge(claim, now_ms)
         if outcome is Outcome.STALE:
@@ -152,28 +216,23 @@ class AckService:
         )
         if outcome is not Outcome.DONE:
             return answer
-        node = self._node
         origin = Origin(core.topic, _topic_of(core, handle.key), core.group)
-        end = move(node, origin, stored, max(1, request.delivery_attempt))
+        end = self._dead_letters.append(origin, stored, max(1, request.delivery_attempt))
         core.ack(claim, now_ms)
         self._settled(core, handle)
-        node.pop.changed(core, handle.key)
-        return answer if node.durability.immediate else node.changes.when_durable(end, answer)
+        self._pop.changed(core, handle.key)
+        if self._durability.immediate:
+            return answer
+        return self._changes.when_durable(end, answer)
 
-    def _core(
-        self,
-        request: v2.AckMessageRequest
-        | v2.ChangeInvisibleDurationRequest
-        | v2.ForwardMessageToDeadLetterQueueRequest,
-        ctx: RequestContext,
-    ) -> tuple[Core, Topic]:
+    def _core(self, request: HandleRequest, ctx: RequestContext) -> tuple[Core, Topic]:
         require_client_id(ctx)
         topic_name = request.topic.name
         check_topic(topic_name)
         group_name = request.group.name
         check_group(group_name)
-        topic = readable_topic(self._node, topic_name)
-        return self._node.pop.core(topic_name, self._node.metadata.ensure_group(group_name)), topic
+        topic = readable_topic(self._metadata, topic_name)
+        return self._pop.core(topic_name, self._metadata.ensure_group(group_name)), topic
 
     def _ack_one(
         self,
@@ -190,11 +249,11 @@ class AckService:
             queue = core.queues.get(key)
             if (
                 queue is not None
-                and handle.broker == self._node.config.broker_name
+                and handle.broker == self._broker_name
                 and queue.ack(handle.offset, handle.pop_ms)
             ):
-                self._node.counters.acked += 1
-                self._node.journal.settled(core, queue, handle.offset)
+                self._counters.acked += 1
+                self._journal.settled(core, queue, handle.offset)
                 touched.add(key)
                 return _OK_ENTRY_STATUS
         if not self._fits(core, topic, handle):
@@ -203,14 +262,14 @@ class AckService:
         if outcome is Outcome.STALE:
             return _EXPIRED_STATUS
         if outcome is Outcome.DONE:
-            self._node.counters.acked += 1
+            self._counters.acked += 1
             self._settled(core, handle)
             touched.add(handle.key)
         return _OK_ENTRY_STATUS
 
     def _settled(self, core: Core, handle: ReceiptHandle) -> None:
         if isinstance(core, PopGroup):
-            self._node.journal.settled(core, core.queues[handle.key], handle.offset)
+            self._journal.settled(core, core.queues[handle.key], handle.offset)
 
     def _usable(self, core: Core, topic: Topic, text: str) -> ReceiptHandle:
         handle = decode_handle(text)
@@ -219,32 +278,32 @@ class AckService:
         return handle
 
     def _fits(self, core: Core, topic: Topic, handle: ReceiptHandle) -> bool:
-        """Whether the handle can be one of this broker's for the topic; opens the queue's state."""
-        node, key = self._node, handle.key
+        """Return whether this broker can have made the handle for the topic; open the queue's state."""
+        key = handle.key
         known: Topic | None = topic
         if isinstance(core, PopGroup):
             if handle.kind != NORMAL:
-                known = node.metadata.topic(core.topics[handle.kind])
+                known = self._metadata.topic(core.topics[handle.kind])
         elif handle.kind != NORMAL:
             return False
         if known is None or handle.queue_id >= known.read_queues:
             return False
-        if handle.broker != node.config.broker_name:
+        if handle.broker != self._broker_name:
             return False
         if key not in core.queues:
-            node.pop.open_queue(core, key)
-        # A follower may not have the message yet that the leader gave out.
-        return not node.leadership.pop_leads or is_same_message(node.store, known.name, handle)
+            self._pop.open_queue(core, key)
+        # A follower may not have the message yet that the leader delivered.
+        return not self._leadership.pop_leads or is_same_message(self._store, known.name, handle)
 
     def _stored(self, core: Core, handle: ReceiptHandle) -> StoredRecord:
         topic = _topic_of(core, handle.key)
-        result = self._node.store.get(topic, handle.queue_id, handle.offset, 1)
+        result = self._store.get(topic, handle.queue_id, handle.offset, 1)
         if not result.records or result.records[0].queue_offset != handle.offset:
             raise WireError(v2.INVALID_RECEIPT_HANDLE, "the message does not exist any more")
         return result.records[0]
 
     def _find(self, core: Core, message_id: str) -> ReceiptHandle:
-        """A message in flight by its id: the C++ client sends no handle here."""
+        """Return the handle of a message in flight by its id: the C++ client sends no handle."""
         wanted = message_id.encode()
         looked_at = 0
         for (kind, queue_id), offset, pop_ms in _in_flight(core):
@@ -252,7 +311,7 @@ class AckService:
             if looked_at > _MESSAGE_ID_SCAN_MAX:
                 break
             topic = _topic_of(core, (kind, queue_id))
-            records = self._node.store.get(topic, queue_id, offset, 1).records
+            records = self._store.get(topic, queue_id, offset, 1).records
             if not records or records[0].queue_offset != offset:
                 continue
             record = decode_delivery(records[0].data)
@@ -270,12 +329,12 @@ def _claim(handle: ReceiptHandle) -> DeliveryRef:
 
 
 def _topic_of(core: Core, key: Key) -> str:
-    """Where the messages of a queue lie."""
+    """Return the topic of a queue's messages."""
     return core.topics[key[0]] if isinstance(core, PopGroup) else core.topic
 
 
 def _moved(handle: ReceiptHandle, delivery: Delivery) -> ReceiptHandle:
-    """The handle after a change: the same message, by itself and with times of its own."""
+    """Return the handle after a change: the single message, with its new times."""
     if handle.revive_queue != FIFO_REVIVE_QUEUE:
         handle.start = handle.offset
     handle.pop_ms = delivery.pop_ms
@@ -284,7 +343,7 @@ def _moved(handle: ReceiptHandle, delivery: Delivery) -> ReceiptHandle:
 
 
 def _in_flight(core: Core) -> Iterator[tuple[Key, int, int]]:
-    """Queue, offset and pop time of what is out, FIFO batches included; there may be very many."""
+    """Yield queue, offset and pop time of messages in flight; there may be very many."""
     for queue in core.queues.values():
         if isinstance(queue, PopQueue):
             for delivery in queue.unacked.values():

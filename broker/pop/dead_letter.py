@@ -1,9 +1,9 @@
-"""Dead letters: a message that nobody could consume goes to `%DLQ%<group>`.
+"""Dead letters: the copy of a message whose delivery attempts are used up, in `%DLQ%<group>`.
 
-The copy has the reference's properties (store format, section 2.12) and the two that say where it came
-from (gRPC API, section 5.9 and 10.1). The topic is made with one queue when the first one comes.
-Promises: the copy is appended before the original counts as consumed; a crash between the two leaves
-it in both places, never in none. Only a leader can do it.
+The copy has the reference's properties (docs/formats/store-format.md, section 2.12) and two that name
+its origin (docs/formats/grpc-api.md, sections 5.9 and 10.1). The topic is created with one queue for
+the first dead letter. Promises: the copy is appended before the original counts as consumed; a crash
+between the two leaves the message in both places, never in none. Only a leader moves messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from .retry import NOT_COPIED
 
 if TYPE_CHECKING:
     from ...store.format.results import StoredRecord
-    from ..node import Node
+    from ..leadership import Leadership
+    from ..metadata.log import MetaLog
+    from ..metadata.tables import Metadata
+    from ..metrics.counters import Counters
+    from ..sending.internal_appender import InternalAppender
 
 _PREFIX = "%DLQ%"
 
@@ -33,64 +37,93 @@ class Origin:
     """Where a dead letter comes from."""
 
     topic: str
-    """That was consumed."""
+    """The topic that the group consumes."""
     read_from: str
-    """Where the record lies: the topic itself or a retry topic."""
+    """The topic of the record: the same or a retry topic."""
     group: str
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where the group's dead letters go."""
+    """Return the name of the group's dead-letter topic."""
     return _PREFIX + group
 
 
 def is_dead_letter_topic(topic: str) -> bool:
-    """Messages of such a topic are not moved again: they would go round."""
+    """Return whether messages of the topic are dead letters; they are not moved again."""
     return topic.startswith(_PREFIX)
 
 
-def move(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> int:
-    """Append the copy; returns the log offset behind it. Raises WireError when it cannot be now."""
-    end = node.sender.append(dead_letter(node, origin, stored, attempts)).end
-    node.counters.dead[origin.topic, origin.group] += 1
-    return end
+class GroupTopics:
+    """Creates the retry and dead-letter topics of groups."""
+
+    def __init__(self, metadata: Metadata, meta_log: MetaLog) -> None:
+        self._metadata = metadata
+        self._meta_log = meta_log
+
+    def ensure(self, name: str) -> bool:
+        """Create the topic, with one queue, if it does not exist; return whether it was created.
+
+        Raises WireError.
+        """
+        if self._metadata.topic(name) is not None:
+            return False
+        self._metadata.check_topic_limit(name)
+        self._meta_log.write_topic(Topic(name, 1, 1))
+        return True
 
 
-def dead_letter(node: Node, origin: Origin, stored: StoredRecord, attempts: int) -> Message:
-    """The copy of a record given out `attempts` times; makes its topic. Raises WireError."""
-    if not node.leadership.pop_leads:
-        raise WireError(v2.HA_NOT_AVAILABLE, "dead letters wait for the leader")
-    target = dead_letter_topic(origin.group)
-    make_topic(node, target)
-    record = decode_delivery(stored.data)
-    properties = decode_properties(record.properties)
-    for name in NOT_COPIED:
-        properties.pop(name, None)
-    properties["WAIT"] = "false"
-    properties["DELAY"] = "0"
-    light = is_lmq(origin.read_from)
-    properties.setdefault("RETRY_TOPIC", origin.topic if light else origin.read_from)
-    offset_id = record.store_host + stored.physical_offset.to_bytes(8, "big")
-    properties.setdefault("ORIGIN_MESSAGE_ID", offset_id.hex().upper())
-    properties["DLQ_ORIGIN_TOPIC"] = origin.topic
-    properties["DLQ_ORIGIN_MESSAGE_ID"] = properties.get("UNIQ_KEY", "")
-    return Message(
-        target,
-        0,
-        record.body,
-        encode_properties(in_bucket_order(properties)),
-        record.flag,
-        record.sys_flag & (SYS_COMPRESSED | SYS_COMPRESSION_MASK),
-        record.born_timestamp_ms,
-        record.born_host,
-        node.sender.store_host,
-        # FIFO consumers retry by themselves and say how often; the log does not know.
-        max(record.reconsume_times + 1, attempts),
-    )
+class DeadLetters:
+    """Copies messages to dead-letter topics."""
 
+    def __init__(
+        self,
+        topics: GroupTopics,
+        leadership: Leadership,
+        appender: InternalAppender,
+        counters: Counters,
+    ) -> None:
+        self._topics = topics
+        self._leadership = leadership
+        self._appender = appender
+        self._counters = counters
 
-def make_topic(node: Node, name: str) -> None:
-    """Make a group's retry or dead-letter topic when there is none. Raises WireError."""
-    if node.metadata.topic(name) is None:
-        node.metadata.check_topic_limit(name)
-        node.meta_log.write_topic(Topic(name, 1, 1))
+    def append(self, origin: Origin, stored: StoredRecord, attempts: int) -> int:
+        """Append the copy; return the log offset behind it. Raises WireError."""
+        end = self._appender.append(self.copy(origin, stored, attempts)).end
+        self._counters.dead[origin.topic, origin.group] += 1
+        return end
+
+    def copy(self, origin: Origin, stored: StoredRecord, attempts: int) -> Message:
+        """Return the copy of a record delivered `attempts` times; create its topic.
+
+        Raises WireError.
+        """
+        if not self._leadership.pop_leads:
+            raise WireError(v2.HA_NOT_AVAILABLE, "dead letters wait for the leader")
+        target = dead_letter_topic(origin.group)
+        self._topics.ensure(target)
+        record = decode_delivery(stored.data)
+        properties = decode_properties(record.properties)
+        for name in NOT_COPIED:
+            properties.pop(name, None)
+        properties["WAIT"] = "false"
+        properties["DELAY"] = "0"
+        light = is_lmq(origin.read_from)
+        properties.setdefault("RETRY_TOPIC", origin.topic if light else origin.read_from)
+        offset_id = record.store_host + stored.physical_offset.to_bytes(8, "big")
+        properties.setdefault("ORIGIN_MESSAGE_ID", offset_id.hex().upper())
+        properties["DLQ_ORIGIN_TOPIC"] = origin.topic
+        properties["DLQ_ORIGIN_MESSAGE_ID"] = properties.get("UNIQ_KEY", "")
+        return Message(
+            target,
+            0,
+            record.body,
+            encode_properties(in_bucket_order(properties)),
+            record.flag,
+            record.sys_flag & (SYS_COMPRESSED | SYS_COMPRESSION_MASK),
+            record.born_timestamp_ms,
+            record.born_host,
+            self._appender.store_host,
+            # FIFO consumers retry locally and report their attempts; the log does not have them.
+            max(record.reconsume_times + 1, attempts),
+        )

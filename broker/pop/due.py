@@ -1,8 +1,8 @@
-"""Due times: one heap with the next due time of every group. Pure.
+"""Due times of groups: one heap for all of them. Pure.
 
-Each group has only its earliest time in the heap; a later one is added when that has passed. A
-group is returned once, at its earliest time or later; the heap is bounded by twice the number of
-groups.
+A group is scheduled for its earliest due time only, and scheduled again when that time has come.
+Promises: a group is returned once, at its due time or later; the heap holds at most twice as many
+entries as scheduled groups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SLACK = 64
 
 
 class DueTimes:
-    """The groups by the next time at which one of their messages may become visible."""
+    """The scheduled groups by due time."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Subscription]] = []
@@ -25,8 +25,8 @@ class DueTimes:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def ask(self, sub: Subscription, due_ms: int) -> bool:
-        """Schedule the group for `due_ms`; return whether that is now the earliest of all."""
+    def schedule(self, sub: Subscription, due_ms: int) -> bool:
+        """Schedule the group for `due_ms`; return whether that is now the earliest time."""
         if sub.due_ms and sub.due_ms <= due_ms:
             return False
         sub.due_ms = due_ms
@@ -39,7 +39,7 @@ class DueTimes:
         return self._heap[0][2] is sub
 
     def take(self, now_ms: int) -> Subscription | None:
-        """Return the next due group."""
+        """Remove and return the next due group."""
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, sub = heapq.heappop(self._heap)
             if sub.due_ms == due_ms:
@@ -48,7 +48,7 @@ class DueTimes:
         return None
 
     def next_ms(self) -> int | None:
-        """Return the earliest time."""
+        """Return the earliest due time."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""Waiting polls: each with its timer and its future, by group and by client. In memory.
+"""Waiting polls: each with its timer and its future, by group and by client.
 
-A poll is answered once, at the latest when its polling time is over; a cancelled call is removed
-(docs/formats/grpc-api.md, sections 7.2 and 7.3).
+Promises: a poll is answered once, at the latest when its polling time ends; a call that the client
+cancelled is forgotten (docs/formats/grpc-api.md, sections 7.2 and 7.3). In memory.
 """
 
 from __future__ import annotations
@@ -22,42 +22,59 @@ if TYPE_CHECKING:
 NOT_FOUND = (v2.MESSAGE_NOT_FOUND, "no new message")
 
 
+class PollLimit:
+    """Number of waiting ReceiveMessage polls, and the limit `popPollingSize`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.waiting = 0
+
+    def check(self, others: int = 0) -> None:
+        """Raise WireError if no further poll may wait; `others` are polls counted elsewhere."""
+        if self.waiting + others >= self._limit:
+            raise WireError(
+                v2.TOO_MANY_REQUESTS,
+                "[POLLING_FULL] too many polls wait: flow limit, popPollingSize",
+            )
+
+
 class Polls:
-    """Every poll held by `PopService`."""
+    """The waiting polls of `PopService`."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        limit: PollLimit,
         failure: Callable[[WireError], list[bytes]],
     ) -> None:
-        """`failure` encodes the stream of a response without messages."""
+        """`failure` returns the stream of an answer without messages."""
         self._loop = loop
+        self._limit = limit
         self._failure = failure
         self._held: dict[str, dict[int, Subscription]] = {}
         """By client and number."""
         self._count = 0
-        self.waiting = 0
 
     def park(
         self, sub: Subscription, request: PopRequest, ctx: RequestContext, poll_ms: int
     ) -> asyncio.Future[list[bytes]]:
-        """Hold a poll."""
+        """Let a poll wait for its answer."""
         answer: asyncio.Future[list[bytes]] = self._loop.create_future()
         waiter = Waiter(request, ctx, answer)
         self._count += 1
         key = self._count
         sub.waiters[key] = waiter
         self._held.setdefault(request.client_id, {})[key] = sub
-        self.waiting += 1
+        self._limit.waiting += 1
         waiter.timer = self._loop.call_later(poll_ms / 1000, self.give_up, sub, key)
         answer.add_done_callback(partial(self._left, sub, key))
         return answer
 
     def remove(self, sub: Subscription, key: int) -> Waiter | None:
-        """Remove a waiting poll and return it; None if it does not wait."""
+        """Remove and return a waiting poll; None if it does not wait."""
         waiter = sub.waiters.pop(key, None)
         if waiter is not None:
-            self.waiting -= 1
+            self._limit.waiting -= 1
             if waiter.timer is not None:
                 waiter.timer.cancel()
             held = self._held[waiter.request.client_id]
@@ -67,7 +84,7 @@ class Polls:
         return waiter
 
     def give_up(self, sub: Subscription, key: int, error: WireError | None = None) -> None:
-        """Answer a poll with no message or an error: its time is over, or its client left."""
+        """Answer a poll without messages, with `error` or MESSAGE_NOT_FOUND."""
         waiter = self.remove(sub, key)
         if waiter is not None and not waiter.answer.done():
             waiter.answer.set_result(self._failure(error or WireError(*NOT_FOUND)))
@@ -83,6 +100,6 @@ class Polls:
             self.give_up(sub, key)
 
     def _left(self, sub: Subscription, key: int, answer: asyncio.Future[list[bytes]]) -> None:
-        """Remove a poll whose future is done: answered, or cancelled by the client."""
+        """Forget a poll that the client cancelled."""
         if answer.cancelled():
             self.remove(sub, key)

@@ -1,8 +1,8 @@
-"""One queue of a group without order: its offsets and messages in flight. Pure.
+"""Pop queue: one queue of a group without order, its offsets and its messages in flight. Pure.
 
-The consumer offset never passes a message in flight, unless the journal has it, nor one whose retry
-copy is not durable yet; messages below the read position that are not in flight count as consumed
-(docs/formats/broker-semantics.md, sections 1.7 and 1.11).
+Promises: the consumer offset never passes a message in flight, unless the journal has stored it, nor
+a message whose copy is not durable yet; a message that was read and is not in flight counts as
+consumed (docs/formats/broker-semantics.md, sections 1.7 and 1.11).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ class PopQueue:
     topic: str
     """The topic itself, or a retry topic of the group."""
     committed: int
-    """The consumer offset: everything below is consumed, or in the journal."""
+    """The consumer offset: everything below is consumed, or stored in the journal."""
     next_read: int
     """The first offset that this node has not read."""
     handed_out: int = 0
-    """Everything below was delivered by some replica, as far as known."""
+    """The known end of what any replica delivered."""
     unacked: dict[int, Delivery] = field(default_factory=dict)
     moving: set[int] = field(default_factory=set)
-    """Copied to the retry topic, and the copy is not as durable yet as configured."""
+    """Offsets whose copies are appended and not durable yet."""
     skips: set[int] = field(default_factory=set)
-    """Offsets at or above `next_read` acknowledged by another replica's handle."""
+    """Offsets at or above `next_read` acknowledged with handles of another replica."""
 
     def __lt__(self, other: PopQueue) -> bool:
-        """Compare in any order, for heap entries of deliveries that become visible together."""
+        """Any order: breaks ties of deliveries that become visible together."""
         return self.key < other.key
 
     @property
     def queue_id(self) -> int:
-        """Queue id within its topic."""
+        """The queue id within its topic."""
         return self.key[1]
 
     def settle(self) -> None:
-        """Advance the consumer offset to the first message that must not be passed."""
+        """Advance the consumer offset to the first message that it must not pass."""
         committed, end = self.committed, self.next_read
         unacked, moving = self.unacked, self.moving
         if not unacked and not moving:
@@ -55,7 +55,7 @@ class PopQueue:
         self.committed = committed
 
     def jump(self, offset: int) -> list[int]:
-        """Restart the queue at `offset`; return the messages in flight that are dropped."""
+        """Move the group to `offset`; return the forgotten messages in flight."""
         dropped = list(self.unacked)
         self.committed = self.next_read = offset
         self.unacked.clear()
@@ -64,10 +64,9 @@ class PopQueue:
         return dropped
 
     def advance_to(self, offset: int) -> list[int]:
-        """Advance to `offset`: another replica has consumed everything below, except journalled
-        messages.
+        """Advance after another replica consumed everything below `offset`, except stored deliveries.
 
-        Returns the messages in flight that are done by it.
+        Return the messages in flight that this ends.
         """
         if offset <= self.committed:
             return []
@@ -82,8 +81,9 @@ class PopQueue:
         return done
 
     def ack(self, offset: int, pop_ms: int) -> bool:
-        """Acknowledge on the fast path; return whether a delivery of this replica with this pop
-        time was in flight.
+        """Acknowledge by the fast path: a delivery of this replica, in flight under this pop time.
+
+        Return whether there was one.
         """
         delivery = self.unacked.get(offset)
         if delivery is None or not 0 < delivery.since_ms <= pop_ms <= delivery.pop_ms:
@@ -93,7 +93,7 @@ class PopQueue:
         return True
 
     def forget(self, offset: int) -> None:
-        """Remove a message that is no longer in `unacked` and `moving` from the counters."""
+        """Account for a message that was removed from `unacked` or `moving`."""
         if offset >= self.next_read:
             self.skips.add(offset)
         elif offset == self.committed:

@@ -1,10 +1,10 @@
-"""From the store to a ReceiveMessage answer: the queues in their order, what is due again in place.
+"""Pop reader: reads the queues of a group in their order into a ReceiveMessage answer.
 
-Promises: filtered messages count as consumed; a message with all its attempts used goes to
-`%DLQ%<group>` instead of the client; what cannot be read is consumed only if retention has deleted it
-(gRPC API, sections 5.6 and 7; broker semantics, sections 1.4, 1.13 and 3.3). New groups begin at the
-first message that there is. What is due again comes out of the retry topic, where `reviver.py` puts it;
-only where nothing can be written it is given out again in place.
+Promises: filtered messages count as consumed; a message without attempts left goes to `%DLQ%<group>`
+instead of the client; an unreadable message counts as consumed only if retention has deleted it
+(docs/formats/grpc-api.md, sections 5.6 and 7; docs/formats/broker-semantics.md, sections 1.4, 1.13
+and 3.3). A new group starts at the first message of the queue. Due messages come from the retry
+topic, to which `reviver.py` copies them; while nothing can be written they are delivered in place.
 """
 
 from __future__ import annotations
@@ -23,30 +23,54 @@ from .handles import FIFO_REVIVE_QUEUE
 from .queue import PopQueue
 from .retry import NORMAL, RETRY_V1, RETRY_V2, is_of_group
 from .reviver import LOOKED_AT, last_delay_ms
-from .turn import ANSWER_BYTES_MAX, PopTurn, matches
+from .turn import ANSWER_BYTES_MAX, PopTurn, TurnContext, matches
 
 if TYPE_CHECKING:
+    from ...front.clock import Clock
     from ...store.format.results import GetResult, StoredRecord
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..config import BrokerConfig
+    from ..journal.api import Journal
+    from ..leadership import Leadership
+    from ..metadata.tables import Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
     from .request import PopRequest
     from .reviver import Reviver
 
 _READS_MAX = 16
-"""Reads of one queue for one request: a filter that drops everything must not hold the loop."""
+"""Reads of one queue for one request; bounds the time of a filter that drops everything."""
 
 Core = PopGroup | OrderedGroup
 
 
 class PopReader:
-    """Serves pops of any group from one node's store."""
+    """Reads batches of any group."""
 
-    def __init__(self, node: Node, reviver: Reviver) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        metadata: Metadata,
+        offsets: ConsumerOffsets,
+        leadership: Leadership,
+        journal: Journal,
+        reviver: Reviver,
+        context: TurnContext,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._metadata = metadata
+        self._offsets = offsets
+        self._leadership = leadership
+        self._journal = journal
         self._reviver = reviver
-        config = node.config
+        self._context = context
         self._retry_kinds: tuple[tuple[int, ...], ...] = ((RETRY_V1, RETRY_V2),)
         if config.enable_retry_topic_v2:
-            # Which form is read first alternates, so that neither starves.
+            # The first form alternates, so that neither starves.
             both = config.retrieve_message_from_pop_retry_topic_v1
             self._retry_kinds = (
                 ((RETRY_V2, RETRY_V1), (RETRY_V1, RETRY_V2)) if both else ((RETRY_V2,),)
@@ -54,10 +78,9 @@ class PopReader:
         self._pops = 0
 
     def pop(self, core: Core, request: PopRequest, turn_number: int) -> PopTurn:
-        """Give out what there is, up to the batch size."""
+        """Deliver available messages, up to the batch size."""
         self._pops += 1
-        revive_queue = self._pops % self._node.config.revive_queue_num
-        turn = PopTurn(self._node, request, self._node.clock.wall_ms(), revive_queue)
+        turn = self.turn(request, self._pops % self._config.revive_queue_num)
         if isinstance(core, PopGroup):
             if self._reviver.in_place(core):
                 turn.more = core.expire(turn.now_ms, self._reviver.alive, LOOKED_AT)
@@ -77,45 +100,49 @@ class PopReader:
         turn.count()
         return turn
 
+    def turn(self, request: PopRequest, revive_queue: int) -> PopTurn:
+        """Return an empty turn for a request."""
+        return PopTurn(self._context, request, self._clock.wall_ms(), revive_queue)
+
     def queue(self, core: PopGroup, key: Key) -> PopQueue:
-        """The queue's state, begun at the consumer offset when it is new."""
+        """Return the state of a queue; a new one starts at the consumer offset."""
         queue = core.queues.get(key)
         if queue is None:
             queue = core.add_queue(key, *self._begin(core.topics[key[0]], core.group, key[1]))
         return queue
 
     def ordered(self, core: OrderedGroup, key: Key) -> OrderedQueue:
-        """The same for a FIFO group."""
+        """Return the state of a FIFO group's queue; a new one starts at the consumer offset."""
         queue = core.queues.get(key)
         if queue is None:
             queue = core.add_queue(key, *self._begin(core.topic, core.group, key[1]))
         return queue
 
     def save(self, core: Core, key: Key) -> None:
-        """Hand the consumer offset of a queue to the table that is persisted and replicated."""
+        """Commit the consumer offset of a queue."""
         queue = core.queues[key]
         topic = queue.topic if isinstance(queue, PopQueue) else core.topic
-        self._node.offsets.commit(topic, core.group, key[1], queue.committed, queue.next_read)
+        self._offsets.commit(topic, core.group, key[1], queue.committed, queue.next_read)
 
     def _begin(self, topic: str, group: str, queue_id: int) -> tuple[int, int]:
-        """Consumer offset, and the known end of what was handed out."""
-        store = self._node.store
+        """Return the consumer offset, and the known end of what was delivered."""
+        store = self._store
         first = store.min_offset(topic, queue_id)
-        known = self._node.metadata.topic(topic)
+        known = self._metadata.topic(topic)
         if known is not None:
             first = max(first, known.first_offsets.get(queue_id, 0))
-        position = self._node.offsets.position(topic, group, queue_id)
+        position = self._offsets.position(topic, group, queue_id)
         if position is None:
             return first, 0
         offset = max(first, position.offset)
-        if self._node.leadership.pop_leads:
-            # A crash may have cut the log below the offset; new messages will have these offsets.
-            # A follower's log may still be on its way.
+        if self._leadership.pop_leads:
+            # A crash may have cut the log below the offset; new messages will get these offsets.
+            # On a follower the log may still be arriving.
             offset = min(offset, max(first, store.next_offset(topic, queue_id)))
         return offset, position.handed_out
 
     def _order(self, core: PopGroup, request: PopRequest, turn_number: int) -> list[Key]:
-        topic, config = request.topic, self._node.config
+        topic, config = request.topic, self._config
         retries = self._retry_queues(core, turn_number)
         if topic.message_type == v2.PRIORITY and falls_in(
             turn_number, priority_factor(request.group.attributes)
@@ -127,7 +154,7 @@ class PopReader:
         return with_retries(main, retries, turn_number, config.pop_from_retry_probability)
 
     def _retry_queues(self, core: PopGroup, turn_number: int) -> list[Key]:
-        topics = self._node.metadata.topics
+        topics = self._metadata.topics
         keys: list[Key] = []
         for kind in self._retry_kinds[turn_number % len(self._retry_kinds)]:
             topic = topics.get(core.topics[kind])
@@ -159,7 +186,7 @@ class PopReader:
                 used_up and turn.dead_letter(queue.topic, stored, attempts)
             ):
                 core.drop(queue, delivery.offset)
-                self._node.journal.settled(core, queue, delivery.offset)
+                self._journal.settled(core, queue, delivery.offset)
                 self.save(core, queue.key)
                 continue
             if used_up and turn.dead_letters_wait:
@@ -172,26 +199,26 @@ class PopReader:
                 record, f"{offset}{middle}{offset} {stored.physical_offset}", delivery.attempts + 1
             )
             core.redeliver(queue, delivery, turn.terms)
-            self._node.journal.delivered(core, queue, [offset], turn.terms)
+            self._journal.delivered(core, queue, [offset], turn.terms)
             turn.give(queue.key, [offset], pop_ms)
             turn.retries += 1
 
     def _read_one(
         self, core: PopGroup, queue: PopQueue, delivery: Delivery, now_ms: int
     ) -> StoredRecord | None:
-        result = self._node.store.get(queue.topic, queue.queue_id, delivery.offset, 1)
+        result = self._store.get(queue.topic, queue.queue_id, delivery.offset, 1)
         if result.records and result.records[0].queue_offset == delivery.offset:
             return result.records[0]
         if delivery.offset < result.min_offset:
             core.drop(queue, delivery.offset)
-            self._node.journal.settled(core, queue, delivery.offset)
+            self._journal.settled(core, queue, delivery.offset)
             self.save(core, queue.key)
         else:
             core.postpone(queue, delivery, now_ms + UNDELIVERED_MS)
         return None
 
     def _pop_queue(self, core: PopGroup, queue: PopQueue, turn: PopTurn) -> None:
-        store = self._node.store
+        store = self._store
         reads = 0
         while queue.next_read < store.max_offset(queue.topic, queue.queue_id):
             count = min(turn.request.batch - len(turn.items), core.free_slots(queue))
@@ -204,11 +231,11 @@ class PopReader:
             before = queue.next_read
             result = turn.read(queue.topic, queue.queue_id, before, count)
             found, following = _convert(core, queue, result, turn, count)
-            # One object for all who remember them.
+            # One shared object for all holders of the offsets.
             offsets = tuple(found)
             core.deliver(queue, offsets, following, turn.terms)
             if offsets:
-                self._node.journal.delivered(core, queue, offsets, turn.terms)
+                self._journal.delivered(core, queue, offsets, turn.terms)
                 turn.give(queue.key, offsets, turn.now_ms)
                 turn.count_repeated(offsets, queue.handed_out)
                 if queue.key[0] != NORMAL:
@@ -221,10 +248,10 @@ class PopReader:
     # FIFO groups.
 
     def pop_ordered(self, core: OrderedGroup, queue: OrderedQueue, turn: PopTurn) -> None:
-        """The queue's next batch, or the same again, if it is not locked."""
+        """Deliver the queue's next batch, or the same batch again, unless the queue is locked."""
         if not core.open_for(queue, turn.now_ms, turn.request.attempt_id):
             return
-        store = self._node.store
+        store = self._store
         reads = 0
         while queue.committed < store.max_offset(core.topic, queue.queue_id):
             if reads == _READS_MAX:
@@ -253,7 +280,7 @@ class PopReader:
 def _convert(
     core: PopGroup, queue: PopQueue, result: GetResult, turn: PopTurn, count: int
 ) -> tuple[list[int], int]:
-    """Put up to `count` new messages into the answer: their offsets, and where to read on."""
+    """Add up to `count` new messages to the answer; return their offsets and the next read offset."""
     offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
         return offsets, result.next_offset
@@ -279,7 +306,6 @@ def _convert(
         turn.add(record, f"{start}{middle}{offset} {stored.physical_offset}", 1)
         offsets.append(offset)
         if len(offsets) == count or turn.size >= ANSWER_BYTES_MAX:
-            # What follows is looked at by the next pop.
             return offsets, offset + 1
     return offsets, result.next_offset
 
@@ -287,7 +313,7 @@ def _convert(
 def _convert_ordered(
     core: OrderedGroup, queue: OrderedQueue, result: GetResult, turn: PopTurn
 ) -> tuple[list[int], int]:
-    """The same for the batch of a FIFO queue."""
+    """Add the batch of a FIFO queue to the answer; return its offsets and the next read offset."""
     offsets: list[int] = []
     if result.status is not GetStatus.FOUND:
         return offsets, result.next_offset

@@ -1,7 +1,7 @@
-"""Requests and handles as the pop state wants them: checked, resolved, with defaults filled in.
+"""ReceiveMessage requests: checks, defaults and the lookups that other consumer RPCs share.
 
-Order of ReceiveMessage's checks and their codes: gRPC API, section 5.6; polling time: 7.2. Settings of the client
-are used when there are any and never needed (pitfall 22).
+Order of the checks and their codes: docs/formats/grpc-api.md, section 5.6; polling time: section 7.2.
+Settings of the client are used if known and never required (pitfall 22).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .delivery import RENEW_SLICE_MS
 if TYPE_CHECKING:
     from ...front.context import RequestContext
     from ...store.message_store import MessageStore
-    from ..metadata.tables import Group, Topic
-    from ..node import Node
+    from ..clients.registry import ClientRegistry
+    from ..metadata.tables import Group, Metadata, Topic
     from .handles import ReceiptHandle
 
 
@@ -42,31 +42,33 @@ class PopRequest:
     batch: int
     invisible_ms: int
     owner: str
-    """The client id, when its messages are to be renewed."""
+    """The client id if the broker renews the invisible time; else empty."""
     tags: Filter | None
     attempt_id: str
     topic_bytes: bytes
     """Field 1 of every message of the answer."""
     may_wait: bool = False
-    """It is held when there is nothing, and served when there is."""
+    """It is a long poll: it waits for messages if there are none."""
 
 
 def poll_time_ms(
-    node: Node, request: v2.ReceiveMessageRequest, ctx: RequestContext, now_ns: int
+    clients: ClientRegistry, request: v2.ReceiveMessageRequest, ctx: RequestContext, now_ns: int
 ) -> int:
-    """How long the request may be held."""
+    """Return how long the request may wait."""
     asked, timeout = None, 0
     if request.HasField("long_polling_timeout"):
         asked = duration_ms(request.long_polling_timeout)
     else:
-        settings = node.clients.settings(ctx.client_id)
+        settings = clients.settings(ctx.client_id)
         if settings is not None:
             timeout = duration_ms(settings.request_timeout)
     return polling_ms(asked, ctx.remaining_ms(now_ns), timeout)
 
 
-def checked(node: Node, request: v2.ReceiveMessageRequest, ctx: RequestContext) -> PopRequest:
-    """The request, or the WireError of the first check that fails."""
+def checked(
+    metadata: Metadata, request: v2.ReceiveMessageRequest, ctx: RequestContext
+) -> PopRequest:
+    """Return the checked request. Raises WireError for the first check that fails."""
     topic_name = request.message_queue.topic.name
     check_topic(topic_name)
     group_name = request.group.name
@@ -77,10 +79,10 @@ def checked(node: Node, request: v2.ReceiveMessageRequest, ctx: RequestContext) 
         invisible_ms = duration_ms(request.invisible_duration)
         check_invisible(invisible_ms, MIN_INVISIBLE_MS)
     tags = parse_filter(request.filter_expression)
-    topic = readable_topic(node, topic_name)
+    topic = readable_topic(metadata, topic_name)
     return PopRequest(
         topic,
-        known_group(node, group_name),
+        consuming_group(metadata, group_name),
         ctx.client_id,
         min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else 1,
         invisible_ms,
@@ -91,9 +93,9 @@ def checked(node: Node, request: v2.ReceiveMessageRequest, ctx: RequestContext) 
     )
 
 
-def readable_topic(node: Node, name: str) -> Topic:
-    """The topic, if consumers may read it. Raises WireError."""
-    topic = node.metadata.topic(name)
+def readable_topic(metadata: Metadata, name: str) -> Topic:
+    """Return the topic if consumers may read it. Raises WireError."""
+    topic = metadata.topic(name)
     if topic is None:
         raise WireError(v2.TOPIC_NOT_FOUND, f"topic {name} does not exist")
     if not topic.readable:
@@ -101,24 +103,29 @@ def readable_topic(node: Node, name: str) -> Topic:
     return topic
 
 
-def known_group(node: Node, name: str) -> Group:
-    """The group, if it may consume; created when groups are. Raises WireError."""
-    group = node.metadata.ensure_group(name)
+def consuming_group(metadata: Metadata, name: str) -> Group:
+    """Return the group if it may consume; create it if groups are created automatically.
+
+    Raises WireError.
+    """
+    group = metadata.ensure_group(name)
     if not group.consume_enable:
-        # The reference's code: its refusal has no name on the wire (broker semantics, section 13).
+        # The reference's code: its refusal has no name on the wire
+        # (docs/formats/broker-semantics.md, section 13).
         raise WireError(v2.INTERNAL_SERVER_ERROR, f"consumer group {name} is switched off")
     return group
 
 
 def is_same_message(store: MessageStore, topic: str, handle: ReceiptHandle) -> bool:
-    """Whether the handle's message is the one that a leader has at that offset of the queue.
+    """Return whether the handle's message is the leader's message at that queue offset.
 
-    A leader that did not know that it was replaced gives out messages that only it has; when its tail of the log is
-    cut, others have their queue offsets, and must not be consumed by these handles. Raises OSError.
+    A deposed leader delivers messages that only its own log holds. When its diverged tail is
+    truncated, other messages get their queue offsets, and those handles must not consume them.
+    Raises OSError.
     """
     queue_id = handle.queue_id
     if handle.offset >= store.next_offset(topic, queue_id):
         return False
     if handle.physical_offset < 0 or handle.offset < store.min_offset(topic, queue_id):
-        return True  # it cannot be known, and what has expired is given out to nobody
+        return True  # not decidable; and deleted messages are not delivered
     return store.physical_offset_of(topic, queue_id, handle.offset) == handle.physical_offset

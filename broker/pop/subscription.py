@@ -1,6 +1,6 @@
-"""Subscription: the pop state of one group on one topic, with its waiting polls.
+"""Subscription: one group on one topic, its pop state and its waiting polls.
 
-In memory; state lost with the process is in the log, or its messages are redelivered.
+In memory; after a restart its content comes from the log, or is delivered again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Waiter:
-    """One held ReceiveMessage."""
+    """A waiting ReceiveMessage."""
 
     request: PopRequest
     ctx: RequestContext
@@ -28,17 +28,17 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One group on one topic: its pop state and waiting polls."""
+    """The pop state of one group on one topic, and its waiting polls."""
 
     core: Core
     waiters: dict[int, Waiter] = field(default_factory=dict)
     """Oldest first."""
     turn: int = 0
-    """The queue that the next pop reads first."""
+    """Number of the next pop; rotates the queues."""
     scheduled: bool = False
     due_ms: int = 0
-    """When its due messages are processed (`due.py`); 0: not scheduled."""
+    """Scheduled time in `DueTimes`; 0: not scheduled."""
     on_due: Callable[[Subscription], None] | None = None
-    """Called at `due_ms` for state that does not belong to `PopService` (lite topics)."""
+    """Called at `due_ms` for states that `PopService` does not own (lite topics)."""
     looked_ms: int = 0
-    """When it was processed last."""
+    """When the timer processed it last."""

@@ -1,9 +1,9 @@
-"""The pop states of one node: by topic and group, and by the retry topics that belong to them.
+"""Subscriptions: the pop states by topic and group, and by retry topic.
 
-Promises: a state is made when a group is first seen on a topic, and begins with what the journal (on a
-leader) or the hand-over file (on a follower) knows of it; one that holds nothing is dropped again, so
-that groups tried once cost no memory; whoever is forgotten with messages in flight is settled in the
-journal. A group that becomes ordered, or stops being it, goes on at its first message in flight.
+Promises: a state is created when a group first uses a topic, from the journal (on a leader) or the
+handover file (on a follower); an empty state is dropped later, so that groups tried once cost no
+memory; messages in flight of a forgotten state are settled in the journal. A group that changes
+between FIFO and unordered continues at its first message in flight.
 """
 
 from __future__ import annotations
@@ -20,39 +20,58 @@ from .retry import NORMAL
 from .subscription import Subscription
 
 if TYPE_CHECKING:
+    from ...store.message_store import MessageStore
+    from ..journal.api import Journal
+    from ..leadership import Leadership
     from ..metadata.tables import Group
-    from ..node import Node
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..runtime import Runtime
     from .fifo.order_info import OrderInfo
     from .reader import Core, PopReader
 
 _SWEEP_EVERY = 1_024
-"""New states after which those that hold nothing are dropped."""
+"""Number of new states after which empty ones are dropped."""
 
 
 class Subscriptions:
-    """Every group on every topic."""
+    """The pop states of all groups on all topics."""
 
-    def __init__(self, node: Node, reader: PopReader, order_info: OrderInfo) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        offsets: ConsumerOffsets,
+        leadership: Leadership,
+        journal: Journal,
+        reader: PopReader,
+        order_info: OrderInfo,
+    ) -> None:
+        self._clock = runtime.clock
+        self._in_flight_max = runtime.config.pop_inflight_message_threshold
+        self._store = store
+        self._offsets = offsets
+        self._leadership = leadership
+        self._journal = journal
         self._reader = reader
         self._order_info = order_info
         self._topics: dict[str, dict[str, Subscription]] = {}
         self._retries: dict[str, list[Subscription]] = {}
-        """By retry topic; under the first form of the name two groups may share one."""
+        """By retry topic; with the first form of the name two groups may share one."""
         self._made = 0
-        self.handover = Handover(node, self.__iter__)
+        self.handover = Handover(runtime, store.config.root, leadership, self.__iter__)
 
     def __iter__(self) -> Iterator[Subscription]:
-        """All of them, as of now."""
+        """Iterate over a copy of the current states."""
         return iter([sub for groups in self._topics.values() for sub in groups.values()])
 
     def get(self, topic: str, group: str) -> Subscription | None:
-        """The state, if there is one."""
+        """Return the state if it exists."""
         groups = self._topics.get(topic)
         return groups.get(group) if groups else None
 
     def make(self, topic: str, group: Group) -> Subscription:
-        """The state, made when there is none or the group's kind has changed."""
+        """Return the state; create it if it does not exist or the group's kind has changed."""
         groups = self._topics.get(topic)
         if groups is None:
             groups = self._topics[topic] = {}
@@ -71,7 +90,7 @@ class Subscriptions:
         return sub
 
     def of_topic(self, topic: str) -> list[Subscription]:
-        """Those that read a topic, a retry topic included."""
+        """Return the states that read a topic or retry topic."""
         groups = self._topics.get(topic)
         subs = list(groups.values()) if groups else []
         return subs + self._retries.get(topic, [])
@@ -79,7 +98,7 @@ class Subscriptions:
     def queues_of(
         self, topic: str, group: str, queue_id: int
     ) -> Iterator[tuple[Subscription, PopQueue | OrderedQueue]]:
-        """The group's states of a queue: of its own topic, and where it is read as a retry topic."""
+        """Yield the group's states of a queue: as its topic, and as its retry topic."""
         own = self.get(topic, group)
         for sub in (*((own,) if own else ()), *self._retries.get(topic, ())):
             core = sub.core
@@ -93,13 +112,13 @@ class Subscriptions:
                 yield sub, queue
 
     def open_queue(self, core: Core, key: Key) -> PopQueue | OrderedQueue:
-        """The state of a queue, made when there is none."""
+        """Return the state of a queue; create it if it does not exist."""
         if isinstance(core, PopGroup):
             return self._reader.queue(core, key)
         return self._reader.ordered(core, key)
 
     def forget(self, sub: Subscription) -> None:
-        """The group or the topic is gone, and what was in flight with it."""
+        """Drop a state, and settle its messages in flight."""
         core = sub.core
         self._settle_all(core)
         self._drop_retries(core, sub)
@@ -110,31 +129,29 @@ class Subscriptions:
                 del self._topics[core.topic]
 
     def clear(self) -> None:
-        """Forget everything, the journal's part excepted."""
+        """Drop all states; the journal keeps its part."""
         self._topics.clear()
         self._retries.clear()
 
     def _new_core(self, topic: str, group: Group) -> Core:
         kind = OrderedGroup if group.orderly else PopGroup
-        node = self._node
-        limit = node.config.pop_inflight_message_threshold
-        return kind(topic, group.name, limit, node.clock.wall_ms())
+        return kind(topic, group.name, self._in_flight_max, self._clock.wall_ms())
 
     def _restore(self, core: Core) -> None:
-        """Take over what is known of a group from before."""
+        """Load earlier deliveries of a group."""
         known = self.handover.restore(core, self.open_queue)
         if isinstance(core, OrderedGroup):
             self._order_info.restore(core, self._reader)
             return
-        restored = self._node.journal.restored(core)
+        restored = self._journal.restored(core)
         for key, delivery in restored.deliveries:
             if key in known:
-                continue  # the log does not say what this follower has seen acknowledged
+                continue  # the log does not hold what this follower has acknowledged
             queue = self._reader.queue(core, key)
-            end = self._node.store.next_offset(queue.topic, queue.queue_id)
-            if delivery.offset >= end and self._node.leadership.pop_leads:
-                # A crash took the end of the log; a new message will have this offset.
-                self._node.journal.settled(core, queue, delivery.offset)
+            end = self._store.next_offset(queue.topic, queue.queue_id)
+            if delivery.offset >= end and self._leadership.pop_leads:
+                # A crash cut the end of the log; a new message will get this offset.
+                self._journal.settled(core, queue, delivery.offset)
             else:
                 core.restore(queue, delivery)
         for key, offset in restored.consumed:
@@ -149,10 +166,10 @@ class Subscriptions:
         self._drop_retries(core, sub)
         if isinstance(core, PopGroup):
             for queue in core.queues.values():
-                # The journal lets the offset pass messages in flight; without it they come again.
+                # The journal let the offset pass messages in flight; now they are delivered again.
                 offset = min([queue.committed, *queue.unacked])
                 if offset < queue.committed:
-                    self._node.offsets.commit(queue.topic, core.group, queue.queue_id, offset)
+                    self._offsets.commit(queue.topic, core.group, queue.queue_id, offset)
         self._settle_all(core)
         sub.core = self._new_core(core.topic, group)
         if isinstance(sub.core, PopGroup):
@@ -162,7 +179,7 @@ class Subscriptions:
         if isinstance(core, PopGroup):
             for queue in core.queues.values():
                 for offset in queue.unacked:
-                    self._node.journal.settled(core, queue, offset)
+                    self._journal.settled(core, queue, offset)
 
     def _add_retries(self, core: PopGroup, sub: Subscription) -> None:
         for name in core.topics[1:]:
@@ -179,7 +196,7 @@ class Subscriptions:
                 self._retries.pop(name, None)
 
     def _sweep(self) -> None:
-        """Drop the states that are as good as new."""
+        """Drop empty states."""
         for sub in self:
             if not sub.waiters and sub.core.idle():
                 self.forget(sub)

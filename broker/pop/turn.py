@@ -1,8 +1,9 @@
-"""One ReceiveMessage while it collects its answer: the terms, what it has got, and the helpers.
+"""Pop turn: one ReceiveMessage while it collects its answer.
 
-Promises: the answer is bounded in messages and bytes, a first message of any size excepted; a message
-is converted before the pop state marks it as given out; a tag is compared literally, because the
-store compares only hashes (gRPC API, sections 5.6 and 10.1; broker semantics, section 1.13).
+Promises: the answer is bounded in messages and bytes, except for a first message of any size; a
+message is converted before the pop state marks it as delivered; a tag is compared literally, because
+the store compares only hashes (docs/formats/grpc-api.md, sections 5.6 and 10.1;
+docs/formats/broker-semantics.md, section 1.13).
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from ...proto.errors import WireError
 from ...store.format.record import Delivery as Stored
 from ..messages.convert import Receipt, message_item
 from ..messages.validation import MAX_BATCH
-from .dead_letter import Origin, is_dead_letter_topic, move
+from .dead_letter import Origin, is_dead_letter_topic
 from .delivery import Key, PopOptions
 
 if TYPE_CHECKING:
     from ...store.format.results import GetResult, StoredRecord
+    from ...store.message_store import MessageStore
     from ..messages.filters import Filter
-    from ..node import Node
+    from ..metrics.counters import Counters
+    from ..trace.service import TraceService
+    from .cold import ColdRecords
+    from .dead_letter import DeadLetters
     from .request import PopRequest
 
 log = logging.getLogger(__name__)
@@ -32,28 +37,40 @@ ANSWER_BYTES_MAX = 1 << 20
 
 
 def matches(record: Stored, wanted: Filter | None) -> bool:
-    """Whether the consumer's filter lets the message through."""
+    """Return whether the message passes the consumer's filter."""
     return wanted is None or wanted.matches(record)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """Where turns read from and what they report to."""
+
+    store: MessageStore
+    cold: ColdRecords
+    dead_letters: DeadLetters
+    counters: Counters
+    broker_name: str
+    trace: TraceService | None
 
 
 @dataclass(slots=True)
 class PopTurn:
-    """What one request has got so far."""
+    """The answer of one request so far."""
 
-    node: Node
+    context: TurnContext
     request: PopRequest
     now_ms: int
     revive_queue: int
     terms: PopOptions = field(init=False)
     items: list[bytes] = field(default_factory=list)
     given: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
-    """By queue: offsets and pop times."""
+    """Delivered offsets and their pop times, by queue."""
     size: int = 0
     retries: int = 0
     more: bool = False
-    """There is more to look at: the read bounds ended the search, not the queues."""
+    """The limits of the search were reached before the end of the queues."""
     dead_letters_wait: bool = False
-    """One was refused: what is used up stays where it is, hidden, until the log takes dead letters."""
+    """A dead letter was refused: further ones stay in place, hidden for a while."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -71,51 +88,52 @@ class PopTurn:
         return len(self.items) >= self.request.batch or self.size >= ANSWER_BYTES_MAX
 
     def read(self, topic: str, queue_id: int, offset: int, count: int) -> GetResult:
-        """Records of a queue that may match; old ones come from a follower, if the request may wait for them."""
+        """Read records of a queue that may match; a request that may wait gets old ones from a follower."""
         tags = self.request.tags
         if tags is not None and tags.codes is None:
-            # Only the records tell which are wanted: a look at one each would take a whole read.
+            # Only the records decide the match: reading them one at a time would cost a read each.
             count = max(count, MAX_BATCH)
         room = max(1, ANSWER_BYTES_MAX - self.size)
         codes = None if tags is None else tags.codes
+        context = self.context
         if self.request.may_wait:
-            cold = self.node.pop.cold
-            found = cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
+            found = context.cold.read(topic, queue_id, offset, count, room, tag_codes=codes)
             if found is not None:
                 return found
-        return self.node.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
+        return context.store.get(topic, queue_id, offset, count, room, tag_codes=codes)
 
     def handle_middle(self, key: Key, pop_ms: int, revive_queue: int) -> str:
-        """What the receipt handles of a batch share: everything between its first and its offsets."""
+        """Return the part that the receipt handles of a batch share, between the offsets."""
         kind, queue_id = key
-        broker = self.node.config.broker_name
+        broker = self.context.broker_name
         return f" {pop_ms} {self.request.invisible_ms} {revive_queue} {kind} {broker} {queue_id} "
 
     def add(self, record: Stored, handle: str, attempt: int) -> None:
-        """Put a message into the answer."""
+        """Add a message to the answer."""
         request = self.request
         receipt = Receipt(handle.encode(), request.invisible_ms, attempt)
         item = message_item(request.topic_bytes, record, receipt)
         self.items.append(item)
         self.size += len(item)
-        if self.node.trace is not None:
-            self.node.trace.received(request.group.name, handle, record, attempt)
+        trace = self.context.trace
+        if trace is not None:
+            trace.received(request.group.name, handle, record, attempt)
 
     def give(self, key: Key, offsets: Sequence[int], pop_ms: int) -> None:
-        """Note what the pop state has marked, so that it can be taken back."""
+        """Note deliveries that the pop state has marked, so that they can be taken back."""
         self.given.setdefault(key, []).extend([(offset, pop_ms) for offset in offsets])
 
     def count_repeated(self, offsets: Sequence[int], handed_out: int) -> None:
-        """Count first deliveries of what another replica, or an earlier life, gave out before."""
+        """Count first deliveries of messages that another replica or instance delivered before."""
         if offsets and offsets[0] < handed_out:
             repeated = sum(offset < handed_out for offset in offsets)
-            self.node.counters.redelivered_without_handover += repeated
+            self.context.counters.redelivered_without_handover += repeated
 
     def count(self) -> None:
         """Add the answer to the totals."""
         if not self.items:
             return
-        counters = self.node.counters
+        counters = self.context.counters
         fresh = len(self.items) - self.retries
         topic, group = self.request.topic.name, self.request.group.name
         if self.retries:
@@ -124,12 +142,15 @@ class PopTurn:
             counters.add_received(topic, group, False, fresh, self.size)
 
     def dead_letter(self, read_from: str, stored: StoredRecord, attempts: int) -> bool:
-        """Whether a message whose attempts are used up was moved; if not, see `dead_letters_wait`."""
+        """Move a message without attempts left; return False if that is not possible now.
+
+        A refusal sets `dead_letters_wait`. Messages of dead-letter topics are not moved.
+        """
         topic, group = self.request.topic.name, self.request.group.name
         if is_dead_letter_topic(topic) or self.dead_letters_wait:
             return False
         try:
-            move(self.node, Origin(topic, read_from, group), stored, attempts)
+            self.context.dead_letters.append(Origin(topic, read_from, group), stored, attempts)
         except WireError as error:
             self.dead_letters_wait = True
             log.warning("pop.dead_letter_refused topic=%s group=%s error=%s", topic, group, error)

@@ -36,7 +36,7 @@ def table(asking: BrokerQueries, telemetry: ProxyTelemetry) -> dict[str, Method]
     nowhere: Any = _Elsewhere()
     methods = services.table(
         [
-            *services.messaging(nowhere, nowhere, nowhere, nowhere, nowhere),
+            *services.messaging(nowhere, nowhere, nowhere, nowhere),
             *services.administration(nowhere, nowhere, nowhere),
             *services.reading(nowhere),
         ]

@@ -1,12 +1,12 @@
-"""Old parts of the log are read on a follower, so that a busy leader keeps its memory for what is new.
+"""Cold reads: a leader forwards reads of old log data to a follower, to keep its own page cache.
 
-Source: HA, section 3.1 and rule R10; issue 6, item 9. A read counts as cold when its message lies further behind
-the log's end than `accessMessageInMemoryMaxRatio` of the machine's memory: it would come from the disk, on the
-loop on which everybody sends. Reads that change nothing the leader passes on, as the access point passes everything
-on: to an in-sync follower, each in its turn, which serves them up to the confirm offset. Receiving stays with the
-leader, where the group's state is; only the records come from the follower (`pop/cold.py`). Without a follower, or
-when it cannot be reached, the leader reads for itself. Promises: while the whole log fits into that share of the
-memory this costs a comparison.
+Source: docs/formats/ha.md, section 3.1 and rule R10. A read is cold if its message lies further
+behind the log's end than `accessMessageInMemoryMaxRatio` of the machine's memory: it would come from
+the disk, on the loop that also handles sends. The leader forwards read-only requests through the
+access point to its in-sync followers in turn, which serve them up to the confirm offset. Receiving
+stays on the leader, which holds the group's state; only the records come from the follower
+(`pop/cold.py`). Without a reachable follower the leader reads its own log. Promises: while the whole
+log fits into that share of the memory this costs one comparison.
 """
 
 from __future__ import annotations
@@ -19,32 +19,46 @@ from ...store.format.message_id import OffsetId
 from ..admin.message_queries import key_query
 
 if TYPE_CHECKING:
-    from ..node import Node
+    from ...ha.engine import Replication
+    from ...store.message_store import MessageStore
+    from ..routing.cluster_view import ClusterView
+    from ..runtime import Runtime
 
 COLD_READS = frozenset((paths.PULL_MESSAGE, paths.QUERY_OFFSET, paths.QUERY_MESSAGES))
-"""What may be read elsewhere."""
+"""Methods that may be forwarded."""
 
 
 class ColdReads:
-    """Of one leader."""
+    """Selects the follower for a cold read, on a leader."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MessageStore,
+        replication: Replication,
+        cluster: ClusterView,
+    ) -> None:
+        self._enabled = runtime.config.slave_read_enable
+        self._counters = runtime.counters
+        self._store = store
+        self._replication = replication
+        self._cluster = cluster
         self._turn = 0
 
     def reader(self, path: str, request: Any) -> str | None:
-        """The clients' address of the follower that is to serve a read; None: read it here."""
-        if not self._node.config.slave_read_enable or not self._is_cold(path, request):
+        """Return the client address of the follower for a read; None: read locally."""
+        if not self._enabled or not self._is_cold(path, request):
             return None
-        found = [client for client, _ in in_sync_followers(self._node) if client]
+        followers = in_sync_followers(self._replication, self._cluster)
+        found = [client for client, _ in followers if client]
         if not found:
             return None
         self._turn += 1
-        self._node.counters.cold["passed_on"] += 1
+        self._counters.cold["passed_on"] += 1
         return found[self._turn % len(found)]
 
     def _is_cold(self, path: str, request: Any) -> bool:
-        store = self._node.store
+        store = self._store
         try:
             if path == paths.QUERY_MESSAGES:
                 place = OffsetId.parse(request.message_id)
@@ -56,22 +70,22 @@ class ColdReads:
             topic, queue_id = queue.topic.name, queue.id
             if path == paths.PULL_MESSAGE:
                 return store.is_cold(topic, queue_id, request.offset)
-            # A search by time looks at records from the queue's begin on.
+            # A search by time reads records from the start of the queue.
             by_time = request.query_offset_policy == v2.TIMESTAMP
             return by_time and store.is_cold(topic, queue_id, store.min_offset(topic, queue_id))
         except (OSError, ValueError, StoreError):
-            return False  # the handler says what is wrong with it
+            return False  # the handler returns the error
 
 
-def in_sync_followers(node: Node) -> list[tuple[str, str]]:
-    """Addresses of the followers that have what is confirmed, for clients and for replicas, by broker id."""
+def in_sync_followers(replication: Replication, cluster: ClusterView) -> list[tuple[str, str]]:
+    """Return client and replica address of each connected in-sync follower, by broker id."""
     ready = {
         row.broker_id
-        for row in node.replication.members()
+        for row in replication.members()
         if row.role == "follower" and row.in_sync and row.connected
     }
-    addresses = {m.broker_id: (m.client, m.ha) for m in node.cluster.own().members}
-    state = node.replication.state
+    addresses = {m.broker_id: (m.client, m.ha) for m in cluster.own().members}
+    state = replication.state
     if state is not None:
         addresses.update((m.broker_id, (m.addresses.client, m.addresses.ha)) for m in state.members)
     return [addresses[one] for one in sorted(ready) if one in addresses]

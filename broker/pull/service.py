@@ -1,11 +1,12 @@
-"""PullMessage, UpdateOffset, GetOffset and QueryOffset: reading a queue by offsets.
+"""Pull service: PullMessage, UpdateOffset, GetOffset and QueryOffset, reading a queue by offsets.
 
-Source: gRPC API, section 5.12; broker semantics, sections 2.2-2.4. Promises: a pull at the end of a
-queue is held like a receive and answered as soon as there is a matching message; an offset outside of
-the queue is ILLEGAL_OFFSET with the nearest one inside; what a filter drops is passed over, and the
-next offset says how far. Pulled messages carry no receipt handle and change no state. A pull from an
-offset below 0 asks where to begin, as broadcasting clients do that keep their own offsets: the answer is
-ILLEGAL_OFFSET with that place (`offsets/broadcast.py`).
+Source: docs/formats/grpc-api.md, section 5.12; docs/formats/broker-semantics.md, sections 2.2-2.4.
+Promises: a pull at the end of a queue waits as a receive does and is answered as soon as a matching
+message arrives; an offset outside of the queue is ILLEGAL_OFFSET with the nearest valid offset;
+filtered messages are skipped, and the next offset tells how far. Pulled messages have no receipt
+handle and change no state. A pull from an offset below 0 requests the start offset, as broadcasting
+clients with their own offsets do: the answer is ILLEGAL_OFFSET with that offset
+(`offsets/broadcast.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..messages.validation import (
 )
 from ..messages.wire import STATUS_OK, field, status, varint
 from ..offsets.broadcast import COMMIT_MS, BroadcastOffsets, broadcast_group
-from ..pop.request import known_group, readable_topic
+from ..pop.request import consuming_group, readable_topic
 from ..pop.turn import ANSWER_BYTES_MAX, matches
 
 if TYPE_CHECKING:
@@ -39,12 +40,19 @@ if TYPE_CHECKING:
 
     from ...front.context import RequestContext
     from ...store.format.results import GetResult
-    from ..metadata.tables import Group
-    from ..node import Node
+    from ...store.message_store import MessageStore
+    from ..clients.registry import ClientRegistry
+    from ..dispatch_pump import DispatchPump
+    from ..leadership import Leadership
+    from ..metadata.tables import Group, Metadata
+    from ..offsets.consumer_offsets import ConsumerOffsets
+    from ..pop.polls import PollLimit
+    from ..pop.receive import PopService
+    from ..runtime import Runtime
 
 _READS_MAX = 16
 _SLICE_NS = 4_000_000
-"""Of the loop, before others get it."""
+"""Time of the loop in one turn."""
 _NS_PER_MS = 1_000_000
 _OK_ITEM = field(b"\x0a", STATUS_OK)
 _QueueRequest = v2.PullMessageRequest | v2.UpdateOffsetRequest | v2.GetOffsetRequest
@@ -70,29 +78,48 @@ class _Waiter:
 
 
 class PullService:
-    """Pulls and offsets of this node."""
+    """Handlers of pulls and offsets."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        store: MessageStore,
+        metadata: Metadata,
+        clients: ClientRegistry,
+        offsets: ConsumerOffsets,
+        leadership: Leadership,
+        pump: DispatchPump,
+        pop: PopService,
+        limit: PollLimit,
+    ) -> None:
+        self._clock = runtime.clock
+        self._loop = runtime.loop
+        self._store = store
+        self._metadata = metadata
+        self._clients = clients
+        self._offsets = offsets
+        self._leadership = leadership
+        self._pump = pump
+        self._pop = pop
+        self._limit = limit
         self._waiters: dict[tuple[str, int], dict[int, _Waiter]] = {}
         self._count = 0
         self._waiting = 0
         self._woken: dict[tuple[str, int], Iterator[tuple[int, _Waiter]]] = {}
-        """Who is still to be looked at, by the queue that has new messages."""
+        """Waiters that are not processed yet, by queue with new messages."""
         self._serving: asyncio.Handle | None = None
         self._broadcast = BroadcastOffsets()
         self._commit_timer: asyncio.TimerHandle | None = None
-        node.pop.listeners.append(self.notify)
-        node.pop.closers.append(self.close)
 
     def pull_message(
         self, request: v2.PullMessageRequest, ctx: RequestContext
     ) -> list[bytes] | asyncio.Future[list[bytes]]:
         """Handler of PullMessage."""
         require_client_id(ctx)
-        now_ns = self._node.clock.steady_ns()
-        self._node.clients.seen(ctx, now_ns)
-        self._node.pump.catch_up()
+        now_ns = self._clock.steady_ns()
+        self._clients.seen(ctx, now_ns)
+        self._pump.catch_up()
         asked = None
         if request.HasField("long_polling_timeout"):
             asked = duration_ms(request.long_polling_timeout)
@@ -106,20 +133,16 @@ class PullService:
             parse_filter(request.filter_expression),
             topic_field(request.message_queue.topic),
         )
-        group = known_group(self._node, request.group.name)
+        group = consuming_group(self._metadata, request.group.name)
         self._follow_broadcast(pull, group, ctx.client_id, now_ns // _NS_PER_MS)
         if pull.offset < 0:
-            return self._beginning(pull, group.name)
+            return self._start_offset(pull, group.name)
         answer = self._read(pull)
         if answer is not None:
             return answer
         if poll_ms <= 0:
             return self._empty(pull)
-        if self._waiting + self._node.pop.waiting >= self._node.config.pop_polling_size:
-            raise WireError(
-                v2.TOO_MANY_REQUESTS,
-                "[POLLING_FULL] too many polls wait: flow limit, popPollingSize",
-            )
+        self._limit.check(self._waiting)
         return self._park(pull, poll_ms)
 
     def update_offset(
@@ -127,23 +150,23 @@ class PullService:
     ) -> v2.UpdateOffsetResponse:
         """Handler of UpdateOffset."""
         require_client_id(ctx)
-        self._node.pump.catch_up()
+        self._pump.catch_up()
         topic, queue_id = self._queue(request, check_groups=True)
         group = request.group.name
-        if self._node.metadata.group(group) is None:
+        if self._metadata.group(group) is None:
             raise WireError(v2.CONSUMER_GROUP_NOT_FOUND, f"consumer group {group} does not exist")
-        end = self._node.store.max_offset(topic, queue_id)
+        end = self._store.max_offset(topic, queue_id)
         if not 0 <= request.offset <= end:
-            raise WireError(v2.ILLEGAL_OFFSET, f"the offset is outside of the queue, 0 to {end}")
-        self._node.offsets.commit(topic, group, queue_id, request.offset)
-        self._node.pop.rewind(topic, group, queue_id, request.offset)
+            raise WireError(v2.ILLEGAL_OFFSET, f"the offset is outside of the queue: 0 to {end}")
+        self._offsets.commit(topic, group, queue_id, request.offset)
+        self._pop.rewind(topic, group, queue_id, request.offset)
         return v2.UpdateOffsetResponse(status=_ok())
 
     def get_offset(self, request: v2.GetOffsetRequest, ctx: RequestContext) -> v2.GetOffsetResponse:
         """Handler of GetOffset."""
         require_client_id(ctx)
         topic, queue_id = self._queue(request, check_groups=True)
-        offset = self._node.offsets.get(topic, request.group.name, queue_id)
+        offset = self._offsets.get(topic, request.group.name, queue_id)
         if offset is None:
             raise WireError(v2.OFFSET_NOT_FOUND, "the group has committed no offset of this queue")
         return v2.GetOffsetResponse(status=_ok(), offset=offset)
@@ -153,9 +176,9 @@ class PullService:
     ) -> v2.QueryOffsetResponse:
         """Handler of QueryOffset."""
         require_client_id(ctx)
-        self._node.pump.catch_up()
+        self._pump.catch_up()
         topic, queue_id = self._queue(request, check_groups=False)
-        store = self._node.store
+        store = self._store
         policy = request.query_offset_policy
         if policy == v2.BEGINNING:
             offset = store.min_offset(topic, queue_id)
@@ -167,29 +190,29 @@ class PullService:
             time_ms = request.timestamp.seconds * 1000 + request.timestamp.nanos // 1_000_000
             offset = store.offset_by_time(topic, queue_id, time_ms)
         else:
-            raise WireError(v2.BAD_REQUEST, f"there is no offset policy {int(policy)}")
+            raise WireError(v2.BAD_REQUEST, f"unknown offset policy {int(policy)}")
         return v2.QueryOffsetResponse(status=_ok(), offset=offset)
 
     def notify(self, topic: str, queue_id: int) -> None:
-        """New messages can be read in a queue."""
+        """Wake the pulls that wait for new messages of a queue."""
         waiters = self._waiters.get((topic, queue_id))
         if waiters:
-            # Those that were looked at for an earlier arrival, too.
+            # Including those that were processed for an earlier arrival.
             self._woken[topic, queue_id] = iter([*waiters.items()])
             if self._serving is None:
-                self._serving = self._node.loop.call_soon(self._serve)
+                self._serving = self._loop.call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Answer those who wait for what has come; there may be thousands at one queue."""
+        """Answer woken pulls in slices; one queue may have thousands."""
         self._serving = None
-        clock = self._node.clock
+        clock = self._clock
         stop_ns = clock.steady_ns() + _SLICE_NS
         while self._woken:
             queue, waiters = next(iter(self._woken.items()))
             for key, waiter in waiters:
                 self._serve_one(key, waiter)
                 if clock.steady_ns() >= stop_ns:
-                    self._serving = self._node.loop.call_soon(self._serve)
+                    self._serving = self._loop.call_soon(self._serve)
                     return
             del self._woken[queue]
 
@@ -198,14 +221,14 @@ class PullService:
             return
         try:
             answer = self._read(waiter.pull)
-        except Exception as error:  # one call's: the door says it to the client, and logs it
+        except Exception as error:  # of one call: the door logs it and answers the client
             waiter.answer.set_exception(error)
             answer = []
         if answer is not None:
             self._finish(key, waiter, answer)
 
     def close(self) -> None:
-        """Answer every pull that is held."""
+        """Answer all waiting pulls."""
         if self._commit_timer is not None:
             self._commit_broadcast()
         if self._commit_timer is not None:
@@ -218,19 +241,19 @@ class PullService:
     def _queue(
         self, request: _QueueRequest | v2.QueryOffsetRequest, check_groups: bool
     ) -> tuple[str, int]:
-        """Topic and queue id, checked."""
+        """Return topic and queue id. Raises WireError."""
         queue = request.message_queue
         check_topic(queue.topic.name)
         if check_groups:
             assert not isinstance(request, v2.QueryOffsetRequest)
             check_group(request.group.name)
-        topic = readable_topic(self._node, queue.topic.name)
+        topic = readable_topic(self._metadata, queue.topic.name)
         if not 0 <= queue.id < topic.read_queues:
             raise WireError(v2.BAD_REQUEST, f"topic {topic.name} has no queue {queue.id}")
         return topic.name, queue.id
 
     def _follow_broadcast(self, pull: _Pull, group: Group, client_id: str, now_ms: int) -> None:
-        """Remember where a broadcasting client is; one that begins says so by an offset below 0."""
+        """Record the offset of a broadcasting client; an offset below 0 marks its start."""
         if pull.offset >= 0:
             if self._broadcast:
                 self._broadcast.pulled(
@@ -244,43 +267,39 @@ class PullService:
             raise WireError(v2.FORBIDDEN, f"consumer group {group.name} does not broadcast")
         self._broadcast.begin(pull.topic, group.name, client_id, now_ms)
         if self._commit_timer is None:
-            self._commit_timer = self._node.loop.call_later(
-                COMMIT_MS / 1000, self._commit_broadcast
-            )
+            self._commit_timer = self._loop.call_later(COMMIT_MS / 1000, self._commit_broadcast)
 
     def _commit_broadcast(self) -> None:
         self._commit_timer = None
         for topic, group, queue_id, offset in self._broadcast.slowest(
-            self._node.clock.steady_ns() // _NS_PER_MS
+            self._clock.steady_ns() // _NS_PER_MS
         ):
-            if self._node.leadership.is_leader:
-                self._node.offsets.commit(topic, broadcast_group(group), queue_id, offset)
+            if self._leadership.is_leader:
+                self._offsets.commit(topic, broadcast_group(group), queue_id, offset)
         if self._broadcast:
-            self._commit_timer = self._node.loop.call_later(
-                COMMIT_MS / 1000, self._commit_broadcast
-            )
+            self._commit_timer = self._loop.call_later(COMMIT_MS / 1000, self._commit_broadcast)
 
-    def _beginning(self, pull: _Pull, group: str) -> list[bytes]:
-        """Where a client without an offset begins: where the slowest of its group is, if any is."""
-        offsets, store = self._node.offsets, self._node.store
+    def _start_offset(self, pull: _Pull, group: str) -> list[bytes]:
+        """Return the start offset of a client without one: the slowest client's of its group, if any."""
+        offsets, store = self._offsets, self._store
         known = offsets.get(pull.topic, broadcast_group(group), pull.queue_id)
         if known is None:
             known = offsets.get(pull.topic, group, pull.queue_id)
         first = store.min_offset(pull.topic, pull.queue_id)
         last = store.max_offset(pull.topic, pull.queue_id)
         return [
-            field(b"\x0a", status(v2.ILLEGAL_OFFSET, "begin at the offset that is named here")),
+            field(b"\x0a", status(v2.ILLEGAL_OFFSET, "start at the offset in this answer")),
             _next_offset(max(first, min(known or 0, last))),
         ]
 
     def _read(self, pull: _Pull) -> list[bytes] | None:
-        """The answer, or None: wait at the offset that `pull` says now."""
+        """Return the answer; None: wait at `pull.offset`, which may have advanced."""
         for _ in range(_READS_MAX):
             wanted = pull.tags
             codes = None if wanted is None else wanted.codes
-            # Where only the records tell which are wanted, a look at one each would take a whole read.
+            # If only the records decide the match, reading them one at a time would cost a read each.
             count = pull.batch if wanted is None or codes is not None else MAX_BATCH
-            result = self._node.store.get(
+            result = self._store.get(
                 *(pull.topic, pull.queue_id, pull.offset, count, ANSWER_BYTES_MAX), tag_codes=codes
             )
             if pull.offset < result.min_offset or pull.offset > result.max_offset:
@@ -294,11 +313,11 @@ class PullService:
             if result.next_offset <= pull.offset:
                 return None
             pull.offset = result.next_offset
-        # Much was filtered out: the client comes back at the offset that was reached.
+        # Many messages were filtered out: the client continues at the offset that was reached.
         return self._empty(pull, "no match message")
 
     def _items(self, pull: _Pull, result: GetResult) -> tuple[list[bytes], int]:
-        """The wanted messages of a read, a batch at most, and the offset to go on at."""
+        """Return the matching messages of a read, at most a batch, and the next offset."""
         items: list[bytes] = []
         for stored in result.records if result.status is GetStatus.FOUND else ():
             if len(items) == pull.batch:
@@ -315,7 +334,7 @@ class PullService:
         ]
 
     def _park(self, pull: _Pull, poll_ms: int) -> asyncio.Future[list[bytes]]:
-        loop = self._node.loop
+        loop = self._loop
         answer: asyncio.Future[list[bytes]] = loop.create_future()
         self._count += 1
         key = self._count
@@ -336,7 +355,7 @@ class PullService:
             self._finish(key, waiter, [])
 
     def _finish(self, key: int, waiter: _Waiter, answer: list[bytes]) -> None:
-        """Forget a waiter, and answer it unless it has left."""
+        """Remove a waiter, and answer it unless its client has left."""
         queue = (waiter.pull.topic, waiter.pull.queue_id)
         waiters = self._waiters.get(queue, {})
         if waiters.pop(key, None) is None:
@@ -354,5 +373,5 @@ def _ok() -> v2.Status:
 
 
 def _next_offset(offset: int) -> bytes:
-    """The item `next_offset`, a member of a oneof: written even when it is 0."""
+    """Encode the field `next_offset`, a member of a oneof: written even if it is 0."""
     return b"\x18" + varint(offset)

@@ -163,7 +163,7 @@ class RequestRouter:
     def locate(self, path: str, request: Any, ctx: RequestContext) -> str | None:
         """Return HOST:PORT of the owner, or None to serve here. Raises WireError if no replica can."""
         if path == paths.SYNC_LITE_SUBSCRIPTION and request is not None:
-            self._lite_fanout.spread(request, ctx)
+            self._lite_fanout.send(request, ctx)
         if path in _ROUTES and self._may_be_new_topic(path, request):
             return self._leadership.leader_client()
         if path in _LOCAL or path.startswith(paths.TEST):

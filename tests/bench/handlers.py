@@ -24,7 +24,6 @@ from pathlib import Path
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.node import Node
-from cometmq.broker.pop.ack import AckService
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.front.context import RequestContext
@@ -87,7 +86,7 @@ async def sends(node: Node, requests: list[bytes]) -> None:
 
 def receive(node: Node) -> list[bytes]:
     """Return the messages of one ReceiveMessage, still encoded."""
-    answer = node.pop.receive(v2.ReceiveMessageRequest.FromString(RECEIVE), context())
+    answer = node.receiving.receive(v2.ReceiveMessageRequest.FromString(RECEIVE), context())
     assert isinstance(answer, list)
     return answer[1:-1]
 
@@ -124,7 +123,7 @@ async def bench(node: Node, seconds: float, profiler: cProfile.Profile | None, w
         totals.setdefault(name, []).append(spent / messages * 1e6)
 
     totals: dict[str, list[float]] = {}
-    acks = AckService(node)
+    acks = node.acks
     until = time.monotonic() + seconds
     made = 0
     while time.monotonic() < until:

@@ -18,11 +18,8 @@ import time
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.journal.api import NullJournal
-from cometmq.broker.journal.service import JournalService
 from cometmq.broker.metadata.tables import Topic
 from cometmq.broker.node import Node
-from cometmq.broker.pop.ack import AckService
 from cometmq.broker.server import BrokerServer
 from cometmq.front.config import DoorConfig
 from cometmq.ha.config import HaConfig
@@ -41,14 +38,14 @@ def receive(node: Node, batch: int) -> list[bytes]:
     """Return the messages of one ReceiveMessage, still encoded."""
     request = v2.ReceiveMessageRequest.FromString(RECEIVE)
     request.batch_size = batch
-    answer = node.pop.receive(request, context())
+    answer = node.receiving.receive(request, context())
     assert isinstance(answer, list)
     return answer[1:-1]
 
 
 async def consumed(node: Node, batch: int) -> float:
     """Return CPU microseconds per message received and acknowledged, with deferred work."""
-    acks = AckService(node)
+    acks = node.acks
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
     begin = time.process_time()
     batches = [receive(node, batch) for _ in range(MESSAGES // batch)]
@@ -58,17 +55,15 @@ async def consumed(node: Node, batch: int) -> float:
     for raw in requests:
         acks.ack(v2.AckMessageRequest.FromString(raw), context())
     journal = node.journal
-    if isinstance(journal, JournalService):
-        # Deferred work is part of the cost; a real broker does it less often.
-        journal.writer.flush_all()
+    # Deferred work is part of the cost; a real broker does it less often.
+    journal.flush_all()
     spent += time.process_time() - begin
     return spent / sum(map(len, batches)) * 1e6
 
 
 async def written(node: Node, batch: int) -> float:
     """Return CPU microseconds per checkpoint and ack record."""
-    acks, journal = AckService(node), node.journal
-    assert isinstance(journal, JournalService)
+    acks, journal = node.acks, node.journal
     await sends(node, [send_request(n, BATCH) for n in range(0, MESSAGES, BATCH)])
     batches = [receive(node, batch) for _ in range(MESSAGES // batch)]
     requests = ack_requests(batches)
@@ -85,11 +80,10 @@ async def written(node: Node, batch: int) -> float:
 async def bench(node: Node, rounds: int) -> list[Row]:
     """Return all rows."""
     rows = []
-    with_journal, without = node.journal, NullJournal()
     for batch in (BATCH, 1):
         figures: dict[bool, list[float]] = {True: [], False: []}
         for n in range(2 * rounds):
-            node.journal = with_journal if n % 2 else without
+            node.journal.leading = bool(n % 2)
             figures[bool(n % 2)].append(await consumed(node, batch))
         more, less = (statistics.median(figures[kind]) for kind in (True, False))
         room = SHARE * ALLOWED_US[batch]
@@ -104,7 +98,7 @@ async def bench(node: Node, rounds: int) -> list[Row]:
                 more - less <= room,
             )
         )
-    node.journal = with_journal
+    node.journal.leading = True
     for batch in (BATCH, 1):
         cost = statistics.median([await written(node, batch) for _ in range(max(3, rounds // 6))])
         rows.append(Row(f"a checkpoint of {batch} and its ack in the log", cost, "us CPU"))

@@ -155,7 +155,7 @@ class Desk:
     ) -> asyncio.Future[list[bytes]]:
         """Start a ReceiveMessage; `fields` are the request's, `invisible_ms`, `batch`, `tag`."""
         request = self.receive_request(topic, group, **fields)
-        answer = self.node.pop.receive(request, ctx or self.context())
+        answer = self.node.receiving.receive(request, ctx or self.context())
         if isinstance(answer, list):
             done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
             done.set_result(answer)
@@ -209,4 +209,4 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     """Run a broker for one test."""
     async with running(chosen or settings(directory, **broker), clock) as live:
-        yield Desk(live, AckService(live.node), PullService(live.node))
+        yield Desk(live, live.node.acks, live.node.pulls)

@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cometmq.broker.metadata.tables import Group
 from cometmq.broker.offsets.broadcast import SILENT_MS, STALE_MS, BroadcastOffsets, broadcast_group
-from cometmq.broker.pull.service import PullService
 from cometmq.proto import v2
 from cometmq.proto.errors import WireError
 from cometmq.tests.broker.desk import Desk, desk
@@ -98,10 +97,8 @@ async def test_a_new_client_starts_at_the_slowest_clients_offset(tmp_path: Path)
         one.pulls.close()
         assert one.node.offsets.get("t", broadcast_group("g"), 0) == 2
         assert one.node.offsets.get("t", "g", 0) is None
-        later = PullService(one.node)
-        one.pulls = later
+    async with desk(tmp_path) as one:
         assert pull(one, -1, "c") == (v2.ILLEGAL_OFFSET, 2)
-        later.close()
 
 
 async def test_a_group_that_shares_queues_starts_at_its_own_offset(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ async def old_messages(tmp_path: Path) -> AsyncIterator[tuple[Elections, Desk]]:
             "ordered", *(b"%d" % n for n in range(10)), message_group="one", message_type=v2.FIFO
         )
         await level(first, group.node(1))
-        await until(lambda: bool(in_sync_followers(first)))
+        await until(lambda: bool(in_sync_followers(first.replication, first.cluster)))
         first.store._reader._memory_span = 100
         yield group, desk
 

@@ -24,7 +24,7 @@ def start(one: Desk, text: str, group: str = "g", **fields: Any) -> asyncio.Futu
     """Start a ReceiveMessage with a SQL filter."""
     request = one.receive_request("t", group, **fields)
     request.filter_expression.CopyFrom(sql(text))
-    answer = one.node.pop.receive(request, one.context(remaining_ms=fields.pop("ms", 30_000)))
+    answer = one.node.receiving.receive(request, one.context(remaining_ms=fields.pop("ms", 30_000)))
     if isinstance(answer, list):
         done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
         done.set_result(answer)

@@ -174,7 +174,7 @@ async def test_messages_of_an_active_push_consumer_are_renewed(tmp_path: Path) -
         await one.receive(auto_renew=True)
         one.one.advance(61_000)
         await one.nothing("c@2")
-        one.one.node.pop.on_client_gone("c@1")
+        one.one.node.receiving.client_gone("c@1")
         one.one.advance(1_000)
         got = await one.receive("c@2")
         assert (got.bodies, got.attempts) == ([b"a1"], [2])
@@ -201,7 +201,7 @@ async def test_client_termination_ends_polls_and_subscriptions(tmp_path: Path) -
         assert one.sync(ADD, "a") == v2.OK
         waits = asyncio.ensure_future(one.receive())
         await asyncio.sleep(0.02)
-        one.one.node.pop.on_client_gone("c@1")
+        one.one.node.receiving.client_gone("c@1")
         assert (await waits).code == v2.MESSAGE_NOT_FOUND
         assert len(one.one.node.lite.table) == 0
         waits = asyncio.ensure_future(one.receive())

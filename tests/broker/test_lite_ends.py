@@ -96,7 +96,7 @@ async def test_offsets_of_expired_lite_topics_are_removed_a_day_later(
         one.parent(expiration="30")
         assert one.sync(ADD, "a", "never") == v2.OK
         await one.send("a", b"1")
-        one.one.node.pop.on_client_gone("c@1")
+        one.one.node.receiving.client_gone("c@1")
         one.one.advance(30 * MINUTE_MS)
         assert not one.queues
         assert (one.offset("a"), one.offset("never")) == (0, 0)

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.pop.ack import AckService
 from cometmq.broker.pop.delivery import DeliveryRef, Outcome, PopOptions
 from cometmq.broker.pop.failover.handover import dump_core, load_queue, read_file, write_file
 from cometmq.broker.pop.fifo.ordered_group import OrderedGroup
 from cometmq.broker.pop.group import PopGroup
-from cometmq.broker.pull.service import PullService
 from cometmq.proto import v1
 from cometmq.tests.broker.desk import Desk, desk
 from cometmq.tests.broker.live import Live, follower_of, running, settings
@@ -122,7 +120,7 @@ def test_a_damaged_file_is_ignored(tmp_path: Path, damage: bytes) -> None:
 
 def of(live: Live) -> Desk:
     """Return a desk for a running broker."""
-    return Desk(live, AckService(live.node), PullService(live.node))
+    return Desk(live, live.node.acks, live.node.pulls)
 
 
 async def caught_up(leader: Desk, follower: Desk) -> None:

@@ -57,15 +57,15 @@ def subscription() -> Subscription:
 
 def test_a_group_is_due_once_at_its_earliest_time() -> None:
     due, one, other = DueTimes(), subscription(), subscription()
-    assert due.ask(one, 50)
-    assert not due.ask(one, 70)
-    assert due.ask(other, 20)
-    assert due.ask(one, 10)
+    assert due.schedule(one, 50)
+    assert not due.schedule(one, 70)
+    assert due.schedule(other, 20)
+    assert due.schedule(one, 10)
     assert due.next_ms() == 10
     assert due.take(9) is None
     assert [due.take(60) for _ in range(3)] == [one, other, None]
     assert due.next_ms() is None
-    due.ask(one, 5)
+    due.schedule(one, 5)
     due.clear()
     assert due.take(99) is None and one.due_ms == 0
 
@@ -75,7 +75,7 @@ def test_the_heap_of_due_times_is_bounded_by_the_groups(asked: list[tuple[int, i
     due, subs = DueTimes(), [subscription() for _ in range(4)]
     wanted: dict[int, int] = {}
     for which, due_ms in asked:
-        due.ask(subs[which], due_ms)
+        due.schedule(subs[which], due_ms)
         wanted[which] = min(due_ms, wanted.get(which, due_ms))
     assert len(due) <= 64 + 2 * len(subs)
     found = []

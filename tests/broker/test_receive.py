@@ -119,7 +119,7 @@ async def test_client_termination_ends_its_polls(tmp_path: Path) -> None:
         one.topic("t")
         gone = one.start_receive("t", "g", one.context("gone@1"))
         stays = one.start_receive("t", "g", one.context("stays@1"))
-        one.node.pop.on_client_gone("gone@1")
+        one.node.receiving.client_gone("gone@1")
         assert parse_received(await gone).code == v2.MESSAGE_NOT_FOUND
         assert not stays.done()
 
@@ -211,7 +211,7 @@ async def test_bad_names_filters_and_clients_are_refused(tmp_path: Path) -> None
             request.filter_expression.type = v2.SQL
             request.filter_expression.expression = text
             with pytest.raises(WireError) as caught:
-                one.node.pop.receive(request, one.context())
+                one.node.receiving.receive(request, one.context())
             assert caught.value.code == v2.ILLEGAL_FILTER_EXPRESSION
 
 

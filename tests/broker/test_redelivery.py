@@ -73,7 +73,7 @@ async def test_a_push_consumer_keeps_its_messages_while_it_is_alive(tmp_path: Pa
         assert one.ack("t", "g", got.handles[0]).status.code == v2.OK
         await one.sent("t", b"b")
         await one.receive("t", "g", auto_renew=True)
-        one.node.pop.on_client_gone("c@1")
+        one.node.receiving.client_gone("c@1")
         one.advance(1_000)
         assert (await one.receive("t", "g")).bodies == [b"b"]
 

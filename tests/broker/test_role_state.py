@@ -9,8 +9,6 @@ from pathlib import Path
 
 from cometmq.broker.journal.service import JournalService
 from cometmq.broker.node import Node
-from cometmq.broker.pop.ack import AckService
-from cometmq.broker.pull.service import PullService
 from cometmq.proto import paths, v2
 from cometmq.tests.broker.desk import Desk, message
 from cometmq.tests.broker.live import until
@@ -20,12 +18,11 @@ from cometmq.tests.broker.role_desk import Elections, elections, replica
 def desk_of(group: Elections, broker_id: int) -> Desk:
     """Return the desk of one replica."""
     live = group.lives[broker_id]
-    return Desk(live, AckService(live.node), PullService(live.node))
+    return Desk(live, live.node.acks, live.node.pulls)
 
 
 def journal_of(node: Node) -> JournalService:
     """Return its journal, which is open."""
-    assert isinstance(node.journal, JournalService)
     return node.journal
 
 
@@ -179,7 +176,7 @@ async def test_a_locked_fifo_queue_stays_locked_at_the_next_leader(tmp_path: Pat
         got = await desk.receive("t", "g", batch=2)
         assert got.bodies == [b"1", b"2"]
         await level(first, second)
-        await until(lambda: b'"t@g"' in second.pop._order_info._heard)
+        await until(lambda: b'"t@g"' in second.pop._order_info._received)
         await group.elect(1, 0)
         desk = desk_of(group, 1)
         await desk.nothing("t", "g")

@@ -188,7 +188,7 @@ async def test_a_follower_continues_reading_after_a_failed_read(
         journal.follow()
         trouble = Trouble(monkeypatch, ReviveReader, "behind")
         await until(lambda: trouble.passed > 1)
-        journal.lead()
+        journal.lead(one.node.pop.core)
 
 
 async def test_a_failed_removal_of_a_lite_topic_does_not_keep_the_others(

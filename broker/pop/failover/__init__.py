@@ -1,1 +1,1 @@
-"""Pop state across a change of leader: what a follower hands over and what the next leader takes over."""
+"""Pop state and changes of leader: role switch, handover file and takeover."""

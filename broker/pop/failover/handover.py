@@ -1,10 +1,10 @@
-"""What a follower gave out and saw acknowledged while its leader was gone: `<store>/ha/pop-handover`.
+"""Pop handover: what a follower delivered and acknowledged without a leader, `<store>/ha/pop-handover`.
 
-Only a follower writes it, every two seconds while it serves, so that its own restart does not deliver
-again what is in flight. When there is a leader again, it goes there (or stays here, where this replica is
-elected itself: `takeover.py`), and the file is deleted (design, section 8.4). Form: magic, CRC-32 of the rest, a `v1.PopHandover`. The file is
-derived and bounded: a queue that does not fit, or a file that is damaged, costs deliveries that are
-repeated, never a message.
+Only a follower writes the file, every two seconds while it serves, so that its own restart does not
+deliver messages in flight again. When a leader exists again, the state is sent to it (or used
+locally, if this replica is elected: `takeover.py`), and the file is deleted. Format: magic, CRC-32 of
+the rest, a `v1.PopHandover`. The file is derived and bounded: a queue that does not fit, or a damaged
+file, costs repeated deliveries, never a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ..group import PopGroup
 from ..queue import PopQueue
 
 if TYPE_CHECKING:
-    from ...node import Node
+    from ...leadership import Leadership
+    from ...runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -34,40 +35,49 @@ _MAGIC = b"CMQPOP1\n"
 _CRC_BYTES = 4
 _WRITE_PERIOD_S = 2.0
 ENTRIES_MAX = 50_000
-"""Deliveries and acknowledged ranges in the file: about 60 ms of work each time it is written."""
+"""Deliveries and acknowledged ranges in the file: about 60 ms of work for each write."""
 
 Core = PopGroup | OrderedGroup
 
 
 class HasCore(Protocol):
-    """What this module needs of a subscription."""
+    """The part of a subscription that is saved."""
 
     core: Core
 
 
 class Handover:
-    """The file of one follower; on a leader it does nothing."""
+    """The file of a follower; inactive on a leader."""
 
-    def __init__(self, node: Node, subscriptions: Callable[[], Iterable[HasCore]]) -> None:
-        self._node = node
+    def __init__(
+        self,
+        runtime: Runtime,
+        root: Path,
+        leadership: Leadership,
+        subscriptions: Callable[[], Iterable[HasCore]],
+    ) -> None:
+        self._loop = runtime.loop
+        self._clock = runtime.clock
+        self._broker_id = runtime.config.broker_id
+        self._leadership = leadership
         self._subscriptions = subscriptions
-        self._path = node.store.config.root / "ha" / "pop-handover"
+        self._path = root / "ha" / "pop-handover"
         self._saved: dict[tuple[str, str], list[v1.PopQueueState]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._served = False
-        self._left = b""
-        """What this replica gave out before the present leader was there; sent to it once."""
+        self._unsent = b""
+        """Deliveries from the time before the present leader; sent to it once."""
 
     def changed(self) -> None:
-        """Pop state changed."""
-        if self._timer is None and not self._node.leadership.pop_leads:
+        """Schedule a write: the pop state changed."""
+        if self._timer is None and not self._leadership.pop_leads:
             self._served = True
-            self._timer = self._node.loop.call_later(_WRITE_PERIOD_S, self._write)
+            self._timer = self._loop.call_later(_WRITE_PERIOD_S, self._write)
 
     def restore(self, core: Core, open_queue: Callable[[Core, Key], object]) -> set[Key]:
-        """Take over what this node knew of a group before its restart; returns of which queues."""
+        """Restore a group's state from before the restart; return the restored queues."""
         known: set[Key] = set()
-        if self._node.leadership.pop_leads:
+        if self._leadership.pop_leads:
             return known
         if self._saved is None:
             self._saved = _by_group(read_file(self._path))
@@ -81,7 +91,7 @@ class Handover:
         return known
 
     def discard(self) -> v1.PopHandover:
-        """Somebody leads again; returns what was given out here while nobody did."""
+        """Delete the file, as a leader exists again; return what was delivered without one."""
         given_out = self._all()
         self.close(write=False)
         self._saved = {}
@@ -90,25 +100,25 @@ class Handover:
         return given_out
 
     def leave(self) -> None:
-        """Somebody else leads: forget it here, and keep it until it is sent there."""
+        """Delete the file and keep its content for the new leader."""
         given_out = self.discard()
         if given_out.queues:
-            self._left = given_out.SerializeToString()
+            self._unsent = given_out.SerializeToString()
 
     def snapshot(self) -> bytes | None:
-        """For the leader that this replica follows now; None: there is nothing, or it has been sent."""
-        if self._node.leadership.pop_leads:
+        """Return the content for the leader of this replica, once; None if there is none."""
+        if self._leadership.pop_leads:
             return None
-        left, self._left = self._left, b""
+        unsent, self._unsent = self._unsent, b""
         given_out = self._all()
         if given_out.queues:
-            left = given_out.SerializeToString()
+            unsent = given_out.SerializeToString()
         self._saved = {}
         self._served = False
-        return left or None
+        return unsent or None
 
     def _all(self) -> v1.PopHandover:
-        """What was given out since nobody leads, and before a restart meanwhile."""
+        """Return what was delivered without a leader, also before a restart."""
         given_out = self._state() if self._served else v1.PopHandover()
         if self._saved is None:
             self._saved = _by_group(read_file(self._path))
@@ -117,7 +127,7 @@ class Handover:
         return given_out
 
     def close(self, write: bool = True) -> None:
-        """Write what is left."""
+        """Write pending changes."""
         if self._timer is not None:
             self._timer.cancel()
             if write:
@@ -125,8 +135,8 @@ class Handover:
             self._timer = None
 
     def _state(self) -> v1.PopHandover:
-        handover = v1.PopHandover(written_at_ms=self._node.clock.wall_ms())
-        handover.replica.broker_id = self._node.config.broker_id
+        handover = v1.PopHandover(written_at_ms=self._clock.wall_ms())
+        handover.replica.broker_id = self._broker_id
         room = ENTRIES_MAX
         for sub in self._subscriptions():
             for state in dump_core(sub.core):
@@ -141,12 +151,12 @@ class Handover:
         try:
             write_file(self._path, self._state())
         except OSError as error:
-            # Only a restart before the leader is back would have read it.
+            # The file matters only for a restart before the leader is back.
             log.warning("pop_handover.write_failed path=%s error=%s", self._path, error)
 
 
 def dump_core(core: Core) -> Iterator[v1.PopQueueState]:
-    """The state of each queue, complete or not at all."""
+    """Yield the complete state of each queue."""
     for queue in core.queues.values():
         state = v1.PopQueueState(
             group=core.group,
@@ -189,14 +199,14 @@ def _dump_batch(queue: OrderedQueue) -> tuple[Iterable[Delivery], list[int]]:
 
 
 def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
-    """Put a saved state into a queue that was just opened at its consumer offset.
+    """Load a saved state into a queue that was just opened at its consumer offset.
 
-    Returns whether it is of use: another replica may have been further since.
+    Return whether it applies: another replica may have advanced further since.
     """
     queue = core.queues[key]
     if isinstance(core, OrderedGroup) or isinstance(queue, OrderedQueue):
         assert isinstance(queue, OrderedQueue)
-        # The lock is not restored: its messages come again from the first un-acknowledged one.
+        # The lock is not restored: delivery restarts at the first unacknowledged message.
         queue.advance_to(state.consumer_offset)
         queue.skips.update(o for o in acknowledged(state) if o > queue.committed)
         return True
@@ -204,7 +214,7 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
         return False
     queue.advance_to(state.consumer_offset)
     for saved in state.deliveries:
-        # The offset passes what the leader's journal has; all else below it is done.
+        # The offset may pass what the leader's journal holds; everything else below it is done.
         passed = saved.queue_offset < state.consumer_offset
         if passed or saved.queue_offset >= queue.committed:
             core.restore(
@@ -215,7 +225,7 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
                     saved.visible_at_ms,
                     saved.attempt,
                     saved.client_id,
-                    # Of a message that is renewed no other handle is out.
+                    # A renewed message has no other valid handle.
                     saved.pop_time_ms if saved.client_id else 0,
                     stored=passed,
                 ),
@@ -227,7 +237,7 @@ def load_queue(core: Core, key: Key, state: v1.PopQueueState) -> bool:
 
 
 def acknowledged(state: v1.PopQueueState) -> Iterator[int]:
-    """The acknowledged offsets, at most as many as a file may describe."""
+    """Yield the acknowledged offsets, at most as many as a file may hold."""
     left = ENTRIES_MAX
     for run in state.acked:
         for offset in range(run.first, run.last + 1):
@@ -238,7 +248,7 @@ def acknowledged(state: v1.PopQueueState) -> Iterator[int]:
 
 
 def _runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of an ascending list."""
+    """Yield first and last of each run of an ascending list."""
     first = last = -1
     for offset in offsets:
         if offset == last + 1 and first >= 0:
@@ -261,7 +271,7 @@ def _by_group(
 
 
 def write_file(path: Path, handover: v1.PopHandover) -> None:
-    """Replace the file; not flushed, because its loss costs only repeated deliveries."""
+    """Replace the file without a flush: its loss costs only repeated deliveries."""
     content = handover.SerializeToString()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -270,7 +280,7 @@ def write_file(path: Path, handover: v1.PopHandover) -> None:
 
 
 def read_file(path: Path) -> v1.PopHandover | None:
-    """The hand-over, or None for a file that is missing or damaged."""
+    """Return the handover; None if the file is missing or damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""A leader takes over what a follower gave out, and saw acknowledged, while nobody led (design, section 8.4).
+"""Takeover: a leader adopts what a follower delivered and acknowledged without a leader.
 
-What was acknowledged there is done here. What is still out there is out here, until the same time, in the journal and
-so in the revive topic; its handles stay good. What this leader has consumed or given out in the meantime is newer and
-stays as it is, so that a hand-over that comes twice, or late, costs nothing. A FIFO queue is locked as it was there. The
-payload is another replica's: names that nobody knows, and offsets beyond the queue, are passed over. What is not
-taken over is delivered again, never lost.
+Acknowledged messages are settled here. Messages in flight stay in flight until the same time, in the
+journal and so in the revive topic; their handles stay valid. What this leader has consumed or
+delivered in the meantime is newer and stays unchanged, so that a late or repeated handover does no
+harm. A FIFO queue is locked as it was on the follower. The payload comes from another replica:
+unknown names, and offsets beyond the queue, are ignored. What is not adopted is delivered again,
+never lost.
 """
 
 from __future__ import annotations
@@ -20,45 +21,107 @@ from ..retry import origin_topic, queue_topics
 from .handover import acknowledged
 
 if TYPE_CHECKING:
+    from ....front.clock import Clock
     from ....proto import v1
-    from ...node import Node
+    from ....store.message_store import MessageStore
+    from ...journal.api import Journal
+    from ...metadata.tables import Metadata
     from ..receive import PopService
 
 _SPAN_MAX = 10_000
-"""Distances inside of a checkpoint are 32-bit numbers in Apache's form; this is far below."""
+"""Distances in a checkpoint are 32-bit numbers in Apache's format; this limit is far below."""
 
 
-def take_over(node: Node, pop: PopService, given_out: v1.PopHandover) -> int:
-    """Put it beside what the journal knows; returns how many deliveries are out by it."""
-    return sum(_take_queue(node, pop, state) for state in given_out.queues)
+class Takeover:
+    """Merges handovers into the pop state of a leader."""
 
+    def __init__(
+        self,
+        clock: Clock,
+        store: MessageStore,
+        metadata: Metadata,
+        journal: Journal,
+        pop: PopService,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._metadata = metadata
+        self._journal = journal
+        self._pop = pop
 
-def _take_queue(node: Node, pop: PopService, state: v1.PopQueueState) -> int:
-    group = node.metadata.group(state.group)
-    origin = origin_topic(state.topic, state.group)
-    topic = node.metadata.topic(state.topic)
-    if group is None or topic is None or node.metadata.topic(origin) is None:
-        return 0
-    if not 0 <= state.queue_id < topic.read_queues:
-        return 0
-    core = pop.core(origin, group)
-    kind = queue_topics(origin, state.group).index(state.topic)
-    key = kind, state.queue_id
-    end = node.store.next_offset(state.topic, state.queue_id)
-    if isinstance(core, OrderedGroup):
-        if kind:
+    def merge(self, given_out: v1.PopHandover) -> int:
+        """Merge a handover; return how many deliveries were adopted."""
+        return sum(self._merge_queue(state) for state in given_out.queues)
+
+    def _merge_queue(self, state: v1.PopQueueState) -> int:
+        metadata, pop = self._metadata, self._pop
+        group = metadata.group(state.group)
+        origin = origin_topic(state.topic, state.group)
+        topic = metadata.topic(state.topic)
+        if group is None or topic is None or metadata.topic(origin) is None:
             return 0
-        pop.open_queue(core, key)
-        taken = _take_ordered(core.queues[key], state, end)
-    else:
-        pop.open_queue(core, key)
-        taken = _take_pop(node, core, core.queues[key], state, end)
-    pop.changed(core, key)
-    pop.rearm(core)
-    return taken
+        if not 0 <= state.queue_id < topic.read_queues:
+            return 0
+        core = pop.core(origin, group)
+        kind = queue_topics(origin, state.group).index(state.topic)
+        key = kind, state.queue_id
+        end = self._store.next_offset(state.topic, state.queue_id)
+        if isinstance(core, OrderedGroup):
+            if kind:
+                return 0
+            pop.open_queue(core, key)
+            taken = _merge_ordered(core.queues[key], state, end)
+        else:
+            pop.open_queue(core, key)
+            taken = self._merge_pop(core, core.queues[key], state, end)
+        pop.changed(core, key)
+        pop.rearm(core)
+        return taken
+
+    def _merge_pop(self, core: PopGroup, queue: PopQueue, state: v1.PopQueueState, end: int) -> int:
+        journal = self._journal
+        for offset in queue.advance_to(min(state.consumer_offset, end)):
+            journal.settled(core, queue, offset)
+        for offset in acknowledged(state):
+            if queue.unacked.pop(offset, None) is not None:
+                queue.forget(offset)
+                journal.settled(core, queue, offset)
+            elif queue.next_read <= offset < end and len(queue.skips) < core.in_flight_max:
+                queue.skips.add(offset)
+        fresh: dict[tuple[int, int, str], list[int]] = {}  # by pop time, visible time and owner
+        taken = 0
+        for saved in state.deliveries:
+            offset = saved.queue_offset
+            known = queue.unacked.get(offset)
+            if known is not None:
+                taken += self._hide_longer(core, queue, known, saved)
+            elif queue.next_read <= offset < end and offset not in queue.skips:
+                core.restore(queue, _delivery(saved))
+                same = saved.pop_time_ms, saved.visible_at_ms, saved.client_id
+                fresh.setdefault(same, []).append(offset)
+                taken += 1
+        for (pop_ms, visible_ms, owner), offsets in fresh.items():
+            terms = PopOptions(pop_ms, max(0, visible_ms - pop_ms), owner)
+            for part in _parts(sorted(offsets)):
+                journal.delivered(core, queue, part, terms)
+        queue.settle()
+        return taken
+
+    def _hide_longer(
+        self, core: PopGroup, queue: PopQueue, known: Delivery, saved: v1.PopDelivery
+    ) -> int:
+        """Adopt a later delivery of a message that the journal knows by an earlier one."""
+        now_ms = self._clock.wall_ms()
+        if saved.pop_time_ms <= known.pop_ms or saved.visible_at_ms <= now_ms:
+            return 0
+        known.attempt = max(known.attempt, saved.attempt)
+        known.owner = saved.client_id
+        core.hide(queue, known, now_ms, saved.visible_at_ms - now_ms)
+        self._journal.changed(core, queue, known, now_ms, known.visible_ms - known.pop_ms, True)
+        return 1
 
 
-def _take_ordered(queue: OrderedQueue, state: v1.PopQueueState, end: int) -> int:
+def _merge_ordered(queue: OrderedQueue, state: v1.PopQueueState, end: int) -> int:
     queue.advance_to(min(state.consumer_offset, end))
     queue.skips.update(o for o in acknowledged(state) if queue.committed < o < end)
     queue.settle()
@@ -78,37 +141,6 @@ def _take_ordered(queue: OrderedQueue, state: v1.PopQueueState, end: int) -> int
     return len(out)
 
 
-def _take_pop(
-    node: Node, core: PopGroup, queue: PopQueue, state: v1.PopQueueState, end: int
-) -> int:
-    for offset in queue.advance_to(min(state.consumer_offset, end)):
-        node.journal.settled(core, queue, offset)
-    for offset in acknowledged(state):
-        if queue.unacked.pop(offset, None) is not None:
-            queue.forget(offset)
-            node.journal.settled(core, queue, offset)
-        elif queue.next_read <= offset < end and len(queue.skips) < core.in_flight_max:
-            queue.skips.add(offset)
-    fresh: dict[tuple[int, int, str], list[int]] = {}  # by when and for how long, and whom
-    taken = 0
-    for saved in state.deliveries:
-        offset = saved.queue_offset
-        known = queue.unacked.get(offset)
-        if known is not None:
-            taken += _hide_further(node, core, queue, known, saved)
-        elif queue.next_read <= offset < end and offset not in queue.skips:
-            core.restore(queue, _delivery(saved))
-            same = saved.pop_time_ms, saved.visible_at_ms, saved.client_id
-            fresh.setdefault(same, []).append(offset)
-            taken += 1
-    for (pop_ms, visible_ms, owner), offsets in fresh.items():
-        terms = PopOptions(pop_ms, max(0, visible_ms - pop_ms), owner)
-        for part in _parts(sorted(offsets)):
-            node.journal.delivered(core, queue, part, terms)
-    queue.settle()
-    return taken
-
-
 def _delivery(saved: v1.PopDelivery) -> Delivery:
     return Delivery(
         saved.queue_offset,
@@ -120,22 +152,8 @@ def _delivery(saved: v1.PopDelivery) -> Delivery:
     )
 
 
-def _hide_further(
-    node: Node, core: PopGroup, queue: PopQueue, known: Delivery, saved: v1.PopDelivery
-) -> int:
-    """The journal knows an older delivery of the message: it is out anew."""
-    now_ms = node.clock.wall_ms()
-    if saved.pop_time_ms <= known.pop_ms or saved.visible_at_ms <= now_ms:
-        return 0
-    known.attempt = max(known.attempt, saved.attempt)
-    known.owner = saved.client_id
-    core.hide(queue, known, now_ms, saved.visible_at_ms - now_ms)
-    node.journal.changed(core, queue, known, now_ms, known.visible_ms - known.pop_ms, True)
-    return 1
-
-
 def _parts(offsets: list[int]) -> list[list[int]]:
-    """Offsets that one checkpoint can name: near each other, and not too many."""
+    """Split ascending offsets into lists that fit into one checkpoint each."""
     parts: list[list[int]] = []
     for offset in offsets:
         if not parts or len(parts[-1]) >= BATCH_MAX or offset - parts[-1][0] > _SPAN_MAX:

@@ -1,1 +1,1 @@
-"""Ordered delivery: queue locks, order information and ordered consumer groups."""
+"""FIFO groups: queue locks, their file and the order of queues."""

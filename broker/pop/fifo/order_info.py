@@ -1,12 +1,13 @@
-"""`consumerOrderInfo.json`: which batches of FIFO groups are out, so that a restart keeps the locks.
+"""Order info: the delivered batches of FIFO groups in `consumerOrderInfo.json`.
 
-Form: RocketMQ's (broker semantics, section 1.9; store format, section 12.3), so that either broker goes
-on with what the other left. Written a few seconds after a change and at the stop, by a leader alone.
-Losing the file opens the queues early: their messages come again, from the first that is not
-acknowledged, in their order.
+It keeps queues locked across a restart. Format: RocketMQ's (docs/formats/broker-semantics.md, section
+1.9; docs/formats/store-format.md, section 12.3), so that either broker continues with the other's
+file. Only a leader writes it, a few seconds after a change and at the stop. Without the file the
+queues unlock early: their messages are delivered again, in order, from the first that is not
+acknowledged.
 
-Promises: a batch that the log does not hold any more (its end was cut off by a crash) is not taken
-over; what idles for a day, or belongs to nobody, is dropped.
+Promises: a batch that the log no longer holds (a crash cut the log's end) is not restored; a batch
+that is idle for a day, or whose group is unknown, is dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from ..retry import NORMAL
 from .ordered_group import Batch, OrderedGroup
 
 if TYPE_CHECKING:
-    from ...node import Node
+    from ....store.message_store import MessageStore
+    from ...metadata.tables import Metadata
+    from ...runtime import Runtime
     from ..reader import Core, PopReader
     from ..subscription import Subscription
 
@@ -32,47 +35,53 @@ _FILE = "consumerOrderInfo.json"
 _SEPARATOR = "@"
 IDLE_MAX_MS = 24 * 3_600_000
 _COST = 19
-"""After a text is made the next one waits for so many times what it took."""
+"""Pause after a snapshot, as a multiple of the time that rendering it took."""
 
 
 class OrderInfo:
-    """The file of one node."""
+    """The file, and its copy for the followers."""
 
-    def __init__(self, node: Node, subscriptions: Callable[[], Iterable[Subscription]]) -> None:
-        self._node = node
-        self._subscriptions = subscriptions
-        self._path: Path = node.store.config.root / "config" / _FILE
+    def __init__(self, runtime: Runtime, store: MessageStore, metadata: Metadata) -> None:
+        self._clock = runtime.clock
+        self._period_s = runtime.config.flush_consumer_offset_interval / 1000
+        self._store = store
+        self._metadata = metadata
+        self._sources: list[Callable[[], Iterable[Subscription]]] = []
+        self._path: Path = store.config.root / "config" / _FILE
         self._waiting: dict[str, dict[int, Batch]] = {}
-        """Of groups that nobody has asked for yet, by topic and group."""
+        """Batches of groups without a state yet, by topic and group."""
         self._saver: json_file.Saver | None = None
         self._leads = False
         self._text = b""
-        """Of the last snapshot."""
+        """The last snapshot."""
         self._changed = True
         self._not_before_ns = 0
-        self._heard = b""
-        """What the leader said last, on a follower; taken in when somebody asks for it."""
+        self._received = b""
+        """The leader's last snapshot, on a follower; parsed on first use."""
 
-    def begin(self) -> None:
-        """Write the file from now on; needs the running loop."""
-        self._take_in()
-        # What was said in an earlier term may have been taken back in another's.
+    def add_source(self, subscriptions: Callable[[], Iterable[Subscription]]) -> None:
+        """Include the FIFO states that `subscriptions` returns."""
+        self._sources.append(subscriptions)
+
+    def lead(self) -> None:
+        """Start to write the file; needs the running loop."""
+        self._parse_received()
+        # Another leader may have replaced a snapshot of an earlier term.
         self._leads = self._changed = True
         if self._saver is None:
-            period_s = self._node.config.flush_consumer_offset_interval / 1000
-            self._saver = json_file.Saver(self._path, self.render, period_s)
+            self._saver = json_file.Saver(self._path, self.render, self._period_s)
 
-    def end(self) -> None:
-        """Somebody else leads: what this node knew of locks is of no use."""
+    def follow(self) -> None:
+        """Stop to write: another replica leads."""
         self._waiting.clear()
         self._leads = False
 
     def snapshot(self) -> bytes:
-        """The text, for the followers: the same object until something changes.
+        """Return the text for the followers: the same object until something changes.
 
-        Making it costs the loop at most a twentieth of its time, however much there is.
+        Rendering takes at most a twentieth of the loop's time, whatever its size.
         """
-        clock = self._node.clock
+        clock = self._clock
         begin_ns = clock.steady_ns()
         if (not self._changed and self._text) or begin_ns < self._not_before_ns:
             return self._text
@@ -82,32 +91,32 @@ class OrderInfo:
         self._not_before_ns = end_ns + _COST * (end_ns - begin_ns)
         return self._text
 
-    def hear(self, payload: bytes) -> None:
-        """What the leader says is out."""
-        self._heard = payload
+    def receive(self, payload: bytes) -> None:
+        """Store the leader's snapshot, on a follower."""
+        self._received = payload
 
-    def _take_in(self) -> None:
-        """Lock what the leader had locked when it was heard last."""
-        heard, self._heard = self._heard, b""
-        if not heard:
+    def _parse_received(self) -> None:
+        """Take over the locks of the leader's last snapshot."""
+        received, self._received = self._received, b""
+        if not received:
             return
         try:
-            found = batches_of(json_file.loads(heard.decode()))
+            found = batches_of(json_file.loads(received.decode()))
         except (ValueError, TypeError, AttributeError) as error:
             log.warning("order_info.refused error=%s", error)
             return
         self._waiting = self._usable(found)
 
     def load(self) -> None:
-        """Take over what the file says, and go on writing it."""
-        self.begin()
+        """Read the file, and start to write it."""
+        self.lead()
         found = json_file.load(self._path, batches_of)
         if found is None:
             return
         self._waiting.update(self._usable(batches_of(found)))
 
     def _usable(self, found: Mapping[str, Mapping[int, Batch]]) -> dict[str, dict[int, Batch]]:
-        """What is not too old, and lies in the log."""
+        """Return the batches that are recent and in the log."""
         usable: dict[str, dict[int, Batch]] = {}
         for name, queues in found.items():
             topic, _, _ = name.partition(_SEPARATOR)
@@ -121,25 +130,25 @@ class OrderInfo:
         return usable
 
     def changed(self) -> None:
-        """A batch was given out, acknowledged or hidden further."""
+        """Schedule a write: a batch was delivered, acknowledged or hidden longer."""
         self._changed = True
         if self._leads and self._saver is not None:
             self._saver.changed()
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write pending changes."""
         if self._saver is not None:
             await self._saver.close()
             self._saver = None
 
     def restore(self, core: OrderedGroup, reader: PopReader) -> None:
-        """Lock the queues of a group again that were locked before the restart."""
-        self._take_in()
-        topic = self._node.metadata.topic(core.topic)
+        """Lock the queues of a group that were locked before the restart."""
+        self._parse_received()
+        topic = self._metadata.topic(core.topic)
         queues = self._waiting.pop(f"{core.topic}{_SEPARATOR}{core.group}", {})
         for queue_id, batch in queues.items():
             if topic is not None and queue_id >= topic.read_queues:
-                continue  # a lite topic has no entry in the tables, and one queue
+                continue  # a lite topic is not in the tables; it has one queue
             queue = reader.ordered(core, (NORMAL, queue_id))
             if queue.committed > batch.offsets[-1]:
                 continue
@@ -148,15 +157,16 @@ class OrderInfo:
             queue.settle()
 
     def render(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         table: dict[str, dict[int, dict[str, Any]]] = {
             name: {queue_id: batch_to_json(batch) for queue_id, batch in sorted(queues.items())}
             for name, queues in self._waiting.items()
         }
-        for sub in self._subscriptions():
-            queues = self._batches(sub.core)
-            if queues:
-                table[f"{sub.core.topic}{_SEPARATOR}{sub.core.group}"] = queues
+        for subscriptions in self._sources:
+            for sub in subscriptions():
+                queues = self._batches(sub.core)
+                if queues:
+                    table[f"{sub.core.topic}{_SEPARATOR}{sub.core.group}"] = queues
         return json_file.dumps(
             {
                 "orderInfoCount": len(table),
@@ -176,14 +186,14 @@ class OrderInfo:
 
     def _current(self, batch: Batch) -> bool:
         idle_since_ms = max(batch.since_ms, batch.unblocked_ms() or 0)
-        return self._node.clock.wall_ms() - idle_since_ms < IDLE_MAX_MS
+        return self._clock.wall_ms() - idle_since_ms < IDLE_MAX_MS
 
     def _end(self, topic: str, queue_id: int) -> int:
-        return self._node.store.next_offset(topic, queue_id)
+        return self._store.next_offset(topic, queue_id)
 
 
 def batch_to_json(batch: Batch) -> dict[str, Any]:
-    """One queue's entry, its fields in alphabetical order."""
+    """Return the entry of one queue, its fields in alphabetical order."""
     first = batch.offsets[0]
     bean: dict[str, Any] = {
         "cm": sum(1 << at for at, offset in enumerate(batch.offsets) if offset in batch.acked),
@@ -201,7 +211,10 @@ def batch_to_json(batch: Batch) -> dict[str, Any]:
 
 
 def batch_of(bean: Mapping[str, Any]) -> Batch | None:
-    """The batch of a queue's entry; None for one without messages. Raises ValueError, TypeError."""
+    """Return the batch of a queue's entry; None if it has no messages.
+
+    Raises ValueError, TypeError.
+    """
     distances = [int(distance) for distance in bean.get("o") or ()]
     if not distances:
         return None
@@ -230,7 +243,7 @@ def batch_of(bean: Mapping[str, Any]) -> Batch | None:
 
 
 def batches_of(content: Mapping[Any, Any]) -> dict[str, dict[int, Batch]]:
-    """The batches by `topic@group` and queue. Raises ValueError, TypeError, AttributeError."""
+    """Return the batches by `topic@group` and queue. Raises ValueError, TypeError, AttributeError."""
     found: dict[str, dict[int, Batch]] = {}
     for name, queues in (content.get("table") or {}).items():
         batches = {int(queue_id): batch_of(bean) for queue_id, bean in queues.items()}
