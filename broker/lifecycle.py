@@ -223,12 +223,12 @@ class BrokerLifecycle:
         """Raises StoreError, ConfigFileError or OSError."""
         timers, levels = node.timers, node.levels
         node.closers.append(timers.halt)
-        node.store.on_closed.append(timers.finish)
+        node.store.add_close_listener(timers.finish)
         self._stack.push_async_callback(timers.stop)
         if node.leadership.is_leader:
             timers.lead()
         node.closers.append(levels.halt)
-        node.store.on_closed.append(levels.finish)
+        node.store.add_close_listener(levels.finish)
         self._stack.push_async_callback(levels.stop)
         if node.leadership.is_leader:
             levels.lead()

@@ -87,8 +87,7 @@ class MessageStore:
         self.on_flushed: Callable[[int], None] | None = None
         #: With the transient pool: called with the new `log_end` on the thread that committed.
         self.on_committed: Callable[[int], None] | None = None
-        #: Called after the store was closed; `flushed_offset` is final then.
-        self.on_closed: list[Callable[[], None]] = []
+        self._close_listeners: list[Callable[[], None]] = []
         self.meter = Meter()
         self.log = CommitLog.of(config, self.disk)
         self.queue_table = QueueTable(
@@ -257,8 +256,12 @@ class MessageStore:
                 self._finish(self._queue_flusher)
         self._gate.close()
         self._release()
-        for callback in self.on_closed:
-            callback()
+        for listener in self._close_listeners:
+            listener()
+
+    def add_close_listener(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after the store was closed; `flushed_offset` is final then."""
+        self._close_listeners.append(listener)
 
     def _finish(self, flusher: QueueFlusher) -> None:
         try:

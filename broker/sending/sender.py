@@ -107,7 +107,7 @@ class Sender:
         self._trace = trace
         self._capacity = config.send_thread_pool_queue_capacity
         self._max_delay_ms = config.max_delay_time_mills
-        self.origin = Origin(
+        self._origin = Origin(
             config.region_id,
             config.broker_cluster_name,
             store.config.max_message_size,
@@ -151,11 +151,11 @@ class Sender:
     @property
     def store_host(self) -> bytes:
         """The address that every record carries: packed host and port."""
-        return self.origin.store_host
+        return self._origin.store_host
 
     def set_store_host(self, packed: bytes) -> None:
         """Set the address again, once the operating system has chosen the port."""
-        self.origin.store_host = packed
+        self._origin.store_host = packed
 
     def lead(self) -> None:
         """Start to lead: duplicates of earlier messages are found through the log only."""
@@ -302,15 +302,15 @@ class Sender:
             topic = self._metadata.topics.get(name)
             if topic is not None:
                 template = self._template(topic)
-                ready = prepare_fast(sent, template, self.origin, peer, now_ms)
+                ready = prepare_fast(sent, template, self._origin, peer, now_ms)
                 if ready is not None:
                     return ready
-        drafts = check_messages(sent, now_ms, self.origin.max_body, self._max_delay_ms)
+        drafts = check_messages(sent, now_ms, self._origin.max_body, self._max_delay_ms)
         name = sent[0].topic.name
         topic = writable_topic(self._auto_topics.topic_or_new(name), name)
         context = SendContext(ctx, peer, now_ms)
         template = self._template(topic)
-        return prepare_checked(drafts, template, self.origin, self._handlers, context=context)
+        return prepare_checked(drafts, template, self._origin, self._handlers, context=context)
 
     def _template(self, topic: Topic) -> TopicTemplate:
         template = self._templates.get(topic.name)
@@ -318,7 +318,7 @@ class Sender:
             if len(self._templates) > _TEMPLATES_SPARE + 2 * len(self._metadata.topics):
                 self._templates.clear()  # most belong to deleted topics
             turn = 0 if template is None else template.turn
-            template = make_template(topic, self.origin, turn)
+            template = make_template(topic, self._origin, turn)
             self._templates[topic.name] = template
         return template
 

@@ -100,22 +100,22 @@ class TransactionReader:
             self._arrived()
 
     def _read_half(self, record: Record) -> None:
-        facts = half_properties(record.properties)
-        original = facts.copy_of < 0 and not facts.checks
+        properties = half_properties(record.properties)
+        original = properties.copy_of < 0 and not properties.checks
         half = HalfMessage(
             record.queue_offset,
             record.physical_offset,
             record.size,
-            facts.copy_of if facts.copy_of >= 0 else record.queue_offset,
-            facts.topic,
-            facts.queue_id,
-            facts.key,
-            record.store_timestamp_ms if original else self._since_ms(record, facts.copy_of),
-            facts.checks,
-            facts.immunity_ms,
+            properties.copy_of if properties.copy_of >= 0 else record.queue_offset,
+            properties.topic,
+            properties.queue_id,
+            properties.key,
+            record.store_timestamp_ms if original else self._since_ms(record, properties.copy_of),
+            properties.checks,
+            properties.immunity_ms,
             certain=record.physical_offset >= self._certain_from,
         )
-        self._table.half(half, facts.copy_of)
+        self._table.half(half, properties.copy_of)
 
     def _since_ms(self, copy: Record, copy_of: int) -> int:
         """Return when the original of a copy was stored; without it, the born time."""

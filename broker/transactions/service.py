@@ -317,8 +317,8 @@ class Transactions:
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
         if records and records[0].queue_offset == ident.offset:
-            facts = half_properties(records[0].properties)
-            if (facts.key, facts.topic) == (ident.key, topic):
+            properties = half_properties(records[0].properties)
+            if (properties.key, properties.topic) == (ident.key, topic):
                 return self.table.outcome_of(ident.offset)
         raise _unknown("there is no such transaction")
 

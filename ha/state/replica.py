@@ -142,7 +142,7 @@ class Replica:
         """Close the files after the last write.
 
         The stop counts as clean when the log closes with everything on disk, which a store reports
-        through `on_closed`.
+        through `add_close_listener`.
         """
         self.positions.close()
         self._state_file.close()
@@ -152,8 +152,8 @@ class Replica:
                 self.meta.mark_clean()
             self.meta.close()
 
-        on_closed = getattr(log, "on_closed", None)
-        if on_closed is None:
+        add_close_listener = getattr(log, "add_close_listener", None)
+        if add_close_listener is None:
             closed()
         else:
-            on_closed.append(closed)
+            add_close_listener(closed)
