@@ -106,7 +106,7 @@ def test_a_leader_that_does_not_step_down_keeps_its_policy() -> None:
     desk.everybody()
     desk.tell(SetPolicy(1, min_in_sync=2))
     desk.tell(Switchover(2, to=1))
-    assert "under way" in desk.last(OperationAnswer).message
+    assert "in progress" in desk.last(OperationAnswer).message
     for _ in range(40):
         desk.everybody()
         desk.pass_ms(100)
