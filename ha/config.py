@@ -16,9 +16,9 @@ FRAME_OVERHEAD_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 8 << 20
 #: A stream without a frame for this many heartbeat intervals is dead (docs/formats/ha.md, section
 #: 6.10).
-DEAD_AFTER_BEATS = 3
+DEAD_AFTER_HEARTBEATS = 3
 #: A lease covers this many controller heartbeats: one may be lost and the next one late.
-LEASE_BEATS = 3
+LEASE_HEARTBEATS = 3
 #: Limit of followers per leader: each may hold a window of unacknowledged bytes in memory.
 MAX_FOLLOWERS = 15
 
@@ -164,9 +164,9 @@ class HaConfig:
                 f"haReconnectMaxMs={self.ha_reconnect_max_ms} is below haReconnectMinMs="
                 f"{self.ha_reconnect_min_ms}"
             )
-        if self.ha_beat_interval_ms * DEAD_AFTER_BEATS >= self.ha_in_sync_lag_ms:
+        if self.ha_beat_interval_ms * DEAD_AFTER_HEARTBEATS >= self.ha_in_sync_lag_ms:
             raise ValueError(
-                f"haBeatIntervalMs={self.ha_beat_interval_ms}: {DEAD_AFTER_BEATS} heartbeats "
+                f"haBeatIntervalMs={self.ha_beat_interval_ms}: {DEAD_AFTER_HEARTBEATS} heartbeats "
                 f"must fit into haInSyncLagMs={self.ha_in_sync_lag_ms}, or idle replicas "
                 "would leave the in-sync set"
             )
@@ -176,10 +176,10 @@ class HaConfig:
             raise ValueError(
                 f"controllerBeatIntervalMs={self.controller_beat_interval_ms} must be at least 1 ms"
             )
-        if self.controller_beat_interval_ms * LEASE_BEATS > self.controller_lease_ms:
+        if self.controller_beat_interval_ms * LEASE_HEARTBEATS > self.controller_lease_ms:
             raise ValueError(
                 f"controllerLeaseMs={self.controller_lease_ms} must be at least "
-                f"{LEASE_BEATS} times controllerBeatIntervalMs={self.controller_beat_interval_ms}, "
+                f"{LEASE_HEARTBEATS} times controllerBeatIntervalMs={self.controller_beat_interval_ms}, "
                 "or one late answer would stop the leader's writes"
             )
         if not self.enable_controller_mode:
@@ -189,10 +189,10 @@ class HaConfig:
                 f"haMasterAddress={self.ha_master_address} sets a master, but with "
                 "enableControllerMode=true the controller elects it: remove one of them"
             )
-        if self.ha_beat_interval_ms * DEAD_AFTER_BEATS > self.controller_lease_ms:
+        if self.ha_beat_interval_ms * DEAD_AFTER_HEARTBEATS > self.controller_lease_ms:
             raise ValueError(
                 f"controllerLeaseMs={self.controller_lease_ms} must be at least "
-                f"{DEAD_AFTER_BEATS} times haBeatIntervalMs={self.ha_beat_interval_ms}: the "
+                f"{DEAD_AFTER_HEARTBEATS} times haBeatIntervalMs={self.ha_beat_interval_ms}: the "
                 "heartbeats of an idle leader must renew its lease"
             )
 
@@ -227,4 +227,4 @@ class HaConfig:
 
     @property
     def dead_after_ns(self) -> int:
-        return self.ha_beat_interval_ms * DEAD_AFTER_BEATS * 1_000_000
+        return self.ha_beat_interval_ms * DEAD_AFTER_HEARTBEATS * 1_000_000

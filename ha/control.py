@@ -17,13 +17,15 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ..proto import paths, v1, v2
-from .core import replica as core
-from .core.replica import Order, Role
+from .core import (
+    role_machine as core,
+)
+from .core.role_machine import Order, Role
 from .hooks import Hooks
 from .role import (
-    heartbeats as beats,
+    heartbeats,
 )
-from .role.roles import RoleDriver
+from .role.role_driver import RoleDriver
 from .state.replica import Replica
 from .state.state_codec import state_from, state_message
 from .stream import (
@@ -50,12 +52,12 @@ class Control:
         replica: Replica,
         roles: RoleDriver,
         hooks: Hooks,
-        beat: Callable[[], v1.BrokerBeat],
+        heartbeat: Callable[[], v1.BrokerBeat],
     ) -> None:
         self._replica = replica
         self._roles = roles
         self._hooks = hooks
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._unary: dict[str, tuple[Any, Callable[[Any], Awaitable[Message]]]] = {
             paths.REPLICA_STATUS: (v1.StatusRequest, self._status),
             paths.FENCE: (v1.FenceRequest, self._fence),
@@ -116,14 +118,14 @@ class Control:
         return v1.ReplicaStatus(
             code=code,
             message=message,
-            beat=self._beat(),
+            beat=self._heartbeat(),
             state=None if state is None else state_message(state),
             epochs=frames.epoch_points(replica.history),
             role=roles.role.value,
-            detail=beats.detail(roles),
+            detail=heartbeats.detail(roles),
             local_ok=roles.local_ok,
             tails=self._hooks.archived_tails(),
-            may_write_ms=beats.may_write_ms(replica, roles),
+            may_write_ms=heartbeats.may_write_ms(replica, roles),
         )
 
     def _answer(self, message: str, *steps: str, code: int = v2.OK) -> v1.ControlResponse:

@@ -21,13 +21,13 @@ from .control import Control
 from .core.follower_events import State
 from .core.group_state import GroupState, Policy
 from .core.in_sync_events import ProposeIsr
-from .core.replica import DirectiveArrived, DiskFailed, LeaseRenewed, Role
 from .core.replicated_log import ReplicatedLog
+from .core.role_machine import DirectiveArrived, DiskFailed, LeaseRenewed, Role
 from .hooks import Hooks
 from .members import MemberStatus
 from .role.controller_link import ControllerLink
-from .role.heartbeats import beat
-from .role.roles import RoleDriver
+from .role.heartbeats import heartbeat
+from .role.role_driver import RoleDriver
 from .server import HaServer
 from .state.replica import Replica
 from .state.replica_meta import Identity
@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 #: Housekeeping checks heartbeats, leases and lag this often per heartbeat interval, up to a
 #: maximum.
-_TICKS_PER_BEAT = 5
+_TICKS_PER_HEARTBEAT = 5
 _TICK_MAX_S = 0.1
 #: Interval of the check while a promotion waits.
 _TICK_PROMOTING_S = 0.01
@@ -86,12 +86,12 @@ class Replication(Hooks):
             sync_flush=sync_flush,
         )
         self.roles = RoleDriver(self.replica, self)
-        self._control = Control(self.replica, self.roles, self, self.beat)
+        self._control = Control(self.replica, self.roles, self, self.heartbeat)
         self._server = HaServer(self.replica, self.roles, self._control)
         self._link: ControllerLink | None = None
         if config.enable_controller_mode and nameservers:
             self._link = ControllerLink(self.replica, self, nameservers)
-            self.roles.on_news = self._link.changed
+            self.roles.on_change = self._link.changed
             self.roles.on_propose = self._propose
         self._addresses = v1.ReplicaAddresses()
         self._housekeeping: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Replication(Hooks):
             self.confirm,
         )
         self.roles.start()
-        self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
+        self._housekeeping = asyncio.get_running_loop().create_task(self._run_housekeeping())
         return self.port
 
     def announce(self, *, client: str, ha: str, metrics: str) -> None:
@@ -143,9 +143,9 @@ class Replication(Hooks):
         self._save_positions()
         self.replica.close_with(self._log)
 
-    async def _keep_house(self) -> None:
-        beat_s = self.config.ha_beat_interval_ms / 1000
-        pause_s = min(_TICK_MAX_S, beat_s / _TICKS_PER_BEAT)
+    async def _run_housekeeping(self) -> None:
+        heartbeat_s = self.config.ha_beat_interval_ms / 1000
+        pause_s = min(_TICK_MAX_S, heartbeat_s / _TICKS_PER_HEARTBEAT)
         meta_every_ns = self.config.ha_offsets_interval_ms * 1_000_000
         meta_ns = positions_ns = self._steady_ns()
         while True:
@@ -392,10 +392,10 @@ class Replication(Hooks):
 
     # --- the controller's link --------------------------------------------------------------------
 
-    def beat(self) -> v1.BrokerBeat:
+    def heartbeat(self) -> v1.BrokerBeat:
         """Return the current heartbeat of this replica."""
         refusal = self.write_refusal() if self.is_leader else None
-        return beat(self.replica, self.roles, self, self._addresses, refusal or "")
+        return heartbeat(self.replica, self.roles, self, self._addresses, refusal or "")
 
     def directive(self, event: DirectiveArrived) -> None:
         self.roles.directive(event)

@@ -16,10 +16,10 @@ from ..proto import paths, v1
 from ..proto.addresses import host_port
 from .config import MAX_FOLLOWERS
 from .core import hello
-from .core.replica import FollowersReturned, HigherEpochSeen, Role
-from .core.returning import Returning
+from .core.leader_resume import LeaderResume
+from .core.role_machine import FollowersReturned, HigherEpochSeen, Role
 from .errors import HaPortInUseError
-from .role.roles import RoleDriver
+from .role.role_driver import RoleDriver
 from .state.replica import Replica
 from .stream import frames
 from .stream.channel import channel_options, read_to_end
@@ -48,7 +48,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         config = replica.config
         # A follower retries at least once within its longest pause.
         window_ms = 2 * config.ha_reconnect_max_ms + config.controller_lease_ms
-        self._returning = Returning(window_ms * 1_000_000)
+        self._resume = LeaderResume(window_ms * 1_000_000)
         self._server: Any = None
 
     async def start(self, bind_address: str) -> int:
@@ -90,7 +90,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             facts = frames.follower_facts(greeting)
         except ValueError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        self._greeted(facts)
+        self._on_hello(facts)
         await self._wait_for_promotion()
         verdict = hello.decide(facts, self._facts())
         leader = self._roles.leader
@@ -109,7 +109,7 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             await context.write(leader.reply(verdict))
             # the follower closes the stream to cut
             await read_to_end(context.read, _HELLO_TIMEOUT_S)
-        elif not leader.has_room(greeting.broker_id):
+        elif not leader.has_free_slot(greeting.broker_id):
             await _abort(
                 context,
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -118,13 +118,13 @@ class HaServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         else:
             await leader.serve(context, greeting, verdict)
 
-    def _greeted(self, facts: hello.FollowerFacts) -> None:
+    def _on_hello(self, facts: hello.FollowerFacts) -> None:
         """Resume a leader that stopped without permission when all followers have returned."""
         roles, identity = self._roles, self._replica.identity
         if (facts.cluster, facts.group) != (identity.cluster, identity.group):
             return
         now_ns = self._replica.steady_ns()
-        if self._returning.greeted(facts, roles.machine, roles.proposals, now_ns):
+        if self._resume.hello_received(facts, roles.machine, roles.proposals, now_ns):
             roles.feed(FollowersReturned())
 
     async def _wait_for_promotion(self) -> None:

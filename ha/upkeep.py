@@ -21,8 +21,8 @@ from .record_reads import read_places
 from .rejoin import (
     diverged_tails as tails,
 )
-from .rejoin.diverged_key import same_bytes
-from .role.disk_full_handover import DiskFullHandover, Room
+from .rejoin.diverged_key import content_key
+from .role.disk_full_handover import DiskFullHandover, DiskSpace
 from .scrub.api import Options, Result, ScrubbedStore
 from .scrub.peer import Peer, PeerError
 from .scrub.scrub import Scrub
@@ -32,14 +32,14 @@ _logger = logging.getLogger(__name__)
 _Bytes = tuple[int, int, int, int]
 
 #: An automatic replay checks for a leader at this interval.
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 #: Pause before the retry of an incomplete replay.
-_AGAIN_S = 10.0
+_RETRY_S = 10.0
 #: Number of checks whether another replica replays a tail that both archived, before this one does.
-_PATIENCE = 3
+_WAIT_CHECKS = 3
 
 
-class Stored(ScrubbedStore, Room, Protocol):
+class UpkeepStore(ScrubbedStore, DiskSpace, Protocol):
     """The part of a store that upkeep needs."""
 
 
@@ -49,7 +49,7 @@ class Upkeep:
     def __init__(
         self,
         replication: Replication,
-        store: Stored,
+        store: UpkeepStore,
         own_client: Callable[[], str],
         *,
         send: tails.Send | None = None,
@@ -95,15 +95,15 @@ class Upkeep:
                 if not self._open_tails():
                     return
                 if not self._replication.leader_alive:
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_CHECK_S)
                     continue
                 looks += 1
-                await self._replay_all(wait=looks <= _PATIENCE)
+                await self._replay_all(wait=looks <= _WAIT_CHECKS)
                 if not self._open_tails():
                     return
             except (OSError, HaError) as error:  # of the archive; the next attempt may succeed
                 _logger.error("ha.tails.not_replayed error=%s", error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
 
     def _open_tails(self) -> list[v1.ArchivedTail]:
         return [tail for tail in self._replication.archived_tails() if not tail.replayed]
@@ -111,9 +111,9 @@ class Upkeep:
     async def _replay_all(self, *, wait: bool) -> None:
         """Replay the open tails. Those sent by others are only marked; with `wait`, tails that a
         lower broker id also holds are left to it."""
-        sent, left = await self._held_by_others()
+        sent, left = await self._archived_by_others()
         for tail in self._open_tails():
-            bytes_ = same_bytes(tail)
+            bytes_ = content_key(tail)
             if wait and bytes_ in left and bytes_ not in sent:
                 continue
             marked = [tail.file_id] if bytes_ in sent else []
@@ -125,7 +125,7 @@ class Upkeep:
             if answer.code != v2.OK:
                 return
 
-    async def _held_by_others(self) -> tuple[set[_Bytes], set[_Bytes]]:
+    async def _archived_by_others(self) -> tuple[set[_Bytes], set[_Bytes]]:
         """Return the tails that other replicas archived and sent, and those that lower broker ids
         have not sent yet. Unreachable replicas are ignored."""
         sent, left = set[_Bytes](), set[_Bytes]()
@@ -137,7 +137,7 @@ class Upkeep:
                 continue
             lower = status.beat.replica.broker_id < self._replication.identity.broker_id
             for tail in status.tails:
-                found = same_bytes(tail)
+                found = content_key(tail)
                 if found is not None and (tail.replayed or lower):
                     (sent if tail.replayed else left).add(found)
         return sent, left
@@ -145,8 +145,10 @@ class Upkeep:
     def _count(self, result: Result) -> None:
         """Count the results of one round; unrepaired damage counts in every round."""
         counts = self._replication.roles.counts
-        for name in ("rounds", "blocks", "rotten", "mended", "lost", "different"):
+        for name in ("rounds", "blocks", "lost", "different"):
             counts[f"scrub_{name}"] += getattr(result, name)
+        counts["scrub_rotten"] += result.damaged
+        counts["scrub_mended"] += result.repaired
         counts["scrub_unreached"] += len(result.unreached)
 
     def _client_of_leader(self) -> str:

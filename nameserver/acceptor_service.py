@@ -7,7 +7,7 @@ from ..front.service import Kind, Method
 from ..ha.core.cas_register import Ballot, Vote
 from ..proto import paths, v1
 from ..proto.errors import RpcFailure
-from .acceptor_store import AcceptorRefusedError, AcceptorStore, cell_message
+from .acceptor_store import AcceptorRefusedError, AcceptorStore, acceptor_message
 from .admission import check_token
 from .meta_store import StoreUnavailableError
 
@@ -58,7 +58,7 @@ class AcceptorService:
                 accepted=cells.votes, cells=cells.names, acceptor_id=cells.acceptor_id
             )
         cell = cells.peek(request.cell)
-        return cell_message(cell, accepted=cells.votes, acceptor_id=cells.acceptor_id)
+        return acceptor_message(cell, accepted=cells.votes, acceptor_id=cells.acceptor_id)
 
     async def _answer(self, work: Callable[[], Awaitable[Vote]]) -> v1.CellResponse:
         try:
@@ -67,7 +67,7 @@ class AcceptorService:
             raise RpcFailure(_INVALID_ARGUMENT, str(error)) from None
         except StoreUnavailableError as error:
             raise RpcFailure(_UNAVAILABLE, str(error)) from None
-        return cell_message(vote.cell, accepted=vote.ok, acceptor_id=vote.acceptor_id)
+        return acceptor_message(vote.cell, accepted=vote.ok, acceptor_id=vote.acceptor_id)
 
 
 def _ballot(message: v1.Ballot) -> Ballot:

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from ..ha.core.cas_register import Ballot, Cell, Vote, accept, prepare
+from ..ha.core.cas_register import AcceptorState, Ballot, Vote, accept, prepare
 from ..proto import v1
 from .meta_store import StoreUnavailableError
 from .record_file import VALUE_BYTES_MAX, DamagedFileError, RecordFile
@@ -53,7 +53,7 @@ class AcceptorStore:
         self.acceptor_id = ""  #: known once it is open
         self._id_path = directory / ID_FILE
         self._file = RecordFile(directory / FILE)
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, AcceptorState] = {}
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cells")
         self.votes = False
@@ -64,7 +64,9 @@ class AcceptorStore:
         whole = True
         try:
             self._file.open()
-            self._cells = {name: decode_cell(data) for name, data in self._file.values.items()}
+            self._cells = {
+                name: decode_state_record(data) for name, data in self._file.values.items()
+            }
         except (DamagedFileError, ValueError) as error:
             aside = self._file.set_aside()
             logger.error("acceptor.damaged kept_as=%s error=%s", aside, error)
@@ -90,9 +92,9 @@ class AcceptorStore:
         """The registers that were ever used."""
         return sorted(self._cells)
 
-    def peek(self, name: str) -> Cell:
+    def peek(self, name: str) -> AcceptorState:
         """Return this acceptor's state, which may be older than the register's value."""
-        return self._cells.get(name, Cell())
+        return self._cells.get(name, AcceptorState())
 
     async def prepare(self, name: str, ballot: Ballot) -> Vote:
         """Promise durably. Raises StoreUnavailableError, AcceptorRefusedError."""
@@ -106,13 +108,13 @@ class AcceptorStore:
             )
         return await self._vote(name, lambda cell: accept(cell, ballot, value))
 
-    async def take_over(self, cells: dict[str, Cell]) -> None:
+    async def take_over(self, cells: dict[str, AcceptorState]) -> None:
         """Take over the states of the others after a lost disk; the acceptor votes from now on."""
         async with self._lock:
             await self._write(cells)
             self.votes = True
 
-    async def _vote(self, name: str, decide: Callable[[Cell], Vote]) -> Vote:
+    async def _vote(self, name: str, decide: Callable[[AcceptorState], Vote]) -> Vote:
         if not name or len(name) > NAME_MAX:
             raise AcceptorRefusedError(f"a register name must have 1 to {NAME_MAX} characters")
         if not self.votes:
@@ -130,8 +132,8 @@ class AcceptorStore:
                 await self._write({name: vote.cell})
             return vote
 
-    async def _write(self, cells: dict[str, Cell]) -> None:
-        changes = {name: encode_cell(cell) for name, cell in cells.items()}
+    async def _write(self, cells: dict[str, AcceptorState]) -> None:
+        changes = {name: encode_state_record(cell) for name, cell in cells.items()}
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, self._file.put, changes)
@@ -162,7 +164,9 @@ def _identity(path: Path) -> str:
         file.close()
 
 
-def cell_message(cell: Cell, *, accepted: bool, acceptor_id: str = "") -> v1.CellResponse:
+def acceptor_message(
+    cell: AcceptorState, *, accepted: bool, acceptor_id: str = ""
+) -> v1.CellResponse:
     """Return the message of an acceptor state; the acceptor id is set only on the wire."""
     return v1.CellResponse(
         accepted=accepted,
@@ -173,10 +177,10 @@ def cell_message(cell: Cell, *, accepted: bool, acceptor_id: str = "") -> v1.Cel
     )
 
 
-def cell_from(message: v1.CellResponse) -> Cell:
+def acceptor_state_from(message: v1.CellResponse) -> AcceptorState:
     """Return the acceptor state of a message."""
     promised, accepted = message.promised, message.accepted_ballot
-    return Cell(
+    return AcceptorState(
         Ballot(promised.counter, promised.proposer),
         Ballot(accepted.counter, accepted.proposer),
         message.value,
@@ -188,16 +192,16 @@ def ballot_message(ballot: Ballot) -> v1.Ballot:
     return v1.Ballot(counter=ballot.counter, proposer=ballot.proposer)
 
 
-def encode_cell(cell: Cell) -> bytes:
+def encode_state_record(cell: AcceptorState) -> bytes:
     """Return the bytes of an acceptor state for the file."""
-    data: bytes = cell_message(cell, accepted=True).SerializeToString(deterministic=True)
+    data: bytes = acceptor_message(cell, accepted=True).SerializeToString(deterministic=True)
     return data
 
 
-def decode_cell(data: bytes) -> Cell:
+def decode_state_record(data: bytes) -> AcceptorState:
     """Return the acceptor state of a record. Raises ValueError."""
     try:
-        cell = cell_from(v1.CellResponse.FromString(data))
+        cell = acceptor_state_from(v1.CellResponse.FromString(data))
         cell.validate()
     except Exception as error:
         raise ValueError(f"invalid acceptor state: {error}") from None

@@ -19,7 +19,7 @@ from ..ha.core.cas_register import Ballot, Identities, Vote
 from ..ha.stream.redial import RedialedChannel
 from ..ha.stream.token import token_metadata
 from ..proto import paths, v1
-from .acceptor_store import AcceptorStore, ballot_message, cell_from
+from .acceptor_store import AcceptorStore, acceptor_state_from, ballot_message
 from .meta_store import StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _TOLD_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class RegisterNames:
     """The registers that an acceptor has records of."""
 
     acceptor_id: str
@@ -46,7 +46,7 @@ class Acceptor(Protocol):
 
     async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote: ...
 
-    async def names(self) -> Names: ...
+    async def names(self) -> RegisterNames: ...
 
     async def peek(self, cell: str) -> Vote:
         """Return its state without a promise; `ok`: it votes."""
@@ -65,8 +65,8 @@ class OwnAcceptor:
     async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote:
         return await self._cells.accept(cell, ballot, value)
 
-    async def names(self) -> Names:
-        return Names(self._cells.acceptor_id, self._cells.names)
+    async def names(self) -> RegisterNames:
+        return RegisterNames(self._cells.acceptor_id, self._cells.names)
 
     async def peek(self, cell: str) -> Vote:
         return Vote(self._cells.votes, self._cells.peek(cell), self._cells.acceptor_id)
@@ -85,7 +85,7 @@ class PeerAcceptor:
         """Close the connection."""
         await self._channel.close()
 
-    def look_up_again(self) -> None:
+    def resolve_again(self) -> None:
         """Resolve the address again: some address led to the wrong nameserver."""
         self._channel.redial()
 
@@ -97,9 +97,9 @@ class PeerAcceptor:
         request = v1.AcceptRequest(cell=cell, ballot=ballot_message(ballot), value=value)
         return _vote(await self._call(paths.CELL_ACCEPT, request))
 
-    async def names(self) -> Names:
+    async def names(self) -> RegisterNames:
         answer = await self._call(paths.CELL_READ, v1.ReadCellRequest())
-        return Names(answer.acceptor_id, list(answer.cells))
+        return RegisterNames(answer.acceptor_id, list(answer.cells))
 
     async def peek(self, cell: str) -> Vote:
         return _vote(await self._call(paths.CELL_READ, v1.ReadCellRequest(cell=cell)))
@@ -115,37 +115,37 @@ class PeerAcceptor:
 
 
 def _vote(answer: v1.CellResponse) -> Vote:
-    return Vote(answer.accepted, cell_from(answer), answer.acceptor_id)
+    return Vote(answer.accepted, acceptor_state_from(answer), answer.acceptor_id)
 
 
 def _nothing() -> None:
     pass
 
 
-class Doubles:
+class DuplicateReports:
     """Logs, once per pair, an address that led to an acceptor already counted."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()
         #: Called when some address is wrong; which one is unknown.
-        self.on_double: Callable[[], None] = _nothing
+        self.on_duplicate: Callable[[], None] = _nothing
 
     def tell(self, address: str, acceptor_id: str) -> None:
         """Report an answer that did not count."""
-        self.on_double()
+        self.on_duplicate()
         if (address, acceptor_id) in self._told or len(self._told) >= _TOLD_MAX:
             return
         self._told.add((address, acceptor_id))
         logger.error("acceptor.duplicate address=%s id=%s", address, acceptor_id)
 
 
-Answer = TypeVar("Answer", Names, Vote)
+Answer = TypeVar("Answer", RegisterNames, Vote)
 
 
-async def ask_once(
+async def call_each_once(
     acceptors: Sequence[Acceptor],
     call: Callable[[Acceptor], Awaitable[Answer]],
-    doubles: Doubles,
+    duplicates: DuplicateReports,
     own_id: str = "",
 ) -> list[Answer]:
     """Call every acceptor once and return one answer per acceptor.
@@ -163,5 +163,5 @@ async def ask_once(
         if identities.counts(acceptor.name, answer.acceptor_id):
             counted.append(answer)
         else:
-            doubles.tell(acceptor.name, answer.acceptor_id)
+            duplicates.tell(acceptor.name, answer.acceptor_id)
     return counted

@@ -23,7 +23,7 @@ CELL = "controller"
 _NS_PER_MS = 1_000_000
 
 
-class ActiveCell:
+class ActiveClaim:
     """This nameserver's claim; `on_change` is called when it begins and ends."""
 
     def __init__(

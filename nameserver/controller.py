@@ -19,14 +19,14 @@ from typing import Any
 from ..front.clock import Clock
 from ..ha.core.controller.events import (
     ActiveChanged,
-    BeatArrived,
     CasDone,
     CompareAndSet,
     Direct,
     Effect,
     Event,
+    HeartbeatArrived,
     Limits,
-    Noted,
+    LogEvent,
     OperationAnswer,
     ProposalAnswer,
     ReadState,
@@ -94,7 +94,7 @@ class Controller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._events: deque[tuple[HostedGroup, Event]] = deque()
-        self._is_telling = False
+        self._is_handling = False
         self.hint: Callable[[], str] = lambda: ""  #: text about the active nameserver, for messages
         #: Whether this nameserver's claim is valid at a time: during a pause it may have expired.
         self.may_decide: Callable[[int], bool] = lambda _now_ns: True
@@ -190,9 +190,9 @@ class Controller:
         A nested event is queued: no broker may receive an older order after a newer one.
         """
         self._events.append((group, event))
-        if self._is_telling:
+        if self._is_handling:
             return
-        self._is_telling = True
+        self._is_handling = True
         try:
             while self._events:
                 group, event = self._events.popleft()
@@ -203,7 +203,7 @@ class Controller:
                     continue
                 self._hear(group, event, now_ns)
         finally:
-            self._is_telling = False
+            self._is_handling = False
 
     def _hear(self, group: HostedGroup, event: Event, now_ns: int) -> None:
         """Handle one event of one group; an exception restarts only that group's state machine."""
@@ -262,7 +262,7 @@ class Controller:
                 future = self._waiting.get(effect.request)
                 if future is not None and not future.done():
                     future.set_result(effect)
-            case Noted():
+            case LogEvent():
                 logger.info("%s group=%s %s", effect.event, group.core.state.group, effect.detail)
 
     def _state_changed(self, change: StateChanged) -> None:
@@ -353,7 +353,7 @@ class Controller:
             # A wrong name or an unknown peer: no decision was made for this group.
             self.groups.pop(group.core.state.group, None)
 
-    def heard(self, session: BrokerSession, event: BeatArrived) -> None:
+    def heard(self, session: BrokerSession, event: HeartbeatArrived) -> None:
         """Handle a heartbeat of a session whose group is set."""
         assert session.group is not None
         self.tell(session.group, event)

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from ..front.clock import Clock
 from ..front.service import Method
-from ..ha.core.cas_register import Ballot, Cell
+from ..ha.core.cas_register import AcceptorState, Ballot
 from ..ha.core.group_state import GroupState
 from .acceptor_service import AcceptorService
 from .acceptor_store import AcceptorStore
-from .acceptors import OwnAcceptor, PeerAcceptor, ask_once
-from .active import ActiveCell
+from .acceptors import OwnAcceptor, PeerAcceptor, call_each_once
+from .active import ActiveClaim
 from .config import NameserverConfig
 from .controller import Controller
 from .controller_service import ControllerService
@@ -49,7 +49,9 @@ class ControllerHost(Protocol):
         """Complete pending writes and drop all sessions."""
 
 
-def make_deciding(config: NameserverConfig, clock: Clock, on_state: OnState) -> ControllerHost:
+def make_controller_host(
+    config: NameserverConfig, clock: Clock, on_state: OnState
+) -> ControllerHost:
     """Return a single or replicated controller host, as configured."""
     kind = ReplicatedControllerHost if config.peers() else SingleControllerHost
     return kind(config, clock, on_state)
@@ -69,7 +71,7 @@ class SingleControllerHost:
         self._file.open()
 
     async def start(self, address: str) -> None:
-        await self.controller.start(_for_people(address))
+        await self.controller.start(_public_address(address))
 
     async def stop(self) -> None:
         await self.controller.stop()
@@ -88,7 +90,7 @@ class ReplicatedControllerHost:
         self._register = Register([], self._life, clock.steady_ns, self._ttl_ms / 1_000)
         store = RegisterStore(self._register)
         self.controller = Controller(config, clock, store, on_state, active=False)
-        self._active = ActiveCell(
+        self._active = ActiveClaim(
             self._register,
             self._cells,
             life=self._life,
@@ -105,9 +107,9 @@ class ReplicatedControllerHost:
         """Time to live of the claim: several register rounds, shorter than the brokers' lease."""
         return max(100, self._config.controller_lease_ms * 3 // 5)
 
-    def _look_up_again(self) -> None:
+    def _resolve_again(self) -> None:
         for peer in self._peers:
-            peer.look_up_again()
+            peer.resolve_again()
 
     def methods(self) -> list[Method]:
         cells = AcceptorService(self._cells, self._config.cluster_token)
@@ -123,14 +125,14 @@ class ReplicatedControllerHost:
             PeerAcceptor(peer, config.cluster_token, timeout_s) for peer in config.peers()
         ]
         self._register.acceptors = [OwnAcceptor(self._cells), *self._peers]
-        self._register.doubles.on_double = self._look_up_again
-        await self.controller.start(_for_people(address))
+        self._register.duplicates.on_duplicate = self._resolve_again
+        await self.controller.start(_public_address(address))
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(recover(self._cells, self._peers, self._register.doubles)),
+            loop.create_task(recover(self._cells, self._peers, self._register.duplicates)),
             loop.create_task(self._watch_states()),
         ]
-        self._active.start(_for_people(address))
+        self._active.start(_public_address(address))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -163,11 +165,11 @@ class ReplicatedControllerHost:
                     with suppress(ValueError):
                         self.controller.seen(decode_state(cell.value))
 
-    async def _is_held(self, name: str, cell: Cell) -> bool:
-        heard = await ask_once(
+    async def _is_held(self, name: str, cell: AcceptorState) -> bool:
+        heard = await call_each_once(
             self._peers,
             lambda peer: peer.peek(name),
-            self._register.doubles,
+            self._register.duplicates,
             self._cells.acceptor_id,
         )
         same = [vote for vote in heard if vote.cell.accepted == cell.accepted]
@@ -178,7 +180,7 @@ class ReplicatedControllerHost:
         return f": {holder} is active" if holder else ""
 
 
-def _for_people(address: str) -> str:
+def _public_address(address: str) -> str:
     """Return an address that is valid elsewhere too: no wildcard."""
     host, _, port = address.rpartition(":")
     return f"{socket.gethostname()}:{port}" if host in ("0.0.0.0", "[::]") else address

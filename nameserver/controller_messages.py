@@ -2,8 +2,8 @@
 
 from ..ha.core.controller.events import (
     AlterIsr,
-    Beat,
     Direct,
+    Heartbeat,
     OperationAnswer,
     Order,
     Outcome,
@@ -38,11 +38,11 @@ _CODES = {
 }
 
 
-def beat_from(message: v1.BrokerBeat) -> Beat:
+def heartbeat_from(message: v1.BrokerBeat) -> Heartbeat:
     """Return the heartbeat of a message."""
     age_ms = message.heard_age_ms
     known = state_from(message.known) if message.HasField("known") else None
-    return Beat(
+    return Heartbeat(
         broker_id=message.replica.broker_id,
         replica_uuid=message.replica.replica_uuid,
         incarnation=message.replica.incarnation,
@@ -146,9 +146,11 @@ def _replica_report(core: GroupController, broker_id: int, now_ns: int) -> v1.Re
     row = core.replicas.get(broker_id)
     if row is not None:
         return v1.ReplicaReport(
-            replica=_identity(core, broker_id, row.beat.replica_uuid, row.beat.incarnation),
-            addresses=_addresses(row.beat.addresses),
-            beat=_beat_message(core, row),
+            replica=_identity(
+                core, broker_id, row.heartbeat.replica_uuid, row.heartbeat.incarnation
+            ),
+            addresses=_addresses(row.heartbeat.addresses),
+            beat=_heartbeat_message(core, row),
             connected=bool(row.session) and not row.dead,
             silent_ms=max(0, now_ns - row.heard_ns) // _NS_PER_MS,
             in_sync=row.ref in state.in_sync,
@@ -187,27 +189,27 @@ def _addresses(addresses: object) -> v1.ReplicaAddresses:
     )
 
 
-def _beat_message(core: GroupController, row: Replica) -> v1.BrokerBeat:
-    beat = row.beat
-    age = beat.heard_age_ns
+def _heartbeat_message(core: GroupController, row: Replica) -> v1.BrokerBeat:
+    heartbeat = row.heartbeat
+    age = heartbeat.heard_age_ns
     return v1.BrokerBeat(
-        replica=_identity(core, beat.broker_id, beat.replica_uuid, beat.incarnation),
-        addresses=_addresses(beat.addresses),
-        seq=beat.seq,
-        sent_ns=beat.sent_ns,
-        role=v1.LEADER if beat.leads else v1.FOLLOWER,
-        promised_epoch=beat.promised_epoch,
-        last_epoch=beat.last_epoch,
-        log_start=beat.log_start,
-        log_end=beat.log_end,
-        flushed_end=beat.flushed_end,
-        confirm=beat.confirm,
-        suspect=beat.suspect,
-        heard_epoch=beat.heard_epoch,
+        replica=_identity(core, heartbeat.broker_id, heartbeat.replica_uuid, heartbeat.incarnation),
+        addresses=_addresses(heartbeat.addresses),
+        seq=heartbeat.seq,
+        sent_ns=heartbeat.sent_ns,
+        role=v1.LEADER if heartbeat.leads else v1.FOLLOWER,
+        promised_epoch=heartbeat.promised_epoch,
+        last_epoch=heartbeat.last_epoch,
+        log_start=heartbeat.log_start,
+        log_end=heartbeat.log_end,
+        flushed_end=heartbeat.flushed_end,
+        confirm=heartbeat.confirm,
+        suspect=heartbeat.suspect,
+        heard_epoch=heartbeat.heard_epoch,
         heard_age_ms=age // _NS_PER_MS if age >= 0 else -1,
-        learner=beat.learner,
-        log_is_empty=beat.log_is_empty,
-        priority=beat.priority,
-        drained=beat.drained,
-        no_room=beat.no_room,
+        learner=heartbeat.learner,
+        log_is_empty=heartbeat.log_is_empty,
+        priority=heartbeat.priority,
+        drained=heartbeat.drained,
+        no_room=heartbeat.no_room,
     )

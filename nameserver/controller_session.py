@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from ..front.clock import Clock
 from ..front.service import Outbound, OutboundFull
-from ..ha.core.controller.events import BeatArrived
+from ..ha.core.controller.events import HeartbeatArrived
 from ..proto import v1
 from ..proto.errors import RpcFailure
 from .config import NameserverConfig
-from .controller_messages import beat_from
+from .controller_messages import heartbeat_from
 from .hosted_group import HostedGroup
 
 _INVALID_ARGUMENT = 3
@@ -34,7 +34,7 @@ class SessionHost(Protocol):
         """Return the group, created if it is new. Raises RpcFailure."""
         ...
 
-    def heard(self, session: "BrokerSession", event: BeatArrived) -> None:
+    def heard(self, session: "BrokerSession", event: HeartbeatArrived) -> None:
         """Handle a heartbeat of a session whose group is set."""
         ...
 
@@ -70,7 +70,7 @@ class BrokerSession:
         elif self._replica != replica:
             raise RpcFailure(_INVALID_ARGUMENT, "a session serves one replica only")
         self._heard_ns = self._host.clock.steady_ns()
-        self._host.heard(self, BeatArrived(self.number, beat_from(message)))
+        self._host.heard(self, HeartbeatArrived(self.number, heartbeat_from(message)))
 
     def send(self, directive: v1.Directive) -> None:
         """Send a directive, or drop the session when its outbound queue is full; the broker

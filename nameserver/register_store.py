@@ -13,8 +13,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..ha.core.cas_register import (
+    AcceptorState,
     Ballot,
-    Cell,
     Change,
     Outcome,
     Phase,
@@ -24,7 +24,7 @@ from ..ha.core.cas_register import (
 )
 from ..ha.core.group_state import GroupState
 from .acceptor_store import AcceptorStore
-from .acceptors import Acceptor, Doubles, ask_once
+from .acceptors import Acceptor, DuplicateReports, call_each_once
 from .meta_store import StoreUnavailableError, decode_state, encode_state
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Register:
         self._steady_ns = steady_ns
         self._budget_ns = int(budget_s * 1e9)
         self._counter = 0
-        self.doubles = Doubles()
+        self.duplicates = DuplicateReports()
         self._background: set[asyncio.Task[None]] = set()
 
     async def change(self, cell: str, change: Change) -> bytes:
@@ -80,7 +80,9 @@ class Register:
 
     async def names(self) -> list[str]:
         """Return the registers known to any reachable acceptor; a majority must be reachable."""
-        heard = await ask_once(self.acceptors, lambda acceptor: acceptor.names(), self.doubles)
+        heard = await call_each_once(
+            self.acceptors, lambda acceptor: acceptor.names(), self.duplicates
+        )
         if len(heard) <= len(self.acceptors) // 2:
             raise StoreUnavailableError("a majority of the nameservers does not answer")
         return sorted({name for one in heard for name in one.cells})
@@ -110,8 +112,8 @@ class Register:
             try:
                 vote = await call(acceptor)
                 changed = attempt.answered(phase, acceptor.name, vote)
-                if (acceptor.name, vote.acceptor_id) in attempt.twice:
-                    self.doubles.tell(acceptor.name, vote.acceptor_id)
+                if (acceptor.name, vote.acceptor_id) in attempt.duplicates:
+                    self.duplicates.tell(acceptor.name, vote.acceptor_id)
             except StoreUnavailableError:
                 changed = attempt.failed(phase, acceptor.name)
             except BaseException:
@@ -180,13 +182,17 @@ def _state(value: bytes, cluster: str, group: str) -> GroupState:
         raise StoreUnavailableError(f"register of group {group}: {error}") from None
 
 
-async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doubles) -> None:
+async def recover(
+    cells: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
+) -> None:
     """Recover an acceptor whose disk is empty or was lost; waits for all others, then it may vote.
 
     An address that leads to this acceptor, or twice to the same other one, does not count.
     """
     while not cells.votes:
-        heard = await ask_once(peers, lambda peer: peer.names(), doubles, cells.acceptor_id)
+        heard = await call_each_once(
+            peers, lambda peer: peer.names(), duplicates, cells.acceptor_id
+        )
         names = sorted({name for one in heard for name in one.cells} | set(cells.names))
         majority = (len(peers) + 1) // 2 + 1
         try:
@@ -194,7 +200,7 @@ async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doub
                 await cells.take_over({})
             elif len(heard) == len(peers):
                 await cells.take_over(
-                    {name: await _merged(name, cells, peers, doubles) for name in names}
+                    {name: await _merged(name, cells, peers, duplicates) for name in names}
                 )
         except StoreUnavailableError as error:
             logger.info("acceptor.not_recovered error=%s", error)
@@ -205,9 +211,9 @@ async def recover(cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doub
 
 
 async def _merged(
-    name: str, cells: AcceptorStore, peers: Sequence[Acceptor], doubles: Doubles
-) -> Cell:
-    heard = await ask_once(peers, lambda peer: peer.peek(name), doubles, cells.acceptor_id)
+    name: str, cells: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
+) -> AcceptorState:
+    heard = await call_each_once(peers, lambda peer: peer.peek(name), duplicates, cells.acceptor_id)
     if len(heard) < len(peers):
         raise StoreUnavailableError(f"register {name}: not all other nameservers answer")
     return merged([cells.peek(name), *[vote.cell for vote in heard]])

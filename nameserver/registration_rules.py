@@ -44,7 +44,7 @@ def is_repeated(member: Member, registration: Registration) -> bool:
     )
 
 
-def check_place(group: Group, member: Member | None, registration: Registration) -> None:
+def check_position(group: Group, member: Member | None, registration: Registration) -> None:
     """Raise unless the broker id and the replica belong to this process."""
     replica = registration.replica
     for other in group.members.values():

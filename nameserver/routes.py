@@ -32,7 +32,7 @@ from collections.abc import Iterable
 from .registration_rules import (
     GROUPS_MAX,
     check_leadership,
-    check_place,
+    check_position,
     check_shape,
     is_repeated,
     needs_full,
@@ -81,7 +81,7 @@ class RouteTable:
         member = group.members.get(registration.replica.broker_id)
         if member is not None and is_repeated(member, registration):
             return Answer(needs_full(member, registration), self.version, changed=False)
-        check_place(group, member, registration)
+        check_position(group, member, registration)
         check_leadership(group, registration)
         self._groups[group.name] = group
         changed = _take(group, member, registration, now_ns)

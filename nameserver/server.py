@@ -20,7 +20,7 @@ from ..proto.addresses import host_port
 from ..proto.errors import RpcFailure, WireError
 from .admission import check_token
 from .config import NameserverConfig
-from .controller_host import make_deciding
+from .controller_host import make_controller_host
 from .known_groups import KnownGroups
 from .messages import decision_from, group_route, registration_from, replica_from
 from .query_route import check_topic, message_queues
@@ -55,8 +55,8 @@ class NameserverServer:
         self._known = KnownGroups(config.namesrv_data_dir)
         self._known_names: frozenset[str] = frozenset()
         self._table = self._new_table()
-        self._deciding = (
-            make_deciding(config, self._clock, self._on_state) if config.controller else None
+        self._controller_host = (
+            make_controller_host(config, self._clock, self._on_state) if config.controller else None
         )
         self._door = choose_door(door or DoorConfig())(self._services(), self._clock)
         self._scan_task: asyncio.Task[None] | None = None
@@ -66,8 +66,8 @@ class NameserverServer:
         self._known_names = self._known.open()
         self._table = self._new_table()
         try:
-            if self._deciding is not None:
-                self._deciding.open()
+            if self._controller_host is not None:
+                self._controller_host.open()
             port = await self._door.start(self._config.bind_address, self._config.listen_port)
         except BaseException:
             self._known.close()
@@ -75,8 +75,8 @@ class NameserverServer:
         self._scan_task = asyncio.get_running_loop().create_task(self._scan())
         host = self._config.bind_address
         address = host_port(host, port)
-        if self._deciding is not None:
-            await self._deciding.start(address)
+        if self._controller_host is not None:
+            await self._controller_host.start(address)
         logger.info(
             "nameserver.started address=%s known_groups=%d controller=%s",
             address,
@@ -91,8 +91,8 @@ class NameserverServer:
             self._scan_task.cancel()
             await asyncio.gather(self._scan_task, return_exceptions=True)
             self._scan_task = None
-        if self._deciding is not None:
-            await self._deciding.stop()
+        if self._controller_host is not None:
+            await self._controller_host.stop()
         await self._door.drain(grace_s)
         self._known.close()
         logger.info("nameserver.stopped")
@@ -124,7 +124,7 @@ class NameserverServer:
                 status_failure(v2.QueryRouteResponse),
             ),
         )
-        deciding = self._deciding.methods() if self._deciding is not None else []
+        deciding = self._controller_host.methods() if self._controller_host is not None else []
         return {method.path: method for method in (*methods, *deciding)}
 
     def _on_state(self, state: GroupState) -> None:

@@ -10,7 +10,7 @@ unreachable or returns no checksums cannot be compared, so messages may be sent 
 
 from collections.abc import Callable, Sequence
 
-from ...ha.rejoin.diverged_key import same_bytes
+from ...ha.rejoin.diverged_key import content_key
 from ...proto import paths, v1
 from .replicas import Replica
 
@@ -30,7 +30,9 @@ def replay(
         one.refresh()
     # An archive given by name is sent even if it was sent before.
     sent = (
-        set() if file_id else {same_bytes(t) for one in replicas for t in _tails(one) if t.replayed}
+        set()
+        if file_id
+        else {content_key(t) for one in replicas for t in _tails(one) if t.replayed}
     )
     messages = 0
     for one in selected:
@@ -46,13 +48,13 @@ def replay(
         if not wanted:
             say(f"{one.name} has no archived tail to replay")
             continue
-        again = [tail.file_id for tail in wanted if same_bytes(tail) in sent - {None}]
+        again = [tail.file_id for tail in wanted if content_key(tail) in sent - {None}]
         request = v1.ReplayTailRequest(file_id=file_id, dry_run=dry_run, sent_elsewhere=again)
         answer = one.call(paths.REPLAY_TAIL, request, v1.ControlResponse, _REPLAY_S)
         for step in answer.steps:
             say(f"{one.name}: {step}")
         messages += int(answer.messages)
-        sent |= {same_bytes(tail) for tail in wanted}
+        sent |= {content_key(tail) for tail in wanted}
     return messages
 
 

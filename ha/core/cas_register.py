@@ -42,7 +42,7 @@ ZERO = Ballot()
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class AcceptorState:
     """The durable state of an acceptor for one register."""
 
     promised: Ballot = ZERO
@@ -59,22 +59,22 @@ class Vote:
     """An acceptor's answer; `cell` must be durable before the answer is sent."""
 
     ok: bool
-    cell: Cell
+    cell: AcceptorState
     acceptor_id: str = ""  #: id of the acceptor, independent of its address; empty: not reported
 
 
-def prepare(cell: Cell, ballot: Ballot) -> Vote:
+def prepare(cell: AcceptorState, ballot: Ballot) -> Vote:
     """Return the acceptor's vote on a prepare request. A repeated request gets the same answer."""
     if ballot < cell.promised:
         return Vote(False, cell)
-    return Vote(True, Cell(ballot, cell.accepted, cell.value))
+    return Vote(True, AcceptorState(ballot, cell.accepted, cell.value))
 
 
-def accept(cell: Cell, ballot: Ballot, value: bytes) -> Vote:
+def accept(cell: AcceptorState, ballot: Ballot, value: bytes) -> Vote:
     """Return the acceptor's vote on an accept request."""
     if ballot < cell.promised or ballot == ZERO:
         return Vote(False, cell)
-    return Vote(True, Cell(ballot, ballot, value))
+    return Vote(True, AcceptorState(ballot, ballot, value))
 
 
 #: The next value computed from the current one (empty: none was ever accepted); None keeps it.
@@ -119,7 +119,7 @@ class Round:
     value: bytes = b""  #: the value to accept; at the end the register's value if TAKEN
     highest: Ballot = ZERO  #: highest ballot promised anywhere: the next attempt must exceed it
     #: Addresses and ids of answers by an acceptor that was already counted.
-    twice: set[tuple[str, str]] = field(default_factory=set)
+    duplicates: set[tuple[str, str]] = field(default_factory=set)
     _identities: dict[Phase, Identities] = field(default_factory=dict)
     _votes: dict[str, Vote] = field(default_factory=dict)
     _failed: set[str] = field(default_factory=set)
@@ -133,7 +133,7 @@ class Round:
         """Enter an answer to `phase`; returns True if the phase or outcome changed."""
         self.highest = max(self.highest, vote.cell.promised)
         if not self._identities.setdefault(phase, Identities()).counts(acceptor, vote.acceptor_id):
-            self.twice.add((acceptor, vote.acceptor_id))
+            self.duplicates.add((acceptor, vote.acceptor_id))
             return self.failed(phase, acceptor)
         if phase is not self.phase or acceptor in self._votes or acceptor in self._refused:
             return False
@@ -152,7 +152,7 @@ class Round:
 
     def _advance(self) -> bool:
         if len(self._votes) >= self.majority:
-            self._majority_said_yes()
+            self._on_majority()
             return True
         silent = self._failed - set(self._votes) - self._refused
         if len(self._refused) + len(silent) <= self.acceptors - self.majority:
@@ -165,7 +165,7 @@ class Round:
         self.phase = Phase.DONE
         return True
 
-    def _majority_said_yes(self) -> None:
+    def _on_majority(self) -> None:
         if self.phase is Phase.ACCEPT:
             self.phase, self.outcome = Phase.DONE, Outcome.TAKEN
             return
@@ -180,9 +180,9 @@ class Round:
         self._refused.clear()
 
 
-def merged(cells: list[Cell]) -> Cell:
+def merged(cells: list[AcceptorState]) -> AcceptorState:
     """Return the state that an acceptor without disk takes over from *all* others before it
     votes."""
-    newest = max(cells, key=lambda cell: cell.accepted, default=Cell())
+    newest = max(cells, key=lambda cell: cell.accepted, default=AcceptorState())
     promised = max((cell.promised for cell in cells), default=ZERO)
-    return Cell(max(promised, newest.accepted), newest.accepted, newest.value)
+    return AcceptorState(max(promised, newest.accepted), newest.accepted, newest.value)

@@ -32,7 +32,6 @@ from .follower_events import (
     Appended,
     AppendFailed,
     AssignEpoch,
-    BeatArrived,
     ChunkArrived,
     CompareTail,
     ConfirmMoved,
@@ -43,6 +42,7 @@ from .follower_events import (
     Effect,
     Event,
     Flushed,
+    HeartbeatArrived,
     LeaderAlive,
     NackReason,
     OtherFrame,
@@ -126,10 +126,10 @@ class Follower:
                 self._on_appended(event, effects)
             case Flushed():
                 self._on_flushed(event, effects)
-            case BeatArrived():
-                self._on_beat(event, now_ns, effects)
+            case HeartbeatArrived():
+                self._on_heartbeat(event, now_ns, effects)
             case OtherFrame():
-                self._heard(now_ns, effects)
+                self._leader_age(now_ns, effects)
             case Connecting():
                 self._on_connecting(event, now_ns, effects)
             case Accepted():
@@ -144,7 +144,7 @@ class Follower:
                 self._on_compared(event, effects)
             case AppendFailed():
                 self.append_failed = True
-                self._complain(event.complaint, event.detail, effects)
+                self._send_nack(event.reason, event.detail, effects)
             case StreamEnded():
                 self._on_ended(event, effects)
             case Tick():
@@ -214,7 +214,7 @@ class Follower:
             effects.append(SavePromise(event.epoch))
         self.leader_confirm = event.confirm
         self._move(State.CHECK, effects)
-        self._heard(now_ns, effects)
+        self._leader_age(now_ns, effects)
         effects.append(CompareTail(event.verify_from, event.verify_to))
 
     def _on_promised(self, event: Promised, effects: list[Effect]) -> None:
@@ -244,7 +244,7 @@ class Follower:
 
     def _on_refused(self, event: Refused, now_ns: int, effects: list[Effect]) -> None:
         if event.code != NOT_LEADER:
-            self._heard(now_ns, effects)
+            self._leader_age(now_ns, effects)
         self._stop(_REFUSED_AS.get(event.code, State.REFUSED), event.code, event.detail, effects)
         if event.code == "BELOW_LOG_START" and event.may_reseed:
             effects.append(Reseed(event.detail))
@@ -262,16 +262,16 @@ class Follower:
         if self.state not in _STREAMING:
             effects.append(Drop(f"a chunk in state {self.state.value}"))
             return
-        self._heard(now_ns, effects)
+        self._leader_age(now_ns, effects)
         if self._is_stale(event.epoch, "chunk", effects):
             pass
         elif event.offset != self.received_end:
-            self._complain(
+            self._send_nack(
                 NackReason.GAP, f"a chunk at {event.offset}, expected {self.received_end}", effects
             )
         elif not event.crc_ok:
-            self._complain(NackReason.CRC, f"the chunk at {event.offset} is damaged", effects)
-        elif self._takes_label(event, effects):
+            self._send_nack(NackReason.CRC, f"the chunk at {event.offset} is damaged", effects)
+        elif self._accept_label(event, effects):
             self.leader_confirm = event.confirm
             effects.append(_APPEND)
 
@@ -280,13 +280,13 @@ class Follower:
         stream."""
         if self.epoch < self.promised:
             effects.append(Drop(f"a {what} of epoch {self.epoch}, promised is {self.promised}"))
-        elif epoch < self.epoch and (self.history is None or what == "beat"):
+        elif epoch < self.epoch and (self.history is None or what == "heartbeat"):
             effects.append(Drop(f"a {what} of epoch {epoch}, the leader's is {self.epoch}"))
         else:
             return False
         return True
 
-    def _takes_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
+    def _accept_label(self, event: ChunkArrived, effects: list[Effect]) -> bool:
         """Label the chunk, or refuse it when the history would have a gap.
 
         It continues with the same epoch, or with a newer one that starts at the chunk. Own epochs
@@ -299,7 +299,7 @@ class Follower:
         is_next = self.label < epoch <= self.epoch and starts_here
         if not is_next and (epoch != self.label or EpochStart(epoch, start) not in history.entries):
             detail = f"a chunk of epoch {epoch}@{start} at {event.offset}"
-            self._complain(NackReason.GAP, f"{detail} does not continue {history}", effects)
+            self._send_nack(NackReason.GAP, f"{detail} does not continue {history}", effects)
             return False
         history.assign(epoch, start)
         self.label = epoch
@@ -323,12 +323,12 @@ class Follower:
             if self.state in _STREAMING:
                 effects.append(_SEND_ACK)
 
-    def _on_beat(self, event: BeatArrived, now_ns: int, effects: list[Effect]) -> None:
+    def _on_heartbeat(self, event: HeartbeatArrived, now_ns: int, effects: list[Effect]) -> None:
         if self.state not in _STREAMING:
             effects.append(Drop(f"a heartbeat in state {self.state.value}"))
             return
-        self._heard(now_ns, effects)
-        if self._is_stale(event.epoch, "beat", effects):
+        self._leader_age(now_ns, effects)
+        if self._is_stale(event.epoch, "heartbeat", effects):
             return
         self.failures = 0
         self.leader_end = event.leader_end
@@ -341,8 +341,8 @@ class Follower:
             effects.append(_SEND_ACK)
         self._advance_confirm(effects)
 
-    def _complain(self, complaint: NackReason, detail: str, effects: list[Effect]) -> None:
-        effects.append(SendNack(complaint, self.received_end, detail))
+    def _send_nack(self, reason: NackReason, detail: str, effects: list[Effect]) -> None:
+        effects.append(SendNack(reason, self.received_end, detail))
         effects.append(Drop(detail))
 
     def _advance_confirm(self, effects: list[Effect]) -> None:
@@ -354,7 +354,7 @@ class Follower:
             self.suspect = False
             effects.append(SuspectCleared())
 
-    def _heard(self, now_ns: int, effects: list[Effect]) -> None:
+    def _leader_age(self, now_ns: int, effects: list[Effect]) -> None:
         self.heard_ns = now_ns
         self._set_alive(True, effects)
 

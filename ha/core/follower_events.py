@@ -117,7 +117,7 @@ class Appended:
 
 @dataclass(slots=True)
 class AppendFailed:
-    complaint: NackReason
+    reason: NackReason
     detail: str
 
 
@@ -127,7 +127,7 @@ class Flushed:
 
 
 @dataclass(slots=True)
-class BeatArrived:
+class HeartbeatArrived:
     epoch: int
     leader_end: int
     confirm: int
@@ -160,7 +160,7 @@ Event = (
     | Appended
     | AppendFailed
     | Flushed
-    | BeatArrived
+    | HeartbeatArrived
     | OtherFrame
     | StreamEnded
     | Tick
@@ -224,7 +224,7 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True)
 class SendNack:
-    complaint: NackReason
+    reason: NackReason
     offset: int
     detail: str
 

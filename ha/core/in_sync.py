@@ -103,7 +103,9 @@ class InSyncSet:
     #: initial value: from an earlier time as leader of this epoch
     proposals: Proposals | None = None
     _counting: list[Member] = field(default_factory=list)  #: members that bound the replicated end
-    _seated: list[Member] = field(default_factory=list)  #: other members that could be elected
+    _seat_holders: list[Member] = field(
+        default_factory=list
+    )  #: other members that could be elected
     _blocked: bool = False  #: a counted incarnation has no known position
 
     def __post_init__(self) -> None:
@@ -134,7 +136,7 @@ class InSyncSet:
         """
         if self._blocked or (self.proposals is not None and self.proposals.has_eligible):
             return None
-        return min((member.echo_ns for member in self._seated), default=0) or None
+        return min((member.echo_ns for member in self._seat_holders), default=0) or None
 
     def on_event(self, event: Event, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -233,12 +235,12 @@ class InSyncSet:
         position = self.position(member)
         member.measure(position, self._own_end(), now_ns)
         if member.state is not MemberState.IN_SYNC:
-            self._notice_return(member)
+            self._check_return(member)
             self._try_join(member, now_ns, effects)
         elif self.limits.decides_alone and position < self.replicated:
             self._leave(member, "acknowledged less than before", effects)
-        elif member.unwanted and now_ns - member.caught_up_ns < self.limits.lag_limit_ns:
-            member.unwanted = ""
+        elif member.removal_reason and now_ns - member.caught_up_ns < self.limits.lag_limit_ns:
+            member.removal_reason = ""
             self._propose(now_ns, effects)
 
     def _reject(self, member: Member, reason: str, effects: list[Effect]) -> None:
@@ -272,11 +274,13 @@ class InSyncSet:
         needed = max(self.replicated, self.epoch_start)
         return member.verified and self.position(member) >= needed
 
-    def _notice_return(self, member: Member) -> None:
+    def _check_return(self, member: Member) -> None:
         """Check whether a later incarnation of a named member reached the acknowledged end of the
         earlier."""
         if self._blocked and not member.returned and self._has_arrived(member):
-            member.returned = self.position(member) >= member.owed(self.limits.counts_flushed)
+            member.returned = self.position(member) >= member.acknowledged_before(
+                self.limits.counts_flushed
+            )
             self._count_members()
 
     def _on_tick(self, now_ns: int, effects: list[Effect]) -> None:
@@ -284,7 +288,7 @@ class InSyncSet:
         self.tick_ns = now_ns
         for member in self.members.values():
             if slept_ns > TICK_GAP_MAX_NS:
-                member.forgive(slept_ns, now_ns)
+                member.extend_timeouts(slept_ns, now_ns)
             if member.session and now_ns - member.heard_ns >= self.limits.dead_after_ns:
                 effects.append(CloseSession(member.session, "no frame for too long"))
             if member.state is MemberState.JOINING:
@@ -301,7 +305,7 @@ class InSyncSet:
     def _leave(self, member: Member, reason: str, effects: list[Effect]) -> None:
         """Remove a member, or mark it for removal: it counts until the controller decides."""
         if not self.limits.decides_alone:
-            member.unwanted = member.unwanted or reason
+            member.removal_reason = member.removal_reason or reason
             return
         self._move(member, MemberState.CATCHUP if member.session else MemberState.GONE)
         effects.append(MemberLeft(member.broker_id, reason))
@@ -332,16 +336,19 @@ class InSyncSet:
                         CloseSession(member.session, "a newer incarnation of it registered")
                     )
                     del self.sessions[member.session]
-                member.live_anew(ref.incarnation)
+                member.start_incarnation(ref.incarnation)
                 self._leave_stream(member)
             if member.ref == ref and member.state is not MemberState.IN_SYNC:
                 member.caught_up_ns = now_ns
-                member.unwanted = ""
+                member.removal_reason = ""
                 self._move(member, MemberState.IN_SYNC)
                 effects.append(MemberJoined(member.broker_id))
         for member in self.members.values():
             if member.state is MemberState.IN_SYNC and member.ref not in proposals.committed:
-                reason, member.unwanted = member.unwanted or "removed by the group's state", ""
+                reason, member.removal_reason = (
+                    member.removal_reason or "removed by the group's state",
+                    "",
+                )
                 self._move(member, MemberState.CATCHUP if member.session else MemberState.GONE)
                 effects.append(MemberLeft(member.broker_id, reason))
         self._count_members()
@@ -353,7 +360,7 @@ class InSyncSet:
         wanted = [proposals.me]
         for member in self.members.values():
             is_joining = member.state is MemberState.JOINING and self._has_arrived(member)
-            if is_joining or (member.state is MemberState.IN_SYNC and not member.unwanted):
+            if is_joining or (member.state is MemberState.IN_SYNC and not member.removal_reason):
                 wanted.append(member.ref)
         proposal = proposals.propose(wanted, now_ns)
         if proposal is not None:
@@ -367,13 +374,13 @@ class InSyncSet:
         self._counting = [m for m in self.members.values() if m.state in states]
         proposals = self.proposals
         if proposals is None:
-            self._seated = [m for m in self._counting if m.state is MemberState.IN_SYNC]
-            self.in_sync_count = 1 + len(self._seated)
+            self._seat_holders = [m for m in self._counting if m.state is MemberState.IN_SYNC]
+            self.in_sync_count = 1 + len(self._seat_holders)
         else:
             self.in_sync_count = len(proposals.committed)
-            seated, is_whole = proposals.seated(self.members)
-            self._blocked, self._seated = not is_whole, seated
-            self._counting += [member for member in seated if member not in self._counting]
+            seat_holders, is_whole = proposals.seat_holders(self.members)
+            self._blocked, self._seat_holders = not is_whole, seat_holders
+            self._counting += [member for member in seat_holders if member not in self._counting]
         self.refusal = None
         if self.limits.is_sync and self.in_sync_count < self.limits.min_in_sync:
             self.refusal = (

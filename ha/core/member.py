@@ -52,12 +52,12 @@ class Member:
     mark_ns: int = 0
     joining_since_ns: int = 0
     no_join_before_ns: int = 0  #: pause after a join that did not arrive
-    owed_written_end: int = 0  #: what its earlier incarnations had acknowledged
-    owed_flushed_end: int = 0
+    earlier_written_end: int = 0  #: what its earlier incarnations had acknowledged
+    earlier_flushed_end: int = 0
     suspect: bool = False  #: this incarnation may lack what earlier ones acknowledged
     #: this incarnation has acknowledged all of that, and everything replicated
     returned: bool = False
-    unwanted: str = ""  #: why the leader proposes to remove it
+    removal_reason: str = ""  #: why the leader proposes to remove it
 
     @property
     def ref(self) -> Ref:
@@ -69,7 +69,7 @@ class Member:
             # another disk: earlier acknowledgements do not count
             self.written_end = self.flushed_end = 0
         if event.incarnation != self.incarnation:
-            self._leave_life()
+            self._end_incarnation()
         if event.written_end < self.written_end or event.flushed_end < self.flushed_end:
             self.returned = False
         self.suspect = self.suspect or event.suspect
@@ -100,23 +100,23 @@ class Member:
             self.caught_up_ns = self.mark_ns
             self.mark_end, self.mark_ns = own_end, now_ns
 
-    def live_anew(self, incarnation: int) -> None:
+    def start_incarnation(self, incarnation: int) -> None:
         """Switch to a newer incarnation that has not connected yet: earlier positions do not
         count."""
-        self._leave_life()
+        self._end_incarnation()
         self.incarnation = incarnation
         self.written_end = self.flushed_end = self.session = 0
         self.verified = False
 
-    def _leave_life(self) -> None:
-        self.owed_written_end = max(self.owed_written_end, self.written_end)
-        self.owed_flushed_end = max(self.owed_flushed_end, self.flushed_end)
+    def _end_incarnation(self) -> None:
+        self.earlier_written_end = max(self.earlier_written_end, self.written_end)
+        self.earlier_flushed_end = max(self.earlier_flushed_end, self.flushed_end)
         self.echo_ns = 0
         self.suspect = self.returned = False
 
-    def owed(self, counts_flushed: bool) -> int:
+    def acknowledged_before(self, counts_flushed: bool) -> int:
         """Return what earlier incarnations acknowledged, at the group's flush level."""
-        return self.owed_flushed_end if counts_flushed else self.owed_written_end
+        return self.earlier_flushed_end if counts_flushed else self.earlier_written_end
 
     def fills(self, seat: Ref, replica_uuid: str) -> bool:
         """Return whether this incarnation stands in for `seat`, an earlier one of the same disk.
@@ -130,7 +130,7 @@ class Member:
         is_same_disk = bool(replica_uuid) and replica_uuid == self.replica_uuid
         return is_later and is_same_disk and self.returned and not (self.suspect or self.learner)
 
-    def forgive(self, slept_ns: int, now_ns: int) -> None:
+    def extend_timeouts(self, slept_ns: int, now_ns: int) -> None:
         """Extend the timeouts by the time in which the leader itself was suspended."""
         self.heard_ns = min(now_ns, self.heard_ns + slept_ns)
         self.caught_up_ns = min(now_ns, self.caught_up_ns + slept_ns)

@@ -50,7 +50,7 @@ class Proposals:
         """Whether no other replica can be elected (R4, third permission)."""
         return self.effective == {self.me} and not self.has_eligible
 
-    def seated(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
+    def seat_holders(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
         """Return the holders of the other effective seats, and whether every seat has one."""
         found: list[Member] = []
         is_whole = bool(self.version)

@@ -29,7 +29,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class DivergedTail:
     """One archived tail."""
 
     file_id: str
@@ -67,7 +67,7 @@ def folder_of(directory: Path) -> Path:
     return directory / FOLDER
 
 
-def tails(directory: Path) -> list[Tail]:
+def tails(directory: Path) -> list[DivergedTail]:
     """Return every archived tail, the oldest cut first. Raises DamagedStateError."""
     found = []
     for path in sorted(folder_of(directory).glob("*.json")):
@@ -77,18 +77,18 @@ def tails(directory: Path) -> list[Tail]:
     return sorted(found, key=lambda tail: (tail.cut_at_ms, tail.epoch, tail.start))
 
 
-def _tail_of(path: Path, content: dict[str, Any]) -> Tail:
-    known = {each.name for each in fields(Tail)}
+def _tail_of(path: Path, content: dict[str, Any]) -> DivergedTail:
+    known = {each.name for each in fields(DivergedTail)}
     values = {name: value for name, value in content.items() if name in known}
     try:
         for name in ("sample_ids", "unsent"):
             values[name] = tuple(values.get(name) or ())
-        return Tail(**values)
+        return DivergedTail(**values)
     except (KeyError, TypeError) as error:
         raise DamagedStateError(f"{path} is not a valid description of a tail: {error}.") from None
 
 
-def save(directory: Path, tail: Tail, disk: Disk) -> None:
+def save(directory: Path, tail: DivergedTail, disk: Disk) -> None:
     """Write the description durably. Raises OSError."""
     documents.write(folder_of(directory) / f"{tail.file_id}.json", asdict(tail), disk)
 

@@ -40,8 +40,8 @@ from ..state.slots import SlotFile
 from . import (
     archive,
 )
-from .archive import Tail
-from .diverged_survey import Survey, survey
+from .archive import DivergedTail
+from .diverged_survey import TailSurvey, survey_tail
 from .plan import PENDING_NAME, Plan
 from .progress import lower_offsets, set_aside
 
@@ -55,7 +55,7 @@ _TIMER_MARGIN_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Border:
+class _CutPoint:
     """The last whole record that stays."""
 
     at: int  #: its end: where the log is cut
@@ -110,9 +110,9 @@ class _Cut:
             self._cut_epochs(plan.to)
             return [f"the log already ends at or before {plan.to}"]
         border = self._border()
-        found = survey(log, border.at, self._positions.get("local_ok", 0))
+        found = survey_tail(log, border.at, self._positions.get("local_ok", 0))
         tail = self._archive(border, found)
-        steps = [_said(tail)] if tail is not None else ["nothing to archive"]
+        steps = [_summary(tail)] if tail is not None else ["nothing to archive"]
         self._prepare_recovery(border)
         if tail is not None:
             # While the tail is still in the log: a second run finds less of it.
@@ -159,7 +159,7 @@ class _Cut:
                 "that."
             )
 
-    def _border(self) -> _Border:
+    def _border(self) -> _CutPoint:
         """Return the record end at or before `to`; `to` itself if damage precedes it (left to the
         scrub)."""
         log, to = self._log, self._plan.to
@@ -175,11 +175,11 @@ class _Cut:
                     stored_ms = int(columns.store_timestamp[whole - 1])
                     end = int(ends[whole - 1])
             lost = bool(records.lost)
-        return _Border(to if lost else end, start, stored_ms)
+        return _CutPoint(to if lost else end, start, stored_ms)
 
     # -- steps --------------------------------------------------------------------------------
 
-    def _archive(self, border: _Border, found: Survey) -> Tail | None:
+    def _archive(self, border: _CutPoint, found: TailSurvey) -> DivergedTail | None:
         """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""
         plan = self._plan
         existing = archive.tails(self._directory)
@@ -199,7 +199,7 @@ class _Cut:
             self._directory, file_id, self._log, (border.at, found.used_end), self._disk
         )
         confirm = self._positions.get("confirm", 0)
-        tail = Tail(
+        tail = DivergedTail(
             file_id=file_id,
             epoch=epoch,
             start=border.at,
@@ -237,7 +237,7 @@ class _Cut:
         except LookupError:
             return 0
 
-    def _prepare_recovery(self, border: _Border) -> None:
+    def _prepare_recovery(self, border: _CutPoint) -> None:
         """Step 2."""
         ownership = StoreLock(self._config.root, self._disk)
         if ownership.stopped_cleanly:
@@ -268,7 +268,7 @@ class _Cut:
         history.truncate(at)
         epochs_file.save(self._directory, history, self._disk)
 
-    def _lower_progress(self, found: Survey, tail: Tail) -> list[str]:
+    def _lower_progress(self, found: TailSurvey, tail: DivergedTail) -> list[str]:
         """Step 3."""
         root = self._config.root
         self._lower_timers(found, tail)
@@ -289,7 +289,7 @@ class _Cut:
             finally:
                 slots.close()
 
-    def _lower_timers(self, found: Survey, tail: Tail) -> None:
+    def _lower_timers(self, found: TailSurvey, tail: DivergedTail) -> None:
         """Lower the timer progress, so that the leader's state delivers the tail's timers again."""
         file = TimerCheckpointFile(str(self._config.root / "config" / "timercheck"), self._disk)
         try:
@@ -311,7 +311,7 @@ def _written_ms(path: Path) -> int:
     return path.stat().st_mtime_ns // 1_000_000
 
 
-def _said(tail: Tail) -> str:
+def _summary(tail: DivergedTail) -> str:
     path = os.path.join(archive.FOLDER, tail.log_name)
     return (
         f"archived {tail.messages} messages ({tail.answered_ok} answered OK) of "

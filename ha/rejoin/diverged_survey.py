@@ -24,7 +24,7 @@ _TRANSACTION_MASK: Final = 0xC
 
 
 @dataclass(slots=True)
-class Survey:
+class TailSurvey:
     """Content of the log from `start` on."""
 
     start: int
@@ -43,9 +43,9 @@ class Survey:
     queues: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def survey(log: CommitLog, start: int, local_ok: int) -> Survey:
+def survey_tail(log: CommitLog, start: int, local_ok: int) -> TailSurvey:
     """Walk the log from `start`, a record boundary, to its end. Changes nothing."""
-    found = Survey(start, local_ok, end=start, used_end=used_end(log, start))
+    found = TailSurvey(start, local_ok, end=start, used_end=used_end(log, start))
     topics = TopicTable()
     for segment in log.segments_between(start, found.used_end):
         _survey_segment(segment, found, topics)
@@ -53,7 +53,7 @@ def survey(log: CommitLog, start: int, local_ok: int) -> Survey:
     return found
 
 
-def _survey_segment(segment: Segment, found: Survey, topics: TopicTable) -> None:
+def _survey_segment(segment: Segment, found: TailSurvey, topics: TopicTable) -> None:
     first = max(found.start - segment.start, 0)
     stop = min(found.used_end - segment.start, segment.size)
     with segment.hold() as data:
@@ -67,7 +67,7 @@ def _survey_segment(segment: Segment, found: Survey, topics: TopicTable) -> None
             records.close()
 
 
-def _count(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -> None:
+def _count(found: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes) -> None:
     if not found.records:
         found.first_stored_ms = int(columns.store_timestamp[0])
     found.records += len(columns)
@@ -86,7 +86,7 @@ def _count(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -
     _note_queues(found, columns, topics)
 
 
-def _note_queues(found: Survey, columns: Columns, topics: TopicTable) -> None:
+def _note_queues(found: TailSurvey, columns: Columns, topics: TopicTable) -> None:
     kind = columns.sys_flag & _TRANSACTION_MASK
     placed = np.flatnonzero(~np.isin(kind, _UNITLESS))
     for topic_id, queue_id, which in groups(columns.topic_id[placed], columns.queue_id[placed]):
@@ -95,7 +95,9 @@ def _note_queues(found: Survey, columns: Columns, topics: TopicTable) -> None:
         found.queues[key] = min(found.queues.get(key, lowest), lowest)
 
 
-def _note_deliveries(found: Survey, columns: Columns, topics: TopicTable, raw: RawBytes) -> Flags:
+def _note_deliveries(
+    found: TailSurvey, columns: Columns, topics: TopicTable, raw: RawBytes
+) -> Flags:
     """Return the flags of timer copies: the leader delivers those timers again, from the earliest
     on."""
     starts, lengths = columns.properties_start, columns.properties_length

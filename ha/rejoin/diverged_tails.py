@@ -25,7 +25,7 @@ from ...proto import paths, v1, v2
 from ...proto.channels import cancel_requests
 from ...store.format.disk import Disk
 from . import archive
-from .archive import Tail
+from .archive import DivergedTail
 from .diverged_messages import Resend, messages
 
 __all__ = ["Replay", "Send", "listed", "send_to"]
@@ -99,7 +99,7 @@ class Replay:
                 response.steps.append("there is nothing to replay")
             return response
 
-    def _mark(self, tail: Tail, response: v1.ControlResponse, *, dry_run: bool) -> None:
+    def _mark(self, tail: DivergedTail, response: v1.ControlResponse, *, dry_run: bool) -> None:
         if not dry_run:
             archive.save(self._directory, replace(tail, replayed=True), self._disk)
             _logger.warning("ha.tail.sent_elsewhere file=%s", tail.file_id)
@@ -108,7 +108,7 @@ class Replay:
             "sends them: not sent twice"
         )
 
-    def _messages(self, tail: Tail) -> Iterable[Resend]:
+    def _messages(self, tail: DivergedTail) -> Iterable[Resend]:
         path = archive.folder_of(self._directory) / tail.log_name
         again = set(tail.unsent)
         return (
@@ -117,7 +117,7 @@ class Replay:
             if each.offset >= tail.replayed_to or each.offset in again
         )
 
-    async def _replay(self, tail: Tail, response: v1.ControlResponse) -> bool:
+    async def _replay(self, tail: DivergedTail, response: v1.ControlResponse) -> bool:
         """Replay one tail; returns whether to continue with the next."""
         sent, refused = 0, list[int]()
         progress = tail
@@ -183,7 +183,7 @@ class Replay:
         return f"the message at {each.offset} was refused: {code} {answer.status.message}"
 
 
-def _is_wanted(tail: Tail, file_id: str) -> bool:
+def _is_wanted(tail: DivergedTail, file_id: str) -> bool:
     return tail.file_id == file_id if file_id else not tail.replayed
 
 

@@ -28,7 +28,7 @@ from ...proto.channels import PEER_OPTIONS, cancel_requests
 from ...store.format.disk import Disk
 from ..core.group_state import GroupState
 from ..core.in_sync_events import ProposeIsr
-from ..core.replica import DirectiveArrived, LeaseRenewed, Order
+from ..core.role_machine import DirectiveArrived, LeaseRenewed, Order
 from ..errors import DamagedStateError
 from ..rejoin import archive
 from ..state.replica import Replica
@@ -45,14 +45,14 @@ _ANSWERS_MAX = 64
 _CALL_TIMEOUT_S = 2.0
 _REPORT_EVERY_S = 2.0
 #: Minimum interval between heartbeats on a change.
-_BEAT_PAUSE_S = 0.005
+_HEARTBEAT_PAUSE_S = 0.005
 _MESSAGE_BYTES_MAX = 1 << 20
 
 
 class LinkContext(Protocol):
     """The engine's interface for the link."""
 
-    def beat(self) -> v1.BrokerBeat: ...
+    def heartbeat(self) -> v1.BrokerBeat: ...
     def directive(self, event: DirectiveArrived) -> None: ...
     def lease(self, event: LeaseRenewed) -> None: ...
     def proposal_answered(self, seq: int, state: GroupState | None, *, accepted: bool) -> None: ...
@@ -78,7 +78,7 @@ class _Session:
         while True:
             answered = False
             try:
-                answered = await self._converse()
+                answered = await self._run_stream()
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -92,7 +92,7 @@ class _Session:
             pause_s = _RETRY_MIN_S if answered else min(_RETRY_MAX_S, pause_s * 2)
             await asyncio.sleep(pause_s * (0.75 + random.random() / 2))
 
-    async def _converse(self) -> bool:
+    async def _run_stream(self) -> bool:
         """Run one stream; returns whether it was ever answered."""
         link = self._link
         options = [
@@ -105,7 +105,7 @@ class _Session:
             call = channel.stream_stream(paths.CONTROLLER_SESSION)(metadata=link.metadata)
             self._first = True
             self._sent.clear()
-            writer = asyncio.get_running_loop().create_task(self._write_beats(call))
+            writer = asyncio.get_running_loop().create_task(self._write_heartbeats(call))
             try:
                 while True:
                     raw = await call.read()
@@ -119,15 +119,15 @@ class _Session:
                 call.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
 
-    async def _write_beats(self, call: Any) -> None:
+    async def _write_heartbeats(self, call: Any) -> None:
         link = self._link
         while True:
             self._changed.clear()
-            beat = link.next_beat(with_state=self._first)
+            heartbeat = link.next_heartbeat(with_state=self._first)
             self._first = False
-            self._sent.append((beat.seq, beat.sent_ns))
-            await call.write(beat.SerializeToString())
-            await asyncio.sleep(_BEAT_PAUSE_S)
+            self._sent.append((heartbeat.seq, heartbeat.sent_ns))
+            await call.write(heartbeat.SerializeToString())
+            await asyncio.sleep(_HEARTBEAT_PAUSE_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(link.interval_s):
                     await self._changed.wait()
@@ -183,7 +183,7 @@ class ControllerLink:
         self._proposal: ProposeIsr | None = None
         self._proposed = asyncio.Event()
         self._seq = 0
-        self._said_empty = False
+        self._reported_empty = False
 
     @property
     def has_controller(self) -> bool:
@@ -211,18 +211,18 @@ class ControllerLink:
         """Report the first bytes of an empty log: a replica whose last heartbeat says empty may not
         be elected."""
         log = self.replica.log
-        if self._said_empty and log.log_end > log.log_start:
+        if self._reported_empty and log.log_end > log.log_start:
             self.changed()
 
-    def next_beat(self, *, with_state: bool) -> v1.BrokerBeat:
-        beat = self.owner.beat()
-        self._said_empty = beat.log_is_empty
+    def next_heartbeat(self, *, with_state: bool) -> v1.BrokerBeat:
+        heartbeat = self.owner.heartbeat()
+        self._reported_empty = heartbeat.log_is_empty
         self._seq += 1
-        beat.seq = self._seq
-        beat.sent_ns = self.replica.steady_ns()
+        heartbeat.seq = self._seq
+        heartbeat.sent_ns = self.replica.steady_ns()
         if not with_state:
-            beat.ClearField("known")
-        return beat
+            heartbeat.ClearField("known")
+        return heartbeat
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -318,9 +318,9 @@ class ControllerLink:
             if waiting:
                 await asyncio.sleep(_REPORT_EVERY_S)
 
-    async def _report(self, tail: archive.Tail) -> bool:
+    async def _report(self, tail: archive.DivergedTail) -> bool:
         request = v1.ReportCutRequest(
-            replica=self.owner.beat().replica,
+            replica=self.owner.heartbeat().replica,
             epoch=tail.decided_epoch,
             start=tail.start,
             end=tail.end,

@@ -16,21 +16,21 @@ from ..core.group_state import GroupState
 from ..engine import Replication
 from ..scrub.peer import Peer, PeerError
 
-__all__ = ["Room", "DiskFullHandover"]
+__all__ = ["DiskSpace", "DiskFullHandover"]
 
 _logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S: Final = 0.5
+_CHECK_EVERY_S: Final = 0.5
 #: Consecutive checks, so that a short shortage (a segment being deleted) does not count.
-_LOOKS: Final = 2
+_CHECKS: Final = 2
 #: Pause after a refusal by the controller.
-_AGAIN_S: Final = 10.0
+_RETRY_S: Final = 10.0
 _MAX_WAIT_MS: Final = 1_500
 #: The store pauses above this percentage (diskSpaceWarningLevelRatio).
 _USE_MAX: Final = 90
 
 
-class Room(Protocol):
+class DiskSpace(Protocol):
     """The part of a store that the handover needs."""
 
     @property
@@ -44,7 +44,9 @@ class Room(Protocol):
 
 
 class DiskFullHandover:
-    def __init__(self, replication: Replication, store: Room, peer: Callable[[str], Peer]) -> None:
+    def __init__(
+        self, replication: Replication, store: DiskSpace, peer: Callable[[str], Peer]
+    ) -> None:
         """`peer` returns a client for an address."""
         self._replication = replication
         self._store = store
@@ -55,11 +57,11 @@ class DiskFullHandover:
         looks = 0
         while True:
             looks = looks + 1 if self._is_stuck() else 0
-            if looks >= _LOOKS:
+            if looks >= _CHECKS:
                 looks = 0
                 if not await self.hand_over():
-                    await asyncio.sleep(_AGAIN_S)
-            await asyncio.sleep(_LOOK_EVERY_S)
+                    await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(_CHECK_EVERY_S)
 
     def _is_stuck(self) -> bool:
         store = self._store

@@ -9,7 +9,7 @@ import logging
 
 from ..core.group_state import GroupState
 from ..core.lease import Lease
-from ..core.replica import Role, RoleMachine
+from ..core.role_machine import Role, RoleMachine
 from ..state.replica import FIRST_EPOCH, Replica
 
 _logger = logging.getLogger(__name__)

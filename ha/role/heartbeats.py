@@ -6,13 +6,13 @@ from ..core.lease import FOREVER_NS
 from ..hooks import Hooks
 from ..state.replica import Replica
 from ..state.state_codec import policy_message, state_message
-from .roles import RoleDriver
+from .role_driver import RoleDriver
 
 #: Reported for a permission without end.
 _FOREVER_MS = 1 << 31
 
 
-def beat(
+def heartbeat(
     replica: Replica,
     roles: RoleDriver,
     hooks: Hooks,
@@ -22,7 +22,7 @@ def beat(
     """Return the heartbeat; the sender sets its number and time."""
     log, identity, meta = replica.log, replica.identity, replica.meta
     state = replica.state
-    heard_epoch, heard_age_ms = _heard(replica, roles)
+    heard_epoch, heard_age_ms = _leader_age(replica, roles)
     # A leader that only lacks permission proves no free seat: it resumes as soon as it is answered.
     is_leader = roles.leader is not None or roles.machine.may_resume
     return v1.BrokerBeat(
@@ -62,7 +62,7 @@ def _own_policy(replica: Replica) -> Policy:
     return Policy(is_sync, replica.sync_flush, config.min_in_sync_replicas)
 
 
-def _heard(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
+def _leader_age(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
     """Return the epoch of the followed leader and the age of its last frame in ms; 0 and -1:
     none."""
     side = roles.follower

@@ -33,8 +33,8 @@ class Result:
 
     rounds: int = 0
     blocks: int = 0  #: compared with their digests
-    rotten: int = 0  #: did not match
-    mended: int = 0
+    damaged: int = 0  #: did not match
+    repaired: int = 0
     lost: int = 0  #: damaged, and no replica has the right bytes
     different: int = 0  #: another replica has other bytes, and both match their own digests
     unreached: list[str] = field(default_factory=list)  #: replicas that did not answer

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 #: checksums of records.
 _SEAL_EVERY_S: Final = 0.05
 #: Pause before a failed save of a digest is retried.
-_SEAL_AGAIN_S: Final = 1.0
+_SEAL_RETRY_S: Final = 1.0
 #: Pause between the detection of damage and the next round.
 _SOON_S: Final = 0.2
 
@@ -67,13 +67,13 @@ class Scrub:
         #: Finished before this start: their bytes may be damaged before the digest is taken.
         self._late = {start for start, _ in store.blocks.finished_segments()}
         self._next_roll = 0  # no other segment is finished before the log's end reaches this
-        self._rotten: set[tuple[int, int]] = set()  # begin, end
-        self._unmendable: set[tuple[int, int]] = set()
-        self._whole: set[int] = set()  # blocks that were intact when they were sent
+        self._damaged_blocks: set[tuple[int, int]] = set()  # begin, end
+        self._unrepairable: set[tuple[int, int]] = set()
+        self._verified: set[int] = set()  # blocks that were intact when they were sent
         self._tasks: list[asyncio.Task[None]] = []
         self._lock = asyncio.Lock()
         self._sealing = asyncio.Lock()
-        self._soon = asyncio.Event()
+        self._wake = asyncio.Event()
         self.total = Result()
         #: Called with the result of every round.
         self.on_round: Callable[[Result], None] | None = None
@@ -81,7 +81,7 @@ class Scrub:
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._blocks.on_damaged_record = self._found_by_reader
+        self._blocks.on_damaged_record = self._on_damaged_record
         self._blocks.before_raw_read = self._check_before_sending
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._seal_on()), loop.create_task(self._scrub_on())]
@@ -101,18 +101,18 @@ class Scrub:
                     await self.seal()
             except OSError as error:
                 _logger.warning("scrub.digest_not_saved error=%s", error)
-                await asyncio.sleep(_SEAL_AGAIN_S)
+                await asyncio.sleep(_SEAL_RETRY_S)
             await asyncio.sleep(_SEAL_EVERY_S)
 
     async def _scrub_on(self) -> None:
         interval_s = self._options.interval_s or None
         while True:
             try:
-                await asyncio.wait_for(self._soon.wait(), interval_s)
+                await asyncio.wait_for(self._wake.wait(), interval_s)
                 await asyncio.sleep(_SOON_S)
             except TimeoutError:
                 pass
-            self._soon.clear()
+            self._wake.clear()
             try:
                 await self.run_once()
             except OSError as error:
@@ -146,7 +146,7 @@ class Scrub:
             self._digests[start] = digest
             taken += 1
             if digest.sealed:  # still from memory: no check needed before it is sent
-                self._whole.update(range(start, start + size, BLOCK_BYTES))
+                self._verified.update(range(start, start + size, BLOCK_BYTES))
             else:  # many at once, after an upgrade: not urgent
                 await self._pause(size)
         latest = self._blocks.finished_segments()[-1:]
@@ -174,34 +174,34 @@ class Scrub:
             for digest in list(self._digests.values()):
                 await self._check_segment(digest, result)
             await self._compare(result)
-            result.rotten = len(self._rotten)
-            for begin, end in sorted(self._rotten):
-                await self._mend(begin, end, result)
+            result.damaged = len(self._damaged_blocks)
+            for begin, end in sorted(self._damaged_blocks):
+                await self._repair(begin, end, result)
             self._add(result)
             return result
 
     def _add(self, result: Result) -> None:
         total = self.total
-        for name in ("rounds", "blocks", "rotten", "mended", "lost", "different"):
+        for name in ("rounds", "blocks", "damaged", "repaired", "lost", "different"):
             setattr(total, name, getattr(total, name) + getattr(result, name))
         total.unreached = result.unreached
         if self.on_round is not None:
             self.on_round(result)
-        level = logging.INFO if not (result.rotten or result.different) else logging.WARNING
+        level = logging.INFO if not (result.damaged or result.different) else logging.WARNING
         _logger.log(
             level,
             "scrub.round blocks=%d damaged=%d repaired=%d lost=%d different=%d unreached=%s",
-            *(result.blocks, result.rotten, result.mended, result.lost, result.different),
+            *(result.blocks, result.damaged, result.repaired, result.lost, result.different),
             ",".join(result.unreached) or "-",
         )
 
     async def _check_segment(self, digest: SegmentDigest, result: Result) -> None:
-        async for begin, length, crc in self._now(digest):
+        async for begin, length, crc in self._current_blocks(digest):
             result.blocks += 1
             if crc != digest.block_at(begin)[2]:
                 self._mark(begin, begin + length)
 
-    async def _now(
+    async def _current_blocks(
         self, digest: SegmentDigest, first: int = 0, last: int = 1 << 62
     ) -> AsyncIterator[tuple[int, int, int]]:
         """Yield start, length and current CRC-32 of the segment's blocks that touch [first,
@@ -222,11 +222,11 @@ class Scrub:
             await self._pause(length)
 
     def _mark(self, begin: int, end: int) -> None:
-        if (begin, end) in self._rotten:
+        if (begin, end) in self._damaged_blocks:
             return
-        self._rotten.add((begin, end))
+        self._damaged_blocks.add((begin, end))
         self._blocks.mark_damaged(begin, end)
-        self._whole.discard(begin)
+        self._verified.discard(begin)
         _logger.error("scrub.damaged begin=%d end=%d", begin, end)
 
     # -- the other replicas -------------------------------------------------------------------
@@ -252,9 +252,9 @@ class Scrub:
             return
         begin, length, crc = ours.block_at(theirs.offset)
         same_place = (begin, length) == (theirs.offset, theirs.length)
-        if not same_place or crc == theirs.crc32 or (begin, begin + length) in self._rotten:
+        if not same_place or crc == theirs.crc32 or (begin, begin + length) in self._damaged_blocks:
             return
-        if await self._damaged(ours, begin, length):
+        if await self._has_damaged_record(ours, begin, length):
             self._mark(begin, begin + length)
             return
         result.different += 1
@@ -268,7 +268,7 @@ class Scrub:
         size = next(iter(self._digests.values())).size if self._digests else 1
         return self._digests.get(offset - offset % size)
 
-    async def _damaged(
+    async def _has_damaged_record(
         self, digest: SegmentDigest, begin: int, length: int, patch: bytes | None = None
     ) -> bool:
         """Return whether a record that touches the block is damaged, with `patch` in place of the
@@ -282,14 +282,14 @@ class Scrub:
         finally:
             held.release()
 
-    async def _mend(self, begin: int, end: int, result: Result) -> None:
+    async def _repair(self, begin: int, end: int, result: Result) -> None:
         digest = self._digest_at(begin)
         if digest is None:  # deleted by retention
-            self._forget_rot(begin, end)
+            self._clear_damaged(begin, end)
             return
         length = end - begin
-        if await self._is_whole(digest, begin, length):  # one failed read, not the disk
-            self._forget_rot(begin, end)
+        if await self._is_intact(digest, begin, length):  # one failed read, not the disk
+            self._clear_damaged(begin, end)
             return
         silent = False
         for peer in self._peers():
@@ -300,36 +300,38 @@ class Scrub:
                 _logger.info("scrub.unreached peer=%s error=%s", peer.address, error)
                 continue
             if len(data) == length and await self._is_right(digest, begin, data):
-                await self._put(digest, begin, data)
-                result.mended += 1
+                await self._overwrite(digest, begin, data)
+                result.repaired += 1
                 _logger.warning("scrub.repaired begin=%d end=%d peer=%s", begin, end, peer.address)
                 return
         result.lost += 1
         if silent:  # it may have them: readers wait
             return
-        self._unmendable.add((begin, end))
+        self._unrepairable.add((begin, end))
         self._blocks.clear_damaged(begin, end)
         _logger.error("scrub.lost begin=%d end=%d: no replica has the right bytes", begin, end)
 
-    async def _is_whole(self, digest: SegmentDigest, begin: int, length: int) -> bool:
-        as_noted = await self._is_as_noted(digest, begin)
-        return as_noted and not await self._damaged(digest, begin, length)
+    async def _is_intact(self, digest: SegmentDigest, begin: int, length: int) -> bool:
+        as_noted = await self._matches_digest(digest, begin)
+        return as_noted and not await self._has_damaged_record(digest, begin, length)
 
     async def _is_right(self, digest: SegmentDigest, begin: int, data: bytes) -> bool:
         """Return whether these are the right bytes of the block."""
         if zlib.crc32(data) == digest.block_at(begin)[2]:
-            return not await self._damaged(digest, begin, len(data), data)
-        if digest.sealed and not await self._is_as_noted(digest, begin):
+            return not await self._has_damaged_record(digest, begin, len(data), data)
+        if digest.sealed and not await self._matches_digest(digest, begin):
             return False  # damaged after the digest: only matching bytes are right
         # The digest may be of damaged bytes: check the records instead.
-        was_damaged = await self._damaged(digest, begin, len(data))
-        return was_damaged and not await self._damaged(digest, begin, len(data), data)
+        was_damaged = await self._has_damaged_record(digest, begin, len(data))
+        return was_damaged and not await self._has_damaged_record(digest, begin, len(data), data)
 
-    async def _is_as_noted(self, digest: SegmentDigest, begin: int) -> bool:
+    async def _matches_digest(self, digest: SegmentDigest, begin: int) -> bool:
         noted = digest.block_at(begin)[2]
-        return any([crc == noted async for _, _, crc in self._now(digest, begin, begin + 1)])
+        return any(
+            [crc == noted async for _, _, crc in self._current_blocks(digest, begin, begin + 1)]
+        )
 
-    async def _put(self, digest: SegmentDigest, begin: int, data: bytes) -> None:
+    async def _overwrite(self, digest: SegmentDigest, begin: int, data: bytes) -> None:
         await asyncio.to_thread(self._blocks.repair, begin, data)
         index = (begin - digest.start) // BLOCK_BYTES
         crc = zlib.crc32(data)
@@ -338,30 +340,30 @@ class Scrub:
             changed = SegmentDigest(digest.start, digest.size, digest.sealed, blocks)
             await asyncio.to_thread(digests.append, self._directory, changed, self._disk)
             self._digests[digest.start] = changed
-        self._forget_rot(begin, begin + len(data))
+        self._clear_damaged(begin, begin + len(data))
 
-    def _forget_rot(self, begin: int, end: int) -> None:
-        self._rotten.discard((begin, end))
-        self._unmendable.discard((begin, end))
+    def _clear_damaged(self, begin: int, end: int) -> None:
+        self._damaged_blocks.discard((begin, end))
+        self._unrepairable.discard((begin, end))
         self._blocks.clear_damaged(begin, end)
 
     # -- what readers and senders find --------------------------------------------------------
 
-    def _found_by_reader(self, offset: int, size: int) -> bool:
+    def _on_damaged_record(self, offset: int, size: int) -> bool:
         """Mark the blocks of a damaged record and schedule their repair; returns False if
         unrepairable."""
         digest = self._digest_at(offset)
         if digest is None:
-            self._soon.set()
+            self._wake.set()
             return True
         last = min(offset + size, digest.end) - 1
         touched = {digest.block_at(at)[:2] for at in (*range(offset, last, BLOCK_BYTES), last)}
         blocks = {(begin, begin + length) for begin, length in touched}
-        if blocks <= self._unmendable:
+        if blocks <= self._unrepairable:
             return False
         for begin, end in blocks:
             self._mark(begin, end)
-        self._soon.set()
+        self._wake.set()
         return True
 
     def _check_before_sending(self, begin: int, end: int) -> None:
@@ -371,7 +373,7 @@ class Scrub:
             return
         for at in (*range(begin, end - 1, BLOCK_BYTES), end - 1):
             start, length, crc = digest.block_at(at)
-            if start in self._whole:
+            if start in self._verified:
                 continue
             held = self._blocks.hold_segment(digest.start)
             if held is None:
@@ -380,11 +382,11 @@ class Scrub:
                 now = digests.block_crc(data, start - digest.start, length)
             if now != crc:
                 self._mark(start, start + length)
-                self._soon.set()
+                self._wake.set()
                 raise CorruptLogError(
                     str(digest.start), start, "the checksum of a block does not match."
                 )
-            self._whole.add(start)
+            self._verified.add(start)
 
     # -- served to others ---------------------------------------------------------------------
 
@@ -400,10 +402,10 @@ class Scrub:
                 for position in range(0, digest.size, BLOCK_BYTES):
                     yield block_message(digest, start + position, 0)
                 continue
-            async for begin, length, crc in self._now(digest, request.start, end):
+            async for begin, length, crc in self._current_blocks(digest, request.start, end):
                 if crc != digest.block_at(begin)[2]:
                     self._mark(begin, begin + length)
-                    self._soon.set()
+                    self._wake.set()
                 yield block_message(digest, begin, crc)
 
     def read_range(self, request: v1.ReadRangeRequest) -> AsyncIterator[v1.LogBytes]:

@@ -24,7 +24,7 @@ from ..hooks import Hooks
 from ..state.replica import Replica
 from . import frames
 from .channel import channel_options, is_stream_end, raise_status, read_to_end
-from .follower_api import PASSING, FollowerContext, first_frames, hello, tell_refusal
+from .follower_api import PASSING, FollowerContext, first_frames, hello, log_follower_refusal
 from .token import token_metadata
 
 _logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class FollowerSide:
         self._random = random.Random(replica.meta.replica_uuid)  # spreads reconnects of replicas
         self._task: asyncio.Task[None] | None = None
         self._attempt_task: asyncio.Task[bool] | None = None
-        self._hurry = asyncio.Event()  #: the address changed: skip the pause
+        self._skip_pause = asyncio.Event()  #: the address changed: skip the pause
         self._ack_wanted = asyncio.Event()
         self._data = b""  #: of the chunk that is being processed
         self._offset = 0
@@ -80,10 +80,10 @@ class FollowerSide:
         _logger.info("ha.leader.address address=%s", address or "unknown")
         self.address = address
         self._end_attempt("the leader's address changed")
-        self._hurry.set()
+        self._skip_pause.set()
 
-    def hurry(self) -> None:
-        self._hurry.set()  # a pause is over: the leader is known
+    def skip_pause(self) -> None:
+        self._skip_pause.set()  # a pause is over: the leader is known
 
     def promised(self, epoch: int) -> None:
         """Handle a promise that was raised outside of this stream and is durable."""
@@ -110,10 +110,10 @@ class FollowerSide:
                 pause_s = None
             try:
                 async with asyncio.timeout(pause_s):
-                    await self._hurry.wait()
+                    await self._skip_pause.wait()
             except TimeoutError:
                 continue
-            self._hurry.clear()
+            self._skip_pause.clear()
 
     async def _attempt_once(self) -> None:
         """Run one stream from connecting to its end; its own task, so that ending it does not stop
@@ -163,11 +163,11 @@ class FollowerSide:
                 metadata=token_metadata(config.cluster_token)
             )
             try:
-                return await self._converse(call)
+                return await self._run_stream(call)
             finally:
                 call.cancel()
 
-    async def _converse(self, call: Any) -> bool:
+    async def _run_stream(self, call: Any) -> bool:
         await call.write(hello(self.replica, self.core))
         self._ack_wanted.clear()
         writer = asyncio.get_running_loop().create_task(self._write_acks(call))
@@ -233,9 +233,11 @@ class FollowerSide:
             self._run(self.core.on_event(event, now_ns))
             self._data = b""
         elif kind == "beat":
-            beat = frame.beat
-            self._echo_ts = beat.ts
-            arrived = events.BeatArrived(beat.epoch, beat.leader_end, beat.confirm, beat.in_sync)
+            heartbeat = frame.beat
+            self._echo_ts = heartbeat.ts
+            arrived = events.HeartbeatArrived(
+                heartbeat.epoch, heartbeat.leader_end, heartbeat.confirm, heartbeat.in_sync
+            )
             self._run(self.core.on_event(arrived, now_ns))
         elif kind == "meta":
             self._run(self.core.on_event(events.OtherFrame(), now_ns))
@@ -333,9 +335,9 @@ class FollowerSide:
                 case events.ConfirmMoved():
                     self.hooks.on_confirm()
                 case events.SendNack():
-                    self.replica.counts[effect.complaint.value.lower()] += 1
+                    self.replica.counts[effect.reason.value.lower()] += 1
                     self._nack = frames.nack(
-                        self.core.epoch, effect.complaint.value, effect.offset, effect.detail
+                        self.core.epoch, effect.reason.value, effect.offset, effect.detail
                     )
                     self._ack_wanted.set()
                 case events.Drop():
@@ -348,7 +350,7 @@ class FollowerSide:
                         "ha.follower.state state=%s end=%d", effect.state.value, self.core.log_end
                     )
                 case events.Stopped():
-                    tell_refusal(effect.code, effect.detail, self.address)
+                    log_follower_refusal(effect.code, effect.detail, self.address)
                     if effect.code == "CUT_BELOW_CONFIRM":
                         self.owner.hold(effect.detail)
                 case events.LeaderAlive():
@@ -393,11 +395,11 @@ class FollowerSide:
             log_end = log.append_raw(self._offset, self._data)
         except (StoreError, OSError) as error:
             full = isinstance(error, DiskFullError)
-            complaint = events.NackReason.DISK_FULL if full else events.NackReason.DISK_ERROR
+            reason = events.NackReason.DISK_FULL if full else events.NackReason.DISK_ERROR
             if str(error) != self._append_error:  # it repeats with every attempt
                 self._append_error = str(error)
                 _logger.warning("ha.append.failed offset=%d error=%s", self._offset, error)
-            self._run(self.core.on_event(events.AppendFailed(complaint, str(error)), 0))
+            self._run(self.core.on_event(events.AppendFailed(reason, str(error)), 0))
             return
         self._run(self.core.on_event(events.Appended(log_end, log.received_end), 0))
         self.hooks.on_data()

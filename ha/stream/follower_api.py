@@ -83,7 +83,7 @@ def first_frames(
     return [frame.SerializeToString() for frame in first]
 
 
-def tell_refusal(code: str, detail: str, address: str) -> None:
+def log_follower_refusal(code: str, detail: str, address: str) -> None:
     """Log a refusal; called once for each new reason."""
     if code in PASSING:
         _logger.warning("ha.follower.stopped code=%s detail=%s address=%s", code, detail, address)

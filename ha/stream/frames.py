@@ -47,7 +47,7 @@ def chunk(
     return frame.SerializeToString()
 
 
-def beat(*, epoch: int, leader_end: int, confirm: int, ts: int, in_sync: bool) -> bytes:
+def heartbeat(*, epoch: int, leader_end: int, confirm: int, ts: int, in_sync: bool) -> bytes:
     frame = v1.LeaderFrame()
     body = frame.beat
     body.epoch = epoch

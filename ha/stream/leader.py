@@ -30,8 +30,8 @@ class LeaderSide:
         self._sessions: dict[int, Session] = {}
         self._next_number = 1
         self._meta: dict[str, tuple[int, bytes]] = {}  #: newest payload of each kind
-        self._complaints: dict[int, str] = {}  #: last NACK of each follower, to log it once
-        self._beat_ns = replica.config.ha_beat_interval_ms * 1_000_000
+        self._nacks: dict[int, str] = {}  #: last NACK of each follower, to log it once
+        self._heartbeat_ns = replica.config.ha_beat_interval_ms * 1_000_000
         self._leading = True
         #: Called with a proposal for the controller.
         self.on_propose: Callable[[in_sync.ProposeIsr], None] = lambda proposal: None
@@ -58,8 +58,8 @@ class LeaderSide:
         self._run(self.core.on_event(in_sync.Tick(), now_ns))
         confirm = self.core.confirm
         for session in self._sessions.values():
-            if session.confirm_sent != confirm or now_ns - session.written_ns >= self._beat_ns:
-                session.want_beat()
+            if session.confirm_sent != confirm or now_ns - session.written_ns >= self._heartbeat_ns:
+                session.request_heartbeat()
 
     def send_meta(self, kind: str, version: int, payload: bytes) -> None:
         """Send changed state beside the log; a follower that joins later gets it first."""
@@ -67,17 +67,17 @@ class LeaderSide:
         for session in self._sessions.values():
             session.send_meta(kind, version, payload)
 
-    def say_goodbye(self) -> None:
+    def send_goodbye(self) -> None:
         frame = frames.bye(v1.SHUTDOWN)
         for session in self._sessions.values():
-            session.say_goodbye(frame)
+            session.send_goodbye(frame)
 
     def step_down(self, hint_leader: str) -> None:
         """Ignore everything that still arrives on the streams."""
         self._leading = False
         frame = frames.bye(v1.STEPDOWN, hint_leader)
         for session in self._sessions.values():
-            session.say_goodbye(frame, at_once=True)
+            session.send_goodbye(frame, at_once=True)
 
     def state_seen(self, state: GroupState) -> None:
         """Adopt a group state, which names the in-sync members unless this leader decides alone."""
@@ -122,9 +122,9 @@ class LeaderSide:
 
     def on_nack(self, session: Session, nack: v1.Nack) -> None:
         self.replica.counts[frames.nack_name(nack.code)] += 1
-        if self._complaints.get(session.broker_id) == nack.detail:
+        if self._nacks.get(session.broker_id) == nack.detail:
             return
-        self._complaints[session.broker_id] = nack.detail
+        self._nacks[session.broker_id] = nack.detail
         _logger.warning(
             "ha.follower.nack broker_id=%d code=%s offset=%d detail=%s",
             session.broker_id,
@@ -152,8 +152,8 @@ class LeaderSide:
                     self.hooks.on_confirm()
                 case in_sync.MemberJoined():
                     _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
-                    self._complaints.pop(effect.broker_id, None)
-                    self._beat_to(effect.broker_id)
+                    self._nacks.pop(effect.broker_id, None)
+                    self._send_heartbeat_to(effect.broker_id)
                     self.on_membership()
                     self.hooks.on_member_joined()
                 case in_sync.MemberLeft():
@@ -164,7 +164,7 @@ class LeaderSide:
                         self.core.in_sync_count,
                     )
                     self.on_membership()
-                    self._beat_to(effect.broker_id)
+                    self._send_heartbeat_to(effect.broker_id)
                 case in_sync.CloseSession():
                     closing = self._sessions.get(effect.session)
                     if closing is not None:
@@ -179,12 +179,12 @@ class LeaderSide:
         log_end = self.replica.log.log_end
         for session in self._sessions.values():
             if session.sent_end >= log_end:
-                session.want_beat()
+                session.request_heartbeat()
 
-    def _beat_to(self, broker_id: int) -> None:
+    def _send_heartbeat_to(self, broker_id: int) -> None:
         for session in self._sessions.values():
             if session.broker_id == broker_id:
-                session.want_beat()
+                session.request_heartbeat()
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class LeaderSide:
             for session in self._sessions.values()
         }
 
-    def has_room(self, broker_id: int) -> bool:
+    def has_free_slot(self, broker_id: int) -> bool:
         members = self.core.members
         return broker_id in members or len(members) < MAX_FOLLOWERS
 

@@ -47,9 +47,9 @@ class SessionEndedError(Exception):
 
 class Session:
     __slots__ = (
-        "_beat_wanted",
         "_context",
         "_goodbye",
+        "_heartbeat_due",
         "_joiner",
         "_label",
         "_label_end",
@@ -84,7 +84,7 @@ class Session:
         self._context = context
         self._queue: deque[bytes] = deque()  #: pieces of at most one payload, and one goodbye
         self._meta_next: dict[str, tuple[int, bytes]] = {}
-        self._beat_wanted = True
+        self._heartbeat_due = True
         self._goodbye: tuple[bytes, bool] | None = None
         self._label = EpochStart(0, 0)
         self._label_end = -1  #: chunks below it have the epoch `_label`
@@ -97,8 +97,8 @@ class Session:
     def wake(self) -> None:
         self._wake.set()
 
-    def want_beat(self) -> None:
-        self._beat_wanted = True
+    def request_heartbeat(self) -> None:
+        self._heartbeat_due = True
         self._wake.set()
 
     def send_meta(self, kind: str, version: int, payload: bytes) -> None:
@@ -106,7 +106,7 @@ class Session:
         self._meta_next[kind] = (version, payload)
         self._wake.set()
 
-    def say_goodbye(self, frame: bytes, *, at_once: bool = False) -> None:
+    def send_goodbye(self, frame: bytes, *, at_once: bool = False) -> None:
         """Queue a goodbye. `at_once`: no more of the log is sent before it."""
         self._goodbye = (frame, at_once)
         self._wake.set()
@@ -154,8 +154,8 @@ class Session:
         if self._meta_next:
             self._queue_meta()
             return self._queue.popleft()
-        if self._beat_wanted:
-            return self._beat()
+        if self._heartbeat_due:
+            return self._heartbeat()
         log, config = self._replica.log, self._replica.config
         log_end = log.log_end
         under_way = self.sent_end - self.received_end
@@ -195,12 +195,12 @@ class Session:
         self._label = self._replica.label_of(offset)
         self._label_end = _NO_BORDER if border is None else border
 
-    def _beat(self) -> bytes:
+    def _heartbeat(self) -> bytes:
         replica = self._replica
-        self._beat_wanted = False
+        self._heartbeat_due = False
         self.written_ns = replica.steady_ns()
         self.confirm_sent = self._owner.confirm
-        return frames.beat(
+        return frames.heartbeat(
             epoch=replica.epoch,
             leader_end=replica.log.log_end,
             confirm=self.confirm_sent,

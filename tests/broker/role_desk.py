@@ -11,7 +11,7 @@ from typing import Any
 from cometmq.broker.node import Node
 from cometmq.ha.config import BrokerRole
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy
-from cometmq.ha.core.replica import (
+from cometmq.ha.core.role_machine import (
     DirectiveArrived,
     LeaseRenewed,
     Order,

@@ -18,7 +18,7 @@ class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy(sync=True)
         self.state = GroupState("cluster", "group")
-        self.beats: dict[int, v1.BrokerBeat] = {}
+        self.heartbeats: dict[int, v1.BrokerBeat] = {}
         self.alters: list[v1.AlterIsrRequest] = []
         self.cuts: list[v1.ReportCutRequest] = []
         self.known: list[int] = []
@@ -55,17 +55,17 @@ class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has 
 
     def decide(self, **changes: Any) -> None:
         state = self.state
-        for beat in self.beats.values():
-            replica = beat.replica
-            addresses = addresses_from(beat.addresses)
-            member = Member(replica.broker_id, replica.replica_uuid, addresses, beat.suspect)
+        for heartbeat in self.heartbeats.values():
+            replica = heartbeat.replica
+            addresses = addresses_from(heartbeat.addresses)
+            member = Member(replica.broker_id, replica.replica_uuid, addresses, heartbeat.suspect)
             state = state.with_member(member)
         self.state = state.with_(policy=self.policy, **changes)
         for push in self._pushes:
             push.set()
 
     def ref(self, broker_id: int) -> Any:
-        replica = self.beats[broker_id].replica
+        replica = self.heartbeats[broker_id].replica
         return ref_from(v1.ReplicaRef(broker_id=broker_id, incarnation=replica.incarnation))
 
     def elect(self, broker_id: int) -> None:
@@ -84,9 +84,9 @@ class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has 
         try:
             await context.write(self._directive(broker_id, first.seq))
             while (raw := await context.read()) is not grpc.aio.EOF:
-                beat = v1.BrokerBeat.FromString(raw)
-                self._hear(beat)
-                await context.write(self._directive(broker_id, beat.seq))
+                heartbeat = v1.BrokerBeat.FromString(raw)
+                self._hear(heartbeat)
+                await context.write(self._directive(broker_id, heartbeat.seq))
         finally:
             self._pushes.discard(push)
             pusher.cancel()
@@ -97,18 +97,18 @@ class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has 
             push.clear()
             await context.write(self._directive(broker_id, 0))
 
-    def _hear(self, beat: v1.BrokerBeat) -> None:
-        broker_id = beat.replica.broker_id
-        if beat.HasField("known"):
-            self.known.append(beat.known.version)
-        self.beats[broker_id] = beat
+    def _hear(self, heartbeat: v1.BrokerBeat) -> None:
+        broker_id = heartbeat.replica.broker_id
+        if heartbeat.HasField("known"):
+            self.known.append(heartbeat.known.version)
+        self.heartbeats[broker_id] = heartbeat
         if self.state.is_new and broker_id == 0:
             self.elect(0)
 
     def _directive(self, broker_id: int, seq: int) -> bytes:
         state, order = self.state, v1.ORDER_NONE
         is_leader = state.leader is not None and state.leader == self.ref(broker_id)
-        if is_leader and self.beats[broker_id].role != v1.LEADER:
+        if is_leader and self.heartbeats[broker_id].role != v1.LEADER:
             order = v1.ORDER_PROMOTE
         elif state.leader is not None and state.leader.broker_id != broker_id:
             order = v1.ORDER_FOLLOW

@@ -6,7 +6,7 @@ from typing import Any
 
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy, Ref
 from cometmq.ha.core.in_sync_events import ProposeIsr
-from cometmq.ha.core.replica import DirectiveArrived, LeaseRenewed, Order, Role
+from cometmq.ha.core.role_machine import DirectiveArrived, LeaseRenewed, Order, Role
 from cometmq.ha.rejoin import pending
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.ha.live import SEGMENT, Live, until

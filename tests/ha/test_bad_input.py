@@ -104,9 +104,9 @@ async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
 async def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_chunk, make_beat = frames.chunk, frames.beat
+    make_chunk, make_beat = frames.chunk, frames.heartbeat
     chunks: list[bytes] = []
-    beats: list[bytes] = []
+    heartbeats: list[bytes] = []
     replaying = [False, False]
 
     def chunk(**fields: Any) -> bytes:
@@ -116,22 +116,22 @@ async def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
             return chunks[0]
         return chunks[-1]
 
-    def beat(**fields: Any) -> bytes:
-        beats.append(make_beat(**fields))
+    def heartbeat(**fields: Any) -> bytes:
+        heartbeats.append(make_beat(**fields))
         if replaying[1]:
             replaying[1] = False
-            return beats[0]
-        return beats[-1]
+            return heartbeats[0]
+        return heartbeats[-1]
 
     async with Group(tmp_path) as group:
         monkeypatch.setattr(frames, "chunk", chunk)
-        monkeypatch.setattr(frames, "beat", beat)
+        monkeypatch.setattr(frames, "heartbeat", heartbeat)
         await group.start(0, 1)
         group.elect(0)
         one = await group.leads(0)
         await until(lambda: len(group.state.in_sync) == 2)
         await until(lambda: group.replicas[1].log.log_end == one.log.log_end)
-        await until(lambda: bool(beats))
+        await until(lambda: bool(heartbeats))
         group.elect(1, in_sync=(0, 1))
         two = await group.leads(1)
         await assert_equal_logs(two, one)
@@ -205,13 +205,13 @@ async def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_
         (follower.directory / "ha" / OVERRIDE_NAME).write_text("another boot\n")
         await group.start(1)
         follower = group.replicas[1]
-        assert follower.replication.beat().suspect
+        assert follower.replication.heartbeat().suspect
         await group.stop(1)
         await group.start(1)
         follower = group.replicas[1]
-        assert follower.replication.beat().suspect, "it survives a clean restart"
+        assert follower.replication.heartbeat().suspect, "it survives a clean restart"
         group.tell_state(follower)
-        await until(lambda: not follower.replication.beat().suspect)
+        await until(lambda: not follower.replication.heartbeat().suspect)
         await asyncio.sleep(0)
 
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from cometmq.ha.core.group_state import GroupState, Policy
-from cometmq.ha.core.replica import Role
+from cometmq.ha.core.role_machine import Role
 from cometmq.ha.state.state_codec import state_message
 from cometmq.ha.stream.token import token_metadata
 from cometmq.proto import paths, v1, v2
@@ -51,10 +51,12 @@ async def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
         first, second = await status(leader), await status(follower)
         assert (first.code, first.role, second.role) == (v2.OK, "leader", "follower")
-        assert first.beat.log_end == second.beat.log_end == end
+        assert first.heartbeat.log_end == second.heartbeat.log_end == end
         assert [(each.epoch, each.start) for each in second.epochs] == [(1, 0)]
-        assert second.beat.heard_epoch == 1
-        assert second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
+        assert second.heartbeat.heard_epoch == 1
+        assert (
+            second.heartbeat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
+        )
 
 
 async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path:
         await assert_equal_logs(master, slave)
         await until(lambda: master.replication.confirm == end)
         fenced = await call(slave, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
-        assert fenced.beat.promised_epoch == 2
+        assert fenced.heartbeat.promised_epoch == 2
         await call(master, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
         assert master.replication.role is Role.FENCED
         state = state_message(decided(slave, 1, 2, master))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cometmq.ha.core.group_state import Policy
-from cometmq.ha.core.replica import Role
+from cometmq.ha.core.role_machine import Role
 from cometmq.ha.rejoin import archive, pending
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.tests.ha.fake_controller import FakeController
@@ -97,7 +97,7 @@ async def test_a_new_group_gets_its_leader_and_its_followers(tmp_path: Path) -> 
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await until(lambda: leader.replication.confirm == leader.log.log_end)
         assert follower.replication.leader_hint == (0, "c", leader.address)
-        assert world.controller.beats[1].log_end <= leader.log.log_end
+        assert world.controller.heartbeats[1].log_end <= leader.log.log_end
 
 
 async def test_a_lost_controller_stops_nothing_and_its_return_neither(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> 
         await asyncio.sleep(0.3)
         await world.stop(old)
         new = await world.broker(1)
-        await until(lambda: world.controller.beats[1].replica.incarnation == 2)
+        await until(lambda: world.controller.heartbeats[1].replica.incarnation == 2)
         world.controller.elect(1)
         await until(lambda: new.replication.is_leader)
         old = await world.broker(0)
@@ -187,7 +187,7 @@ async def test_a_follower_with_a_log_was_still_known_without_one(
         slow = await world.broker(1, controller_beat_interval_ms=20_000, controller_lease_ms=60_000)
         await until(lambda: slow.replication.leader_alive)
         await asyncio.sleep(0.3)  # every beat that the beginning brings is over
-        assert world.controller.beats[1].log_is_empty
+        assert world.controller.heartbeats[1].log_is_empty
         await leader.append_random(1, 1)
         await until(lambda: slow.log.log_end > 0)
-        await until(lambda: not world.controller.beats[1].log_is_empty, 10)
+        await until(lambda: not world.controller.heartbeats[1].log_is_empty, 10)

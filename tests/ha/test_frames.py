@@ -37,8 +37,8 @@ def test_a_payload_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_cores_names_are_the_wires() -> None:
     for code in hello.RejectCode:
         assert v1.RejectCode.Name(v1.RejectCode.Value(code.value)) == code.value
-    for complaint in follower_events.NackReason:
-        assert v1.NackCode.Name(v1.NackCode.Value(complaint.value)) == complaint.value
+    for reason in follower_events.NackReason:
+        assert v1.NackCode.Name(v1.NackCode.Value(reason.value)) == reason.value
 
 
 def test_a_chunk_says_where_it_lies_and_what_is_confirmed() -> None:

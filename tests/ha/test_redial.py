@@ -132,7 +132,7 @@ async def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever
     monkeypatch.setattr(grpc.aio, "insecure_channel", lambda *_a, **_o: Swallowing())
     await ends(loop.create_task(RedialedChannel("x:1").call("/a/b", b"", (), 5.0)))
     link: Any = SimpleNamespace(
-        metadata=(), interval_s=1.0, next_beat=lambda **_o: v1.BrokerBeat(seq=1)
+        metadata=(), interval_s=1.0, next_heartbeat=lambda **_o: v1.BrokerBeat(seq=1)
     )
     await ends(loop.create_task(_Session(link, "x:1").run()))
     calls = GrpcioCalls(Swallowing())

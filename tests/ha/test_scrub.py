@@ -23,7 +23,7 @@ from tests.ha.scrub_pair import COUNT, Near, Pair, Replica
 
 async def _mended(scrub: Scrub) -> None:
     for _ in range(3000):
-        if scrub.total.mended:
+        if scrub.total.repaired:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("nothing was mended")
@@ -52,16 +52,16 @@ async def test_equal_replicas_are_equal(pair: Pair) -> None:
     async with pair:
         result = await pair.one.scrub.run_once()
         assert result.blocks == len(pair.one.kit.store.blocks.finished_segments())
-        assert (result.rotten, result.different, result.unreached) == (0, 0, [])
+        assert (result.damaged, result.different, result.unreached) == (0, 0, [])
 
 
 async def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
     async with pair:
         pair.one.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
-        assert (result.rotten, result.mended, result.lost) == (1, 1, 0)
+        assert (result.damaged, result.repaired, result.lost) == (1, 1, 0)
         assert pair.one.kit.log_bytes() == pair.bytes
-        assert (await pair.one.scrub.run_once()).rotten == 0
+        assert (await pair.one.scrub.run_once()).damaged == 0
 
 
 async def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> None:
@@ -69,7 +69,7 @@ async def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> Non
     async with pair:
         record = pair.records[20]
         pair.one.kit.flip_byte(record.physical_offset + 44)  # the time of birth
-        assert (await pair.one.scrub.run_once()).mended == 1
+        assert (await pair.one.scrub.run_once()).repaired == 1
         assert pair.one.kit.log_bytes() == pair.bytes
 
 
@@ -99,12 +99,12 @@ async def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
         pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
         damaged = pair.one.kit.log_bytes()
         result = await pair.one.scrub.run_once()
-        assert (result.rotten, result.lost, result.unreached) == (1, 1, ["near"])
+        assert (result.damaged, result.lost, result.unreached) == (1, 1, ["near"])
         offsets = [each.queue_offset for each in store.get("TopicTest", 0, 0, 100, 1 << 20).records]
         assert offsets == [r.queue_offset for r in pair.records if r.physical_offset < 4096]
         assert pair.one.kit.log_bytes() == damaged, "nothing is cut, nothing is overwritten"
         pair.near.down = False
-        assert (await pair.one.scrub.run_once()).mended == 1, "when the other is back"
+        assert (await pair.one.scrub.run_once()).repaired == 1, "when the other is back"
         assert len(store.get("TopicTest", 0, 0, 100, 1 << 20).records) == COUNT
         await pair.one.scrub.stop()
 
@@ -129,9 +129,9 @@ async def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
     async with pair:
         pair.two.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
-        assert (result.rotten, result.different) == (0, 0)
+        assert (result.damaged, result.different) == (0, 0)
         assert pair.one.kit.log_bytes() == pair.bytes
-        assert (await pair.two.scrub.run_once()).mended == 1
+        assert (await pair.two.scrub.run_once()).repaired == 1
         assert pair.two.kit.log_bytes() == pair.bytes
 
 
@@ -153,7 +153,7 @@ async def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: P
     before = one.kit.log_bytes()
     result = await one.scrub.run_once()
     assert result.different == len(one.kit.store.blocks.finished_segments())
-    assert (result.rotten, result.mended) == (0, 0)
+    assert (result.damaged, result.repaired) == (0, 0)
     assert one.kit.log_bytes() == before
     one.kit.close()
     two.kit.close()
@@ -240,7 +240,7 @@ async def test_a_peer_over_the_wire(pair: Pair) -> None:
         await server.start()
         pair.one.peers = [Peer(f"127.0.0.1:{port}", "secret")]
         pair.one.kit.flip_byte(4096 + 700)
-        assert (await pair.one.scrub.run_once()).mended == 1
+        assert (await pair.one.scrub.run_once()).repaired == 1
         assert pair.one.kit.log_bytes() == pair.bytes
         assert set(served.tokens) == {"secret"}
         await server.stop(None)

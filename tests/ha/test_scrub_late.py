@@ -14,7 +14,7 @@ async def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
     async with pair:
         result = await pair.one.scrub.run_once()
-        assert (result.rotten, result.mended) == (1, 1)
+        assert (result.damaged, result.repaired) == (1, 1)
         assert pair.one.kit.log_bytes() == pair.bytes
         known = digests.load(pair.one.kit.root / "ha")
         assert known == digests.load(pair.two.kit.root / "ha"), (
@@ -30,9 +30,9 @@ async def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: 
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
     async with pair:
         assert all(each.sealed for each in digests.load(pair.one.kit.root / "ha").values())
-        assert (await pair.two.scrub.run_once()).mended == 0, "its bytes are right"
+        assert (await pair.two.scrub.run_once()).repaired == 0, "its bytes are right"
         result = await pair.one.scrub.run_once()
-        assert (result.rotten, result.mended, result.lost, result.different) == (1, 1, 0, 0)
+        assert (result.damaged, result.repaired, result.lost, result.different) == (1, 1, 0, 0)
         assert pair.one.kit.log_bytes() == pair.bytes == pair.two.kit.log_bytes()
         for replica in (pair.one, pair.two):
             assert (await replica.scrub.run_once()).different == 0
@@ -44,7 +44,7 @@ async def test_fields_that_rotted_before_the_digest_are_told_by_the_records_own_
     pair = Pair(tmp_path, enabled_append_prop_crc=True)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 44)  # the time of birth
     async with pair:
-        assert (await pair.one.scrub.run_once()).mended == 1
+        assert (await pair.one.scrub.run_once()).repaired == 1
         assert pair.one.kit.log_bytes() == pair.bytes
 
 
@@ -57,7 +57,7 @@ async def test_where_the_records_of_both_sides_are_whole_it_is_said_and_left(
     async with pair:
         for replica in (pair.one, pair.two):
             result = await replica.scrub.run_once()
-            assert (result.different, result.rotten) == (1, 0)
+            assert (result.different, result.damaged) == (1, 0)
         assert (pair.one.kit.log_bytes(), pair.two.kit.log_bytes()) == (before, pair.bytes)
 
 

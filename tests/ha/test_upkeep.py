@@ -49,7 +49,7 @@ async def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None
         _flip(follower, SEGMENT + 999)
         assert files_of(follower.directory) != whole
         result = await sides[1].scrub.run_once()
-        assert (result.rotten, result.mended) == (1, 1)
+        assert (result.damaged, result.repaired) == (1, 1)
         assert files_of(follower.directory) == whole
         for side in sides:
             await side.stop()
@@ -71,7 +71,7 @@ async def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
         await sides[0].scrub.seal()
         _flip(leader, SEGMENT + 999)
         fresh = await pair.follower(leader, "fresh", 2)
-        await until(lambda: sides[0].scrub.total.mended > 0)
+        await until(lambda: sides[0].scrub.total.repaired > 0)
         await assert_equal_logs(leader, fresh)
         assert fresh.log.read_log(SEGMENT, SEGMENT) == good
         for side in sides:

@@ -88,7 +88,7 @@ class FakeBroker:
         *,
         uuid: str = "",
         incarnation: int = 1,
-        **beat: Any,
+        **heartbeat: Any,
     ) -> None:
         self.identity = v1.ReplicaIdentity(
             cluster="c",
@@ -98,7 +98,7 @@ class FakeBroker:
             incarnation=incarnation,
         )
         self.links = links
-        self.beat: dict[str, Any] = {"log_is_empty": True, **beat}
+        self.heartbeat: dict[str, Any] = {"log_is_empty": True, **heartbeat}
         self.role = v1.FOLLOWER
         self.state = v1.GroupState()
         self.directives: list[v1.Directive] = []
@@ -111,18 +111,18 @@ class FakeBroker:
 
     def message(self, *, first: bool = False) -> v1.BrokerBeat:
         self._seq += 1
-        beat = v1.BrokerBeat(
+        heartbeat = v1.BrokerBeat(
             replica=self.identity,
             addresses=v1.ReplicaAddresses(client=f"h:{self.identity.broker_id + 1}"),
             seq=self._seq,
             sent_ns=self._seq,
             role=self.role,
             policy=v1.GroupPolicy(sync=True, min_in_sync=1),
-            **self.beat,
+            **self.heartbeat,
         )
         if first and self.state.version:
-            beat.known.CopyFrom(self.state)
-        return beat
+            heartbeat.known.CopyFrom(self.state)
+        return heartbeat
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._run(link)) for link in self.links]
@@ -173,12 +173,12 @@ class FakeBroker:
             self.on_directive(directive)
         if not self.obeys:
             return
-        if directive.order == v1.ORDER_PROMOTE and directive.state.epoch > self.beat.get(
+        if directive.order == v1.ORDER_PROMOTE and directive.state.epoch > self.heartbeat.get(
             "promised_epoch", 0
         ):
             self.role = v1.LEADER
-            end = self.beat.get("log_end", 0) + 100
-            self.beat.update(
+            end = self.heartbeat.get("log_end", 0) + 100
+            self.heartbeat.update(
                 promised_epoch=directive.state.epoch,
                 last_epoch=directive.state.epoch,
                 log_end=end,
@@ -190,7 +190,7 @@ class FakeBroker:
             self._now.set()
         elif directive.order == v1.ORDER_STEP_DOWN and self.role == v1.LEADER:
             self.role = v1.FOLLOWER
-            self.beat.update(drained=True)
+            self.heartbeat.update(drained=True)
             self._now.set()
         elif directive.order == v1.ORDER_FOLLOW:
             self.role = v1.FOLLOWER
@@ -198,8 +198,8 @@ class FakeBroker:
     def follow(self, leader: "FakeBroker") -> None:
         """Take over what the leader has."""
         for key in ("log_end", "flushed_end", "confirm", "last_epoch", "log_is_empty"):
-            self.beat[key] = leader.beat[key]
-        self.beat["promised_epoch"] = leader.beat["last_epoch"]
+            self.heartbeat[key] = leader.heartbeat[key]
+        self.heartbeat["promised_epoch"] = leader.heartbeat["last_epoch"]
         self._now.set()
 
     async def propose(
@@ -212,7 +212,7 @@ class FakeBroker:
             state_version=self.state.version,
             proposal_seq=seq,
             members=[ref(member) for member in members],
-            confirm=self.beat["confirm"],
+            confirm=self.heartbeat["confirm"],
             leader=ref(self),
         )
         answer: v1.AlterIsrResponse = await link.call(paths.ALTER_ISR, request, v1.AlterIsrResponse)

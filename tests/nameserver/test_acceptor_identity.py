@@ -12,7 +12,7 @@ import pytest
 
 from cometmq.ha.core.cas_register import Ballot, Vote
 from cometmq.nameserver.acceptor_store import ID_FILE, AcceptorStore
-from cometmq.nameserver.acceptors import Acceptor, Doubles, OwnAcceptor, PeerAcceptor
+from cometmq.nameserver.acceptors import Acceptor, DuplicateReports, OwnAcceptor, PeerAcceptor
 from cometmq.nameserver.controller_host import ReplicatedControllerHost
 from cometmq.nameserver.meta_store import StoreUnavailableError
 from cometmq.nameserver.register_store import Register, recover
@@ -47,7 +47,7 @@ async def nameserver(
     server = NameserverServer(config)
     await server.start()
     try:
-        deciding = server._deciding
+        deciding = server._controller_host
         assert isinstance(deciding, ReplicatedControllerHost)
         yield deciding
     finally:
@@ -105,7 +105,7 @@ async def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path)
         register = Register(acceptors, "life", lambda: 0, budget_s=0)
         with pytest.raises(StoreUnavailableError):
             await register.read(CELL)  # its own acceptor does not vote, the other one does, once
-        waiting = asyncio.create_task(recover(cells, peers, Doubles()))
+        waiting = asyncio.create_task(recover(cells, peers, DuplicateReports()))
         await asyncio.sleep(0.5)
         assert not cells.votes, "not all others have told what they have"
         waiting.cancel()
@@ -130,7 +130,7 @@ async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: 
         reached(addresses[2], addresses[1]) as peers,
     ):
         async with asyncio.timeout(30):
-            await recover(cells, peers, Doubles())
+            await recover(cells, peers, DuplicateReports())
         assert CELL in cells.names
     await cells.close()
 

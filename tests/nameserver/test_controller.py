@@ -68,7 +68,7 @@ async def test_a_reported_exit_promotes_the_follower_at_once(tmp_path: Path) -> 
 async def test_silence_for_a_lease_elects_another(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
-        follower.beat.update(heard_age_ms=-1)
+        follower.heartbeat.update(heard_age_ms=-1)
         await leader.stop()
         await until(lambda: follower.leads)
         order = next(d for d in follower.directives if d.order == v1.ORDER_PROMOTE)
@@ -80,7 +80,7 @@ async def test_silence_for_a_lease_elects_another(tmp_path: Path) -> None:
 async def test_no_election_while_the_follower_hears_the_leader(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
-        follower.beat.update(heard_epoch=1, heard_age_ms=5)
+        follower.heartbeat.update(heard_epoch=1, heard_age_ms=5)
         await leader.stop()
         await asyncio.sleep(1.5)
         assert not follower.leads
@@ -96,7 +96,7 @@ async def test_a_restarted_leader_leads_again_in_a_new_epoch(tmp_path: Path) -> 
         leader.start()
         await until(lambda: leader.leads)
         await leader.stop()
-        again = FakeBroker(0, [link], incarnation=2, **leader.beat)
+        again = FakeBroker(0, [link], incarnation=2, **leader.heartbeat)
         again.start()
         await until(lambda: again.leads)
         assert again.state.epoch == 2
@@ -143,8 +143,10 @@ async def test_a_suspect_sole_replica_is_held_until_an_operator_forces_it(tmp_pa
         leader.start()
         await until(lambda: leader.leads)
         await leader.stop()
-        again = FakeBroker(0, [link], incarnation=2, **{**leader.beat, "suspect": True})
-        again.beat["log_end"] = again.beat["flushed_end"] = again.beat["confirm"] = 40
+        again = FakeBroker(0, [link], incarnation=2, **{**leader.heartbeat, "suspect": True})
+        again.heartbeat["log_end"] = again.heartbeat["flushed_end"] = again.heartbeat["confirm"] = (
+            40
+        )
         again.start()
         await until(lambda: again.state.hold_reason)
         assert again.state.hold_since_ms > 0
@@ -207,11 +209,11 @@ async def test_strangers_on_a_session(tmp_path: Path) -> None:
             paths.CONTROLLER_SESSION, response_deserializer=v1.Directive.FromString
         )
 
-        async def fails(code: grpc.StatusCode, metadata: object, *beats: bytes) -> str:
+        async def fails(code: grpc.StatusCode, metadata: object, *heartbeats: bytes) -> str:
             call = method(metadata=metadata)
             with suppress(grpc.aio.AioRpcError):
-                for beat in beats:
-                    await call.write(beat)
+                for heartbeat in heartbeats:
+                    await call.write(heartbeat)
             with suppress(grpc.aio.AioRpcError):
                 async for _ in call:
                     pass
@@ -272,7 +274,7 @@ async def test_a_replayed_old_beat_changes_nothing(tmp_path: Path) -> None:
         await asyncio.sleep(0.3)
         call.cancel()
         answer = await link.groups("g")
-        assert answer.groups[0].replicas[0].beat.log_end == leader.beat["log_end"]
+        assert answer.groups[0].replicas[0].beat.log_end == leader.heartbeat["log_end"]
         assert leader.leads
         await stop(leader, follower)
 

@@ -207,7 +207,7 @@ async def test_drill_22_states_are_rebuilt_from_the_replicas(tmp_path: Path, har
         answer = await link.groups()
         assert answer.groups[0].state.version == 0
         assert "waiting for a replica that was in sync" in answer.steps[0]
-        back = FakeBroker(0, [link], incarnation=2, **leader.beat)
+        back = FakeBroker(0, [link], incarnation=2, **leader.heartbeat)
         back.state = leader.state
         back.start()
         await until(lambda: back.leads)
@@ -226,7 +226,7 @@ async def test_states_survive_a_restart_of_the_nameserver(tmp_path: Path) -> Non
     async with controller(tmp_path) as link:
         answer = await link.groups("g")
         assert answer.groups[0].state.epoch == 1
-        again = FakeBroker(0, [link], **leader.beat)
+        again = FakeBroker(0, [link], **leader.heartbeat)
         again.role = v1.LEADER
         again.start()
         await until(lambda: any(d.lease_for_seq for d in again.directives))

@@ -29,7 +29,9 @@ def table(**more: object) -> RouteTable:
     return RouteTable(**settings_)  # type: ignore[arg-type]
 
 
-def beat(broker_id: int = 0, *, uuid: str = "", sequence: int = 1, **more: object) -> Registration:
+def heartbeat(
+    broker_id: int = 0, *, uuid: str = "", sequence: int = 1, **more: object
+) -> Registration:
     """A full registration of broker-a's replica; `more` overrides fields of identity and row."""
     identity = {"incarnation": 1, "cluster": "c", "group": "broker-a"}
     identity.update({key: more.pop(key) for key in list(more) if key in identity})
@@ -48,30 +50,32 @@ def beat(broker_id: int = 0, *, uuid: str = "", sequence: int = 1, **more: objec
 
 def test_a_beat_without_the_table_asks_for_it_until_it_came() -> None:
     tables = table()
-    answer = tables.register(beat(full=False, topics=()), 0)
+    answer = tables.register(heartbeat(full=False, topics=()), 0)
     assert answer.need_full
     assert tables.routes("orders") == []
-    assert not tables.register(beat(sequence=2), 0).need_full
-    assert not tables.register(beat(sequence=3, full=False, topics=()), 0).need_full
+    assert not tables.register(heartbeat(sequence=2), 0).need_full
+    assert not tables.register(heartbeat(sequence=3, full=False, topics=()), 0).need_full
     assert [(g.name, t) for g, t in tables.routes("orders")] == [("broker-a", ORDERS)]
-    assert tables.register(beat(sequence=4, full=False, table_version=2, topics=()), 0).need_full
+    assert tables.register(
+        heartbeat(sequence=4, full=False, table_version=2, topics=()), 0
+    ).need_full
 
 
 def test_version_moves_with_what_is_visible_and_not_with_positions() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     before = tables.version
-    tables.register(beat(sequence=2, log_end=500, confirm=400), SECOND)
+    tables.register(heartbeat(sequence=2, log_end=500, confirm=400), SECOND)
     assert tables.version == before
-    tables.register(beat(sequence=3, topics=(ORDERS, replace(ORDERS, name="more"))), SECOND)
+    tables.register(heartbeat(sequence=3, topics=(ORDERS, replace(ORDERS, name="more"))), SECOND)
     assert tables.version == before + 1
-    tables.register(beat(1), SECOND)
+    tables.register(heartbeat(1), SECOND)
     assert tables.version == before + 2
 
 
 def test_silence_kills_after_ten_seconds_and_the_dead_stay_listed_for_a_day() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     assert tables.expire(10 * SECOND - 1) == []
     assert [member.replica.broker_id for member in tables.expire(10 * SECOND)] == [0]
     assert tables.expire(11 * SECOND) == []
@@ -83,104 +87,104 @@ def test_silence_kills_after_ten_seconds_and_the_dead_stay_listed_for_a_day() ->
 
 def test_a_dead_group_gives_way_to_a_living_one() -> None:
     tables = table()
-    tables.register(beat(), 0)
-    tables.register(beat(group="broker-b", uuid="b"), 5 * SECOND)
+    tables.register(heartbeat(), 0)
+    tables.register(heartbeat(group="broker-b", uuid="b"), 5 * SECOND)
     tables.expire(10 * SECOND)
     assert [group.name for group, _ in tables.routes("orders")] == ["broker-b"]
 
 
 def test_a_late_unregister_of_an_older_incarnation_is_ignored() -> None:
     tables = table()
-    old = beat(sequence=7)
+    old = heartbeat(sequence=7)
     tables.register(old, 0)
-    tables.register(beat(incarnation=2), SECOND)
+    tables.register(heartbeat(incarnation=2), SECOND)
     assert not tables.unregister(old.replica, 7)
     assert tables.groups()[0].members[0].alive
 
 
 def test_an_unregister_older_than_the_last_beat_is_ignored() -> None:
     tables = table()
-    tables.register(beat(sequence=5), 0)
-    assert not tables.unregister(beat().replica, 4)
-    assert tables.unregister(beat().replica, 5)
+    tables.register(heartbeat(sequence=5), 0)
+    assert not tables.unregister(heartbeat().replica, 4)
+    assert tables.unregister(heartbeat().replica, 5)
     assert not tables.groups()[0].members[0].alive
 
 
 def test_a_beat_overtaken_by_the_unregister_does_not_raise_the_dead() -> None:
     tables = table()
-    tables.register(beat(sequence=5), 0)
-    tables.unregister(beat().replica, 6)
-    tables.register(beat(sequence=6), SECOND)
+    tables.register(heartbeat(sequence=5), 0)
+    tables.unregister(heartbeat().replica, 6)
+    tables.register(heartbeat(sequence=6), SECOND)
     assert not tables.groups()[0].members[0].alive
 
 
 def test_an_older_process_of_the_replica_is_refused() -> None:
     tables = table()
-    tables.register(beat(incarnation=2), 0)
+    tables.register(heartbeat(incarnation=2), 0)
     with pytest.raises(StaleReplica, match="newer process"):
-        tables.register(beat(incarnation=1, sequence=99), 0)
+        tables.register(heartbeat(incarnation=1, sequence=99), 0)
 
 
 def test_a_second_replica_with_the_same_broker_id_is_refused_while_the_first_lives() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match=r"brokerId 0 .* 127\.0\.0\.1:8081, which is alive"):
-        tables.register(beat(uuid="another"), SECOND)
+        tables.register(heartbeat(uuid="another"), SECOND)
     tables.expire(10 * SECOND)
-    assert tables.register(beat(uuid="another"), 10 * SECOND).changed
+    assert tables.register(heartbeat(uuid="another"), 10 * SECOND).changed
     assert tables.groups()[0].members[0].replica.uuid == "another"
 
 
 def test_a_copied_data_directory_is_refused() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match="copied"):
-        tables.register(beat(sequence=2, addresses=Addresses("127.0.0.1:9999")), 0)
+        tables.register(heartbeat(sequence=2, addresses=Addresses("127.0.0.1:9999")), 0)
 
 
 def test_a_lower_epoch_never_wins_not_even_against_the_dead() -> None:
     tables = table()
-    tables.register(beat(epoch=5), 0)
+    tables.register(heartbeat(epoch=5), 0)
     tables.expire(20 * SECOND)
     with pytest.raises(StaleReplica, match="epoch 4"):
-        tables.register(beat(1, role=Role.LEADER, epoch=4), 20 * SECOND)
+        tables.register(heartbeat(1, role=Role.LEADER, epoch=4), 20 * SECOND)
 
 
 def test_a_second_leader_of_one_epoch_is_refused() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match="second one in the same epoch"):
-        tables.register(beat(1, role=Role.LEADER), 0)
+        tables.register(heartbeat(1, role=Role.LEADER), 0)
 
 
 def test_a_leader_of_a_higher_epoch_demotes_the_former() -> None:
     tables = table()
-    tables.register(beat(), 0)
-    tables.register(beat(1, role=Role.LEADER, epoch=2), SECOND)
+    tables.register(heartbeat(), 0)
+    tables.register(heartbeat(1, role=Role.LEADER, epoch=2), SECOND)
     roles = [member.role for member in tables.groups()[0].in_order()]
     assert roles == [Role.FOLLOWER, Role.LEADER]
 
 
 def test_a_replica_that_changes_its_broker_id_leaves_the_former_one() -> None:
     tables = table()
-    tables.register(beat(), 0)
-    tables.register(beat(1), 0)
+    tables.register(heartbeat(), 0)
+    tables.register(heartbeat(1), 0)
     tables.expire(20 * SECOND)
-    tables.register(beat(0, uuid="uuid-1", incarnation=2), 21 * SECOND)
+    tables.register(heartbeat(0, uuid="uuid-1", incarnation=2), 21 * SECOND)
     assert list(tables.groups()[0].members) == [0]
 
 
 def test_a_group_of_another_cluster_is_refused_while_the_first_lives() -> None:
     tables = table()
-    tables.register(beat(), 0)
+    tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match="belongs to cluster c"):
-        tables.register(beat(1, cluster="other"), 0)
+        tables.register(heartbeat(1, cluster="other"), 0)
 
 
 def test_a_new_process_keeps_the_former_table_until_its_own_came() -> None:
     tables = table()
-    tables.register(beat(), 0)
-    answer = tables.register(beat(incarnation=2, full=False, topics=()), SECOND)
+    tables.register(heartbeat(), 0)
+    answer = tables.register(heartbeat(incarnation=2, full=False, topics=()), SECOND)
     assert answer.need_full
     assert len(tables.routes("orders")) == 1
 
@@ -189,22 +193,22 @@ def test_unknown_is_not_said_before_known_groups_are_back() -> None:
     tables = table(known_groups=["broker-a"], ready_at_ns=10 * SECOND)
     assert not tables.ready(0)
     assert tables.ready(10 * SECOND)
-    tables.register(beat(full=False, topics=()), 0)
+    tables.register(heartbeat(full=False, topics=()), 0)
     assert not tables.ready(0)
-    tables.register(beat(sequence=2), 0)
+    tables.register(heartbeat(sequence=2), 0)
     assert tables.ready(0)
 
 
 @pytest.mark.parametrize(
     "registration",
     [
-        beat(cluster=""),
-        beat(group=""),
-        beat(-1),
-        beat(addresses=Addresses("")),
-        beat(addresses=Addresses("host")),
-        beat(addresses=Addresses("host:0")),
-        beat(addresses=Addresses("host:1", ha="nowhere")),
+        heartbeat(cluster=""),
+        heartbeat(group=""),
+        heartbeat(-1),
+        heartbeat(addresses=Addresses("")),
+        heartbeat(addresses=Addresses("host")),
+        heartbeat(addresses=Addresses("host:0")),
+        heartbeat(addresses=Addresses("host:1", ha="nowhere")),
     ],
 )
 def test_a_registration_without_an_identity_is_refused(registration: Registration) -> None:
@@ -218,12 +222,12 @@ def test_the_number_of_groups_and_replicas_is_bounded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(routes, "GROUPS_MAX", 1)
     monkeypatch.setattr(registration_rules, "REPLICAS_PER_GROUP_MAX", 2)
     tables = table()
-    tables.register(beat(), 0)
-    tables.register(beat(1), 0)
+    tables.register(heartbeat(), 0)
+    tables.register(heartbeat(1), 0)
     with pytest.raises(RegistrationRefused, match="already has 2 replicas"):
-        tables.register(beat(2), 0)
+        tables.register(heartbeat(2), 0)
     with pytest.raises(RegistrationRefused, match="already lists 1 groups"):
-        tables.register(beat(group="b"), 0)
+        tables.register(heartbeat(group="b"), 0)
 
 
 IDS = st.integers(0, 2)
@@ -260,7 +264,7 @@ class RandomCluster(RuleBasedStateMachine):
         epoch: int,
         full: bool,
     ) -> None:
-        registration = beat(
+        registration = heartbeat(
             broker_id,
             uuid=uuid,
             sequence=sequence,
@@ -282,7 +286,7 @@ class RandomCluster(RuleBasedStateMachine):
 
     @rule(broker_id=IDS, uuid=UUIDS, incarnation=st.integers(1, 3), sequence=st.integers(1, 6))
     def unregister(self, broker_id: int, uuid: str, incarnation: int, sequence: int) -> None:
-        replica = beat(broker_id, uuid=uuid, incarnation=incarnation).replica
+        replica = heartbeat(broker_id, uuid=uuid, incarnation=incarnation).replica
         groups = self.tables.groups()
         member = groups[0].members.get(broker_id) if groups else None
         own = member is not None and member.replica == replica and sequence >= member.sequence

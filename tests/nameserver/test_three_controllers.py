@@ -53,7 +53,7 @@ class Trio:
             while True:
                 found = []
                 for index, server in enumerate(self.servers):
-                    deciding = server._deciding if server is not None else None
+                    deciding = server._controller_host if server is not None else None
                     if deciding is not None and deciding.controller.active:
                         found.append(index)
                 if len(found) == 1:
@@ -77,7 +77,7 @@ async def trio(root: Path) -> AsyncIterator[Trio]:
 
 
 def together(server: NameserverServer) -> ReplicatedControllerHost:
-    deciding = server._deciding
+    deciding = server._controller_host
     assert isinstance(deciding, ReplicatedControllerHost)
     return deciding
 

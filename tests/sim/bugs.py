@@ -10,7 +10,9 @@ from typing import Any
 
 from cometmq.ha.core import follower_events as events
 from cometmq.ha.core import hello, in_sync
-from cometmq.ha.core import replica as roles
+from cometmq.ha.core import (
+    role_machine as roles,
+)
 from cometmq.ha.core.controller import (
     events as heard,
 )
@@ -23,7 +25,7 @@ from cometmq.ha.core.in_sync import InSyncSet
 from cometmq.ha.core.lease import Lease
 from cometmq.ha.core.member import Member
 from cometmq.ha.core.pending_isr import Proposals
-from cometmq.ha.core.replica import RoleMachine
+from cometmq.ha.core.role_machine import RoleMachine
 
 from .parts import Parts, ShellRules
 
@@ -126,8 +128,8 @@ class IgnoresPromise(Follower):
 class ForgetsEarlierLives(Proposals):
     """Whoever came back in a later life is not waited for, before the state names that life."""
 
-    def seated(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
-        found, _ = super().seated(members)
+    def seat_holders(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
+        found, _ = super().seat_holders(members)
         later = [m.broker_id for m in members.values() if m.ref not in self.effective]
         seats = {ref.broker_id for ref in self.effective - {self.me}}
         return found, bool(self.version) and seats <= {*later, *(m.broker_id for m in found)}
@@ -136,14 +138,16 @@ class ForgetsEarlierLives(Proposals):
 class TakesLateProposals(GroupController):
     """Neither the version nor the sequence of a proposal is looked at."""
 
-    def _rule(self, proposal: heard.AlterIsr, now_ns: int, effects: list[heard.Effect]) -> None:
+    def _decide_proposal(
+        self, proposal: heard.AlterIsr, now_ns: int, effects: list[heard.Effect]
+    ) -> None:
         if proposal.epoch == self.state.epoch:
             proposal = replace(
                 proposal,
                 state_version=self.state.version,
                 proposal_seq=max(proposal.proposal_seq, self.state.last_proposal_seq + 1),
             )
-        super()._rule(proposal, now_ns, effects)
+        super()._decide_proposal(proposal, now_ns, effects)
 
 
 class NeedsNoLease(Lease):
@@ -216,7 +220,7 @@ class LabelsFromBeats(Follower):
 
     def on_event(self, event: events.Event, now_ns: int) -> list[events.Effect]:
         effects = super().on_event(event, now_ns)
-        new = isinstance(event, events.BeatArrived) and event.epoch > self.label
+        new = isinstance(event, events.HeartbeatArrived) and event.epoch > self.label
         if new and self.history is not None:
             self.history.assign(self.epoch, self.log_end)
             self.label = self.epoch
@@ -227,9 +231,9 @@ class LabelsFromBeats(Follower):
 class KeepsEmptyEpochs(Follower):
     """An epoch that was begun without a byte stays in the disk's history, and labels what comes of an older one."""
 
-    def _takes_label(self, event: events.ChunkArrived, effects: list[events.Effect]) -> bool:
+    def _accept_label(self, event: events.ChunkArrived, effects: list[events.Effect]) -> bool:
         before = self.label
-        taken = super()._takes_label(event, effects)
+        taken = super()._accept_label(event, effects)
         if event.epoch == before:
             effects[:] = [e for e in effects if not isinstance(e, events.AssignEpoch)]
         return taken

@@ -9,7 +9,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import replica
+from cometmq.ha.core import (
+    role_machine,
+)
 from cometmq.ha.core.group_state import GroupState
 
 from .heirs import Heirs
@@ -208,7 +210,9 @@ class Faults(Orders, Heirs):
         """An operator fences a replica for the next epoch, and elects nobody."""
         node = self._any()
         if node.alive:
-            node.deliver(node.feed, replica.FenceOrdered(node.promised + self.rng.randint(0, 2)))
+            node.deliver(
+                node.feed, role_machine.FenceOrdered(node.promised + self.rng.randint(0, 2))
+            )
 
     # --- the network ------------------------------------------------------------------------------
 

@@ -3,7 +3,11 @@
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from cometmq.ha.core import follower, hello, replica
+from cometmq.ha.core import (
+    follower,
+    hello,
+    role_machine,
+)
 from cometmq.ha.core import follower_events as events
 from cometmq.ha.core.group_state import GroupState, Ref
 
@@ -106,7 +110,7 @@ class FollowerShell:
             self._end_stream(goodbye=content[0])
         elif kind == "refused":
             code, detail, state = content
-            self._see(state)
+            self._adopt_state(state)
             self.feed(events.Refused(code, detail, self._may_reseed()))
         elif kind == "accepted":
             self._accepted(*content)
@@ -115,23 +119,23 @@ class FollowerShell:
         elif kind == "beat":
             epoch, leader_end, confirm, counted, stamp = content
             self.echo_ns = stamp
-            self._heard()
-            self.feed(events.BeatArrived(epoch, leader_end, confirm, counted))
+            self._leader_age()
+            self.feed(events.HeartbeatArrived(epoch, leader_end, confirm, counted))
         elif kind == "chunk":
             epoch, start, offset, data, crc, confirm, stamp = content
             self.echo_ns = stamp
-            self._heard()
+            self._leader_age()
             self._chunk = (offset, data)
             self.feed(events.ChunkArrived(epoch, offset, zlib.crc32(data) == crc, confirm, start))
 
-    def _see(self, state: GroupState | None) -> None:
+    def _adopt_state(self, state: GroupState | None) -> None:
         if state is not None:
-            self.node.feed(replica.StateSeen(state))
+            self.node.feed(role_machine.StateSeen(state))
 
-    def _heard(self) -> None:
+    def _leader_age(self) -> None:
         if self.stream is not None:
             self.heard_ns = self.node.now()
-            self.node.feed(replica.LeaderHeard(self.core.epoch, self.heard_ns))
+            self.node.feed(role_machine.LeaderHeard(self.core.epoch, self.heard_ns))
 
     def _may_reseed(self) -> bool:
         state, mine = self.node.machine.state, self.node.broker_id
@@ -147,7 +151,7 @@ class FollowerShell:
         confirm: int,
         state: GroupState | None,
     ) -> None:
-        self._see(state)
+        self._adopt_state(state)
         if self.stream is None:
             return
         self._answered(events.Accepted(epoch, start, verify[0], verify[1], confirm), verify)
@@ -160,7 +164,7 @@ class FollowerShell:
         confirm: int,
         state: GroupState | None,
     ) -> None:
-        self._see(state)
+        self._adopt_state(state)
         if self.stream is None:
             return
         accept_loss = state is not None and state.accept_loss
@@ -171,7 +175,7 @@ class FollowerShell:
     def _answered(self, event: events.Event, verify: tuple[int, int, int]) -> None:
         effects = self.feed(event)
         if any(isinstance(effect, events.CompareTail) for effect in effects):
-            self._heard()
+            self._leader_age()
             crc = zlib.crc32(self.node.disk.live[verify[0] : verify[1]])
             self.feed(events.TailCompared(crc == verify[2]))
 
@@ -193,11 +197,11 @@ class FollowerShell:
                     node.assign(effect.epoch, effect.start)
                 case events.SavePromise():
                     node.save_promise(effect.epoch)
-                    node.feed(replica.HigherEpochSeen(effect.epoch))
+                    node.feed(role_machine.HigherEpochSeen(effect.epoch))
                 case events.SuspectCleared():
                     node.world.oracle.clears_suspect(node)
                     node.set_suspect(False)
-                    node.link.hurry()
+                    node.link.skip_pause()
                 case events.Cut():
                     node.cut(effect.to, effect.epoch, effect.accept_loss)
                     return effects
@@ -218,7 +222,7 @@ class FollowerShell:
                 case events.Stopped():
                     node.say("is stopped: %s %s", effect.code, effect.detail)
                     if effect.code == "CUT_BELOW_CONFIRM":
-                        node.feed(replica.HoldNeeded(effect.detail))
+                        node.feed(role_machine.HoldNeeded(effect.detail))
                 case _:
                     pass
         if dropped:

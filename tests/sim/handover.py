@@ -1,8 +1,10 @@
-"""A simulated leader that hands over by plan, as `ha/role/roles.py` does it: no writes, wait for the followers, step down."""
+"""A simulated leader that hands over by plan, as `ha/role/role_driver.py` does it: no writes, wait for the followers, step down."""
 
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import replica
+from cometmq.ha.core import (
+    role_machine,
+)
 from cometmq.ha.core.controller import (
     events as heard,
 )
@@ -50,11 +52,11 @@ class Handover:
                 return
             verdict = looked or not node.world.parts.rules.drains_before_a_planned_change
         self.draining = False
-        node.feed(replica.StepDownOrdered(0, reason or "ordered by the controller"))
+        node.feed(role_machine.StepDownOrdered(0, reason or "ordered by the controller"))
         self.drained = verdict
         if verdict and drain.successor is not None:
             node.world.oracle.handed_over(node, drain.successor)
-        node.link.hurry()
+        node.link.skip_pause()
 
     def over(self) -> None:
         """It leads or follows anew."""

@@ -8,7 +8,11 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import hello, in_sync, replica
+from cometmq.ha.core import (
+    hello,
+    in_sync,
+    role_machine,
+)
 from cometmq.ha.core.group_state import GroupState
 
 from .records import EPOCH_START, MESSAGE, build
@@ -37,7 +41,7 @@ class Session:
     received_end: int
     written_ns: int
     confirm_sent: int = -1
-    want_beat: bool = True
+    request_heartbeat: bool = True
 
 
 @dataclass(slots=True)
@@ -96,14 +100,14 @@ class LeaderShell:
                     self._answer_writes()
                     for session in self.sessions.values():
                         if session.sent_end >= node.log_end:
-                            session.want_beat = True
+                            session.request_heartbeat = True
                             self.pump(session)
                 case in_sync.MemberJoined() | in_sync.MemberLeft():
                     node.say("member %s", effect)
                     self.refresh_lease()
                     for session in self.sessions.values():
                         if session.broker_id == effect.broker_id:
-                            session.want_beat = True
+                            session.request_heartbeat = True
                             self.pump(session)
                 case in_sync.CloseSession():
                     self.close(effect.session, effect.reason)
@@ -115,7 +119,7 @@ class LeaderShell:
 
     def refresh_lease(self) -> None:
         core = self.core
-        self.node.feed(replica.PeerEcho(core.oldest_echo_ns, core.is_alone))
+        self.node.feed(role_machine.PeerEcho(core.oldest_echo_ns, core.is_alone))
 
     def tick(self) -> None:
         node = self.node
@@ -123,7 +127,7 @@ class LeaderShell:
         self.feed(in_sync.Tick())
         for session in list(self.sessions.values()):
             if session.confirm_sent != self.core.confirm or now - session.written_ns >= HA_BEAT_NS:
-                session.want_beat = True
+                session.request_heartbeat = True
                 self.pump(session)
         overdue = [w for w in self.waiting if now >= w.due_ns]
         if overdue:
@@ -193,7 +197,7 @@ class LeaderShell:
             stream.to_follower("refused", verdict.code.value, verdict.sentence, state)
             if verdict.code is hello.RejectCode.NEWER_EPOCH_SEEN:
                 newer = max(facts.promised_epoch, facts.last_epoch)
-                node.feed(replica.HigherEpochSeen(newer))
+                node.feed(role_machine.HigherEpochSeen(newer))
             return
         crc = zlib.crc32(node.disk.live[verdict.verify_from : verdict.verify_to])
         verify = (verdict.verify_from, verdict.verify_to, crc)
@@ -249,8 +253,8 @@ class LeaderShell:
         """Send what there is to send."""
         node, core = self.node, self.core
         while session.number in self.sessions:
-            if session.want_beat:
-                session.want_beat = False
+            if session.request_heartbeat:
+                session.request_heartbeat = False
                 self._written(session)
                 member = core.members[session.broker_id]
                 counted = member.state is in_sync.MemberState.IN_SYNC

@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from cometmq.ha.core import in_sync, replica
+from cometmq.ha.core import (
+    in_sync,
+    role_machine,
+)
 from cometmq.ha.core.controller import (
     events as heard,
 )
 from cometmq.ha.core.group_state import GroupState, Policy
-from cometmq.ha.core.replica import Role
+from cometmq.ha.core.role_machine import Role
 
 from .scheduler import MS
 from .settings import BEAT_MS
@@ -15,7 +18,7 @@ from .settings import BEAT_MS
 if TYPE_CHECKING:
     from .node import Node
 
-_ORDERS = {order.name: order for order in replica.Order}
+_ORDERS = {order.name: order for order in role_machine.Order}
 
 
 class Link:
@@ -40,17 +43,17 @@ class Link:
         for name in sorted(self._sessions):
             if self.node.now() - self._answered_ns[name] > 4 * BEAT_MS * MS:
                 self._open(name)
-        self._beat()
+        self._heartbeat()
 
-    def hurry(self) -> None:
+    def skip_pause(self) -> None:
         if not self._hurried:
             self._hurried = True
-            self.node.later(MS, self._beat)
+            self.node.later(MS, self._heartbeat)
 
     def tick(self) -> None:
         pass
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         self._hurried = False
         node = self.node
         self._seq += 1
@@ -60,7 +63,7 @@ class Link:
         follower = node.follower
         age = now - follower.heard_ns if follower.heard_ns and node.leader is None else -1
         settings = node.settings
-        beat = heard.Beat(
+        heartbeat = heard.Heartbeat(
             broker_id=node.broker_id,
             replica_uuid=node.uuid,
             incarnation=node.ref.incarnation,
@@ -84,7 +87,12 @@ class Link:
         for nameserver in node.world.nameservers:
             session = self._sessions[nameserver.name]
             node.world.network.datagram(
-                (node.name, nameserver.name), nameserver.beat, session, node, node.life, beat
+                (node.name, nameserver.name),
+                nameserver.heartbeat,
+                session,
+                node,
+                node.life,
+                heartbeat,
             )
 
     # --- what comes back --------------------------------------------------------------------------
@@ -98,15 +106,15 @@ class Link:
             self.active = name
             if event.lease_for_seq and event.lease_for_seq in self._sent:
                 sent_ns = self._sent[event.lease_for_seq]
-                node.feed(replica.LeaseRenewed(sent_ns, event.lease_ms * MS))
+                node.feed(role_machine.LeaseRenewed(sent_ns, event.lease_ms * MS))
         state: GroupState | None = event.state if event.state.version else None
-        order = _ORDERS[event.order.name] if event.active else replica.Order.NONE
+        order = _ORDERS[event.order.name] if event.active else role_machine.Order.NONE
         dead = event.old_leader_is_dead and event.active
-        if order is replica.Order.STEP_DOWN and node.leader is not None:
-            node.feed(replica.DirectiveArrived(state))
+        if order is role_machine.Order.STEP_DOWN and node.leader is not None:
+            node.feed(role_machine.DirectiveArrived(state))
             node.handover.begin(event)
             return
-        node.feed(replica.DirectiveArrived(state, order, dead, event.detail))
+        node.feed(role_machine.DirectiveArrived(state, order, dead, event.detail))
 
     def refused(self, name: str, session: int, reason: str) -> None:
         if self._sessions.get(name) == session:
@@ -136,7 +144,7 @@ class Link:
         if not answer.decided:
             return
         if answer.state.version:
-            node.feed(replica.StateSeen(answer.state))
+            node.feed(role_machine.StateSeen(answer.state))
         if node.leader is not None:
             node.leader.feed(in_sync.IsrAnswered(seq, answer.accepted, answer.state))
             if node.leader is not None:

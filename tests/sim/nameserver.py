@@ -124,12 +124,14 @@ class Nameserver:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def beat(self, session: int, node: "Node", life: int, beat: heard.Beat) -> None:
-        self._if_alive(self.life, self._on_beat, (session, node, life, beat))
+    def heartbeat(self, session: int, node: "Node", life: int, heartbeat: heard.Heartbeat) -> None:
+        self._if_alive(self.life, self._on_heartbeat, (session, node, life, heartbeat))
 
-    def _on_beat(self, session: int, node: "Node", life: int, beat: heard.Beat) -> None:
+    def _on_heartbeat(
+        self, session: int, node: "Node", life: int, heartbeat: heard.Heartbeat
+    ) -> None:
         self.sessions[session] = (node, life)
-        self.feed(heard.BeatArrived(session, beat))
+        self.feed(heard.HeartbeatArrived(session, heartbeat))
 
     def proposal(self, node: "Node", life: int, proposal: heard.AlterIsr) -> None:
         self._if_alive(self.life, self._on_proposal, (node, life, proposal))
@@ -162,7 +164,7 @@ class Nameserver:
                         self.say("v%d: %s", effect.new.version, effect.why)
                 case heard.OperationAnswer():
                     self.say("operator: %s %s", effect.outcome.value, effect.message)
-                case heard.Noted():
+                case heard.LogEvent():
                     self.say("%s %s", effect.event, effect.detail)
 
     def _send(self, session: int, method: str, content: object) -> None:

@@ -1,6 +1,6 @@
 """A simulated replica: the shell around the product's cores, from a start to the next crash.
 
-Does what `ha/role/roles.py`, `ha/stream/leader.py` and `ha/stream/follower.py` do on real disks and streams, in the same order, and asks the oracle after
+Does what `ha/role/role_driver.py`, `ha/stream/leader.py` and `ha/stream/follower.py` do on real disks and streams, in the same order, and asks the oracle after
 each event. A *life* is one process: events for an earlier one are lost. A crash can strike between any two effects.
 """
 
@@ -8,12 +8,16 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cometmq.ha.core import follower_events, hello, replica
+from cometmq.ha.core import (
+    follower_events,
+    hello,
+    role_machine,
+)
 from cometmq.ha.core.epochs import EpochStart
 from cometmq.ha.core.group_state import GroupState, Ref
+from cometmq.ha.core.leader_resume import LeaderResume
 from cometmq.ha.core.pending_isr import Proposals
-from cometmq.ha.core.replica import Role
-from cometmq.ha.core.returning import Returning
+from cometmq.ha.core.role_machine import Role
 
 from . import recovery
 from .disk import Disk
@@ -93,7 +97,7 @@ class Node:
                 self.machine.led_epoch = self.history.last_written(self.log_end)
         self.leader: LeaderShell | None = None
         self.kept_proposals: Proposals | None = None
-        self.returning = Returning(2 * LEASE_MS * MS)
+        self.returning = LeaderResume(2 * LEASE_MS * MS)
         self.follower: FollowerShell = FollowerShell(self, self.confirm_hint)
         self.handover = Handover(self)
         self.link = Link(self)
@@ -102,7 +106,7 @@ class Node:
         self.timer(TICK_MS, self._tick)
         self.timer(200, self._flush_timer)
         if state is not None:
-            self.feed(replica.StateSeen(state))
+            self.feed(role_machine.StateSeen(state))
         self.world.oracle.started(self)
 
     def crash(self, without_power: bool) -> None:
@@ -186,7 +190,7 @@ class Node:
             self.leader.tick()
         else:
             self.follower.tick()
-        self.feed(replica.Tick())
+        self.feed(role_machine.Tick())
         self.link.tick()
 
     # --- the log ----------------------------------------------------------------------------------
@@ -248,37 +252,37 @@ class Node:
 
     promoting_epoch = 0
 
-    def feed(self, event: replica.Event) -> None:
+    def feed(self, event: role_machine.Event) -> None:
         for effect in self.machine.on_event(event, self.now()):
             self.step()
             self._execute(effect)
 
-    def _execute(self, effect: replica.Effect) -> None:
+    def _execute(self, effect: role_machine.Effect) -> None:
         match effect:
-            case replica.SavePromise():
+            case role_machine.SavePromise():
                 self.later(self.disk_time_ns(), self._save_promise, effect.epoch)
-            case replica.SaveState():
+            case role_machine.SaveState():
                 self._save_state(effect.state)
-            case replica.Promote():
+            case role_machine.Promote():
                 self._promote(effect.epoch)
-            case replica.Lead():
+            case role_machine.Lead():
                 self._lead(effect.epoch)
-            case replica.StepDown():
+            case role_machine.StepDown():
                 self._step_down(effect.reason)
-            case replica.Follow():
+            case role_machine.Follow():
                 self.say("follows %s in epoch %d", effect.leader, effect.epoch)
                 self.follower.set_leader(effect.leader)
-            case replica.Hold():
+            case role_machine.Hold():
                 self.say("holds: %s", effect.reason)
                 self.follower.set_leader(None)
-            case replica.Reseed():
+            case role_machine.Reseed():
                 self.reseed(effect.reason)
-            case replica.Exit():
+            case role_machine.Exit():
                 self.disk.files["suspect"] = True
                 raise ProcessDiedError
-            case replica.RoleMoved():
+            case role_machine.RoleMoved():
                 self.say("is %s: %s", effect.role.value, effect.reason)
-                self.link.hurry()
+                self.link.skip_pause()
 
     def save_promise(self, epoch: int) -> None:
         """On the disk, now."""
@@ -289,8 +293,8 @@ class Node:
     def _save_promise(self, epoch: int) -> None:
         self.save_promise(epoch)
         self.follower.feed(follower_events.Promised(epoch))
-        self.feed(replica.PromiseSaved(epoch))
-        self.link.hurry()
+        self.feed(role_machine.PromiseSaved(epoch))
+        self.link.skip_pause()
 
     def _save_state(self, state: GroupState) -> None:
         self.disk.files["state"] = state
@@ -315,7 +319,7 @@ class Node:
             return
         if self.history.last_epoch < epoch:
             self.assign(epoch, self.log_end)
-        self.feed(replica.Promoted(epoch))
+        self.feed(role_machine.Promoted(epoch))
 
     def assign(self, epoch: int, start: int) -> None:
         self.history.assign(epoch, start)
@@ -337,7 +341,7 @@ class Node:
         self.leader.refresh_lease()
         if self.leader is not None:
             self.leader.begin_epoch()
-        self.link.hurry()
+        self.link.skip_pause()
 
     def _step_down(self, reason: str) -> None:
         leader, self.leader = self.leader, None
@@ -346,7 +350,7 @@ class Node:
         leader.step_down()
         self.kept_proposals = leader.core.proposals
         self.follower = FollowerShell(self, leader.core.replicated)
-        self.link.hurry()
+        self.link.skip_pause()
 
     def set_suspect(self, suspect: bool) -> None:
         if self.suspect is not suspect:
@@ -390,8 +394,8 @@ class Node:
                 leader.ended(stream.number)
 
     def _leader_again(self, facts: hello.FollowerFacts) -> LeaderShell | None:
-        if self.returning.greeted(facts, self.machine, self.kept_proposals, self.now()):
-            self.feed(replica.FollowersReturned())
+        if self.returning.hello_received(facts, self.machine, self.kept_proposals, self.now()):
+            self.feed(role_machine.FollowersReturned())
         return self.leader
 
     def on_leader_frame(self, stream: Stream, kind: str, content: tuple[Any, ...]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.ha.core import in_sync
 from cometmq.ha.core.group_state import GroupState, Policy, Ref
-from cometmq.ha.core.replica import Role
+from cometmq.ha.core.role_machine import Role
 
 from .records import EPOCH_START, MESSAGE, read_one, scan
 

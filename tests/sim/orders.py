@@ -32,7 +32,7 @@ class Orders:
         """To anybody who is fit, or to one that may not be."""
         to = -1 if self.rng.random() < 0.5 else self.rng.choice(self.world.nodes).broker_id
         wait_ns = self.rng.choice((50, 300, 2000)) * MS
-        for nameserver in self._deciding():
+        for nameserver in self._active_nameservers():
             nameserver.feed(heard.Switchover(self.world.new_number(), to, wait_ns))
 
     def _switchover_and_more(self) -> None:
@@ -45,18 +45,18 @@ class Orders:
         return cast("Callable[[], None]", getattr(self, f"_{kind}"))
 
     def _drain(self) -> None:
-        for nameserver in self._deciding():
+        for nameserver in self._active_nameservers():
             nameserver.feed(heard.SetDrain(self.world.new_number(), True))
         self._in(100, 900, self._undrain)
 
     def _undrain(self) -> None:
-        for nameserver in self._deciding():
+        for nameserver in self._active_nameservers():
             nameserver.feed(heard.SetDrain(self.world.new_number(), False))
 
     def _policy(self) -> None:
         """More or fewer have to be in sync from now on; what follows may fall into the middle of it."""
         minimum = self.rng.choice((1, 1, 2, 3))
-        for nameserver in self._deciding():
+        for nameserver in self._active_nameservers():
             nameserver.feed(heard.SetPolicy(self.world.new_number(), None, minimum))
         if self.rng.random() < 0.5:
             self._in(0, 250, self._in_the_middle())
@@ -67,5 +67,5 @@ class Orders:
         handover.no_room = True
         self._in(300, 1500, setattr, handover, "no_room", False)
 
-    def _deciding(self) -> list["Nameserver"]:
+    def _active_nameservers(self) -> list["Nameserver"]:
         return [n for n in self.world.nameservers if n.alive and n.core.active]

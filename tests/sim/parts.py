@@ -13,7 +13,7 @@ from cometmq.ha.core.follower import Follower
 from cometmq.ha.core.in_sync import InSyncSet
 from cometmq.ha.core.lease import Lease
 from cometmq.ha.core.pending_isr import Proposals
-from cometmq.ha.core.replica import RoleMachine
+from cometmq.ha.core.role_machine import RoleMachine
 
 
 @dataclass(frozen=True, slots=True)

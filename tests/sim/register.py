@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cometmq.ha.core.cas_register import (
+    AcceptorState,
     Ballot,
-    Cell,
     Change,
     Outcome,
     Phase,
@@ -83,7 +83,7 @@ class Register:
 
         def serve(member: "Nameserver", request: tuple[str, Phase, Ballot, bytes]) -> None:
             name, phase, ballot, value = request
-            held: Cell = member.disk["cells"].get(name, Cell())
+            held: AcceptorState = member.disk["cells"].get(name, AcceptorState())
             vote = prepare(held, ballot) if phase is Phase.PREPARE else accept(held, ballot, value)
             vote.cell.validate()
             member.disk["cells"][name] = vote.cell  # on the disk before the answer

@@ -10,7 +10,7 @@ from cometmq.ha.core.controller import (
     events as heard,
 )
 from cometmq.ha.core.follower_events import State
-from cometmq.ha.core.replica import Role
+from cometmq.ha.core.role_machine import Role
 
 from .faults import Faults
 from .nameserver import Nameserver

@@ -34,10 +34,10 @@ def may_rebuild(
 
 
 def _was_in_sync(known: GroupState, replica: Replica) -> bool:
-    ref = known.in_sync_ref(replica.beat.broker_id)
-    member = known.member(replica.beat.broker_id)
-    same_disk = member is not None and member.replica_uuid in ("", replica.beat.replica_uuid)
-    return ref is not None and same_disk and replica.beat.incarnation >= ref.incarnation
+    ref = known.in_sync_ref(replica.heartbeat.broker_id)
+    member = known.member(replica.heartbeat.broker_id)
+    same_disk = member is not None and member.replica_uuid in ("", replica.heartbeat.replica_uuid)
+    return ref is not None and same_disk and replica.heartbeat.incarnation >= ref.incarnation
 
 
 def all_answered(
@@ -55,22 +55,24 @@ def rebuilt(known: GroupState, replicas: Iterable[Replica]) -> GroupState:
     decisions."""
     epochs = [known.epoch, known.epoch_floor]
     for replica in replicas:
-        epochs += (replica.beat.promised_epoch, replica.beat.last_epoch)
+        epochs += (replica.heartbeat.promised_epoch, replica.heartbeat.last_epoch)
     return known.with_(version=known.version + JUMP, epoch_floor=max(epochs) + JUMP)
 
 
-def founder(
+def first_leader(
     replicas: Mapping[int, Replica], now_ns: int, limits: Limits, *, grace_over: bool
 ) -> Replica | None:
     """Return the first leader of a new group, or None while the choice is open."""
-    alive = {i: r for i, r in replicas.items() if r.alive(now_ns, limits) and not r.beat.learner}
+    alive = {
+        i: r for i, r in replicas.items() if r.alive(now_ns, limits) and not r.heartbeat.learner
+    }
     best = max(alive.values(), key=_weight, default=None)
     if best is None:
         return None
     zero = alive.get(0)
     if zero is not None and (best is zero or _weight(best)[:4] == _weight(zero)[:4]):
-        waited = now_ns - zero.first_ns >= 2 * limits.beat_ns and zero.beats >= 2
-        if zero.beat.log_is_empty or waited or grace_over:
+        waited = now_ns - zero.first_ns >= 2 * limits.heartbeat_ns and zero.heartbeats >= 2
+        if zero.heartbeat.log_is_empty or waited or grace_over:
             return zero
         return None
     return best if grace_over else None
@@ -78,28 +80,35 @@ def founder(
 
 def _weight(replica: Replica) -> tuple[int, ...]:
     """Return the rank of a candidate; the largest becomes the first leader."""
-    beat = replica.beat
-    whole = int(not beat.suspect)
-    content = int(not beat.log_is_empty)
-    return (content, whole, beat.last_epoch, beat.log_end, beat.priority, -beat.broker_id)
+    heartbeat = replica.heartbeat
+    whole = int(not heartbeat.suspect)
+    content = int(not heartbeat.log_is_empty)
+    return (
+        content,
+        whole,
+        heartbeat.last_epoch,
+        heartbeat.log_end,
+        heartbeat.priority,
+        -heartbeat.broker_id,
+    )
 
 
-def founded(
+def first_state(
     cluster: str, group: str, leader: Replica, replicas: Iterable[Replica], epoch: int
 ) -> GroupState:
     """Return the first state, with the first leader alone in sync."""
-    beat = leader.beat
+    heartbeat = leader.heartbeat
     state = GroupState(
         cluster=cluster,
         group=group,
         version=1,
         epoch=epoch,
-        leader=beat.ref,
-        in_sync=(beat.ref,),
-        policy=beat.policy or Policy(),
+        leader=heartbeat.ref,
+        in_sync=(heartbeat.ref,),
+        policy=heartbeat.policy or Policy(),
     )
     for replica in replicas:
-        other = replica.beat
+        other = replica.heartbeat
         state = state.with_member(
             Member(other.broker_id, other.replica_uuid, other.addresses, other.suspect)
         )

@@ -17,7 +17,7 @@ sections 6.6 and 6.7).
 
 from .events import Direct, Order, Replica
 from .group_view import GroupView
-from .leader_watch import heard_by_others
+from .leader_watch import reachable_by_others
 
 _NS_PER_MS = 1_000_000
 
@@ -26,13 +26,13 @@ def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0)
     """Return the directive for `replica`; `answers` is the heartbeat's number, 0 for a push."""
     state = group.state
     if not group.active or not group.is_read:
-        return Direct(replica.session, replica.beat.broker_id, Order.NONE, state, active=False)
+        return Direct(replica.session, replica.heartbeat.broker_id, Order.NONE, state, active=False)
     order = order_for(group, replica)
     leased = answers and _deserves_lease(group, replica)
     handing_over = order is Order.STEP_DOWN and state.leader == replica.ref
     return Direct(
         replica.session,
-        replica.beat.broker_id,
+        replica.heartbeat.broker_id,
         order,
         state,
         active=True,
@@ -47,19 +47,19 @@ def directive(group: GroupView, replica: Replica, now_ns: int, answers: int = 0)
 
 def order_for(group: GroupView, replica: Replica) -> Order:
     """Return the order (see the module's table)."""
-    state, beat = group.state, replica.beat
+    state, heartbeat = group.state, replica.heartbeat
     leader = state.leader
     if leader is not None and leader == replica.ref:
         if group.operations.stepping_down:
             return Order.STEP_DOWN
-        leads = beat.leads and beat.last_epoch >= state.epoch
+        leads = heartbeat.leads and heartbeat.last_epoch >= state.epoch
         # A leader that stepped down in this epoch cannot lead it again: an election is due.
         return Order.NONE if leads or replica.led_epoch >= state.epoch else Order.PROMOTE
-    if beat.leads:
+    if heartbeat.leads:
         return Order.STEP_DOWN
     if leader is None:
         return Order.HOLD if state.hold_reason else Order.NONE
-    return Order.NONE if leader.broker_id == beat.broker_id else Order.FOLLOW
+    return Order.NONE if leader.broker_id == heartbeat.broker_id else Order.FOLLOW
 
 
 def _deserves_lease(group: GroupView, replica: Replica) -> bool:
@@ -80,7 +80,7 @@ def phase(group: GroupView, now_ns: int) -> str:
     row = group.leader_row(state)
     if row is None or not row.alive(now_ns, group.limits):
         return "electing" if state.leader is None else "suspect_leader"
-    return "stable" if row.beat.leads else "electing"
+    return "stable" if row.heartbeat.leads else "electing"
 
 
 def explain(group: GroupView, now_ns: int) -> str:
@@ -106,7 +106,7 @@ def explain(group: GroupView, now_ns: int) -> str:
         return f"broker {leader.broker_id} was elected for epoch {state.epoch} and is taking over"
     if word == "stable":
         return f"broker {leader.broker_id} leads epoch {state.epoch}"
-    if heard_by_others(group, state, now_ns):
+    if reachable_by_others(group, state, now_ns):
         return (
             f"broker {leader.broker_id} sends no heartbeats to this nameserver, but its "
             "followers receive its frames: no election"

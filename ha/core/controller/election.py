@@ -41,14 +41,18 @@ def find_leader(
 ) -> Verdict:
     """Return the best live candidate and the reasons against the others."""
     alive = [r for r in replicas.values() if r.alive(now_ns, limits)]
-    refused = [f"broker {r.beat.broker_id} {why}" for r in alive if (why := objection(state, r))]
-    seated = {r.ref: r for r in alive if not objection(state, r)}
-    in_sync = [seated[ref] for ref in state.in_sync if ref in seated]
-    eligible = [seated[ref] for ref in state.eligible if ref in seated]
+    refused = [
+        f"broker {r.heartbeat.broker_id} {why}"
+        for r in alive
+        if (why := disqualification(state, r))
+    ]
+    seat_holders = {r.ref: r for r in alive if not disqualification(state, r)}
+    in_sync = [seat_holders[ref] for ref in state.in_sync if ref in seat_holders]
+    eligible = [seat_holders[ref] for ref in state.eligible if ref in seat_holders]
     live = {r.ref for r in alive}
-    whole = {r.ref for r in alive if not (r.beat.suspect or r.beat.learner)}
+    whole = {r.ref for r in alive if not (r.heartbeat.suspect or r.heartbeat.learner)}
     seats = (*state.in_sync, *state.eligible)
-    lost = tuple(ref for ref in seats if _came_back_without(ref, replicas))
+    lost = tuple(ref for ref in seats if _returned_without_data(ref, replicas))
     candidates = in_sync or eligible
     return Verdict(
         winner=max(candidates, key=lambda r: rank(state, r), default=None),
@@ -60,23 +64,23 @@ def find_leader(
     )
 
 
-def _came_back_without(ref: Ref, replicas: Mapping[int, Replica]) -> bool:
+def _returned_without_data(ref: Ref, replicas: Mapping[int, Replica]) -> bool:
     replica = replicas.get(ref.broker_id)
     return replica is not None and replica.ref != ref
 
 
-def objection(state: GroupState, replica: Replica) -> str:
+def disqualification(state: GroupState, replica: Replica) -> str:
     """Return why this live replica must not lead, or an empty string."""
-    beat = replica.beat
-    member = state.member(beat.broker_id)
-    if beat.ref not in state.in_sync and beat.ref not in state.eligible:
+    heartbeat = replica.heartbeat
+    member = state.member(heartbeat.broker_id)
+    if heartbeat.ref not in state.in_sync and heartbeat.ref not in state.eligible:
         why = "is not in sync"
-        if beat.suspect:
+        if heartbeat.suspect:
             why += ": it may have lost messages that it had acknowledged"
         return why
-    if beat.suspect:
+    if heartbeat.suspect:
         return "may have lost messages that it had acknowledged"
-    if beat.learner:
+    if heartbeat.learner:
         return "is a learner"
     if member is not None and member.partial:
         return "has only the newer part of the log"
@@ -87,44 +91,46 @@ def objection(state: GroupState, replica: Replica) -> str:
 
 def rank(state: GroupState, replica: Replica) -> tuple[int, ...]:
     """Return the rank of a candidate; the largest wins."""
-    beat = replica.beat
+    heartbeat = replica.heartbeat
     failed = replica.failed_epoch > 0 and replica.failed_epoch >= state.epoch
-    end = beat.flushed_end if state.policy.sync_flush else beat.log_end
+    end = heartbeat.flushed_end if state.policy.sync_flush else heartbeat.log_end
     # A replica that has just drained, perhaps because it stops, ranks last too.
-    usable = not failed and not beat.no_room and not beat.drained
-    return (int(usable), beat.last_epoch, end, beat.priority, -beat.broker_id)
+    usable = not failed and not heartbeat.no_room and not heartbeat.drained
+    return (int(usable), heartbeat.last_epoch, end, heartbeat.priority, -heartbeat.broker_id)
 
 
 def next_epoch(state: GroupState, replicas: Iterable[Replica]) -> int:
     """Return an epoch above every epoch promised or written by any replica."""
     seen = [state.epoch, state.epoch_floor]
     for replica in replicas:
-        beat = replica.beat
-        seen += (beat.promised_epoch, beat.last_epoch, beat.heard_epoch)
+        heartbeat = replica.heartbeat
+        seen += (heartbeat.promised_epoch, heartbeat.last_epoch, heartbeat.heard_epoch)
     return max(seen) + 1
 
 
 def elected(state: GroupState, verdict: Verdict, epoch: int) -> GroupState:
     """Return the state after the election; the version stays."""
     assert verdict.winner is not None
-    beat = verdict.winner.beat
-    in_sync = ordered_refs([*(() if verdict.from_eligible else verdict.live_in_sync), beat.ref])
+    heartbeat = verdict.winner.heartbeat
+    in_sync = ordered_refs(
+        [*(() if verdict.from_eligible else verdict.live_in_sync), heartbeat.ref]
+    )
     seats = (*state.in_sync, *state.eligible)
     left = [ref for ref in seats if ref not in in_sync and ref not in verdict.lost]
     policy = state.policy
     # Below the minimum nothing is confirmed, so a member that leaves keeps everything confirmed.
     eligible = ordered_refs(left) if len(in_sync) < policy.min_in_sync else ()
     eligible = without(eligible, *(ref.broker_id for ref in in_sync))
-    reached = min(beat.confirm, beat.log_end)
+    reached = min(heartbeat.confirm, heartbeat.log_end)
     floor = state.confirm_floor
     return state.with_(
         version=state.version,
         epoch=epoch,
-        leader=beat.ref,
+        leader=heartbeat.ref,
         in_sync=in_sync,
         eligible=eligible,
         last_proposal_seq=0,
-        confirm_floor=max(floor, reached) if policy.sync else min(floor, beat.log_end),
+        confirm_floor=max(floor, reached) if policy.sync else min(floor, heartbeat.log_end),
         hold_reason="",
         hold_since_ms=0,
         accept_loss=state.accept_loss and len(in_sync) < len(state.members),
@@ -136,15 +142,15 @@ def forced(state: GroupState, target: Replica, epoch: int) -> GroupState:
 
     `target` is alone in the in-sync set, because no other replica is known to hold the same log.
     """
-    beat = target.beat
+    heartbeat = target.heartbeat
     return state.with_(
         version=state.version,
         epoch=epoch,
-        leader=beat.ref,
-        in_sync=(beat.ref,),
+        leader=heartbeat.ref,
+        in_sync=(heartbeat.ref,),
         eligible=(),
         last_proposal_seq=0,
-        confirm_floor=min(state.confirm_floor, beat.log_end),
+        confirm_floor=min(state.confirm_floor, heartbeat.log_end),
         hold_reason="",
         hold_since_ms=0,
         accept_loss=True,

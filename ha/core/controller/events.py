@@ -20,12 +20,12 @@ class Limits:
     """Time limits of one controller."""
 
     lease_ns: int = 5_000_000_000  #: a leader may write for this long after it sent a heartbeat
-    beat_ns: int = 1_000_000_000  #: interval of heartbeats
+    heartbeat_ns: int = 1_000_000_000  #: interval of heartbeats
 
     @property
     def grace_ns(self) -> int:
         """How long a controller collects heartbeats after its start before it elects (rule R3)."""
-        return self.lease_ns + 2 * self.beat_ns
+        return self.lease_ns + 2 * self.heartbeat_ns
 
     @property
     def take_over_ns(self) -> int:
@@ -50,7 +50,7 @@ class Order(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """State that a replica reports about itself."""
 
     broker_id: int
@@ -102,9 +102,9 @@ class ActiveChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class BeatArrived:
+class HeartbeatArrived:
     session: int
-    beat: Beat
+    heartbeat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class Tick:
 Event = (
     Started
     | ActiveChanged
-    | BeatArrived
+    | HeartbeatArrived
     | SessionClosed
     | ProcessExited
     | AlterIsr
@@ -297,7 +297,7 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class LogEvent:
     """An event for the log."""
 
     event: str
@@ -312,7 +312,7 @@ Effect = (
     | ProposalAnswer
     | OperationAnswer
     | StateChanged
-    | Noted
+    | LogEvent
 )
 
 
@@ -320,11 +320,11 @@ Effect = (
 class Replica:
     """Registration of a replica: its newest incarnation. Not persistent."""
 
-    beat: Beat
+    heartbeat: Heartbeat
     session: int  #: 0: closed
     heard_ns: int
     first_ns: int  #: of this incarnation
-    beats: int = 1
+    heartbeats: int = 1
     led_epoch: int = 0  #: newest epoch in which this incarnation reported that it leads
     dead: bool = False  #: proven: its supervisor reported the exit
     dead_ns: int = 0
@@ -333,7 +333,7 @@ class Replica:
 
     @property
     def ref(self) -> Ref:
-        return self.beat.ref
+        return self.heartbeat.ref
 
     def alive(self, now_ns: int, limits: Limits) -> bool:
         """Return whether a heartbeat came within the lease and no exit was reported."""

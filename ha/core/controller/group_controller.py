@@ -14,25 +14,20 @@ sections 6.3, 6.7 and 6.8; rules R2, R3, R12). The rules are in `membership.py`,
 """
 
 from ..group_state import GroupState
-from . import (
-    bootstrap as founding,
-)
-from . import (
-    proposals,
-)
+from . import bootstrap, proposals
 from .directives import directive
 from .election import elected, find_leader, next_epoch
 from .events import (
     ActiveChanged,
     AlterIsr,
-    BeatArrived,
     CasDone,
     CompareAndSet,
     Effect,
     Event,
     ForceElect,
+    HeartbeatArrived,
     Limits,
-    Noted,
+    LogEvent,
     PendingChange,
     ProcessExited,
     ProposalAnswer,
@@ -48,7 +43,7 @@ from .events import (
     Tick,
 )
 from .leader_watch import LeaderGone, leader_gone, predecessors_are_gone
-from .membership import absorb, mark_partial
+from .membership import apply_registrations, mark_partial
 from .operations import Operations
 from .replica_registry import ReplicaRegistry
 
@@ -61,8 +56,8 @@ class GroupController:
         self.state = GroupState(cluster, group)
         self.active = False
         self.is_read = False  #: the store was read at least once
-        self.roster = ReplicaRegistry(limits)
-        self.replicas: dict[int, Replica] = self.roster.replicas  #: by broker id
+        self.registry = ReplicaRegistry(limits)
+        self.replicas: dict[int, Replica] = self.registry.replicas  #: by broker id
         self.operations = Operations(self)
         self.grace_until_ns = 0
         self.wall_ms = 0
@@ -77,26 +72,26 @@ class GroupController:
         self._ticket = 0
         self._reading = False
         self._last_ns: int | None = None
-        self._nobody_since_ns: int | None = None
+        self._no_candidate_since_ns: int | None = None
 
     # --- events -----------------------------------------------------------------------------------
 
     def on_event(self, event: Event, now_ns: int) -> list[Effect]:
         """Handle one event; returns the effects in order."""
         effects: list[Effect] = []
-        self._notice_sleep(now_ns, effects)
+        self._check_suspension(now_ns, effects)
         match event:
-            case BeatArrived():
-                self._on_beat(event, now_ns, effects)
+            case HeartbeatArrived():
+                self._on_heartbeat(event, now_ns, effects)
                 return effects
             case Started():
                 self._on_started(event, now_ns, effects)
             case ActiveChanged():
                 self._on_active_changed(event, now_ns, effects)
             case SessionClosed():
-                self.roster.close(event.session)
+                self.registry.close(event.session)
             case ProcessExited():
-                self.roster.exited(event, now_ns)
+                self.registry.exited(event, now_ns)
             case AlterIsr():
                 self._on_proposal(event, effects)
             case CasDone():
@@ -110,12 +105,12 @@ class GroupController:
         self._decide(now_ns, effects)
         return effects
 
-    def _notice_sleep(self, now_ns: int, effects: list[Effect]) -> None:
+    def _check_suspension(self, now_ns: int, effects: list[Effect]) -> None:
         """Extend the grace time after a gap between events: the controller was suspended."""
         last, self._last_ns = self._last_ns, now_ns
         if last is not None and now_ns - last > self.limits.tick_gap_max_ns:
             self.grace_until_ns = max(self.grace_until_ns, now_ns + self.limits.grace_ns)
-            effects.append(Noted("controller.slept", f"{(now_ns - last) // 1_000_000} ms"))
+            effects.append(LogEvent("controller.slept", f"{(now_ns - last) // 1_000_000} ms"))
 
     def _on_started(self, event: Started, now_ns: int, effects: list[Effect]) -> None:
         self.active = event.active
@@ -138,25 +133,25 @@ class GroupController:
         self._refuse_proposal("another nameserver is active now", effects)
         self.operations.abandon("another nameserver is active now", effects)
 
-    def _on_beat(self, event: BeatArrived, now_ns: int, effects: list[Effect]) -> None:
-        taken = self.roster.beat(event, self.state, now_ns, self.grace_until_ns, effects)
+    def _on_heartbeat(self, event: HeartbeatArrived, now_ns: int, effects: list[Effect]) -> None:
+        taken = self.registry.heartbeat(event, self.state, now_ns, self.grace_until_ns, effects)
         if not taken:
             return
-        beat = event.beat
-        if beat.leads and beat.ref == self.state.leader:
-            self.led_epoch = min(beat.last_epoch, self.state.epoch)
-            self.confirm_seen = beat.confirm if self.state.policy.sync else beat.log_end
-            self._leader_start = beat.log_start
-        known = beat.known
+        heartbeat = event.heartbeat
+        if heartbeat.leads and heartbeat.ref == self.state.leader:
+            self.led_epoch = min(heartbeat.last_epoch, self.state.epoch)
+            self.confirm_seen = heartbeat.confirm if self.state.policy.sync else heartbeat.log_end
+            self._leader_start = heartbeat.log_start
+        known = heartbeat.known
         if known is not None and known.version > self.state.version:
             if self.active:
                 self._read(effects)  # the store has a newer state, or lost a committed one
             else:
                 self._adopt(known, "reported by a replica", now_ns, effects)
         self._decide(now_ns, effects)
-        replica = self.replicas.get(beat.broker_id)
+        replica = self.replicas.get(heartbeat.broker_id)
         if replica is not None and replica.session == event.session:
-            effects.append(directive(self, replica, now_ns, answers=beat.seq))
+            effects.append(directive(self, replica, now_ns, answers=heartbeat.seq))
 
     def _on_proposal(self, event: AlterIsr, effects: list[Effect]) -> None:
         if not self.active or not self.is_read:
@@ -236,7 +231,7 @@ class GroupController:
         self.state = state
         if state.epoch != old.epoch:
             self.elected_ns = now_ns
-            self._nobody_since_ns = None
+            self._no_candidate_since_ns = None
         effects.append(StateChanged(old, state, why))
         effects += (directive(self, row, now_ns) for row in self.replicas.values() if row.session)
 
@@ -266,18 +261,18 @@ class GroupController:
             return
         known = self.newest_known()
         if known.version > self._store_version:
-            self._rebuild(known, now_ns, effects)
+            self._rebuild_store(known, now_ns, effects)
             return
         if self.state.is_new:
-            self._found(now_ns, effects)
+            self._bootstrap(now_ns, effects)
             return
-        base, notes = self._absorbed(now_ns)
+        base, notes = self._with_registrations(now_ns)
         gone = leader_gone(self, base, now_ns)
         if gone is not None:
             base = self._replace_leader(base, gone, now_ns, notes)
         elif base.leader is not None:
-            self._nobody_since_ns = None
-            if base.hold_reason and self._leader_speaks(base, now_ns):
+            self._no_candidate_since_ns = None
+            if base.hold_reason and self._leader_is_alive(base, now_ns):
                 base = base.with_(version=base.version, hold_reason="", hold_since_ms=0)
                 notes.append("the hold is over")
         if base != self.state:
@@ -285,15 +280,15 @@ class GroupController:
             self.cas(base, "; ".join(notes) or "members changed", effects, proven=proven)
             return
         if self._proposal is not None:
-            self._rule(self._proposal, now_ns, effects)
+            self._decide_proposal(self._proposal, now_ns, effects)
         if self.pending is None:
             self.operations.step(now_ns, effects)
 
-    def _absorbed(self, now_ns: int) -> tuple[GroupState, list[str]]:
+    def _with_registrations(self, now_ns: int) -> tuple[GroupState, list[str]]:
         """Return the state updated by live registrations, and the reasons."""
         state = self.state
         alive = [r for r in self.replicas.values() if r.alive(now_ns, self.limits)]
-        base = absorb(state, alive)
+        base = apply_registrations(state, alive)
         base = mark_partial(base, self._leader_start, alive)
         notes = []
         if base.in_sync != state.in_sync:
@@ -307,7 +302,7 @@ class GroupController:
         row = self.replicas.get(state.leader.broker_id)
         return row if row is not None and row.ref == state.leader else None
 
-    def _leader_speaks(self, state: GroupState, now_ns: int) -> bool:
+    def _leader_is_alive(self, state: GroupState, now_ns: int) -> bool:
         row = self.leader_row(state)
         return row is not None and row.alive(now_ns, self.limits)
 
@@ -318,11 +313,11 @@ class GroupController:
         verdict = find_leader(base, self.replicas, now_ns, self.limits)
         if verdict.winner is not None:
             epoch = next_epoch(base, self.replicas.values())
-            notes.insert(0, f"broker {verdict.winner.beat.broker_id} elected: {gone.reason}")
+            notes.insert(0, f"broker {verdict.winner.heartbeat.broker_id} elected: {gone.reason}")
             return elected(base, verdict, epoch)
-        if self._nobody_since_ns is None:
-            self._nobody_since_ns = now_ns
-        waited = now_ns - self._nobody_since_ns >= self.limits.lease_ns
+        if self._no_candidate_since_ns is None:
+            self._no_candidate_since_ns = now_ns
+        waited = now_ns - self._no_candidate_since_ns >= self.limits.lease_ns
         reason = f"{verdict.reason} (the leader: {gone.reason})"
         # A hold is written once, and again when its reason changes, at most once per lease.
         if base.hold_reason == reason or not (waited or not (verdict.missing or base.hold_reason)):
@@ -331,7 +326,7 @@ class GroupController:
                 notes.append(f"no leader: {gone.reason}")
             return base
         notes.append(f"held: {gone.reason}; {verdict.reason}")
-        self._nobody_since_ns = now_ns
+        self._no_candidate_since_ns = now_ns
         leader = None if gone.proven else base.leader
         return base.with_(
             version=base.version,
@@ -344,42 +339,44 @@ class GroupController:
 
     def newest_known(self) -> GroupState:
         """Return the newest state held by this controller or any replica."""
-        known = founding.newest_known(self.replicas.values())
+        known = bootstrap.newest_known(self.replicas.values())
         return known if known is not None and known.version > self.state.version else self.state
 
-    def _rebuild(self, known: GroupState, now_ns: int, effects: list[Effect]) -> None:
+    def _rebuild_store(self, known: GroupState, now_ns: int, effects: list[Effect]) -> None:
         """Rebuild a store that lost committed states."""
         replicas = self.replicas
-        if not founding.may_rebuild(known, replicas, now_ns, self.limits):
+        if not bootstrap.may_rebuild(known, replicas, now_ns, self.limits):
             return
-        everybody = founding.all_answered(known, replicas, now_ns, self.limits)
+        everybody = bootstrap.all_answered(known, replicas, now_ns, self.limits)
         if everybody or now_ns >= self.grace_until_ns:
-            state = founding.rebuilt(known, replicas.values())
+            state = bootstrap.rebuilt(known, replicas.values())
             why = f"the store was lost; rebuilt from version {known.version}"
             self.cas(state, why, effects)
 
-    def _found(self, now_ns: int, effects: list[Effect]) -> None:
+    def _bootstrap(self, now_ns: int, effects: list[Effect]) -> None:
         """Start a group that has no state anywhere."""
         grace_over = now_ns >= self.grace_until_ns
-        leader = founding.founder(self.replicas, now_ns, self.limits, grace_over=grace_over)
+        leader = bootstrap.first_leader(self.replicas, now_ns, self.limits, grace_over=grace_over)
         if leader is None:
             return
         alive = [r for r in self.replicas.values() if r.alive(now_ns, self.limits)]
         epoch = next_epoch(self.state, alive)
-        state = founding.founded(self.state.cluster, self.state.group, leader, alive, epoch)
-        self.cas(state, f"new group: broker {leader.beat.broker_id} leads", effects, proven=True)
+        state = bootstrap.first_state(self.state.cluster, self.state.group, leader, alive, epoch)
+        self.cas(
+            state, f"new group: broker {leader.heartbeat.broker_id} leads", effects, proven=True
+        )
 
     # --- proposals --------------------------------------------------------------------------------
 
-    def _rule(self, proposal: AlterIsr, now_ns: int, effects: list[Effect]) -> None:
+    def _decide_proposal(self, proposal: AlterIsr, now_ns: int, effects: list[Effect]) -> None:
         self._proposal = None
-        ruling = proposals.judge(self.state, proposal, self.replicas, now_ns, self.limits)
-        if ruling.judgement is proposals.Judgement.REFUSE:
+        ruling = proposals.decide_proposal(self.state, proposal, self.replicas, now_ns, self.limits)
+        if ruling.kind is proposals.DecisionKind.REFUSE:
             self._answer(proposal, effects, ruling.reason)
-        elif ruling.judgement is proposals.Judgement.BEHIND:
+        elif ruling.kind is proposals.DecisionKind.BEHIND:
             self._answer(proposal, effects, ruling.reason, decided=False)
             self._read(effects)
-        elif ruling.judgement is proposals.Judgement.BURN:
+        elif ruling.kind is proposals.DecisionKind.BURN:
             state = proposals.burned(self.state, proposal)
             self.cas(state, f"refused: {ruling.reason}", effects, proposal=proposal)
         else:

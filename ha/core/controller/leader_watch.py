@@ -37,7 +37,7 @@ def leader_gone(group: GroupView, base: GroupState, now_ns: int) -> LeaderGone |
         return LeaderGone("its process has ended", proven=True)
     if row is not None and row.alive(now_ns, group.limits):
         return _about_leading(group, row, now_ns)
-    if now_ns < group.grace_until_ns or heard_by_others(group, base, now_ns):
+    if now_ns < group.grace_until_ns or reachable_by_others(group, base, now_ns):
         return None
     return LeaderGone("no heartbeats, and no in-sync replica receives its frames", proven=False)
 
@@ -50,7 +50,7 @@ def _without_leader(group: GroupView, base: GroupState, now_ns: int) -> LeaderGo
         same_disk = (
             returned is not None
             and member is not None
-            and member.replica_uuid == returned.beat.replica_uuid
+            and member.replica_uuid == returned.heartbeat.replica_uuid
         )
         return LeaderGone("it returned in a new incarnation", proven=same_disk)
     seats = {ref.broker_id for ref in (*base.in_sync, *base.eligible)}
@@ -62,7 +62,7 @@ def _without_leader(group: GroupView, base: GroupState, now_ns: int) -> LeaderGo
 
 def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | None:
     """Judge a live replica that was elected but does not lead."""
-    if row.beat.leads or group.operations.stepping_down:
+    if row.heartbeat.leads or group.operations.stepping_down:
         return None
     if row.led_epoch >= group.state.epoch:
         return LeaderGone("it has stepped down", proven=True)
@@ -72,17 +72,17 @@ def _about_leading(group: GroupView, row: Replica, now_ns: int) -> LeaderGone | 
     return LeaderGone("it did not take over in time", proven=False)
 
 
-def heard_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:
+def reachable_by_others(group: GroupView, base: GroupState, now_ns: int) -> bool:
     """Return whether a live in-sync replica receives the leader: only the controller is cut off."""
     for ref in base.in_sync:
         row = group.replicas.get(ref.broker_id)
         if row is None or row.ref != ref or ref == base.leader:
             continue
-        beat = row.beat
-        if not row.alive(now_ns, group.limits) or beat.heard_epoch != base.epoch:
+        heartbeat = row.heartbeat
+        if not row.alive(now_ns, group.limits) or heartbeat.heard_epoch != base.epoch:
             continue
-        age_ns = beat.heard_age_ns + now_ns - row.heard_ns
-        if beat.heard_age_ns >= 0 and age_ns < group.limits.lease_ns:
+        age_ns = heartbeat.heard_age_ns + now_ns - row.heard_ns
+        if heartbeat.heard_age_ns >= 0 and age_ns < group.limits.lease_ns:
             return True
     return False
 

@@ -23,93 +23,93 @@ from ..group_state import (
     ordered_refs,
     without,
 )
-from .events import NUMBER_MAX, Beat, Replica
+from .events import NUMBER_MAX, Heartbeat, Replica
 
 #: Incarnation of a seat whose disk was replaced: larger than that of any replica.
 LOST_DISK = NUMBER_MAX + 1
 
 
-def absorb(state: GroupState, replicas: Iterable[Replica]) -> GroupState:
+def apply_registrations(state: GroupState, replicas: Iterable[Replica]) -> GroupState:
     """Return the state updated by the registrations; the version stays."""
-    for replica in sorted(replicas, key=lambda r: r.beat.broker_id):
-        state = _seats(state, replica.beat)
-        state = _members(state, replica.beat)
+    for replica in sorted(replicas, key=lambda r: r.heartbeat.broker_id):
+        state = _seats(state, replica.heartbeat)
+        state = _members(state, replica.heartbeat)
     return state
 
 
-def loss_of(state: GroupState, beat: Beat) -> str:
+def seat_loss(state: GroupState, heartbeat: Heartbeat) -> str:
     """Return why this incarnation cannot keep the seat of the earlier one, or an empty string."""
-    if _other_disk(state, beat):
+    if _other_disk(state, heartbeat):
         return "has another disk than before"
-    if beat.suspect:
+    if heartbeat.suspect:
         return "may have lost messages that it had acknowledged (it did not shut down cleanly)"
-    if beat.learner:
+    if heartbeat.learner:
         return "is a learner now"
-    if state.policy.sync and beat.log_end < state.confirm_floor:
-        return f"ends at {beat.log_end}, below {state.confirm_floor}, which the group has confirmed"
+    if state.policy.sync and heartbeat.log_end < state.confirm_floor:
+        return f"ends at {heartbeat.log_end}, below {state.confirm_floor}, which the group has confirmed"
     return ""
 
 
-def _seats(state: GroupState, beat: Beat) -> GroupState:
+def _seats(state: GroupState, heartbeat: Heartbeat) -> GroupState:
     """Return the state with the in-sync and eligible sets updated by one registration."""
-    broker_id = beat.broker_id
-    other_disk = _other_disk(state, beat)
+    broker_id = heartbeat.broker_id
+    other_disk = _other_disk(state, heartbeat)
     held = state.in_sync_ref(broker_id)
-    if held is not None and (other_disk or held.incarnation < beat.incarnation):
-        return _in_sync_seat(state, beat, held)
+    if held is not None and (other_disk or held.incarnation < heartbeat.incarnation):
+        return _in_sync_seat(state, heartbeat, held)
     eligible = state.eligible_ref(broker_id)
-    if eligible is not None and (other_disk or eligible.incarnation < beat.incarnation):
+    if eligible is not None and (other_disk or eligible.incarnation < heartbeat.incarnation):
         others = without(state.eligible, broker_id)
-        kept = () if loss_of(state, beat) else (beat.ref,)
+        kept = () if seat_loss(state, heartbeat) else (heartbeat.ref,)
         return state.with_(version=state.version, eligible=ordered_refs([*others, *kept]))
     return state
 
 
-def _in_sync_seat(state: GroupState, beat: Beat, held: Ref) -> GroupState:
-    others = without(state.in_sync, beat.broker_id)
+def _in_sync_seat(state: GroupState, heartbeat: Heartbeat, held: Ref) -> GroupState:
+    others = without(state.in_sync, heartbeat.broker_id)
     led = state.leader == held  # the former incarnation led and has ended: a new epoch is due
     leader = None if led else state.leader
-    if not loss_of(state, beat):
-        in_sync = ordered_refs([*others, beat.ref])
+    if not seat_loss(state, heartbeat):
+        in_sync = ordered_refs([*others, heartbeat.ref])
         return state.with_(version=state.version, in_sync=in_sync, leader=leader)
     # Incarnations count per disk: the new disk's number must not pass for the old one's.
-    kept = Ref(beat.broker_id, LOST_DISK) if _other_disk(state, beat) else held
+    kept = Ref(heartbeat.broker_id, LOST_DISK) if _other_disk(state, heartbeat) else held
     in_sync = others or (kept,)
     return state.with_(version=state.version, in_sync=in_sync, leader=leader)
 
 
-def _other_disk(state: GroupState, beat: Beat) -> bool:
-    member = state.member(beat.broker_id)
-    return member is not None and member.replica_uuid not in ("", beat.replica_uuid)
+def _other_disk(state: GroupState, heartbeat: Heartbeat) -> bool:
+    member = state.member(heartbeat.broker_id)
+    return member is not None and member.replica_uuid not in ("", heartbeat.replica_uuid)
 
 
-def _members(state: GroupState, beat: Beat) -> GroupState:
-    known = state.member(beat.broker_id)
+def _members(state: GroupState, heartbeat: Heartbeat) -> GroupState:
+    known = state.member(heartbeat.broker_id)
     member = Member(
-        beat.broker_id,
-        beat.replica_uuid,
-        beat.addresses,
+        heartbeat.broker_id,
+        heartbeat.replica_uuid,
+        heartbeat.addresses,
         # A member in sync in this incarnation has reached the leader's confirm offset (I11): the
         # suspect flag in its last heartbeat is older than that.
-        suspect=beat.suspect and beat.ref not in state.in_sync,
-        partial=_partial(known, beat),
+        suspect=heartbeat.suspect and heartbeat.ref not in state.in_sync,
+        partial=_partial(known, heartbeat),
     )
     if known == member:
         return state
     if known is None and len(state.members) >= MEMBERS_MAX:
-        state = _with_room(state, beat.broker_id)
+        state = _drop_idle_member(state, heartbeat.broker_id)
         if len(state.members) >= MEMBERS_MAX:
             return state
     return state.with_member(member)
 
 
-def _partial(known: Member | None, beat: Beat) -> bool:
+def _partial(known: Member | None, heartbeat: Heartbeat) -> bool:
     """Return the partial mark of the same disk; `mark_partial` compares it with the leader's
     log."""
-    return known is not None and known.replica_uuid == beat.replica_uuid and known.partial
+    return known is not None and known.replica_uuid == heartbeat.replica_uuid and known.partial
 
 
-def _with_room(state: GroupState, keep: int) -> GroupState:
+def _drop_idle_member(state: GroupState, keep: int) -> GroupState:
     """Return the state without the first member that holds no seat."""
     seats = {ref.broker_id for ref in (*state.in_sync, *state.eligible)} | {keep}
     idle = [member for member in state.members if member.broker_id not in seats]
@@ -131,13 +131,13 @@ def mark_partial(
     known to be complete.
     """
     for replica in replicas:
-        beat = replica.beat
-        member = state.member(beat.broker_id)
-        if member is None or beat.log_is_empty or beat.ref == state.leader:
+        heartbeat = replica.heartbeat
+        member = state.member(heartbeat.broker_id)
+        if member is None or heartbeat.log_is_empty or heartbeat.ref == state.leader:
             continue
-        above = beat.log_start > (leader_start or 0)
-        seated = beat.ref in state.in_sync or beat.ref in state.eligible
-        may_mark = leader_start is not None and not seated
+        above = heartbeat.log_start > (leader_start or 0)
+        seat_holders = heartbeat.ref in state.in_sync or heartbeat.ref in state.eligible
+        may_mark = leader_start is not None and not seat_holders
         partial = above and (member.partial or may_mark)
         if partial != member.partial:
             changed = Member(

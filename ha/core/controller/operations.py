@@ -12,7 +12,7 @@ ordinary rules continue.
 
 from ..group_state import Ref, names
 from .directives import directive
-from .election import Verdict, elected, find_leader, forced, next_epoch, objection, rank
+from .election import Verdict, disqualification, elected, find_leader, forced, next_epoch, rank
 from .events import (
     Effect,
     ForceElect,
@@ -25,8 +25,8 @@ from .events import (
 )
 from .group_view import GroupChanges
 from .operation import Operation, answer, refuse
-from .operator_messages import force_steps, lost_range, objections, switchover_plan
-from .policy_change import policy_plan, policy_refusal, seated_for, wanted, words
+from .operator_messages import disqualifications, force_steps, lost_range, switchover_plan
+from .policy_change import policy_plan, policy_refusal, reelection_state, wanted, words
 
 _NS_PER_MS = 1_000_000
 DEFAULT_WAIT_NS = 10_000_000_000
@@ -102,7 +102,7 @@ class Operations:
             self._step_drain(effects)
             return
         if self.current is None:
-            self._make_room(now_ns)
+            self._hand_over_full_disk(now_ns)
         if self.current is not None:
             self._step(self.current, now_ns, effects)
 
@@ -150,12 +150,12 @@ class Operations:
             return
         wait_ns = min(event.max_wait_ns or DEFAULT_WAIT_NS, WAIT_MAX_NS)
         operation = Operation(event.request, target.ref, now_ns + wait_ns)
-        operation.mark_end = leader.beat.log_end
+        operation.mark_end = leader.heartbeat.log_end
         operation.why = "switchover by an operator"
-        behind = max(0, leader.beat.log_end - target.beat.log_end)
+        behind = max(0, leader.heartbeat.log_end - target.heartbeat.log_end)
         operation.steps.append(
-            f"broker {leader.beat.broker_id} leads epoch {state.epoch}; broker"
-            f" {target.beat.broker_id} is in sync and {behind} bytes behind"
+            f"broker {leader.heartbeat.broker_id} leads epoch {state.epoch}; broker"
+            f" {target.heartbeat.broker_id} is in sync and {behind} bytes behind"
         )
         if event.dry_run:
             operation.steps += switchover_plan(leader, target, wait_ns)
@@ -191,7 +191,7 @@ class Operations:
     def _live_leader(self, now_ns: int) -> Replica | None:
         """Return the registration of the leader if it is alive and leads."""
         row = self._group.leader_row(self._group.state)
-        if row is None or not row.beat.leads or not row.alive(now_ns, self._group.limits):
+        if row is None or not row.heartbeat.leads or not row.alive(now_ns, self._group.limits):
             return None
         return row
 
@@ -206,32 +206,34 @@ class Operations:
             row
             for row in group.replicas.values()
             if row.alive(now_ns, group.limits)
-            and row.beat.broker_id != leader_id
+            and row.heartbeat.broker_id != leader_id
             and row.ref in state.in_sync
-            and not objection(state, row)
+            and not disqualification(state, row)
         ]
         if to < 0:
             best = max(good, key=lambda row: rank(state, row), default=None)
-            return best or f"no replica can take over without loss: {objections(group, now_ns)}"
+            return (
+                best or f"no replica can take over without loss: {disqualifications(group, now_ns)}"
+            )
         row = group.replicas.get(to)
         if row is None or not row.alive(now_ns, group.limits):
             return f"broker {to} is not connected"
         if row not in good:
-            why = objection(state, row) or "is not in sync"
+            why = disqualification(state, row) or "is not in sync"
             return f"broker {to} {why}: in sync are {names(state.in_sync)}"
         return row
 
-    def _make_room(self, now_ns: int) -> None:
+    def _hand_over_full_disk(self, now_ns: int) -> None:
         """Hand over from a leader whose disk is full to an in-sync replica with free space."""
         leader = self._live_leader(now_ns)
-        if leader is None or not leader.beat.no_room:
+        if leader is None or not leader.heartbeat.no_room:
             return
         target = self._target(-1, now_ns)
-        if isinstance(target, str) or target.beat.no_room:
+        if isinstance(target, str) or target.heartbeat.no_room:
             return
         operation = Operation(0, target.ref, now_ns + DEFAULT_WAIT_NS)
-        operation.mark_end = leader.beat.log_end
-        operation.why = f"the disk of broker {leader.beat.broker_id} is full"
+        operation.mark_end = leader.heartbeat.log_end
+        operation.why = f"the disk of broker {leader.heartbeat.broker_id} is full"
         self.current = operation
 
     def _step(self, operation: Operation, now_ns: int, effects: list[Effect]) -> None:
@@ -256,16 +258,16 @@ class Operations:
                 operation, f"broker {operation.target.broker_id} is not in sync now", effects
             )
             return
-        if target.beat.log_end < operation.mark_end:
+        if target.heartbeat.log_end < operation.mark_end:
             if now_ns >= operation.deadline_ns:
-                behind = operation.mark_end - target.beat.log_end
+                behind = operation.mark_end - target.heartbeat.log_end
                 self._fail(operation, f"the target was still {behind} bytes behind", effects)
             return
         operation.phase = "step_down"
         operation.drain_until_ns = now_ns + DRAIN_MAX_NS
         operation.steps.append(
-            f"broker {target.beat.broker_id} has everything up to {operation.mark_end}; "
-            f"broker {leader.beat.broker_id} was directed to step down"
+            f"broker {target.heartbeat.broker_id} has everything up to {operation.mark_end}; "
+            f"broker {leader.heartbeat.broker_id} was directed to step down"
         )
         if leader.session:
             effects.append(directive(group, leader, now_ns))
@@ -277,12 +279,12 @@ class Operations:
         if leader is None or target is None:
             self._fail(operation, "a replica disconnected while the leader stepped down", effects)
             return
-        overdue = now_ns >= operation.drain_until_ns + group.limits.beat_ns
-        if leader.beat.leads:
+        overdue = now_ns >= operation.drain_until_ns + group.limits.heartbeat_ns
+        if leader.heartbeat.leads:
             if overdue:
                 self._fail(operation, "the leader did not step down in time", effects)
             return
-        complete = leader.beat.drained or target.beat.log_end >= leader.beat.log_end
+        complete = leader.heartbeat.drained or target.heartbeat.log_end >= leader.heartbeat.log_end
         if not complete and not overdue:
             return
         if not complete and not group.state.policy.sync:
@@ -291,7 +293,7 @@ class Operations:
             self._fail(operation, reason, effects)
             return
         operation.steps.append(
-            f"broker {leader.beat.broker_id} stepped down at {leader.beat.log_end}"
+            f"broker {leader.heartbeat.broker_id} stepped down at {leader.heartbeat.log_end}"
         )
         self._elect(operation, target, now_ns, effects)
 
@@ -307,7 +309,7 @@ class Operations:
         group = self._group
         state = group.state
         if operation.policy is not None:
-            state = seated_for(state, operation.policy, winner.ref)
+            state = reelection_state(state, operation.policy, winner.ref)
         seen = find_leader(state, group.replicas, now_ns, group.limits)
         verdict = Verdict(winner, live_in_sync=seen.live_in_sync, lost=seen.lost)
         operation.epoch = next_epoch(state, group.replicas.values())
@@ -323,8 +325,8 @@ class Operations:
             self._fail(operation, "another decision took effect first", effects)
             return
         row = group.leader_row(state)
-        if row is not None and row.beat.leads and row.beat.last_epoch >= state.epoch:
-            message = f"broker {row.beat.broker_id} leads epoch {state.epoch}"
+        if row is not None and row.heartbeat.leads and row.heartbeat.last_epoch >= state.epoch:
+            message = f"broker {row.heartbeat.broker_id} leads epoch {state.epoch}"
             if operation.policy is not None:
                 message = f"the group is {words(state.policy)}: {message}"
             operation.steps.append(message)
@@ -339,7 +341,7 @@ class Operations:
         row = group.replicas.get(operation.target.broker_id)
         if row is None or row.ref != operation.target or not row.alive(now_ns, group.limits):
             return None
-        in_sync = row.ref in group.state.in_sync and not objection(group.state, row)
+        in_sync = row.ref in group.state.in_sync and not disqualification(group.state, row)
         return row if in_sync else None
 
     def _fail(self, operation: Operation, reason: str, effects: list[Effect]) -> None:
@@ -357,11 +359,11 @@ class Operations:
             refuse(event.request, f"broker {event.to} is not connected", effects)
             return
         leader = group.leader_row(state)
-        if leader is row and row.beat.leads and row.beat.last_epoch >= state.epoch:
+        if leader is row and row.heartbeat.leads and row.heartbeat.last_epoch >= state.epoch:
             refuse(event.request, f"broker {event.to} leads already", effects)
             return
         operation = Operation(event.request, row.ref, now_ns, phase="electing", is_forced=True)
-        why = objection(state, row)
+        why = disqualification(state, row)
         if why or not state.policy.sync:
             # A member in sync of a synchronous group has everything confirmed, whatever its last
             # heartbeat reports.

@@ -6,7 +6,7 @@ end of the target. Bytes that only a lost replica held and never reported are no
 """
 
 from ..group_state import GroupState, names
-from .election import objection
+from .election import disqualification
 from .events import Replica
 from .group_view import GroupView
 
@@ -19,32 +19,34 @@ def lost_range(group: GroupView, target: Replica) -> tuple[int, int]:
     ends = [state.confirm_floor, group.confirm_seen]
     for row in group.replicas.values():
         if row.ref in state.in_sync or row.ref in state.eligible:
-            ends.append(row.beat.confirm if state.policy.sync else row.beat.log_end)
+            ends.append(row.heartbeat.confirm if state.policy.sync else row.heartbeat.log_end)
     end = max(ends)
-    start = target.beat.log_end
+    start = target.heartbeat.log_end
     return (start, end) if end > start else (0, 0)
 
 
 def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]) -> list[str]:
     """Return the state of the group and the consequence of the election, as sentences."""
-    beat = row.beat
+    heartbeat = row.heartbeat
     steps = [
         f"the group is at version {state.version}, epoch {state.epoch};"
         f" in sync are {names(state.in_sync)}, eligible {names(state.eligible)}",
-        f"broker {beat.broker_id} ends at {beat.log_end}, its newest epoch is {beat.last_epoch}",
+        f"broker {heartbeat.broker_id} ends at {heartbeat.log_end}, its newest epoch is {heartbeat.last_epoch}",
     ]
     if why:
-        steps.append(f"broker {beat.broker_id} {why}: messages that were answered OK can be lost")
+        steps.append(
+            f"broker {heartbeat.broker_id} {why}: messages that were answered OK can be lost"
+        )
     if lost[1]:
         steps.append(f"missing on it: bytes {lost[0]} to {lost[1]}")
     return steps
 
 
-def objections(group: GroupView, now_ns: int) -> str:
+def disqualifications(group: GroupView, now_ns: int) -> str:
     """Return why no other replica can lead."""
     state = group.state
     reasons = [
-        f"broker {row.beat.broker_id} {objection(state, row) or 'is not in sync'}"
+        f"broker {row.heartbeat.broker_id} {disqualification(state, row) or 'is not in sync'}"
         for row in group.replicas.values()
         if row.ref != state.leader and row.alive(now_ns, group.limits)
     ]
@@ -52,9 +54,9 @@ def objections(group: GroupView, now_ns: int) -> str:
 
 
 def switchover_plan(leader: Replica, target: Replica, wait_ns: int) -> list[str]:
-    old, new = leader.beat.broker_id, target.beat.broker_id
+    old, new = leader.heartbeat.broker_id, target.heartbeat.broker_id
     return [
-        f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has {leader.beat.log_end}",
+        f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has {leader.heartbeat.log_end}",
         f"would direct broker {old} to step down when broker {new} has everything",
         f"would elect broker {new} and wait until it leads",
     ]

@@ -37,7 +37,7 @@ def policy_refusal(state: GroupState, policy: Policy, live: int) -> str:
     return ""
 
 
-def seated_for(state: GroupState, policy: Policy, leader: Ref) -> GroupState:
+def reelection_state(state: GroupState, policy: Policy, leader: Ref) -> GroupState:
     """Return the state from which the leader is elected again; the version stays."""
     if policy.sync and not state.policy.sync:
         state = state.with_(version=state.version, in_sync=(leader,), eligible=())
@@ -46,7 +46,7 @@ def seated_for(state: GroupState, policy: Policy, leader: Ref) -> GroupState:
 
 def policy_plan(leader: Replica, old: Policy, new: Policy) -> list[str]:
     """Return the steps of a dry run."""
-    broker_id = leader.beat.broker_id
+    broker_id = leader.heartbeat.broker_id
     return [
         f"the group is {words(old)}; it would be {words(new)}",
         f"would direct broker {broker_id} to step down when its followers have everything",

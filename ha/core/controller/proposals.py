@@ -14,7 +14,7 @@ from ..group_state import MEMBERS_MAX, GroupState, Member, Ref, ordered_refs
 from .events import NUMBER_MAX, AlterIsr, Limits, Replica
 
 
-class Judgement(Enum):
+class DecisionKind(Enum):
     ACCEPT = "accept"
     REFUSE = "refuse"  #: a late copy is refused too
     BURN = "burn"  #: refuse, after the state has advanced
@@ -22,34 +22,36 @@ class Judgement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    judgement: Judgement
+class ProposalDecision:
+    kind: DecisionKind
     reason: str = ""
 
 
-def judge(
+def decide_proposal(
     state: GroupState,
     proposal: AlterIsr,
     replicas: Mapping[int, Replica],
     now_ns: int,
     limits: Limits,
-) -> Ruling:
+) -> ProposalDecision:
     """Return the decision on one proposal."""
     if proposal.epoch > state.epoch or proposal.state_version > state.version:
-        return Ruling(Judgement.BEHIND, "this controller does not have that state yet; try again")
+        return ProposalDecision(
+            DecisionKind.BEHIND, "this controller does not have that state yet; try again"
+        )
     if late := _late(state, proposal):
-        return Ruling(Judgement.REFUSE, late)
+        return ProposalDecision(DecisionKind.REFUSE, late)
     if wrong := _wrong(proposal):
-        return Ruling(Judgement.BURN, wrong)
+        return ProposalDecision(DecisionKind.BURN, wrong)
     for ref in proposal.members:
         if ref in state.in_sync:
             continue
-        objection = _objection(ref, replicas.get(ref.broker_id), now_ns, limits)
-        if not objection and state.member(ref.broker_id) is None:
-            objection = "is not a member of the group"
-        if objection:
-            return Ruling(Judgement.BURN, f"broker {ref.broker_id} {objection}")
-    return Ruling(Judgement.ACCEPT)
+        disqualification = _join_refusal(ref, replicas.get(ref.broker_id), now_ns, limits)
+        if not disqualification and state.member(ref.broker_id) is None:
+            disqualification = "is not a member of the group"
+        if disqualification:
+            return ProposalDecision(DecisionKind.BURN, f"broker {ref.broker_id} {disqualification}")
+    return ProposalDecision(DecisionKind.ACCEPT)
 
 
 def _late(state: GroupState, proposal: AlterIsr) -> str:
@@ -77,13 +79,13 @@ def _wrong(proposal: AlterIsr) -> str:
     return ""
 
 
-def _objection(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits) -> str:
+def _join_refusal(ref: Ref, replica: Replica | None, now_ns: int, limits: Limits) -> str:
     """Return why this incarnation cannot join now, or an empty string."""
     if replica is None or replica.ref != ref:
         return f"is not registered with incarnation {ref.incarnation}"
     if not replica.alive(now_ns, limits):
         return "is not connected to the controller"
-    if replica.beat.learner:
+    if replica.heartbeat.learner:
         return "is a learner"
     return ""
 
@@ -117,7 +119,7 @@ def _joined(member: Member, replica: Replica, proposal: AlterIsr) -> Member:
     It is not suspect, because this incarnation reached the leader's confirm offset (I11). It stays
     partial while its newest heartbeat does not show where its log begins.
     """
-    unseen = replica.beat.log_is_empty and proposal.confirm > 0
+    unseen = replica.heartbeat.log_is_empty and proposal.confirm > 0
     return Member(
         member.broker_id,
         member.replica_uuid,

@@ -15,11 +15,11 @@ A heartbeat is accepted from the newest incarnation of the replica that holds it
 from ..group_state import MEMBERS_MAX, GroupState
 from .events import (
     NUMBER_MAX,
-    Beat,
-    BeatArrived,
     Effect,
+    Heartbeat,
+    HeartbeatArrived,
     Limits,
-    Noted,
+    LogEvent,
     ProcessExited,
     RefusalCode,
     Refuse,
@@ -34,30 +34,34 @@ class ReplicaRegistry:
         self._limits = limits
         self.replicas: dict[int, Replica] = {}
 
-    def beat(
+    def heartbeat(
         self,
-        event: BeatArrived,
+        event: HeartbeatArrived,
         state: GroupState,
         now_ns: int,
         grace_until_ns: int,
         effects: list[Effect],
     ) -> bool:
         """Enter a heartbeat; returns False if it was refused or is late, and nothing changed."""
-        beat = event.beat
+        heartbeat = event.heartbeat
         refusal = self._refusal(event, state, now_ns, grace_until_ns)
         if refusal is not None:
             effects.append(refusal)
             return False
-        row = self.replicas.get(beat.broker_id)
-        if row is None or row.ref != beat.ref or row.beat.replica_uuid != beat.replica_uuid:
-            self._new_life(event, row, now_ns, effects)
+        row = self.replicas.get(heartbeat.broker_id)
+        if (
+            row is None
+            or row.ref != heartbeat.ref
+            or row.heartbeat.replica_uuid != heartbeat.replica_uuid
+        ):
+            self._new_incarnation(event, row, now_ns, effects)
             return True
-        if (beat.sent_ns, beat.seq) <= (row.beat.sent_ns, row.beat.seq):
+        if (heartbeat.sent_ns, heartbeat.seq) <= (row.heartbeat.sent_ns, row.heartbeat.seq):
             return False
         if row.session not in (0, event.session):
             reason = "the same broker opened a newer session"
             effects.append(Refuse(row.session, RefusalCode.STALE, reason))
-        self._same_life(row, event, now_ns, effects)
+        self._same_incarnation(row, event, now_ns, effects)
         return True
 
     def close(self, session: int) -> None:
@@ -70,96 +74,96 @@ class ReplicaRegistry:
         """Mark a replica dead after its supervisor reported the exit; returns False for an unknown
         incarnation."""
         row = self.replicas.get(event.broker_id)
-        if row is None or event.replica_uuid not in ("", row.beat.replica_uuid):
+        if row is None or event.replica_uuid not in ("", row.heartbeat.replica_uuid):
             return False
-        if event.incarnation not in (0, row.beat.incarnation):
+        if event.incarnation not in (0, row.heartbeat.incarnation):
             return False
         row.dead = True
         row.dead_ns = now_ns
         row.session = 0
         return True
 
-    def _new_life(
-        self, event: BeatArrived, row: Replica | None, now_ns: int, effects: list[Effect]
+    def _new_incarnation(
+        self, event: HeartbeatArrived, row: Replica | None, now_ns: int, effects: list[Effect]
     ) -> None:
-        beat = event.beat
-        known = beat.known
+        heartbeat = event.heartbeat
+        known = heartbeat.known
         if row is not None:
             if row.session not in (0, event.session):
                 reason = "a newer incarnation of this broker registered"
                 effects.append(Refuse(row.session, RefusalCode.STALE, reason))
             if row.known is not None and (known is None or known.version < row.known.version):
                 known = row.known
-        fresh = Replica(beat, event.session, heard_ns=now_ns, first_ns=now_ns, known=known)
-        fresh.led_epoch = beat.last_epoch if beat.leads else 0
-        self.replicas[beat.broker_id] = fresh
-        life = f"broker {beat.broker_id} incarnation {beat.incarnation}"
-        effects.append(Noted("replica.registered", f"{life} log_end={beat.log_end}"))
+        fresh = Replica(heartbeat, event.session, heard_ns=now_ns, first_ns=now_ns, known=known)
+        fresh.led_epoch = heartbeat.last_epoch if heartbeat.leads else 0
+        self.replicas[heartbeat.broker_id] = fresh
+        life = f"broker {heartbeat.broker_id} incarnation {heartbeat.incarnation}"
+        effects.append(LogEvent("replica.registered", f"{life} log_end={heartbeat.log_end}"))
 
-    def _same_life(
-        self, row: Replica, event: BeatArrived, now_ns: int, effects: list[Effect]
+    def _same_incarnation(
+        self, row: Replica, event: HeartbeatArrived, now_ns: int, effects: list[Effect]
     ) -> None:
-        beat = event.beat
-        if row.dead and now_ns - row.dead_ns > 2 * self._limits.beat_ns:
+        heartbeat = event.heartbeat
+        if row.dead and now_ns - row.dead_ns > 2 * self._limits.heartbeat_ns:
             # Later than any heartbeat in flight: the exit report was wrong.
             row.dead = False
             effects.append(
-                Noted("replica.not_dead", f"broker {beat.broker_id} sends heartbeats again")
+                LogEvent("replica.not_dead", f"broker {heartbeat.broker_id} sends heartbeats again")
             )
-        row.beat = beat
+        row.heartbeat = heartbeat
         row.session = event.session
         row.heard_ns = now_ns
-        row.beats += 1
-        if beat.leads:
-            row.led_epoch = max(row.led_epoch, beat.last_epoch)
-        if beat.known is not None and (
-            row.known is None or beat.known.version >= row.known.version
+        row.heartbeats += 1
+        if heartbeat.leads:
+            row.led_epoch = max(row.led_epoch, heartbeat.last_epoch)
+        if heartbeat.known is not None and (
+            row.known is None or heartbeat.known.version >= row.known.version
         ):
-            row.known = beat.known
+            row.known = heartbeat.known
 
     # --- who may speak ----------------------------------------------------------------------------
 
     def _refusal(
-        self, event: BeatArrived, state: GroupState, now_ns: int, grace_until_ns: int
+        self, event: HeartbeatArrived, state: GroupState, now_ns: int, grace_until_ns: int
     ) -> Refuse | None:
-        beat = event.beat
-        row = self.replicas.get(beat.broker_id)
-        if wrong := _invalid(beat, state):
+        heartbeat = event.heartbeat
+        row = self.replicas.get(heartbeat.broker_id)
+        if wrong := _invalid(heartbeat, state):
             return Refuse(event.session, RefusalCode.INVALID, wrong)
         if row is not None:
             return self._against_holder(event, row, now_ns)
         if len(self.replicas) >= MEMBERS_MAX:
             reason = f"the group has {MEMBERS_MAX} replicas already, its limit"
             return Refuse(event.session, RefusalCode.FULL, reason)
-        member = state.member(beat.broker_id)
-        other_disk = member is not None and member.replica_uuid not in ("", beat.replica_uuid)
+        member = state.member(heartbeat.broker_id)
+        other_disk = member is not None and member.replica_uuid not in ("", heartbeat.replica_uuid)
         if other_disk and now_ns < grace_until_ns:
             reason = (
-                f"brokerId {beat.broker_id} belongs to another replica of the group, which "
+                f"brokerId {heartbeat.broker_id} belongs to another replica of the group, which "
                 "may still register; this one is accepted after the grace time"
             )
             return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
         return None
 
-    def _against_holder(self, event: BeatArrived, row: Replica, now_ns: int) -> Refuse | None:
-        beat, held = event.beat, row.beat
+    def _against_holder(self, event: HeartbeatArrived, row: Replica, now_ns: int) -> Refuse | None:
+        heartbeat, held = event.heartbeat, row.heartbeat
         alive = row.alive(now_ns, self._limits)
-        if held.replica_uuid != beat.replica_uuid:
+        if held.replica_uuid != heartbeat.replica_uuid:
             if not alive:
                 return None
             reason = (
-                f"brokerId {beat.broker_id} is held by the replica at {held.addresses.client},"
+                f"brokerId {heartbeat.broker_id} is held by the replica at {held.addresses.client},"
                 " which is alive: give this one another brokerId, or stop the other"
             )
             return Refuse(event.session, RefusalCode.ID_IN_USE, reason)
-        if beat.incarnation < held.incarnation:
+        if heartbeat.incarnation < held.incarnation:
             reason = (
                 f"a newer process of this replica (incarnation {held.incarnation}) has registered;"
-                f" this one is incarnation {beat.incarnation}: stop it"
+                f" this one is incarnation {heartbeat.incarnation}: stop it"
             )
             return Refuse(event.session, RefusalCode.STALE, reason)
-        copied = beat.ref == held.ref and row.session not in (0, event.session) and alive
-        if copied and held.addresses != beat.addresses:
+        copied = heartbeat.ref == held.ref and row.session not in (0, event.session) and alive
+        if copied and held.addresses != heartbeat.addresses:
             reason = (
                 f"the same replica is alive at {held.addresses.client}: was its data "
                 "directory copied? Delete ha/replica.meta in the copy, or stop one of the "
@@ -169,28 +173,28 @@ class ReplicaRegistry:
         return None
 
 
-def _invalid(beat: Beat, state: GroupState) -> str:
+def _invalid(heartbeat: Heartbeat, state: GroupState) -> str:
     """Return why the heartbeat is invalid, or an empty string."""
     numbers = (
-        beat.incarnation,
-        beat.promised_epoch,
-        beat.last_epoch,
-        beat.heard_epoch,
-        beat.log_end,
-        beat.confirm,
+        heartbeat.incarnation,
+        heartbeat.promised_epoch,
+        heartbeat.last_epoch,
+        heartbeat.heard_epoch,
+        heartbeat.log_end,
+        heartbeat.confirm,
     )
-    if not beat.replica_uuid or beat.broker_id < 0 or beat.incarnation == 0:
+    if not heartbeat.replica_uuid or heartbeat.broker_id < 0 or heartbeat.incarnation == 0:
         return (
             "a heartbeat needs a replica uuid, an incarnation and a brokerId that is not negative"
         )
     if max(numbers) > NUMBER_MAX:
         return "an epoch or a position is larger than any log can have"
-    if not beat.log_start <= beat.log_end or beat.flushed_end > beat.log_end:
+    if not heartbeat.log_start <= heartbeat.log_end or heartbeat.flushed_end > heartbeat.log_end:
         return (
-            f"log start {beat.log_start}, flushed end {beat.flushed_end} and end "
-            f"{beat.log_end} contradict each other"
+            f"log start {heartbeat.log_start}, flushed end {heartbeat.flushed_end} and end "
+            f"{heartbeat.log_end} contradict each other"
         )
-    known = beat.known
+    known = heartbeat.known
     if known is not None and not known.is_new:
         if (known.cluster, known.group) != (state.cluster, state.group):
             return f"its state on disk is of group {known.group} in cluster {known.cluster}"

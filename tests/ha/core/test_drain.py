@@ -6,7 +6,7 @@ from typing import Any
 from cometmq.ha.core.drain import Drain
 from cometmq.ha.core.group_state import Ref
 from cometmq.ha.core.member import Member, MemberState
-from cometmq.ha.role.begin_epoch import drained
+from cometmq.ha.role.epoch_start import drained
 from cometmq.tests.ha.core.test_in_sync_return import MS, NEW, OLD, Pair
 
 

@@ -8,7 +8,6 @@ from cometmq.ha.core.follower_events import (
     Append,
     Appended,
     AppendFailed,
-    BeatArrived,
     ChunkArrived,
     CompareTail,
     ConfirmMoved,
@@ -17,6 +16,7 @@ from cometmq.ha.core.follower_events import (
     Effect,
     Event,
     Flushed,
+    HeartbeatArrived,
     LeaderAlive,
     NackReason,
     OtherFrame,
@@ -148,7 +148,7 @@ def test_confirm_never_passes_the_own_end() -> None:
 
 def test_confirm_never_goes_back() -> None:
     stream = following(confirm=90)
-    stream.send(BeatArrived(1, 100, 50, False))
+    stream.send(HeartbeatArrived(1, 100, 50, False))
     assert stream.core.confirm == 90
 
 
@@ -180,12 +180,12 @@ def test_after_a_broken_stream_an_unfinished_record_comes_again() -> None:
     ],
 )
 def test_a_wrong_chunk_is_refused_and_the_stream_dropped(
-    event: ChunkArrived, complaint: NackReason
+    event: ChunkArrived, reason: NackReason
 ) -> None:
     stream = following()
     nack, drop = stream.send(event)
     assert isinstance(nack, SendNack)
-    assert (nack.complaint, nack.offset) == (complaint, 100)
+    assert (nack.reason, nack.offset) == (reason, 100)
     assert isinstance(drop, Drop)
     assert stream.core.received_end == 100
 
@@ -205,7 +205,7 @@ def test_frames_of_an_older_epoch_are_dropped() -> None:
     stream = following()
     stream.core.epoch = 2
     assert isinstance(stream.send(ChunkArrived(1, 100, True, 0))[0], Drop)
-    assert isinstance(stream.send(BeatArrived(1, 100, 0, True))[0], Drop)
+    assert isinstance(stream.send(HeartbeatArrived(1, 100, 0, True))[0], Drop)
 
 
 @pytest.mark.parametrize("start", [0, 99, 101])
@@ -224,7 +224,7 @@ def test_frames_before_the_comparison_are_dropped() -> None:
     stream = Stream()
     stream.connect()
     assert isinstance(stream.send(ChunkArrived(1, 100, True, 0))[0], Drop)
-    assert isinstance(stream.send(BeatArrived(1, 100, 0, True))[0], Drop)
+    assert isinstance(stream.send(HeartbeatArrived(1, 100, 0, True))[0], Drop)
 
 
 def test_flushed_ends_are_acknowledged_up_to_the_last_whole_record() -> None:
@@ -237,16 +237,19 @@ def test_flushed_ends_are_acknowledged_up_to_the_last_whole_record() -> None:
 
 def test_a_beat_is_answered_and_tells_whether_we_count() -> None:
     stream = following()
-    effects = stream.send(BeatArrived(1, 100, 70, True))
+    effects = stream.send(HeartbeatArrived(1, 100, 70, True))
     assert effects == [StateMoved(State.IN_SYNC), SendAck(), ConfirmMoved(70)]
     stream.now_ns += 250 * MS
-    assert stream.send(BeatArrived(1, 100, 70, False)) == [StateMoved(State.CATCHUP), SendAck()]
+    assert stream.send(HeartbeatArrived(1, 100, 70, False)) == [
+        StateMoved(State.CATCHUP),
+        SendAck(),
+    ]
 
 
 def test_a_beat_right_after_an_acknowledgement_needs_no_answer() -> None:
     stream = following()
     stream.chunk(100)
-    assert stream.send(BeatArrived(1, 110, 110, False)) == [ConfirmMoved(110)]
+    assert stream.send(HeartbeatArrived(1, 110, 110, False)) == [ConfirmMoved(110)]
 
 
 def test_a_silent_leader_is_lost_after_three_beats() -> None:

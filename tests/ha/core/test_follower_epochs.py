@@ -9,7 +9,6 @@ from cometmq.ha.core.follower_events import (
     Append,
     Appended,
     AssignEpoch,
-    BeatArrived,
     ChunkArrived,
     CompareTail,
     Connecting,
@@ -17,6 +16,7 @@ from cometmq.ha.core.follower_events import (
     CutOrdered,
     Drop,
     Effect,
+    HeartbeatArrived,
     Promised,
     Refused,
     Reseed,
@@ -94,14 +94,14 @@ def test_a_promise_made_elsewhere_ends_the_stream_of_an_older_leader() -> None:
     assert stream.send(Promised(5)) == []
     assert isinstance(stream.send(Promised(6))[0], Drop)
     assert isinstance(stream.labelled(100, 5, 100)[0], Drop)
-    assert isinstance(stream.send(BeatArrived(5, 100, 0, True))[0], Drop)
+    assert isinstance(stream.send(HeartbeatArrived(5, 100, 0, True))[0], Drop)
     assert stream.core.log_end == 100
 
 
 def test_an_epoch_is_assigned_with_its_first_data_only() -> None:
     stream = EpochStream()
     stream.follow(5)
-    stream.send(BeatArrived(5, 100, 0, True))
+    stream.send(HeartbeatArrived(5, 100, 0, True))
     assert stream.core.history == EpochHistory([EpochStart(1, 0)])
     assert stream.labelled(100, 5, 100) == [AssignEpoch(5, 100), Append(), SendAck()]
     assert stream.labelled(110, 5, 100) == [Append(), SendAck()]

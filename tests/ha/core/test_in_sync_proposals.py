@@ -203,10 +203,10 @@ def test_a_member_that_caught_up_before_it_was_taken_out_is_kept() -> None:
     group = in_sync_pair()
     group.send(Appended(200))
     group.wait(5100)
-    assert group.core.members[1].unwanted
+    assert group.core.members[1].removal_reason
     group.open(Ref(1, 3), 200)
     group.ack(ONE, 200)
-    assert not group.core.members[1].unwanted
+    assert not group.core.members[1].removal_reason
     assert proposals(group.wait(RETRY_MS, ONE))[-1].members == (ME, ONE)
 
 

@@ -5,11 +5,11 @@ led, and *its* death was taken as proof that the new leader might write at once.
 """
 
 from cometmq.ha.core.controller.events import (
-    Beat,
-    BeatArrived,
     CasDone,
     CompareAndSet,
     Direct,
+    Heartbeat,
+    HeartbeatArrived,
     Limits,
     Order,
     ProcessExited,
@@ -20,7 +20,7 @@ from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import GroupState, Member, Policy, Ref
 
 MS = 1_000_000
-LIMITS = Limits(lease_ns=600 * MS, beat_ns=100 * MS)
+LIMITS = Limits(lease_ns=600 * MS, heartbeat_ns=100 * MS)
 STATE = GroupState(
     "c",
     "g",
@@ -53,13 +53,13 @@ class Controller:
             elif isinstance(effect, Direct):
                 self.told[effect.broker_id] = effect
 
-    def beat(self, broker_id: int, *, incarnation: int = 1, leads: bool = False) -> None:
+    def heartbeat(self, broker_id: int, *, incarnation: int = 1, leads: bool = False) -> None:
         self.seq += 1
         epoch = self.core.state.epoch
         self.send(
-            BeatArrived(
+            HeartbeatArrived(
                 broker_id * 10 + incarnation,
-                Beat(
+                Heartbeat(
                     broker_id,
                     f"u{broker_id}",
                     incarnation,
@@ -79,7 +79,7 @@ class Controller:
             self.now_ns += 100 * MS
             self.send(Tick())
             for broker_id in beating:
-                self.beat(broker_id, leads=broker_id == leader)
+                self.heartbeat(broker_id, leads=broker_id == leader)
 
 
 def test_the_death_of_a_leader_that_led_is_proof() -> None:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from cometmq.ha.core.controller.events import (
-    Beat,
-    BeatArrived,
     CasDone,
     CompareAndSet,
     Effect,
     Event,
+    Heartbeat,
+    HeartbeatArrived,
     Limits,
     ReadState,
     Started,
@@ -19,7 +19,7 @@ from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import Addresses, GroupState, Member, Policy, Ref
 
 MS = 1_000_000
-LIMITS = Limits(lease_ns=1_000 * MS, beat_ns=100 * MS)
+LIMITS = Limits(lease_ns=1_000 * MS, heartbeat_ns=100 * MS)
 A, B, C = Ref(0, 1), Ref(1, 1), Ref(2, 1)
 
 
@@ -66,11 +66,11 @@ class Desk:
             self.store = write.state
         self.tell(CasDone(write.ticket, taken, self.store))
 
-    def beat(self, broker_id: int, incarnation: int = 1, **more: Any) -> None:
+    def heartbeat(self, broker_id: int, incarnation: int = 1, **more: Any) -> None:
         self.seq += 1
         fields: dict[str, Any] = {"last_epoch": 5, "log_end": 100, "flushed_end": 100, **more}
         uuid = fields.pop("uuid", f"u{broker_id}")
-        beat = Beat(
+        heartbeat = Heartbeat(
             broker_id,
             uuid,
             incarnation,
@@ -79,12 +79,12 @@ class Desk:
             addresses=fields.pop("addresses", Addresses(f"h{broker_id}")),
             **fields,
         )
-        self.tell(BeatArrived(1 + broker_id + 10 * incarnation, beat))
+        self.tell(HeartbeatArrived(1 + broker_id + 10 * incarnation, heartbeat))
 
     def everybody(self) -> None:
-        self.beat(0, leads=True)
-        self.beat(1, heard_epoch=5, heard_age_ns=0)
-        self.beat(2, heard_epoch=5, heard_age_ns=0)
+        self.heartbeat(0, leads=True)
+        self.heartbeat(1, heard_epoch=5, heard_age_ns=0)
+        self.heartbeat(2, heard_epoch=5, heard_age_ns=0)
 
     def pass_ms(self, ms: int) -> None:
         for _ in range(ms // 50):

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from cometmq.ha.core.controller.events import (
     ActiveChanged,
     AlterIsr,
-    Beat,
-    BeatArrived,
     CasDone,
     CompareAndSet,
     Direct,
     Effect,
     Event,
+    Heartbeat,
+    HeartbeatArrived,
     Limits,
     OperationAnswer,
     Order,
@@ -35,7 +35,7 @@ from cometmq.ha.core.controller.group_controller import GroupController
 from cometmq.ha.core.group_state import Addresses, GroupState, Policy, Ref
 
 MS = 1_000_000
-LIMITS = Limits(lease_ns=600 * MS, beat_ns=100 * MS)
+LIMITS = Limits(lease_ns=600 * MS, heartbeat_ns=100 * MS)
 
 
 @dataclass
@@ -70,10 +70,10 @@ class Broker:
     def last_epoch(self) -> int:
         return self.log[-1][0] if self.log else 0
 
-    def beat(self, now_ns: int, policy: Policy) -> Beat:
+    def heartbeat(self, now_ns: int, policy: Policy) -> Heartbeat:
         self.seq += 1
         age = now_ns - self.heard_ns if self.heard_ns >= 0 else -1
-        return Beat(
+        return Heartbeat(
             self.broker_id,
             self.uuid,
             self.incarnation,
@@ -329,11 +329,11 @@ class World:
         broker.proposed = frozenset()
         broker.drained = False
 
-    def beat(self, broker: Broker, index: int) -> None:
+    def heartbeat(self, broker: Broker, index: int) -> None:
         if broker.up and index in broker.links:
             session = self.session(broker, index)
-            beat = broker.beat(self.now_ns, self.policy)
-            self.tell(index, BeatArrived(session, beat))
+            heartbeat = broker.heartbeat(self.now_ns, self.policy)
+            self.tell(index, HeartbeatArrived(session, heartbeat))
 
     def calm(self, rounds: int = 60) -> None:
         """No faults: everybody reaches everybody."""
@@ -351,7 +351,7 @@ class World:
                 self.finish_write()
             for broker in self.brokers:
                 for index in (0, 1):
-                    self.beat(broker, index)
+                    self.heartbeat(broker, index)
             while self.writes:
                 self.finish_write()
             for leader in self.brokers:

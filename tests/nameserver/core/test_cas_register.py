@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cometmq.ha.core.cas_register import (
     ZERO,
+    AcceptorState,
     Ballot,
-    Cell,
     Outcome,
     Phase,
     Round,
@@ -32,7 +32,7 @@ requests = st.lists(st.tuples(st.booleans(), ballots, st.binary(max_size=2)), ma
 def test_acceptor_never_takes_a_lower_ballot_than_it_promised(
     asked: list[tuple[bool, Ballot, bytes]],
 ) -> None:
-    cell = Cell()
+    cell = AcceptorState()
     for is_prepare, ballot, value in asked:
         vote = prepare(cell, ballot) if is_prepare else accept(cell, ballot, value)
         vote.cell.validate()
@@ -45,16 +45,16 @@ def test_acceptor_never_takes_a_lower_ballot_than_it_promised(
 
 
 def test_an_accept_without_a_ballot_is_refused() -> None:
-    assert not accept(Cell(), ZERO, b"x").ok
+    assert not accept(AcceptorState(), ZERO, b"x").ok
 
 
 def test_merged_keeps_the_newest_value_and_the_highest_promise() -> None:
     cells = [
-        Cell(Ballot(5, "a"), Ballot(2, "a"), b"old"),
-        Cell(Ballot(3, "b"), Ballot(3, "b"), b"new"),
+        AcceptorState(Ballot(5, "a"), Ballot(2, "a"), b"old"),
+        AcceptorState(Ballot(3, "b"), Ballot(3, "b"), b"new"),
     ]
-    assert merged(cells) == Cell(Ballot(5, "a"), Ballot(3, "b"), b"new")
-    assert merged([]) == Cell()
+    assert merged(cells) == AcceptorState(Ballot(5, "a"), Ballot(3, "b"), b"new")
+    assert merged([]) == AcceptorState()
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Attempt:
 @dataclass
 class World:
     rng: random.Random
-    cells: dict[str, Cell]
+    cells: dict[str, AcceptorState]
     wire: list[tuple[Attempt, str, Phase, bytes]] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     taken: list[bytes] = field(default_factory=list)
@@ -150,7 +150,9 @@ class World:
 def test_no_change_that_was_taken_is_lost_or_done_twice(chunk: int, astray: float) -> None:
     for seed in range(chunk * 60, chunk * 60 + 60):
         rng = random.Random(seed)
-        world = World(rng, {f"n{i}": Cell() for i in range(rng.choice((3, 3, 5)))}, astray=astray)
+        world = World(
+            rng, {f"n{i}": AcceptorState() for i in range(rng.choice((3, 3, 5)))}, astray=astray
+        )
         for index in range(12):
             world.begin(index)
             for _ in range(rng.randrange(1, 14)):
@@ -166,14 +168,14 @@ def test_no_change_that_was_taken_is_lost_or_done_twice(chunk: int, astray: floa
 
 def test_a_majority_that_is_down_leaves_the_register_untouched() -> None:
     round_ = Round(3, Ballot(1, "a"), lambda old: b"x")
-    round_.answered(Phase.PREPARE, "n0", prepare(Cell(), round_.ballot))
+    round_.answered(Phase.PREPARE, "n0", prepare(AcceptorState(), round_.ballot))
     assert not round_.failed(Phase.PREPARE, "n1")
     assert round_.failed(Phase.PREPARE, "n2")
     assert (round_.phase, round_.outcome) == (Phase.DONE, Outcome.UNREACHABLE)
 
 
 def test_a_value_that_one_acceptor_took_is_unknown_and_found_by_the_next_round() -> None:
-    cells = {f"n{i}": Cell() for i in range(3)}
+    cells = {f"n{i}": AcceptorState() for i in range(3)}
     first = Round(3, Ballot(1, "a"), lambda old: b"first")
     for name in ("n0", "n1"):
         cells[name] = prepare(cells[name], first.ballot).cell
@@ -191,7 +193,7 @@ def test_a_value_that_one_acceptor_took_is_unknown_and_found_by_the_next_round()
 
 
 def vote_of(acceptor_id: str, ballot: Ballot) -> Vote:
-    return replace(prepare(Cell(), ballot), acceptor_id=acceptor_id)
+    return replace(prepare(AcceptorState(), ballot), acceptor_id=acceptor_id)
 
 
 @pytest.mark.parametrize("phase", [Phase.PREPARE, Phase.ACCEPT])
@@ -203,7 +205,7 @@ def test_one_acceptor_under_two_addresses_was_a_majority_of_three(phase: Phase) 
     assert round_.phase is phase
     assert not round_.answered(phase, "own", vote_of("id-own", round_.ballot))
     assert not round_.answered(phase, "n1", vote_of("id-own", round_.ballot))
-    assert (round_.phase, round_.twice) == (phase, {("n1", "id-own")})
+    assert (round_.phase, round_.duplicates) == (phase, {("n1", "id-own")})
     assert round_.failed(phase, "n2")
     assert round_.phase is Phase.DONE
     assert round_.outcome is (Outcome.UNREACHABLE if phase is Phase.PREPARE else Outcome.UNKNOWN)
@@ -225,4 +227,4 @@ def test_acceptors_of_an_older_version_count_by_their_addresses() -> None:
     assert not round_.answered(Phase.PREPARE, "n1", vote_of("", round_.ballot))
     assert not round_.answered(Phase.PREPARE, "n1", vote_of("", round_.ballot))
     assert round_.answered(Phase.PREPARE, "n2", vote_of("", round_.ballot))
-    assert (round_.phase, round_.twice) == (Phase.ACCEPT, set())
+    assert (round_.phase, round_.duplicates) == (Phase.ACCEPT, set())

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from cometmq.ha.core.controller.events import (
     NUMBER_MAX,
     AlterIsr,
-    Beat,
-    BeatArrived,
     Event,
     ForceElect,
+    Heartbeat,
+    HeartbeatArrived,
     ProcessExited,
     SessionClosed,
     SetDrain,
@@ -38,8 +38,8 @@ states = st.one_of(
         st.lists(refs, max_size=3).map(tuple),
     ),
 )
-beats = st.builds(
-    Beat,
+heartbeats = st.builds(
+    Heartbeat,
     broker_id=ids,
     replica_uuid=st.sampled_from(["", "u0", "u1", "u2", "other"]),
     incarnation=numbers,
@@ -64,7 +64,7 @@ beats = st.builds(
 )
 members = st.lists(refs, max_size=20).map(tuple)
 events = st.one_of(
-    st.builds(BeatArrived, st.integers(1, 9), beats),
+    st.builds(HeartbeatArrived, st.integers(1, 9), heartbeats),
     st.builds(AlterIsr, st.integers(1, 9), refs, numbers, numbers, numbers, members, numbers),
     st.builds(ProcessExited, ids, st.sampled_from(["", "u0"]), numbers),
     st.builds(SessionClosed, st.integers(1, 9)),

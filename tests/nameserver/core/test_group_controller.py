@@ -34,8 +34,8 @@ def eligible(desk: Desk) -> tuple[Ref, ...]:
 def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
     desk = Desk(state())
     desk.everybody()
-    desk.beat(1, log_end=300, flushed_end=300, last_epoch=4)
-    desk.beat(2, log_end=200, flushed_end=150, last_epoch=5)
+    desk.heartbeat(1, log_end=300, flushed_end=300, last_epoch=4)
+    desk.heartbeat(2, log_end=200, flushed_end=150, last_epoch=5)
     desk.tell(ProcessExited(0, "u0", 1))
     assert desk.store.leader == C
     assert desk.store.epoch == 6
@@ -44,15 +44,15 @@ def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
 
 def test_a_flushing_group_counts_flushed_ends_and_priority_decides_between_equals() -> None:
     desk = Desk(state(policy=Policy(sync=True, sync_flush=True, min_in_sync=1)))
-    desk.beat(0, leads=True)
-    desk.beat(1, log_end=300, flushed_end=100)
-    desk.beat(2, log_end=200, flushed_end=150)
+    desk.heartbeat(0, leads=True)
+    desk.heartbeat(1, log_end=300, flushed_end=100)
+    desk.heartbeat(2, log_end=200, flushed_end=150)
     desk.tell(ProcessExited(0, "", 0))
     assert desk.store.leader == C
     desk = Desk(state())
-    desk.beat(0, leads=True)
-    desk.beat(1)
-    desk.beat(2, priority=1)
+    desk.heartbeat(0, leads=True)
+    desk.heartbeat(1)
+    desk.heartbeat(2, priority=1)
     desk.tell(ProcessExited(0, "", 0))
     assert desk.store.leader == C
 
@@ -70,25 +70,25 @@ def test_beats_after_a_reported_exit_bring_the_life_back() -> None:
     desk.everybody()
     desk.tell(ProcessExited(0, "u0", 1))
     desk.pass_ms(50)
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     assert not any(isinstance(e, Direct) and e.lease_for_seq == desk.seq for e in desk.effects)
     desk.pass_ms(1_000)
-    desk.beat(0, leads=True)
-    desk.beat(0, leads=False)
+    desk.heartbeat(0, leads=True)
+    desk.heartbeat(0, leads=False)
     assert desk.store.leader == A
     assert desk.store.epoch == 6, "it was held meanwhile, so it leads again in a new epoch"
 
 
 def test_nobody_is_elected_in_the_grace_time_without_proof() -> None:
     desk = Desk(state())
-    desk.beat(1)
-    desk.beat(2)
+    desk.heartbeat(1)
+    desk.heartbeat(2)
     desk.pass_ms(1_150)
-    desk.beat(1)
-    desk.beat(2)
+    desk.heartbeat(1)
+    desk.heartbeat(2)
     assert desk.store.leader == A
     desk.pass_ms(100)
-    desk.beat(1)
+    desk.heartbeat(1)
     assert desk.store.leader == B
 
 
@@ -98,11 +98,11 @@ def test_a_controller_that_slept_believes_in_nobody_s_silence() -> None:
     desk.pass_ms(2_000)
     desk.everybody()
     desk.now_ns += 60_000 * MS
-    desk.beat(1)  # was waiting in its stream, and is read before the leader's
+    desk.heartbeat(1)  # was waiting in its stream, and is read before the leader's
     desk.tell(Tick())
-    desk.beat(1)
+    desk.heartbeat(1)
     assert desk.store.leader == A
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     desk.pass_ms(50)
     assert phase(desk.core, desk.now_ns) == "stable"
 
@@ -112,26 +112,26 @@ def test_a_leader_that_only_the_controller_cannot_hear_is_left_alone() -> None:
     desk.everybody()
     for _ in range(30):
         desk.pass_ms(100)
-        desk.beat(1, heard_epoch=5, heard_age_ns=50 * MS)
+        desk.heartbeat(1, heard_epoch=5, heard_age_ns=50 * MS)
     assert desk.store.leader == A
     assert phase(desk.core, desk.now_ns) == "suspect_leader"
     for _ in range(15):
         desk.pass_ms(100)
-        desk.beat(1, heard_epoch=5, heard_age_ns=1_000 * MS)
+        desk.heartbeat(1, heard_epoch=5, heard_age_ns=1_000 * MS)
     assert desk.store.leader == B
 
 
 def test_a_new_life_keeps_its_seat_unless_it_lost_something() -> None:
     desk = Desk(state(confirm_floor=90))
     desk.everybody()
-    desk.beat(1, incarnation=2)
+    desk.heartbeat(1, incarnation=2)
     assert in_sync(desk) == (A, Ref(1, 2), C)
-    desk.beat(1, incarnation=3, suspect=True)
+    desk.heartbeat(1, incarnation=3, suspect=True)
     assert in_sync(desk) == (A, C)
     member = desk.store.member(1)
     assert member is not None
     assert member.suspect
-    desk.beat(2, incarnation=2, log_end=80, flushed_end=80)
+    desk.heartbeat(2, incarnation=2, log_end=80, flushed_end=80)
     assert in_sync(desk) == (A,), "its log ends below what was confirmed"
 
 
@@ -139,20 +139,20 @@ def test_another_disk_under_the_same_id_loses_the_seat() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.pass_ms(1_300)
-    desk.beat(0, leads=True)
-    desk.beat(2, heard_epoch=5, heard_age_ns=0)
-    desk.beat(1, uuid="new disk", log_end=0, flushed_end=0, log_is_empty=True)
+    desk.heartbeat(0, leads=True)
+    desk.heartbeat(2, heard_epoch=5, heard_age_ns=0)
+    desk.heartbeat(1, uuid="new disk", log_end=0, flushed_end=0, log_is_empty=True)
     assert desk.store.in_sync == (A, C)
 
 
 def test_the_last_seat_is_not_taken_by_a_new_disk() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     desk.pass_ms(2_600)
     for life in (1, 2, 3):
-        desk.beat(0, incarnation=life, uuid="new disk", log_end=500)
+        desk.heartbeat(0, incarnation=life, uuid="new disk", log_end=500)
         desk.pass_ms(1_300)
-        desk.beat(0, incarnation=life, uuid="new disk", log_end=500)
+        desk.heartbeat(0, incarnation=life, uuid="new disk", log_end=500)
     assert desk.store.leader is None
     assert desk.store.epoch == 5
     assert "not in sync" in desk.store.hold_reason
@@ -164,7 +164,7 @@ def test_who_leaves_below_the_minimum_stays_eligible_and_is_elected() -> None:
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A,), 95))
     assert in_sync(desk) == (A,)
     assert eligible(desk) == (B,)
-    desk.beat(0, incarnation=2, suspect=True)
+    desk.heartbeat(0, incarnation=2, suspect=True)
     assert desk.store.leader == B
     assert in_sync(desk) == (B,)
     assert eligible(desk) == (), "a suspect is not eligible"
@@ -181,13 +181,13 @@ def test_the_eligible_set_ends_when_the_minimum_is_reached() -> None:
 
 def test_a_refused_proposal_stays_refused() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     proposal = AlterIsr(1, A, 5, 10, 1, (A, B), 100)
     desk.tell(proposal)
     answer = desk.last(ProposalAnswer)
     assert (answer.accepted, answer.decided) == (False, True)
     assert desk.store.version == 11, "the state has moved on before the refusal went out"
-    desk.beat(1)
+    desk.heartbeat(1)
     desk.tell(proposal)
     assert not desk.last(ProposalAnswer).accepted
     assert desk.store.in_sync == (A,)
@@ -221,8 +221,8 @@ def test_a_proposal_is_undecided_while_the_store_has_not_answered() -> None:
 
 def test_a_partial_replica_is_not_electable() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.beat(0, leads=True, log_start=0)
-    desk.beat(1, log_start=50)
+    desk.heartbeat(0, leads=True, log_start=0)
+    desk.heartbeat(1, log_start=50)
     member = desk.store.member(1)
     assert member is not None
     assert member.partial
@@ -230,7 +230,7 @@ def test_a_partial_replica_is_not_electable() -> None:
     assert desk.store.in_sync == (A, B)
     desk.tell(ProcessExited(0, "u0", 1))
     for _ in range(12):
-        desk.beat(1, log_start=50)
+        desk.heartbeat(1, log_start=50)
         desk.pass_ms(100)
     assert desk.store.leader is None
     assert "newer part" in desk.store.hold_reason
@@ -240,7 +240,7 @@ def test_a_partial_replica_is_not_electable() -> None:
 def test_deleting_a_segment_earlier_than_the_leader_makes_nobody_partial() -> None:
     desk = Desk(state())
     desk.everybody()
-    desk.beat(1, log_start=50)
+    desk.heartbeat(1, log_start=50)
     member = desk.store.member(1)
     assert member is not None
     assert not member.partial
@@ -249,7 +249,7 @@ def test_deleting_a_segment_earlier_than_the_leader_makes_nobody_partial() -> No
 def test_a_leader_that_steps_down_is_replaced_at_once() -> None:
     desk = Desk(state())
     desk.everybody()
-    desk.beat(0, leads=False, drained=True)
+    desk.heartbeat(0, leads=False, drained=True)
     assert desk.store.leader == B
     promote = [e for e in desk.effects if isinstance(e, Direct) and e.order is Order.PROMOTE]
     assert promote[-1].old_leader_is_dead
@@ -262,20 +262,20 @@ def test_an_elected_replica_that_does_not_take_over_is_passed_by() -> None:
     assert desk.store.leader == B
     for _ in range(35):
         desk.pass_ms(100)
-        desk.beat(1)
-        desk.beat(2)
+        desk.heartbeat(1)
+        desk.heartbeat(2)
     assert desk.store.leader == C
 
 
 def test_a_full_disk_hands_over_to_a_peer_with_room() -> None:
     desk = Desk(state())
     desk.everybody()
-    desk.beat(1, no_room=True)
-    desk.beat(0, leads=True, no_room=True)
+    desk.heartbeat(1, no_room=True)
+    desk.heartbeat(0, leads=True, no_room=True)
     step_down = desk.last(Direct)
     assert (step_down.order, step_down.next) == (Order.STEP_DOWN, C)
     assert step_down.lease_for_seq == 0
-    desk.beat(0, leads=False, drained=True, no_room=True)
+    desk.heartbeat(0, leads=False, drained=True, no_room=True)
     assert desk.store.leader == C
 
 
@@ -283,10 +283,10 @@ def test_switchover_in_an_asynchronous_group_goes_back_when_the_target_stays_beh
     desk = Desk(state(policy=Policy(sync=False)))
     desk.everybody()
     desk.tell(Switchover(1, to=1))
-    desk.beat(0, leads=False, log_end=500, flushed_end=500)
+    desk.heartbeat(0, leads=False, log_end=500, flushed_end=500)
     desk.pass_ms(3_000)
     for broker_id, end in ((0, 500), (1, 100), (2, 100)):
-        desk.beat(broker_id, log_end=end, flushed_end=end)
+        desk.heartbeat(broker_id, log_end=end, flushed_end=end)
     desk.pass_ms(200)
     answer = desk.last(OperationAnswer)
     assert answer.outcome is Outcome.FAILED
@@ -296,8 +296,8 @@ def test_switchover_in_an_asynchronous_group_goes_back_when_the_target_stays_beh
 
 def test_force_elect_needs_accept_loss_and_says_what_is_lost() -> None:
     desk = Desk(state(in_sync=(A,), confirm_floor=90))
-    desk.beat(0, leads=True, confirm=150, log_end=150, flushed_end=150)
-    desk.beat(1, log_end=60, flushed_end=60)
+    desk.heartbeat(0, leads=True, confirm=150, log_end=150, flushed_end=150)
+    desk.heartbeat(1, log_end=60, flushed_end=60)
     desk.tell(ProcessExited(0, "u0", 1))
     desk.tell(ForceElect(1, to=1, dry_run=True))
     assert desk.last(OperationAnswer).outcome is Outcome.REFUSED
@@ -308,20 +308,20 @@ def test_force_elect_needs_accept_loss_and_says_what_is_lost() -> None:
     assert desk.store.leader == B
     assert desk.store.accept_loss
     assert desk.store.confirm_floor == 60
-    desk.beat(1, leads=True, last_epoch=desk.store.epoch, log_end=70, flushed_end=70)
+    desk.heartbeat(1, leads=True, last_epoch=desk.store.epoch, log_end=70, flushed_end=70)
     answer = desk.last(OperationAnswer)
     assert (answer.outcome, answer.lost_start, answer.lost_end) == (Outcome.DONE, 60, 150)
 
 
 def test_a_second_broker_with_the_same_id_is_refused() -> None:
     desk = Desk(state())
-    desk.beat(0, uuid="thief")
+    desk.heartbeat(0, uuid="thief")
     assert desk.last(Refuse).code is RefusalCode.ID_IN_USE, "the holder may still come"
     desk.everybody()
-    desk.beat(0, incarnation=9, uuid="thief")
+    desk.heartbeat(0, incarnation=9, uuid="thief")
     assert desk.last(Refuse).code is RefusalCode.ID_IN_USE
-    desk.beat(0, incarnation=2)
-    desk.beat(0, incarnation=1)
+    desk.heartbeat(0, incarnation=2)
+    desk.heartbeat(0, incarnation=1)
     assert desk.last(Refuse).code is RefusalCode.STALE
     assert desk.store.leader == Ref(0, 2)
 
@@ -342,17 +342,17 @@ def test_no_lease_while_another_leader_is_being_decided() -> None:
     desk.everybody()
     desk.slow = True
     desk.pass_ms(1_300)
-    desk.beat(1)
+    desk.heartbeat(1)
     assert desk.last(CompareAndSet).state.leader == B
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     assert desk.last(Direct).lease_for_seq == 0
 
 
 def test_a_store_that_went_back_is_rebuilt_from_a_replica() -> None:
     desk = Desk(state(version=3, epoch=4))
-    desk.beat(0, leads=True, known=state(version=12, epoch=5))
-    desk.beat(1)
-    desk.beat(2)
+    desk.heartbeat(0, leads=True, known=state(version=12, epoch=5))
+    desk.heartbeat(1)
+    desk.heartbeat(2)
     assert desk.store.version > 1_000
     assert desk.store.epoch_floor > 1_000
     assert desk.store.leader == A

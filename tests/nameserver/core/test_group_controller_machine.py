@@ -21,7 +21,7 @@ def stir(world: World, power: float = 0.0) -> None:
     index = rng.randrange(2)
     dice = rng.random()
     if dice < 0.30:
-        world.beat(broker, index)
+        world.heartbeat(broker, index)
     elif dice < 0.42:
         world.tell(index, Tick(wall_ms=5))
     elif dice < 0.56:

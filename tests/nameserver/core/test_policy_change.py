@@ -19,11 +19,11 @@ def changed(desk: Desk, event: SetPolicy) -> OperationAnswer:
     desk.tell(event)
     order = desk.last(Direct)
     assert (order.order, order.next, order.lease_for_seq) == (Order.STEP_DOWN, A, 0)
-    desk.beat(0, leads=False, drained=True)
+    desk.heartbeat(0, leads=False, drained=True)
     assert desk.store.epoch == 6
     order = [e for e in desk.effects if isinstance(e, Direct) and e.order is Order.PROMOTE][-1]
     assert order.old_leader_is_dead, "it was itself: there is nothing to wait for"
-    desk.beat(0, leads=True, last_epoch=6)
+    desk.heartbeat(0, leads=True, last_epoch=6)
     answer: OperationAnswer = desk.last(OperationAnswer)
     return answer
 
@@ -43,7 +43,7 @@ def test_more_in_sync_from_the_next_epoch_on() -> None:
 
 def test_who_left_below_the_old_minimum_is_not_eligible_under_a_lower_one() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A,), eligible=(B, C)))
-    desk.beat(0, leads=True)
+    desk.heartbeat(0, leads=True)
     changed(desk, SetPolicy(1, min_in_sync=1))
     assert desk.store.eligible == (), "the leader alone confirms from now on"
 
@@ -85,7 +85,7 @@ def test_what_could_not_be_kept_is_refused(event: SetPolicy, why: str) -> None:
 
 def test_without_a_leader_nothing_is_changed() -> None:
     desk = Desk(state(leader=None))
-    desk.beat(1)
+    desk.heartbeat(1)
     desk.tell(SetPolicy(1, min_in_sync=2))
     assert desk.last(OperationAnswer).outcome is Outcome.REFUSED
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from .group_state import GroupState, Ref
 from .lease import Lease
-from .replica_events import (
+from .role_events import (
     DirectiveArrived,
     DiskFailed,
     Effect,
@@ -142,7 +142,7 @@ class RoleMachine:
             case DirectiveArrived():
                 self._on_directive(event, now_ns, effects)
             case StateSeen():
-                self._see(event.state, now_ns, effects)
+                self._adopt_state(event.state, now_ns, effects)
             case HigherEpochSeen():
                 self._on_higher(event.epoch, effects)
             case PromiseSaved():
@@ -170,7 +170,7 @@ class RoleMachine:
         if event.state is not None:
             if self.state is not None and event.state.version < self.state.version:
                 return  # the order is based on an old state
-            self._see(event.state, now_ns, effects)
+            self._adopt_state(event.state, now_ns, effects)
         match event.order:
             case Order.PROMOTE:
                 self._on_elected(event, now_ns, effects)
@@ -185,7 +185,7 @@ class RoleMachine:
             case Order.FOLLOW | Order.NONE:
                 pass  # the state names the leader
 
-    def _see(self, state: GroupState, now_ns: int, effects: list[Effect]) -> None:
+    def _adopt_state(self, state: GroupState, now_ns: int, effects: list[Effect]) -> None:
         if self.state is None or state.version > self.state.version:
             if self.state is not None and self.state.leader is not None:
                 self.former = (self.state.leader.broker_id, self.state.epoch)
@@ -195,9 +195,9 @@ class RoleMachine:
             return
         if self.role in (Role.LEADER, Role.PROMOTING):
             if state.epoch > self.epoch:
-                self._lose(f"epoch {state.epoch} has begun", effects)
+                self._stop_leading(f"epoch {state.epoch} has begun", effects)
             elif state.epoch == self.epoch and state.leader != self.me:
-                self._lose(
+                self._stop_leading(
                     f"the group's state of version {state.version} names another leader", effects
                 )
         self._follow_state(state, effects)
@@ -281,7 +281,7 @@ class RoleMachine:
     def _on_higher(self, epoch: int, effects: list[Effect]) -> None:
         """Refuse everything of lower epochs from now on."""
         if epoch > self.epoch and self.role in (Role.LEADER, Role.PROMOTING):
-            self._lose(f"epoch {epoch} was seen", effects)
+            self._stop_leading(f"epoch {epoch} was seen", effects)
         self._promise(epoch, effects)
 
     # --- leading ----------------------------------------------------------------------------------
@@ -324,12 +324,12 @@ class RoleMachine:
 
     def _on_step_down(self, event: StepDownOrdered, effects: list[Effect]) -> None:
         if self.role in (Role.LEADER, Role.PROMOTING):
-            self._lose(event.reason, effects)
+            self._stop_leading(event.reason, effects)
         self.lapsed = False  # ordered: it must not resume
         if event.epoch:
             self._promise(event.epoch, effects)
 
-    def _lose(self, reason: str, effects: list[Effect]) -> None:
+    def _stop_leading(self, reason: str, effects: list[Effect]) -> None:
         was_promoting = self.role is Role.PROMOTING
         self.promoted = False
         self.lapsed_ns = 0
@@ -349,7 +349,7 @@ class RoleMachine:
 
     def _on_disk_failed(self, event: DiskFailed, effects: list[Effect]) -> None:
         if self.role in (Role.LEADER, Role.PROMOTING):
-            self._lose(event.reason, effects)
+            self._stop_leading(event.reason, effects)
         effects.append(Exit(event.reason))
 
     def _on_tick(self, now_ns: int, effects: list[Effect]) -> None:
@@ -361,7 +361,7 @@ class RoleMachine:
             elif not self.lapsed_ns:
                 self.lapsed_ns = now_ns
             elif now_ns - self.lapsed_ns >= LAPSED_LEASES * self.lease.lease_ns:
-                self._lose(
+                self._stop_leading(
                     "no permission to write: neither controller nor followers answer", effects
                 )
                 self.lapsed = True

@@ -1,4 +1,4 @@
-"""Events and effects of a replica's role machine (`replica.py`)."""
+"""Events and effects of a replica's role machine (`role_machine.py`)."""
 
 from dataclasses import dataclass
 from enum import Enum

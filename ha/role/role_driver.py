@@ -12,20 +12,22 @@ from collections import deque
 from collections.abc import Callable
 
 from ...proto import v1
-from ..core import replica as core
+from ..core import (
+    role_machine as core,
+)
 from ..core.follower_events import State
 from ..core.group_state import GroupState, Policy, Ref
 from ..core.in_sync_events import ProposeIsr
 from ..core.pending_isr import Proposals
-from ..core.replica import Role
+from ..core.role_machine import Role
 from ..hooks import Hooks
 from ..state.replica import Replica
 from ..stream.follower import FollowerSide
 from ..stream.leader import LeaderSide
-from .begin_epoch import begin_epoch, drained
+from .epoch_start import begin_epoch, drained
 from .factories import make_follower, make_leader
 from .first_role import first_role
-from .plans import Plans
+from .plan_writer import PlanWriter
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ class RoleDriver:
         self.drained = False  #: stepped down as ordered, and the next leader has everything
         self.counts = replica.counts
         #: A change that the controller should receive soon.
-        self.on_news: Callable[[], None] = lambda: None
+        self.on_change: Callable[[], None] = lambda: None
         #: A proposal of the leader side, for the controller.
         self.on_propose: Callable[[ProposeIsr], None] = lambda proposal: None
         self.proposals: Proposals | None = None  #: of the last time as leader
@@ -49,7 +51,7 @@ class RoleDriver:
         self._effects: deque[core.Effect] = deque()
         self._running = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self.plans = Plans(replica, hooks)
+        self.plans = PlanWriter(replica, hooks)
         self.machine = first_role(replica)
         if self.machine.role is Role.LEADER:
             self.leader = self._new_leader(self.machine.epoch, replica.positions.confirm)
@@ -76,7 +78,7 @@ class RoleDriver:
         if self.follower is not None:
             await self.follower.stop()
         if self.leader is not None:
-            self.leader.say_goodbye()
+            self.leader.send_goodbye()
 
     # --- what is asked often ----------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class RoleDriver:
                 _logger.info("ha.role role=%s reason=%s", effect.role.value, effect.reason)
                 self.counts[f"role_{effect.role.value}"] += 1
                 self.hooks.on_role_change()
-                self.on_news()
+                self.on_change()
 
     def _save_promise(self, epoch: int) -> None:
         try:
@@ -193,7 +195,7 @@ class RoleDriver:
         self._effects.extend(
             self.machine.on_event(core.PromiseSaved(epoch), self.replica.steady_ns())
         )
-        self.on_news()
+        self.on_change()
 
     def _save_state(self, state: GroupState) -> None:
         try:
@@ -205,7 +207,7 @@ class RoleDriver:
             self.leader.state_seen(state)
         elif self.follower is not None and self.machine.following is not None:
             self.follower.set_leader(self._address_of_leader())
-            self.follower.hurry()
+            self.follower.skip_pause()
         self.hooks.on_role_change()
 
     def _address_of_leader(self) -> str:
@@ -222,7 +224,7 @@ class RoleDriver:
         self.replica.epoch = max(self.replica.epoch, effect.epoch)
         self.drained = False
         self.follower.set_leader(self._address_of_leader())
-        self.follower.hurry()
+        self.follower.skip_pause()
 
     def _make_new_follower(self, confirm: int | None = None) -> None:
         if confirm is None:
@@ -261,7 +263,7 @@ class RoleDriver:
             "ha.leads epoch=%d end=%d confirm=%d", epoch, replica.log.log_end, self.confirm
         )
         self.hooks.on_promote(epoch)
-        self.on_news()
+        self.on_change()
 
     def _step_down(self, reason: str) -> None:
         leader = self.leader
@@ -275,7 +277,7 @@ class RoleDriver:
         # asynchronous leader has: a cut may remove it.
         self._make_new_follower(leader.core.replicated)
         self.draining = False
-        self.on_news()
+        self.on_change()
 
     def _hold(self, reason: str) -> None:
         _logger.error(
@@ -285,7 +287,7 @@ class RoleDriver:
         )
         if self.follower is not None:
             self.follower.set_leader("")
-        self.on_news()
+        self.on_change()
 
     def _exit(self, reason: str) -> None:
         _logger.error("ha.disk_failed reason=%s", reason)
@@ -344,7 +346,7 @@ class RoleDriver:
             self.feed(core.DiskFailed(f"the suspect mark could not be removed: {error}"))
             return
         _logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
-        self.on_news()
+        self.on_change()
 
     # --- stepping down by plan --------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ class RoleDriver:
         complete = await self.drain(event.drain_ns / 1e9, event.next)
         self.feed(core.StepDownOrdered(0, event.detail or "ordered by the controller"))
         self.drained = complete
-        self.on_news()
+        self.on_change()
 
     async def drain(self, seconds: float, successor: Ref | None = None) -> bool:
         """Refuse writes and wait until the in-sync followers, or at least `successor`, have

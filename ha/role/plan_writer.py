@@ -17,15 +17,15 @@ from ..state.replica import Replica
 
 _logger = logging.getLogger(__name__)
 
-_AGAIN_S = 5.0
+_RETRY_S = 5.0
 
 
-class Plans:
+class PlanWriter:
     def __init__(self, replica: Replica, hooks: Hooks) -> None:
         self._replica = replica
         self._hooks = hooks
         self._plan: Plan | None = None
-        self._cuts_told = False
+        self._cuts_reported = False
 
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
         """Plan a cut of everything from `to` on, which is archived first."""
@@ -58,15 +58,15 @@ class Plans:
             write_plan(self._replica.directory, plan, Disk())
         except OSError as error:
             _logger.error("ha.plan.not_written kind=%s error=%s", plan.kind, error)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._write)
+            asyncio.get_running_loop().call_later(_RETRY_S, self._write)
             return
         self._hooks.on_reopen(f"{plan.kind}: {plan.reason}")
 
     def unreported_cuts(self) -> list[v1.CutDone]:
         """Return the unreported cuts for the leader's log; once per start."""
-        if self._cuts_told:
+        if self._cuts_reported:
             return []
-        self._cuts_told = True
+        self._cuts_reported = True
         return [
             v1.CutDone(
                 epoch=tail.decided_epoch,

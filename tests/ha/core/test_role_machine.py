@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cometmq.ha.core.group_state import GroupState, Ref
 from cometmq.ha.core.lease import Lease
-from cometmq.ha.core.replica import (
+from cometmq.ha.core.role_machine import (
     DirectiveArrived,
     DiskFailed,
     Exit,

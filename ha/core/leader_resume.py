@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from .group_state import GroupState, Ref
 from .hello import FollowerFacts
 from .pending_isr import Proposals
-from .replica import RoleMachine
+from .role_machine import RoleMachine
 
 
 @dataclass(slots=True)
-class Returning:
+class LeaderResume:
     """The recent hellos that a stopped leader refused; one per member, so they are bounded."""
 
     window_ns: int  #: older hellos do not count
-    _heard: dict[int, tuple[FollowerFacts, int]] = field(default_factory=dict)
+    _leader_age: dict[int, tuple[FollowerFacts, int]] = field(default_factory=dict)
 
-    def greeted(
+    def hello_received(
         self, facts: FollowerFacts, machine: RoleMachine, proposals: Proposals | None, now_ns: int
     ) -> bool:
         """Enter a hello of this group and return whether `machine` may resume. `proposals`: of its
@@ -37,14 +37,14 @@ class Returning:
             return False
         if state.member(facts.broker_id) is None:
             return False
-        self._heard[facts.broker_id] = facts, now_ns
+        self._leader_age[facts.broker_id] = facts, now_ns
         seats = (proposals.effective | set(state.in_sync)) - {machine.me}
         return bool(seats) and all(
             self._is_back(seat, state, machine.epoch, now_ns) for seat in seats
         )
 
     def _is_back(self, seat: Ref, state: GroupState, epoch: int, now_ns: int) -> bool:
-        facts, heard_ns = self._heard.get(seat.broker_id, (None, 0))
+        facts, heard_ns = self._leader_age.get(seat.broker_id, (None, 0))
         member = state.member(seat.broker_id)
         if facts is None or member is None or now_ns - heard_ns > self.window_ns:
             return False

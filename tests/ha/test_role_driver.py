@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from cometmq.ha.core.group_state import Policy
-from cometmq.ha.core.replica import DiskFailed, FenceOrdered, LeaseRenewed, Role
+from cometmq.ha.core.role_machine import DiskFailed, FenceOrdered, LeaseRenewed, Role
 from cometmq.ha.rejoin import (
     archive,
 )
@@ -148,9 +148,9 @@ async def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -
         assert leader.replication.write_refusal() is None, "its follower echoes"
         await group.stop(1)
         await until(lambda: leader.replication.write_refusal() is not None)
-        assert "heard neither" in (leader.replication.write_refusal() or "")
+        assert "no answer from the controller" in (leader.replication.write_refusal() or "")
         await until(lambda: leader.role is Role.FENCED)
-        assert leader.replication.beat().role == v1.LEADER, "nobody may take it for gone"
+        assert leader.replication.heartbeat().role == v1.LEADER, "nobody may take it for gone"
         now_ns = leader.replication.replica.steady_ns()
         leader.replication.lease(LeaseRenewed(now_ns, 60_000_000_000))
         await until(lambda: leader.replication.write_refusal() is None)

@@ -7,9 +7,10 @@ import pytest
 from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.group_state import GroupState, Member, Ref
 from cometmq.ha.core.hello import FollowerFacts
+from cometmq.ha.core.leader_resume import LeaderResume
 from cometmq.ha.core.lease import Lease
 from cometmq.ha.core.pending_isr import Proposals
-from cometmq.ha.core.replica import (
+from cometmq.ha.core.role_machine import (
     DirectiveArrived,
     FenceOrdered,
     FollowersReturned,
@@ -27,7 +28,6 @@ from cometmq.ha.core.replica import (
     StepDownOrdered,
     Tick,
 )
-from cometmq.ha.core.returning import Returning
 
 LEASE, WINDOW = 1000, 5000
 ME, ONE, TWO = Ref(0, 3), Ref(1, 5), Ref(2, 2)
@@ -76,13 +76,13 @@ def hello(ref: Ref, **changes: Any) -> FollowerFacts:
     return FollowerFacts("c", "g", ref.broker_id, incarnation=ref.incarnation, **(known | changes))
 
 
-def greeted(machine: RoleMachine, facts: FollowerFacts) -> bool:
-    return Returning(WINDOW).greeted(facts, machine, proposals_of(machine), NOW)
+def hello_received(machine: RoleMachine, facts: FollowerFacts) -> bool:
+    return LeaderResume(WINDOW).hello_received(facts, machine, proposals_of(machine), NOW)
 
 
 def test_the_follower_is_back_and_the_leader_leads_on_in_the_same_epoch() -> None:
     machine = lapsed(ONE)
-    assert greeted(machine, hello(Ref(1, 6)))
+    assert hello_received(machine, hello(Ref(1, 6)))
     assert machine.on_event(FollowersReturned(), NOW)[-1] == Promote(2)
     assert machine.may_resume  # it says all the time that it may lead: nobody takes it for gone
     assert machine.on_event(Promoted(2), NOW)[-1] == Lead(2)
@@ -101,7 +101,7 @@ def test_without_an_echo_it_stops_again() -> None:
 
 
 def test_the_same_life_may_come_back_too() -> None:
-    assert greeted(lapsed(ONE), hello(ONE, suspect=True))
+    assert hello_received(lapsed(ONE), hello(ONE, suspect=True))
 
 
 @pytest.mark.parametrize(
@@ -119,26 +119,26 @@ def test_the_same_life_may_come_back_too() -> None:
     ids=["suspect", "learner", "disk", "promise", "epoch", "older life", "no seat", "stranger"],
 )
 def test_who_does_not_keep_the_seat_wakes_nobody(facts: FollowerFacts) -> None:
-    assert not greeted(lapsed(ONE), facts)
+    assert not hello_received(lapsed(ONE), facts)
 
 
 def test_every_follower_is_needed_and_lately() -> None:
     machine = lapsed(ONE, TWO)
-    returning, proposals = Returning(WINDOW), proposals_of(machine)
-    assert not returning.greeted(hello(ONE), machine, proposals, NOW)
-    assert not returning.greeted(hello(TWO), machine, proposals, NOW + WINDOW + 1)
-    assert returning.greeted(hello(ONE), machine, proposals, NOW + WINDOW + 2)
+    returning, proposals = LeaderResume(WINDOW), proposals_of(machine)
+    assert not returning.hello_received(hello(ONE), machine, proposals, NOW)
+    assert not returning.hello_received(hello(TWO), machine, proposals, NOW + WINDOW + 1)
+    assert returning.hello_received(hello(ONE), machine, proposals, NOW + WINDOW + 2)
 
 
 def test_who_was_proposed_is_needed_too() -> None:
     machine = lapsed(ONE)
     proposals = proposals_of(machine)
     proposals.propose((ME, ONE, TWO), 20)
-    assert not Returning(WINDOW).greeted(hello(ONE), machine, proposals, NOW)
+    assert not LeaderResume(WINDOW).hello_received(hello(ONE), machine, proposals, NOW)
 
 
 def test_where_somebody_is_eligible_echoes_would_permit_nothing() -> None:
-    assert not greeted(lapsed(ONE, eligible=(TWO,)), hello(ONE))
+    assert not hello_received(lapsed(ONE, eligible=(TWO,)), hello(ONE))
 
 
 def test_a_controller_that_answers_lets_it_lead_on() -> None:

@@ -13,7 +13,7 @@ from cometmq.ha.rejoin import (
 from cometmq.ha.rejoin import (
     diverged_tails as tails,
 )
-from cometmq.ha.rejoin.diverged_key import same_bytes
+from cometmq.ha.rejoin.diverged_key import content_key
 from cometmq.ha.rejoin.diverged_messages import ORIGIN
 from cometmq.ha.rejoin.plan import CUT, Plan, write_plan
 from cometmq.proto import v1, v2
@@ -186,7 +186,7 @@ async def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Pat
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     two = tmp_path / "two" / "ha"
     (of_one,), (of_two,) = tails.listed(one), tails.listed(two)
-    assert same_bytes(of_one) == same_bytes(of_two) is not None
+    assert content_key(of_one) == content_key(of_two) is not None
     group = Group()
     assert (await _run(one, group)).messages == 2
     dry = await _run(two, group, sent_elsewhere=[of_two.file_id], dry_run=True)
