@@ -122,7 +122,7 @@ class Control:
             state=None if state is None else state_message(state),
             epochs=frames.epoch_points(replica.history),
             role=roles.role.value,
-            detail=heartbeats.detail(roles),
+            detail=heartbeats.status_detail(roles),
             local_ok=roles.local_ok,
             tails=self._hooks.archived_tails(),
             may_write_ms=heartbeats.may_write_ms(replica, roles),

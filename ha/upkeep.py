@@ -63,9 +63,9 @@ class Upkeep:
         options = Options(config.ha_scrub_interval_ms / 1000, config.ha_scrub_rate)
         self.scrub = Scrub(directory, store, self._peers, options)
         self.scrub.on_round = self._count
-        self.room = DiskFullHandover(replication, store, self._peer)
+        self.disk_full_handover = DiskFullHandover(replication, store, self._peer)
         self.replay = tails.Replay(directory, send or tails.send_to(self._client_of_leader))
-        replication.archived_tails = lambda: tails.listed(directory)
+        replication.archived_tails = lambda: tails.list_tails(directory)
         replication.replay_tail = self.replay.run
         replication.get_digests = self.scrub.get_digests
         replication.read_range = self.scrub.read_range
@@ -75,7 +75,7 @@ class Upkeep:
     def start(self) -> None:
         self.scrub.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.room.run())]
+        self._tasks = [loop.create_task(self.disk_full_handover.run())]
         if self._replication.config.replay_tail == "auto":
             self._tasks.append(loop.create_task(self._replay_on()))
 

@@ -21,8 +21,8 @@ _UNAVAILABLE = 14
 class AcceptorService:
     """The handlers."""
 
-    def __init__(self, cells: AcceptorStore, token: str) -> None:
-        self._cells = cells
+    def __init__(self, store: AcceptorStore, token: str) -> None:
+        self._store = store
         self._token = token
 
     def methods(self) -> list[Method]:
@@ -41,24 +41,24 @@ class AcceptorService:
         """Handle a prepare request of a proposer."""
         check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
-        return self._answer(lambda: self._cells.prepare(request.cell, ballot))
+        return self._answer(lambda: self._store.prepare(request.cell, ballot))
 
     def accept(self, request: v1.AcceptRequest, ctx: "RequestContext") -> Any:
         """Handle an accept request of a proposer."""
         check_token(self._token, ctx)
         ballot = _ballot(request.ballot)
-        return self._answer(lambda: self._cells.accept(request.cell, ballot, request.value))
+        return self._answer(lambda: self._store.accept(request.cell, ballot, request.value))
 
     def read(self, request: v1.ReadCellRequest, ctx: "RequestContext") -> v1.CellResponse:
         """Return the acceptor's state without a promise; `accepted` tells whether it votes."""
         check_token(self._token, ctx)
-        cells = self._cells
+        store = self._store
         if not request.cell:
             return v1.CellResponse(
-                accepted=cells.votes, cells=cells.names, acceptor_id=cells.acceptor_id
+                accepted=store.votes, cells=store.names, acceptor_id=store.acceptor_id
             )
-        cell = cells.peek(request.cell)
-        return acceptor_message(cell, accepted=cells.votes, acceptor_id=cells.acceptor_id)
+        state = store.peek(request.cell)
+        return acceptor_message(state, accepted=store.votes, acceptor_id=store.acceptor_id)
 
     async def _answer(self, work: Callable[[], Awaitable[Vote]]) -> v1.CellResponse:
         try:
@@ -67,7 +67,7 @@ class AcceptorService:
             raise RpcFailure(_INVALID_ARGUMENT, str(error)) from None
         except StoreUnavailableError as error:
             raise RpcFailure(_UNAVAILABLE, str(error)) from None
-        return acceptor_message(vote.cell, accepted=vote.ok, acceptor_id=vote.acceptor_id)
+        return acceptor_message(vote.state, accepted=vote.ok, acceptor_id=vote.acceptor_id)
 
 
 def _ballot(message: v1.Ballot) -> Ballot:

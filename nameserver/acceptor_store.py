@@ -38,7 +38,7 @@ _ID_KEY = "id"
 _ID_BYTES = 16
 _ID_FORM = re.compile(rb"[0-9a-f]{32}")
 #: One register for each group that a nameserver can host, and one for the active nameserver.
-CELLS_MAX = 1_100
+REGISTERS_MAX = 1_100
 NAME_MAX = 300
 
 
@@ -53,7 +53,7 @@ class AcceptorStore:
         self.acceptor_id = ""  #: known once it is open
         self._id_path = directory / ID_FILE
         self._file = RecordFile(directory / FILE)
-        self._cells: dict[str, AcceptorState] = {}
+        self._states: dict[str, AcceptorState] = {}
         self._lock = asyncio.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cells")
         self.votes = False
@@ -64,7 +64,7 @@ class AcceptorStore:
         whole = True
         try:
             self._file.open()
-            self._cells = {
+            self._states = {
                 name: decode_state_record(data) for name, data in self._file.values.items()
             }
         except (DamagedFileError, ValueError) as error:
@@ -73,10 +73,10 @@ class AcceptorStore:
             self._file = RecordFile(self._file.path)
             self._file.open()
             whole = False
-        self.votes = whole and bool(self._cells) and not self._file.tail_was_cut
+        self.votes = whole and bool(self._states) and not self._file.tail_was_cut
         logger.info(
             "acceptor.opened registers=%d votes=%s id=%s",
-            len(self._cells),
+            len(self._states),
             self.votes,
             self.acceptor_id,
         )
@@ -90,15 +90,15 @@ class AcceptorStore:
     @property
     def names(self) -> list[str]:
         """The registers that were ever used."""
-        return sorted(self._cells)
+        return sorted(self._states)
 
     def peek(self, name: str) -> AcceptorState:
         """Return this acceptor's state, which may be older than the register's value."""
-        return self._cells.get(name, AcceptorState())
+        return self._states.get(name, AcceptorState())
 
     async def prepare(self, name: str, ballot: Ballot) -> Vote:
         """Promise durably. Raises StoreUnavailableError, AcceptorRefusedError."""
-        return await self._vote(name, lambda cell: prepare(cell, ballot))
+        return await self._vote(name, lambda state: prepare(state, ballot))
 
     async def accept(self, name: str, ballot: Ballot, value: bytes) -> Vote:
         """Accept a value durably. Raises StoreUnavailableError, AcceptorRefusedError."""
@@ -106,12 +106,12 @@ class AcceptorStore:
             raise AcceptorRefusedError(
                 f"a value of {len(value)} bytes; the limit is {VALUE_BYTES_MAX}"
             )
-        return await self._vote(name, lambda cell: accept(cell, ballot, value))
+        return await self._vote(name, lambda state: accept(state, ballot, value))
 
-    async def take_over(self, cells: dict[str, AcceptorState]) -> None:
+    async def take_over(self, states: dict[str, AcceptorState]) -> None:
         """Take over the states of the others after a lost disk; the acceptor votes from now on."""
         async with self._lock:
-            await self._write(cells)
+            await self._write(states)
             self.votes = True
 
     async def _vote(self, name: str, decide: Callable[[AcceptorState], Vote]) -> Vote:
@@ -125,15 +125,17 @@ class AcceptorStore:
             old = self.peek(name)
             if not self.votes:
                 raise StoreUnavailableError("this nameserver is stopping")
-            if name not in self._cells and len(self._cells) >= CELLS_MAX:
-                raise AcceptorRefusedError(f"there are {CELLS_MAX} registers already, the limit")
+            if name not in self._states and len(self._states) >= REGISTERS_MAX:
+                raise AcceptorRefusedError(
+                    f"there are {REGISTERS_MAX} registers already, the limit"
+                )
             vote = replace(decide(old), acceptor_id=self.acceptor_id)
-            if vote.cell != old:
-                await self._write({name: vote.cell})
+            if vote.state != old:
+                await self._write({name: vote.state})
             return vote
 
-    async def _write(self, cells: dict[str, AcceptorState]) -> None:
-        changes = {name: encode_state_record(cell) for name, cell in cells.items()}
+    async def _write(self, states: dict[str, AcceptorState]) -> None:
+        changes = {name: encode_state_record(state) for name, state in states.items()}
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._thread, self._file.put, changes)
@@ -142,7 +144,7 @@ class AcceptorStore:
             raise StoreUnavailableError(
                 f"the acceptor state could not be written: {error}"
             ) from None
-        self._cells.update(cells)
+        self._states.update(states)
 
 
 def _identity(path: Path) -> str:
@@ -165,14 +167,14 @@ def _identity(path: Path) -> str:
 
 
 def acceptor_message(
-    cell: AcceptorState, *, accepted: bool, acceptor_id: str = ""
+    state: AcceptorState, *, accepted: bool, acceptor_id: str = ""
 ) -> v1.CellResponse:
     """Return the message of an acceptor state; the acceptor id is set only on the wire."""
     return v1.CellResponse(
         accepted=accepted,
-        promised=ballot_message(cell.promised),
-        accepted_ballot=ballot_message(cell.accepted),
-        value=cell.value,
+        promised=ballot_message(state.promised),
+        accepted_ballot=ballot_message(state.accepted),
+        value=state.value,
         acceptor_id=acceptor_id,
     )
 
@@ -192,17 +194,17 @@ def ballot_message(ballot: Ballot) -> v1.Ballot:
     return v1.Ballot(counter=ballot.counter, proposer=ballot.proposer)
 
 
-def encode_state_record(cell: AcceptorState) -> bytes:
+def encode_state_record(state: AcceptorState) -> bytes:
     """Return the bytes of an acceptor state for the file."""
-    data: bytes = acceptor_message(cell, accepted=True).SerializeToString(deterministic=True)
+    data: bytes = acceptor_message(state, accepted=True).SerializeToString(deterministic=True)
     return data
 
 
 def decode_state_record(data: bytes) -> AcceptorState:
     """Return the acceptor state of a record. Raises ValueError."""
     try:
-        cell = acceptor_state_from(v1.CellResponse.FromString(data))
-        cell.validate()
+        state = acceptor_state_from(v1.CellResponse.FromString(data))
+        state.validate()
     except Exception as error:
         raise ValueError(f"invalid acceptor state: {error}") from None
-    return cell
+    return state

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 OWN = "own"
 #: Limit of logged pairs: two to four peers exceed it only if their directories are recreated often.
-_TOLD_MAX = 100
+_REPORTED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RegisterNames:
     """The registers that an acceptor has records of."""
 
     acceptor_id: str
-    cells: list[str]
+    registers: list[str]
 
 
 class Acceptor(Protocol):
@@ -42,34 +42,34 @@ class Acceptor(Protocol):
 
     name: str
 
-    async def prepare(self, cell: str, ballot: Ballot) -> Vote: ...
+    async def prepare(self, register: str, ballot: Ballot) -> Vote: ...
 
-    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote: ...
+    async def accept(self, register: str, ballot: Ballot, value: bytes) -> Vote: ...
 
     async def names(self) -> RegisterNames: ...
 
-    async def peek(self, cell: str) -> Vote:
+    async def peek(self, register: str) -> Vote:
         """Return its state without a promise; `ok`: it votes."""
 
 
 class OwnAcceptor:
     """The acceptor of this nameserver."""
 
-    def __init__(self, cells: AcceptorStore) -> None:
+    def __init__(self, store: AcceptorStore) -> None:
         self.name = OWN
-        self._cells = cells
+        self._store = store
 
-    async def prepare(self, cell: str, ballot: Ballot) -> Vote:
-        return await self._cells.prepare(cell, ballot)
+    async def prepare(self, register: str, ballot: Ballot) -> Vote:
+        return await self._store.prepare(register, ballot)
 
-    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote:
-        return await self._cells.accept(cell, ballot, value)
+    async def accept(self, register: str, ballot: Ballot, value: bytes) -> Vote:
+        return await self._store.accept(register, ballot, value)
 
     async def names(self) -> RegisterNames:
-        return RegisterNames(self._cells.acceptor_id, self._cells.names)
+        return RegisterNames(self._store.acceptor_id, self._store.names)
 
-    async def peek(self, cell: str) -> Vote:
-        return Vote(self._cells.votes, self._cells.peek(cell), self._cells.acceptor_id)
+    async def peek(self, register: str) -> Vote:
+        return Vote(self._store.votes, self._store.peek(register), self._store.acceptor_id)
 
 
 class PeerAcceptor:
@@ -89,20 +89,20 @@ class PeerAcceptor:
         """Resolve the address again: some address led to the wrong nameserver."""
         self._channel.redial()
 
-    async def prepare(self, cell: str, ballot: Ballot) -> Vote:
-        request = v1.PrepareRequest(cell=cell, ballot=ballot_message(ballot))
+    async def prepare(self, register: str, ballot: Ballot) -> Vote:
+        request = v1.PrepareRequest(cell=register, ballot=ballot_message(ballot))
         return _vote(await self._call(paths.CELL_PREPARE, request))
 
-    async def accept(self, cell: str, ballot: Ballot, value: bytes) -> Vote:
-        request = v1.AcceptRequest(cell=cell, ballot=ballot_message(ballot), value=value)
+    async def accept(self, register: str, ballot: Ballot, value: bytes) -> Vote:
+        request = v1.AcceptRequest(cell=register, ballot=ballot_message(ballot), value=value)
         return _vote(await self._call(paths.CELL_ACCEPT, request))
 
     async def names(self) -> RegisterNames:
         answer = await self._call(paths.CELL_READ, v1.ReadCellRequest())
         return RegisterNames(answer.acceptor_id, list(answer.cells))
 
-    async def peek(self, cell: str) -> Vote:
-        return _vote(await self._call(paths.CELL_READ, v1.ReadCellRequest(cell=cell)))
+    async def peek(self, register: str) -> Vote:
+        return _vote(await self._call(paths.CELL_READ, v1.ReadCellRequest(cell=register)))
 
     async def _call(self, path: str, request: Any) -> v1.CellResponse:
         raw_request = request.SerializeToString()
@@ -126,16 +126,16 @@ class DuplicateReports:
     """Logs, once per pair, an address that led to an acceptor already counted."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         #: Called when some address is wrong; which one is unknown.
         self.on_duplicate: Callable[[], None] = _nothing
 
-    def tell(self, address: str, acceptor_id: str) -> None:
+    def report(self, address: str, acceptor_id: str) -> None:
         """Report an answer that did not count."""
         self.on_duplicate()
-        if (address, acceptor_id) in self._told or len(self._told) >= _TOLD_MAX:
+        if (address, acceptor_id) in self._reported or len(self._reported) >= _REPORTED_MAX:
             return
-        self._told.add((address, acceptor_id))
+        self._reported.add((address, acceptor_id))
         logger.error("acceptor.duplicate address=%s id=%s", address, acceptor_id)
 
 
@@ -163,5 +163,5 @@ async def call_each_once(
         if identities.counts(acceptor.name, answer.acceptor_id):
             counted.append(answer)
         else:
-            duplicates.tell(acceptor.name, answer.acceptor_id)
+            duplicates.report(acceptor.name, answer.acceptor_id)
     return counted

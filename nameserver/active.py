@@ -19,7 +19,7 @@ from .register_store import Register
 
 logger = logging.getLogger(__name__)
 
-CELL = "controller"
+REGISTER = "controller"
 _NS_PER_MS = 1_000_000
 
 
@@ -29,16 +29,16 @@ class ActiveClaim:
     def __init__(
         self,
         register: Register,
-        cells: AcceptorStore,
+        acceptor: AcceptorStore,
         *,
-        life: str,
+        instance: str,
         ttl_ms: int,
         steady_ns: Callable[[], int],
         on_change: Callable[[bool], None],
     ) -> None:
         self._register = register
-        self._cells = cells
-        self._life = life
+        self._acceptor = acceptor
+        self._instance = instance
         self._ttl_ns = ttl_ms * _NS_PER_MS
         self._steady_ns = steady_ns
         self._on_change = on_change
@@ -55,7 +55,7 @@ class ActiveClaim:
     @property
     def holder(self) -> str:
         """Address of the last holder known to this nameserver's acceptor."""
-        return str(_read(self._cells.peek(CELL).value).get("address", ""))
+        return str(_read(self._acceptor.peek(REGISTER).value).get("address", ""))
 
     def start(self, address: str) -> None:
         """Start to claim and to watch."""
@@ -73,7 +73,7 @@ class ActiveClaim:
         self._on_change(False)
         try:
             async with asyncio.timeout(self._ttl_ns / 1e9):
-                await self._register.change(CELL, self._release)
+                await self._register.change(REGISTER, self._release)
         except (StoreUnavailableError, TimeoutError):
             logger.info("controller.not_released: the claim stays until it expires")
 
@@ -93,8 +93,8 @@ class ActiveClaim:
         now_ns = self._steady_ns()
         if not self.may_decide(now_ns) and not self._may_claim(now_ns):
             return
-        value = await self._register.change(CELL, self._claim)
-        if _read(value).get("life") == self._life:
+        value = await self._register.change(REGISTER, self._claim)
+        if _read(value).get("life") == self._instance:
             self._valid_until_ns = now_ns + self._ttl_ns * 9 // 10
             if self.may_decide(self._steady_ns()):
                 self._on_change(True)
@@ -104,7 +104,7 @@ class ActiveClaim:
 
     def _may_claim(self, now_ns: int) -> bool:
         """Return whether the register is free or was not renewed for its time to live."""
-        value = self._cells.peek(CELL).value
+        value = self._acceptor.peek(REGISTER).value
         if value != self._watched:
             self._watch(value)
         return not _read(value).get("life") or now_ns - self._watched_since_ns >= self._ttl_ns
@@ -115,7 +115,7 @@ class ActiveClaim:
 
     def _claim(self, old: bytes) -> bytes | None:
         held = _read(old)
-        ours = held.get("life") == self._life
+        ours = held.get("life") == self._instance
         free = not held.get("life")
         ran_out = (
             old == self._watched and self._steady_ns() - self._watched_since_ns >= self._ttl_ns
@@ -123,7 +123,7 @@ class ActiveClaim:
         if not (ours or free or ran_out):
             return None
         claim = {
-            "life": self._life,
+            "life": self._instance,
             "address": self._address,
             "seq": int(held.get("seq", 0)) + 1,
         }
@@ -131,7 +131,7 @@ class ActiveClaim:
 
     def _release(self, old: bytes) -> bytes | None:
         held = _read(old)
-        if held.get("life") != self._life:
+        if held.get("life") != self._instance:
             return None
         return json.dumps({"life": "", "seq": int(held.get("seq", 0)) + 1}).encode()
 

@@ -54,7 +54,7 @@ _NS_PER_MS = 1_000_000
 GROUPS_MAX = 1_024
 #: Far above one session for every replica of every group of one nameserver.
 SESSIONS_MAX = 4_096
-LOAD_AGAIN_S = 0.5
+LOAD_RETRY_S = 0.5
 _GRPC = {
     RefusalCode.ID_IN_USE: 6,  # ALREADY_EXISTS
     RefusalCode.STALE: 9,  # FAILED_PRECONDITION
@@ -143,7 +143,7 @@ class Controller:
     def _begin(self, cluster: str, name: str) -> HostedGroup:
         group = HostedGroup(GroupController(cluster, name, self._limits))
         self.groups[name] = group
-        self.tell(group, Started(None, active=self.active))
+        self.handle(group, Started(None, active=self.active))
         return group
 
     async def _load(self) -> None:
@@ -153,7 +153,7 @@ class Controller:
                 found = await self._store.groups()
             except StoreUnavailableError as error:
                 logger.warning("controller.store_unavailable error=%s", error)
-                await asyncio.sleep(LOAD_AGAIN_S)
+                await asyncio.sleep(LOAD_RETRY_S)
                 continue
             for cluster, name in found:
                 if name not in self.groups and len(self.groups) < GROUPS_MAX:
@@ -170,7 +170,7 @@ class Controller:
         self.active = True
         logger.info("controller.active name=%s", self.name)
         for group in list(self.groups.values()):
-            self.tell(group, ActiveChanged(True))
+            self.handle(group, ActiveChanged(True))
         self._task(self._load())
 
     def _deactivate(self) -> None:
@@ -184,7 +184,7 @@ class Controller:
 
     # --- events and effects -----------------------------------------------------------------------
 
-    def tell(self, group: HostedGroup, event: Event) -> None:
+    def handle(self, group: HostedGroup, event: Event) -> None:
         """Pass an event to the group's state machine and execute the effects.
 
         A nested event is queued: no broker may receive an older order after a newer one.
@@ -201,11 +201,11 @@ class Controller:
                     self._events.appendleft((group, event))
                     self._deactivate()
                     continue
-                self._hear(group, event, now_ns)
+                self._handle_event(group, event, now_ns)
         finally:
             self._is_handling = False
 
-    def _hear(self, group: HostedGroup, event: Event, now_ns: int) -> None:
+    def _handle_event(self, group: HostedGroup, event: Event, now_ns: int) -> None:
         """Handle one event of one group; an exception restarts only that group's state machine."""
         try:
             effects = group.core.on_event(event, now_ns)
@@ -226,22 +226,22 @@ class Controller:
         for effect in effects:
             self._do(group, effect)
 
-    def seen(self, state: GroupState) -> None:
+    def adopt(self, state: GroupState) -> None:
         """Adopt a state that a majority holds, while another nameserver is active."""
         group = self.groups.get(state.group)
         if group is None and len(self.groups) < GROUPS_MAX:
             group = self._begin(state.cluster, state.group)
         if group is not None and not self.active and group.core.state.cluster == state.cluster:
-            self.tell(group, StateRead(state))
+            self.handle(group, StateRead(state))
 
-    def ask(self, group: HostedGroup, event: Callable[[int], Event]) -> asyncio.Future[Any]:
+    def request(self, group: HostedGroup, event: Callable[[int], Event]) -> asyncio.Future[Any]:
         """Pass in an event with a request number; the future has the answer."""
         self._number += 1
         number = self._number
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         future.add_done_callback(lambda _: self._waiting.pop(number, None))
-        self.tell(group, event(number))
+        self.handle(group, event(number))
         return future
 
     def _do(self, group: HostedGroup, effect: Effect) -> None:
@@ -310,9 +310,9 @@ class Controller:
             logger.warning(
                 "controller.store_unavailable group=%s error=%s", effect.state.group, error
             )
-            self.tell(group, CasDone(effect.ticket, False, None))
+            self.handle(group, CasDone(effect.ticket, False, None))
             return
-        self.tell(group, CasDone(effect.ticket, taken, state))
+        self.handle(group, CasDone(effect.ticket, taken, state))
 
     async def _read(self, group: HostedGroup) -> None:
         state = group.core.state
@@ -320,9 +320,9 @@ class Controller:
             found = await self._store.read(state.cluster, state.group)
         except StoreUnavailableError as error:
             logger.debug("controller.store_unavailable group=%s error=%s", state.group, error)
-            self.tell(group, StateRead(None))
+            self.handle(group, StateRead(None))
             return
-        self.tell(group, StateRead(found))
+        self.handle(group, StateRead(found))
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -335,25 +335,25 @@ class Controller:
             await asyncio.sleep(self._tick_s)
             tick = Tick(self.clock.wall_ms())
             for group in list(self.groups.values()):
-                self.tell(group, tick)
+                self.handle(group, tick)
             now_ns = self.clock.steady_ns()
             for session in list(self.sessions.values()):
                 session.check_silence(now_ns)
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def closed(self, session: BrokerSession) -> None:
+    def on_closed(self, session: BrokerSession) -> None:
         """Remove a session whose stream has ended."""
         group = session.group
         if self.sessions.pop(session.number, None) is None or group is None:
             return
-        self.tell(group, SessionClosed(session.number))
+        self.handle(group, SessionClosed(session.number))
         unused = group.core.state.is_new and group.core.pending is None
         if unused and all(other.group is not group for other in self.sessions.values()):
             # A wrong name or an unknown peer: no decision was made for this group.
             self.groups.pop(group.core.state.group, None)
 
-    def heard(self, session: BrokerSession, event: HeartbeatArrived) -> None:
+    def on_heartbeat(self, session: BrokerSession, event: HeartbeatArrived) -> None:
         """Handle a heartbeat of a session whose group is set."""
         assert session.group is not None
-        self.tell(session.group, event)
+        self.handle(session.group, event)

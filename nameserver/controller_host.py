@@ -83,17 +83,17 @@ class ReplicatedControllerHost:
 
     def __init__(self, config: NameserverConfig, clock: Clock, on_state: OnState) -> None:
         self._config = config
-        self._life = secrets.token_hex(8)
-        self._cells = AcceptorStore(Path(config.namesrv_data_dir))
+        self._instance = secrets.token_hex(8)
+        self._acceptor = AcceptorStore(Path(config.namesrv_data_dir))
         self._clock = clock
         self._peers: list[PeerAcceptor] = []
-        self._register = Register([], self._life, clock.steady_ns, self._ttl_ms / 1_000)
+        self._register = Register([], self._instance, clock.steady_ns, self._ttl_ms / 1_000)
         store = RegisterStore(self._register)
         self.controller = Controller(config, clock, store, on_state, active=False)
         self._active = ActiveClaim(
             self._register,
-            self._cells,
-            life=self._life,
+            self._acceptor,
+            instance=self._instance,
             ttl_ms=self._ttl_ms,
             steady_ns=clock.steady_ns,
             on_change=self.controller.set_active,
@@ -112,11 +112,11 @@ class ReplicatedControllerHost:
             peer.resolve_again()
 
     def methods(self) -> list[Method]:
-        cells = AcceptorService(self._cells, self._config.cluster_token)
-        return [*ControllerService(self.controller).methods(), *cells.methods()]
+        acceptor = AcceptorService(self._acceptor, self._config.cluster_token)
+        return [*ControllerService(self.controller).methods(), *acceptor.methods()]
 
     def open(self) -> None:
-        self._cells.open()
+        self._acceptor.open()
 
     async def start(self, address: str) -> None:
         config = self._config
@@ -124,12 +124,12 @@ class ReplicatedControllerHost:
         self._peers = [
             PeerAcceptor(peer, config.cluster_token, timeout_s) for peer in config.peers()
         ]
-        self._register.acceptors = [OwnAcceptor(self._cells), *self._peers]
+        self._register.acceptors = [OwnAcceptor(self._acceptor), *self._peers]
         self._register.duplicates.on_duplicate = self._resolve_again
         await self.controller.start(_public_address(address))
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(recover(self._cells, self._peers, self._register.duplicates)),
+            loop.create_task(recover(self._acceptor, self._peers, self._register.duplicates)),
             loop.create_task(self._watch_states()),
         ]
         self._active.start(_public_address(address))
@@ -143,7 +143,7 @@ class ReplicatedControllerHost:
         await self._register.stop()
         for peer in self._peers:
             await peer.close()
-        await self._cells.close()
+        await self._acceptor.close()
 
     async def _watch_states(self) -> None:
         """While another nameserver is active, adopt its decisions once a majority is seen to hold
@@ -154,25 +154,25 @@ class ReplicatedControllerHost:
             if self.controller.active:
                 shown.clear()
                 continue
-            for name in self._cells.names:
-                cell = self._cells.peek(name)
-                if not (cell.value and name.startswith(GROUP_PREFIX)):
+            for name in self._acceptor.names:
+                state = self._acceptor.peek(name)
+                if not (state.value and name.startswith(GROUP_PREFIX)):
                     continue
-                if cell.accepted == shown.get(name):
+                if state.accepted == shown.get(name):
                     continue
-                if await self._is_held(name, cell):
-                    shown[name] = cell.accepted
+                if await self._is_held(name, state):
+                    shown[name] = state.accepted
                     with suppress(ValueError):
-                        self.controller.seen(decode_state(cell.value))
+                        self.controller.adopt(decode_state(state.value))
 
-    async def _is_held(self, name: str, cell: AcceptorState) -> bool:
+    async def _is_held(self, name: str, state: AcceptorState) -> bool:
         heard = await call_each_once(
             self._peers,
             lambda peer: peer.peek(name),
             self._register.duplicates,
-            self._cells.acceptor_id,
+            self._acceptor.acceptor_id,
         )
-        same = [vote for vote in heard if vote.cell.accepted == cell.accepted]
+        same = [vote for vote in heard if vote.state.accepted == state.accepted]
         return len(same) + 1 > (len(self._peers) + 1) // 2
 
     def _hint(self) -> str:

@@ -51,13 +51,18 @@ class ControllerService:
         """Return the rows of the service table."""
         groups = status_failure(v1.GroupsResponse)
         unary = (
-            (paths.ALTER_ISR, v1.AlterIsrRequest, self.alter_isr, _plain(v1.AlterIsrResponse)),
-            (paths.REPORT_CUT, v1.ReportCutRequest, self.report_cut, _plain(v1.ReportCutResponse)),
+            (paths.ALTER_ISR, v1.AlterIsrRequest, self.alter_isr, _failure(v1.AlterIsrResponse)),
+            (
+                paths.REPORT_CUT,
+                v1.ReportCutRequest,
+                self.report_cut,
+                _failure(v1.ReportCutResponse),
+            ),
             (
                 paths.PROCESS_EXITED,
                 v1.ProcessExitedRequest,
                 self.process_exited,
-                _plain(v1.ProcessExitedResponse),
+                _failure(v1.ProcessExitedResponse),
             ),
             (paths.SWITCHOVER, v1.SwitchoverRequest, self.switchover, groups),
             (paths.FORCE_ELECT, v1.ForceElectRequest, self.force_elect, groups),
@@ -70,7 +75,7 @@ class ControllerService:
             for path, request, handler, fail in unary
         ]
         parse = v1.BrokerBeat.FromString
-        nothing = _plain(v1.Directive)
+        nothing = _failure(v1.Directive)
         table.append(Method(paths.CONTROLLER_SESSION, Kind.BIDI, parse, self.session, nothing))
         return table
 
@@ -106,8 +111,8 @@ class ControllerService:
             )
             return proposal_response(answer)
 
-        asked = self._controller.ask(group, lambda number: proposal_from(request, number))
-        return _then(asked, respond)
+        answer = self._controller.request(group, lambda number: proposal_from(request, number))
+        return _respond_when_done(answer, respond)
 
     def report_cut(
         self, request: v1.ReportCutRequest, ctx: "RequestContext"
@@ -143,7 +148,7 @@ class ControllerService:
         known = False
         if group is not None:
             event = ProcessExited(replica.broker_id, replica.replica_uuid, replica.incarnation)
-            self._controller.tell(group, event)
+            self._controller.handle(group, event)
             row = group.core.replicas.get(replica.broker_id)
             known = row is not None and row.dead
         logger.info(
@@ -234,7 +239,7 @@ class ControllerService:
         return group
 
     def _answered(self, group: HostedGroup, event: Any) -> Any:
-        asked = self._controller.ask(group, event)
+        answer = self._controller.request(group, event)
 
         def respond(answer: OperationAnswer) -> v1.GroupsResponse:
             core = group.core
@@ -246,14 +251,14 @@ class ControllerService:
             )
             return response
 
-        return _then(asked, respond)
+        return _respond_when_done(answer, respond)
 
 
-def _then(asked: Any, respond: Any) -> Any:
+def _respond_when_done(answer: Any, respond: Any) -> Any:
     """Return a coroutine that responds once the future is done."""
 
     async def wait() -> Any:
-        return respond(await asked)
+        return respond(await answer)
 
     return wait()
 
@@ -267,6 +272,6 @@ def _same_cut(one: v1.ReportCutRequest, other: v1.ReportCutRequest) -> bool:
     )
 
 
-def _plain(response: type) -> Any:
+def _failure(response: type) -> Any:
     """Return the failure response of an internal method, which fails with gRPC statuses only."""
     return lambda _error: response()

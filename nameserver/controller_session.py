@@ -34,11 +34,11 @@ class SessionHost(Protocol):
         """Return the group, created if it is new. Raises RpcFailure."""
         ...
 
-    def heard(self, session: "BrokerSession", event: HeartbeatArrived) -> None:
+    def on_heartbeat(self, session: "BrokerSession", event: HeartbeatArrived) -> None:
         """Handle a heartbeat of a session whose group is set."""
         ...
 
-    def closed(self, session: "BrokerSession") -> None:
+    def on_closed(self, session: "BrokerSession") -> None:
         """Remove the session."""
         ...
 
@@ -70,7 +70,7 @@ class BrokerSession:
         elif self._replica != replica:
             raise RpcFailure(_INVALID_ARGUMENT, "a session serves one replica only")
         self._heard_ns = self._host.clock.steady_ns()
-        self._host.heard(self, HeartbeatArrived(self.number, heartbeat_from(message)))
+        self._host.on_heartbeat(self, HeartbeatArrived(self.number, heartbeat_from(message)))
 
     def send(self, directive: v1.Directive) -> None:
         """Send a directive, or drop the session when its outbound queue is full; the broker
@@ -90,9 +90,9 @@ class BrokerSession:
     def drop(self, error: RpcFailure) -> None:
         """End the stream with `error`."""
         self._outbound.finish(error)
-        self._host.closed(self)
+        self._host.on_closed(self)
 
     def close(self, reason: str) -> Any:
         """Handle the end of the stream."""
         del reason
-        self._host.closed(self)
+        self._host.on_closed(self)

@@ -20,7 +20,7 @@ from ..ha.core.cas_register import (
     Phase,
     Round,
     Vote,
-    merged,
+    merge_states,
 )
 from ..ha.core.group_state import GroupState
 from .acceptor_store import AcceptorStore
@@ -36,25 +36,25 @@ _RECOVER_EVERY_S = 0.2
 
 
 class Register:
-    """Registers by name, over these acceptors. `life` must never repeat: it makes ballots
+    """Registers by name, over these acceptors. `instance` must never repeat: it makes ballots
     unique."""
 
     def __init__(
         self,
         acceptors: Sequence[Acceptor],
-        life: str,
+        instance: str,
         steady_ns: Callable[[], int],
         budget_s: float,
     ) -> None:
         self.acceptors = acceptors
-        self._life = life
+        self._instance = instance
         self._steady_ns = steady_ns
         self._budget_ns = int(budget_s * 1e9)
         self._counter = 0
         self.duplicates = DuplicateReports()
         self._background: set[asyncio.Task[None]] = set()
 
-    async def change(self, cell: str, change: Change) -> bytes:
+    async def change(self, register: str, change: Change) -> bytes:
         """Change the register; returns its new value. Raises StoreUnavailableError.
 
         `change` may be called several times, and must recognise its own earlier result.
@@ -62,21 +62,21 @@ class Register:
         deadline_ns = self._steady_ns() + self._budget_ns
         while True:
             self._counter += 1
-            ballot = Ballot(self._counter, self._life)
+            ballot = Ballot(self._counter, self._instance)
             attempt = Round(len(self.acceptors), ballot, change)
-            await self._prepare(attempt, cell)
+            await self._prepare(attempt, register)
             if attempt.phase is Phase.ACCEPT:
-                await self._accept(attempt, cell)
+                await self._accept(attempt, register)
             if attempt.outcome is Outcome.TAKEN:
                 return attempt.value
             self._counter = max(self._counter, attempt.highest.counter)
             if self._steady_ns() >= deadline_ns:
-                raise StoreUnavailableError(f"register {cell}: {attempt.outcome.value}")
+                raise StoreUnavailableError(f"register {register}: {attempt.outcome.value}")
             await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
 
-    async def read(self, cell: str) -> bytes:
+    async def read(self, register: str) -> bytes:
         """Return the register's committed value."""
-        return await self.change(cell, lambda _value: None)
+        return await self.change(register, lambda _value: None)
 
     async def names(self) -> list[str]:
         """Return the registers known to any reachable acceptor; a majority must be reachable."""
@@ -85,20 +85,20 @@ class Register:
         )
         if len(heard) <= len(self.acceptors) // 2:
             raise StoreUnavailableError("a majority of the nameservers does not answer")
-        return sorted({name for one in heard for name in one.cells})
+        return sorted({name for one in heard for name in one.registers})
 
-    async def _prepare(self, attempt: Round, cell: str) -> None:
-        await self._ask(
-            attempt, Phase.PREPARE, lambda acceptor: acceptor.prepare(cell, attempt.ballot)
+    async def _prepare(self, attempt: Round, register: str) -> None:
+        await self._run_phase(
+            attempt, Phase.PREPARE, lambda acceptor: acceptor.prepare(register, attempt.ballot)
         )
 
-    async def _accept(self, attempt: Round, cell: str) -> None:
+    async def _accept(self, attempt: Round, register: str) -> None:
         value = attempt.value
-        await self._ask(
-            attempt, Phase.ACCEPT, lambda acceptor: acceptor.accept(cell, attempt.ballot, value)
+        await self._run_phase(
+            attempt, Phase.ACCEPT, lambda acceptor: acceptor.accept(register, attempt.ballot, value)
         )
 
-    async def _ask(
+    async def _run_phase(
         self, attempt: Round, phase: Phase, call: Callable[[Acceptor], Awaitable[Vote]]
     ) -> None:
         """Run one phase on every acceptor; returns when it is decided, while other calls continue.
@@ -113,7 +113,7 @@ class Register:
                 vote = await call(acceptor)
                 changed = attempt.answered(phase, acceptor.name, vote)
                 if (acceptor.name, vote.acceptor_id) in attempt.duplicates:
-                    self.duplicates.tell(acceptor.name, vote.acceptor_id)
+                    self.duplicates.report(acceptor.name, vote.acceptor_id)
             except StoreUnavailableError:
                 changed = attempt.failed(phase, acceptor.name)
             except BaseException:
@@ -183,37 +183,39 @@ def _state(value: bytes, cluster: str, group: str) -> GroupState:
 
 
 async def recover(
-    cells: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
+    acceptor: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
 ) -> None:
     """Recover an acceptor whose disk is empty or was lost; waits for all others, then it may vote.
 
     An address that leads to this acceptor, or twice to the same other one, does not count.
     """
-    while not cells.votes:
+    while not acceptor.votes:
         heard = await call_each_once(
-            peers, lambda peer: peer.names(), duplicates, cells.acceptor_id
+            peers, lambda peer: peer.names(), duplicates, acceptor.acceptor_id
         )
-        names = sorted({name for one in heard for name in one.cells} | set(cells.names))
+        names = sorted({name for one in heard for name in one.registers} | set(acceptor.names))
         majority = (len(peers) + 1) // 2 + 1
         try:
             if not names and len(heard) + 1 >= majority:
-                await cells.take_over({})
+                await acceptor.take_over({})
             elif len(heard) == len(peers):
-                await cells.take_over(
-                    {name: await _merged(name, cells, peers, duplicates) for name in names}
+                await acceptor.take_over(
+                    {name: await _merged(name, acceptor, peers, duplicates) for name in names}
                 )
         except StoreUnavailableError as error:
             logger.info("acceptor.not_recovered error=%s", error)
-        if cells.votes:
+        if acceptor.votes:
             logger.info("acceptor.recovered registers=%d", len(names))
             return
         await asyncio.sleep(_RECOVER_EVERY_S)
 
 
 async def _merged(
-    name: str, cells: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
+    name: str, acceptor: AcceptorStore, peers: Sequence[Acceptor], duplicates: DuplicateReports
 ) -> AcceptorState:
-    heard = await call_each_once(peers, lambda peer: peer.peek(name), duplicates, cells.acceptor_id)
+    heard = await call_each_once(
+        peers, lambda peer: peer.peek(name), duplicates, acceptor.acceptor_id
+    )
     if len(heard) < len(peers):
         raise StoreUnavailableError(f"register {name}: not all other nameservers answer")
-    return merged([cells.peek(name), *[vote.cell for vote in heard]])
+    return merge_states([acceptor.peek(name), *[vote.state for vote in heard]])

@@ -56,24 +56,24 @@ class AcceptorState:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """An acceptor's answer; `cell` must be durable before the answer is sent."""
+    """An acceptor's answer; `state` must be durable before the answer is sent."""
 
     ok: bool
-    cell: AcceptorState
+    state: AcceptorState
     acceptor_id: str = ""  #: id of the acceptor, independent of its address; empty: not reported
 
 
-def prepare(cell: AcceptorState, ballot: Ballot) -> Vote:
+def prepare(state: AcceptorState, ballot: Ballot) -> Vote:
     """Return the acceptor's vote on a prepare request. A repeated request gets the same answer."""
-    if ballot < cell.promised:
-        return Vote(False, cell)
-    return Vote(True, AcceptorState(ballot, cell.accepted, cell.value))
+    if ballot < state.promised:
+        return Vote(False, state)
+    return Vote(True, AcceptorState(ballot, state.accepted, state.value))
 
 
-def accept(cell: AcceptorState, ballot: Ballot, value: bytes) -> Vote:
+def accept(state: AcceptorState, ballot: Ballot, value: bytes) -> Vote:
     """Return the acceptor's vote on an accept request."""
-    if ballot < cell.promised or ballot == ZERO:
-        return Vote(False, cell)
+    if ballot < state.promised or ballot == ZERO:
+        return Vote(False, state)
     return Vote(True, AcceptorState(ballot, ballot, value))
 
 
@@ -131,7 +131,7 @@ class Round:
 
     def answered(self, phase: Phase, acceptor: str, vote: Vote) -> bool:
         """Enter an answer to `phase`; returns True if the phase or outcome changed."""
-        self.highest = max(self.highest, vote.cell.promised)
+        self.highest = max(self.highest, vote.state.promised)
         if not self._identities.setdefault(phase, Identities()).counts(acceptor, vote.acceptor_id):
             self.duplicates.add((acceptor, vote.acceptor_id))
             return self.failed(phase, acceptor)
@@ -169,7 +169,9 @@ class Round:
         if self.phase is Phase.ACCEPT:
             self.phase, self.outcome = Phase.DONE, Outcome.TAKEN
             return
-        newest = max((vote.cell for vote in self._votes.values()), key=lambda cell: cell.accepted)
+        newest = max(
+            (vote.state for vote in self._votes.values()), key=lambda state: state.accepted
+        )
         changed = self.change(newest.value)
         # An unchanged value is accepted again: this completes a change that reached a minority, or
         # makes sure that it never takes effect.
@@ -180,9 +182,9 @@ class Round:
         self._refused.clear()
 
 
-def merged(cells: list[AcceptorState]) -> AcceptorState:
+def merge_states(states: list[AcceptorState]) -> AcceptorState:
     """Return the state that an acceptor without disk takes over from *all* others before it
     votes."""
-    newest = max(cells, key=lambda cell: cell.accepted, default=AcceptorState())
-    promised = max((cell.promised for cell in cells), default=ZERO)
+    newest = max(states, key=lambda state: state.accepted, default=AcceptorState())
+    promised = max((state.promised for state in states), default=ZERO)
     return AcceptorState(max(promised, newest.accepted), newest.accepted, newest.value)

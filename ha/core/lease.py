@@ -40,17 +40,17 @@ class Lease:
     def margin_ns(self) -> int:
         return self.lease_ns // MARGIN_PART
 
-    def renewed(self, sent_ns: int, lease_ns: int) -> None:
+    def renew(self, sent_ns: int, lease_ns: int) -> None:
         """Renew by a controller's answer to the heartbeat sent at `sent_ns`."""
         self.controller_until_ns = max(self.controller_until_ns, sent_ns + lease_ns)
 
-    def peers_echoed(self, oldest_ns: int | None, *, alone: bool) -> None:
+    def renew_by_peers(self, oldest_ns: int | None, *, alone: bool) -> None:
         """Renew by echoes. `oldest_ns`: the oldest of the newest echoes of all other members; None:
         there is no other member, or one never echoed. `alone`: no other replica can be elected."""
         self.peers_until_ns = 0 if oldest_ns is None else oldest_ns + self.lease_ns - self.margin_ns
         self.alone = alone
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """Drop every permission: this replica no longer leads."""
         self.controller_until_ns = self.peers_until_ns = 0
         self.alone = False

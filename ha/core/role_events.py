@@ -56,7 +56,7 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class PeerEcho:
-    """See `Lease.peers_echoed`."""
+    """See `Lease.renew_by_peers`."""
 
     oldest_ns: int | None
     alone: bool

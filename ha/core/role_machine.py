@@ -130,13 +130,13 @@ class RoleMachine:
         effects: list[Effect] = []
         match event:
             case LeaseRenewed():
-                self.lease.renewed(event.sent_ns, event.lease_ns)
+                self.lease.renew(event.sent_ns, event.lease_ns)
                 if self.lease.may_write(now_ns):
                     self._resume("the controller answers again", effects)
             case FollowersReturned():
                 self._resume("the followers returned", effects)
             case PeerEcho():
-                self.lease.peers_echoed(event.oldest_ns, alone=event.alone)
+                self.lease.renew_by_peers(event.oldest_ns, alone=event.alone)
             case LeaderHeard():
                 self.heard_ns = max(self.heard_ns, event.heard_ns)
             case DirectiveArrived():
@@ -333,7 +333,7 @@ class RoleMachine:
         was_promoting = self.role is Role.PROMOTING
         self.promoted = False
         self.lapsed_ns = 0
-        self.lease.ended()
+        self.lease.end()
         self._move(Role.FENCED, reason, effects)
         if not was_promoting:
             effects.append(StepDown(reason))

@@ -67,7 +67,7 @@ def folder_of(directory: Path) -> Path:
     return directory / FOLDER
 
 
-def tails(directory: Path) -> list[DivergedTail]:
+def load_tails(directory: Path) -> list[DivergedTail]:
     """Return every archived tail, the oldest cut first. Raises DamagedStateError."""
     found = []
     for path in sorted(folder_of(directory).glob("*.json")):

@@ -43,7 +43,7 @@ from . import (
 from .archive import DivergedTail
 from .diverged_survey import TailSurvey, survey_tail
 from .plan import PENDING_NAME, Plan
-from .progress import lower_offsets, set_aside
+from .progress import lower_offsets, move_progress_aside
 
 __all__ = ["cut"]
 
@@ -182,7 +182,7 @@ class _Cut:
     def _archive(self, border: _CutPoint, found: TailSurvey) -> DivergedTail | None:
         """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""
         plan = self._plan
-        existing = archive.tails(self._directory)
+        existing = archive.load_tails(self._directory)
         for tail in existing:
             if tail.plan_id == plan.plan_id:
                 return tail
@@ -273,7 +273,7 @@ class _Cut:
         root = self._config.root
         self._lower_timers(found, tail)
         if self._plan.leader:
-            return set_aside(self._directory, root, tail.file_id, self._disk)
+            return move_progress_aside(self._directory, root, tail.file_id, self._disk)
         return lower_offsets(self._directory, root, found.queues, self._disk)
 
     def _lower_positions(self, at: int) -> None:

@@ -28,7 +28,7 @@ from . import archive
 from .archive import DivergedTail
 from .diverged_messages import Resend, messages
 
-__all__ = ["Replay", "Send", "listed", "send_to"]
+__all__ = ["Replay", "Send", "list_tails", "send_to"]
 
 _logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _CLIENT: Final = (
 )
 
 
-def listed(directory: Path) -> list[v1.ArchivedTail]:
+def list_tails(directory: Path) -> list[v1.ArchivedTail]:
     """Return every archived tail as in a replica's status; `directory` is `<store>/ha`."""
     return [
         v1.ArchivedTail(
@@ -61,7 +61,7 @@ def listed(directory: Path) -> list[v1.ArchivedTail]:
             replayed=tail.replayed,
             crc32=tail.crc32,
         )
-        for tail in archive.tails(directory)
+        for tail in archive.load_tails(directory)
     ]
 
 
@@ -79,7 +79,9 @@ class Replay:
         run)."""
         async with self._lock:
             wanted = [
-                tail for tail in archive.tails(self._directory) if _is_wanted(tail, request.file_id)
+                tail
+                for tail in archive.load_tails(self._directory)
+                if _is_wanted(tail, request.file_id)
             ]
             if request.file_id and not wanted:
                 return v1.ControlResponse(

@@ -28,7 +28,7 @@ _RECENT: Final = "offsets-recent"
 _SEPARATOR: Final = "@"
 
 
-def set_aside(directory: Path, root: Path, file_id: str, disk: Disk) -> list[str]:
+def move_progress_aside(directory: Path, root: Path, file_id: str, disk: Disk) -> list[str]:
     """Move the progress files next to the archive `file_id`; returns the steps. Raises OSError."""
     target = folder_of(directory) / f"{file_id}.progress"
     config = root / "config"

@@ -75,7 +75,7 @@ def _renew_identity(directory: Path, disk: Disk) -> None:
         slots.close()
 
 
-def aside(root: Path) -> list[str]:
+def plans_aside(root: Path) -> list[str]:
     """Return the ids of the plans that moved data aside."""
     folder = root / ASIDE
     return sorted(os.listdir(folder)) if folder.is_dir() else []

@@ -305,7 +305,7 @@ class ControllerLink:
         """Report every archived tail that no controller has acknowledged."""
         replica = self.replica
         try:
-            waiting = [t for t in archive.tails(replica.directory) if not t.reported]
+            waiting = [t for t in archive.load_tails(replica.directory) if not t.reported]
         except DamagedStateError as error:
             _logger.error("ha.tails.damaged error=%s", error)
             return
@@ -336,7 +336,7 @@ class ControllerLink:
             if await self._call(session, paths.REPORT_CUT, request, v1.ReportCutResponse) is None:
                 continue
             # Reloaded before each save: a replay may have moved its own mark meanwhile.
-            for now in archive.tails(self.replica.directory):
+            for now in archive.load_tails(self.replica.directory):
                 if now.file_id == tail.file_id:
                     archive.save(self.replica.directory, replace(now, reported=True), Disk())
             _logger.info("ha.cut.reported archive=%s", tail.file_id)

@@ -20,7 +20,7 @@ async def begin_epoch(replica: Replica, epoch: int, is_wanted: Callable[[], bool
     """Flush everything, then assign the epoch while `is_wanted`; returns the failure or None."""
     log = replica.log
     while log.flushed_offset < log.log_end and is_wanted():
-        if (refusal := log_refusal(log)) is not None:
+        if (refusal := write_failure(log)) is not None:
             return refusal
         log.flush_soon()
         await asyncio.sleep(_POLL_S)
@@ -32,14 +32,14 @@ async def begin_epoch(replica: Replica, epoch: int, is_wanted: Callable[[], bool
     return None
 
 
-def log_refusal(log: object) -> str | None:
+def write_failure(log: object) -> str | None:
     """Return why the log is permanently unwritable, or None."""
     if getattr(log, "writable", True) or getattr(log, "paused", False):
         return None
     return str(getattr(log, "refusal", "")) or "the log cannot be written"
 
 
-async def drained(
+async def wait_drained(
     side: LeaderSide, seconds: float, successor: Ref | None, still_leads: Callable[[], bool]
 ) -> bool:
     """Wait until every in-sync follower, or after half of the time `successor`, has everything.

@@ -71,7 +71,7 @@ def _leader_age(replica: Replica, roles: RoleDriver) -> tuple[int, int]:
     return side.core.epoch, (replica.steady_ns() - side.frame_ns) // 1_000_000
 
 
-def detail(roles: RoleDriver) -> str:
+def status_detail(roles: RoleDriver) -> str:
     """Return the reason of a replica's state, for operators."""
     if roles.machine.hold_reason:
         return roles.machine.hold_reason

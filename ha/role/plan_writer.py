@@ -75,6 +75,6 @@ class PlanWriter:
                     start=tail.start, end=tail.end, messages=tail.messages, file_id=tail.file_id
                 ),
             )
-            for tail in archive.tails(self._replica.directory)
+            for tail in archive.load_tails(self._replica.directory)
             if not tail.reported
         ]

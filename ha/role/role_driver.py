@@ -24,7 +24,7 @@ from ..hooks import Hooks
 from ..state.replica import Replica
 from ..stream.follower import FollowerSide
 from ..stream.leader import LeaderSide
-from .epoch_start import begin_epoch, drained
+from .epoch_start import begin_epoch, wait_drained
 from .factories import make_follower, make_leader
 from .first_role import first_role
 from .plan_writer import PlanWriter
@@ -366,7 +366,9 @@ class RoleDriver:
         self.hooks.on_drain(True)
         await asyncio.sleep(0)  # appends of this turn are in the log now
         side = self.leader
-        return side is None or await drained(side, seconds, successor, lambda: self.leader is side)
+        return side is None or await wait_drained(
+            side, seconds, successor, lambda: self.leader is side
+        )
 
     def end_drain(self) -> None:
         self.draining = False

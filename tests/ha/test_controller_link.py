@@ -152,7 +152,7 @@ async def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> 
         await until(lambda: len(world.controller.cuts) == 1)
         report = world.controller.cuts[0]
         assert (report.messages, report.below_local_ok) == (5, 5)
-        await until(lambda: archive.tails(old.directory / "ha")[0].reported)
+        await until(lambda: archive.load_tails(old.directory / "ha")[0].reported)
         await until(lambda: len(world.controller.state.in_sync) == 2)
 
 

@@ -67,7 +67,7 @@ class Diverged:
 def test_what_is_cut_is_archived_byte_by_byte(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     steps = store.cut()
-    (tail,) = archive.tails(store.ha)
+    (tail,) = archive.load_tails(store.ha)
     data = (archive.folder_of(store.ha) / tail.log_name).read_bytes()
     assert data == store.log[store.cut_at : store.ends[-1]]
     assert (tail.start, tail.end, tail.messages) == (store.cut_at, store.ends[-1], COUNT - KEPT)
@@ -121,7 +121,7 @@ def test_a_cut_below_confirm_is_refused_and_changes_nothing(tmp_path: Path) -> N
     assert steps[0].startswith("refused:")
     assert store.kit.log_bytes() == store.log
     assert read_plan(store.ha) is None, "the replica starts, and its group is in HOLD"
-    assert not archive.tails(store.ha)
+    assert not archive.load_tails(store.ha)
 
 
 def test_accepted_loss_may_cut_below_confirm_and_says_so(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_accepted_loss_may_cut_below_confirm_and_says_so(tmp_path: Path) -> None
     store.set_positions(confirm=store.ends[KEPT + 1], local_ok=0)
     store.plan = Plan(CUT, store.cut_at, epoch=3, leader="broker 1", accept_loss=True)
     store.cut()
-    (tail,) = archive.tails(store.ha)
+    (tail,) = archive.load_tails(store.ha)
     assert tail.below_confirm
     assert store.kit.open().log_end == store.cut_at
     store.kit.close()
@@ -156,7 +156,7 @@ def test_a_cut_inside_a_record_takes_all_of_it(tmp_path: Path) -> None:
     store.set_positions(confirm=0, local_ok=0)
     store.plan = Plan(CUT, store.cut_at + 50, epoch=3, leader="broker 1")
     store.cut()
-    (tail,) = archive.tails(store.ha)
+    (tail,) = archive.load_tails(store.ha)
     assert tail.start == store.cut_at
     assert store.kit.open().log_end == store.cut_at
     store.kit.close()
@@ -223,7 +223,7 @@ def _interrupt(store: Diverged, disk: Disk, at: int) -> bool:
 
 def _check_finished(store: Diverged, root: Path) -> None:
     """The plan was finished: the archive is whole, the log is the prefix, and stays so."""
-    (tail,) = archive.tails(root / "ha")
+    (tail,) = archive.load_tails(root / "ha")
     data = (archive.folder_of(root / "ha") / tail.log_name).read_bytes()
     assert data == store.log[store.cut_at : store.ends[-1]]
     assert (tail.messages, tail.answered_ok) == (COUNT - KEPT, 10)
@@ -293,7 +293,7 @@ def test_the_same_range_of_another_history_gets_an_archive_of_its_own(tmp_path: 
     epochs_file.save(store.ha, EpochHistory([EpochStart(1, 0), EpochStart(2, store.ends[KEPT])]))
     store.plan = Plan(CUT, store.cut_at, epoch=4, leader="broker 1", at_ms=6)
     store.cut()
-    first, second = archive.tails(store.ha)
+    first, second = archive.load_tails(store.ha)
     assert second.file_id == f"{first.file_id}.2"
     assert first.crc32 != second.crc32
 
@@ -317,7 +317,7 @@ def test_consumer_offsets_go_aside_where_a_leader_has_its_own(tmp_path: Path) ->
     store.cut()
     assert not path.exists()
     assert not (store.ha / "offsets-recent").exists()
-    (tail,) = archive.tails(store.ha)
+    (tail,) = archive.load_tails(store.ha)
     kept = archive.folder_of(store.ha) / f"{tail.file_id}.progress" / path.name
     assert kept.read_bytes() == content
 

@@ -84,7 +84,7 @@ async def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
     }
     directory = _archive(tmp_path, [_with("Orders", b"hello", **properties)])
     (sent,) = await _sent(directory)
-    (tail,) = archive.tails(directory)
+    (tail,) = archive.load_tails(directory)
     system = sent.system_properties
     assert (sent.topic.name, sent.body) == ("Orders", b"hello")
     assert (system.message_id, system.tag, list(system.keys)) == ("ID1", "a", ["k1", "k2"])
@@ -98,7 +98,7 @@ async def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
 async def test_a_tail_of_several_segments_comes_back_whole(tmp_path: Path) -> None:
     bodies = [b"%04d" % index * 60 for index in range(50)]
     directory = _archive(tmp_path, [_with("Orders", body, UNIQ_KEY="K") for body in bodies])
-    (tail,) = archive.tails(directory)
+    (tail,) = archive.load_tails(directory)
     assert tail.messages == 50
     assert sorted(sent.body for sent in await _sent(directory)) == bodies
 
@@ -156,7 +156,7 @@ async def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None
             _with("Orders", b"a message"),
         ],
     )
-    (tail,) = archive.tails(directory)
+    (tail,) = archive.load_tails(directory)
     assert (tail.records, tail.messages) == (6, 1)
     assert [sent.body for sent in await _sent(directory)] == [b"a message"]
 
@@ -175,7 +175,7 @@ async def test_a_tail_is_replayed_once(tmp_path: Path) -> None:
     dry = await _run(directory, group, dry_run=True)
     assert (dry.messages, group.taken) == (2, [])
     assert (await _run(directory, group)).messages == 2
-    assert [tail.replayed for tail in tails.listed(directory)] == [True]
+    assert [tail.replayed for tail in tails.list_tails(directory)] == [True]
     again = await _run(directory, group)
     assert (again.messages, list(again.steps)) == (0, ["there is nothing to replay"])
     assert group.bodies == [b"a", b"b"]
@@ -185,16 +185,16 @@ async def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Pat
     one = _archive(tmp_path / "one", [_with("Orders", b"a"), _with("Orders", b"b")])
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     two = tmp_path / "two" / "ha"
-    (of_one,), (of_two,) = tails.listed(one), tails.listed(two)
+    (of_one,), (of_two,) = tails.list_tails(one), tails.list_tails(two)
     assert content_key(of_one) == content_key(of_two) is not None
     group = Group()
     assert (await _run(one, group)).messages == 2
     dry = await _run(two, group, sent_elsewhere=[of_two.file_id], dry_run=True)
-    assert (dry.messages, tails.listed(two)[0].replayed) == (0, False)
+    assert (dry.messages, tails.list_tails(two)[0].replayed) == (0, False)
     answer = await _run(two, group, sent_elsewhere=[of_two.file_id])
     assert (answer.code, answer.messages) == (v2.OK, 0)
     assert "not sent twice" in answer.steps[0]
-    assert tails.listed(two)[0].replayed
+    assert tails.list_tails(two)[0].replayed
     assert sorted(group.bodies) == [b"a", b"b"]
 
 
@@ -211,11 +211,11 @@ async def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None
     answer = await replay.run(v1.ReplayTailRequest())
     assert answer.code == v2.INTERNAL_ERROR
     assert "nobody leads" in answer.message
-    assert not tails.listed(directory)[0].replayed
+    assert not tails.list_tails(directory)[0].replayed
     group.down = False
     assert (await _run(directory, group)).code == v2.OK
     assert sorted(group.bodies, key=int) == bodies, "each once"
-    assert tails.listed(directory)[0].replayed
+    assert tails.list_tails(directory)[0].replayed
 
 
 async def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
 
 async def test_one_tail_by_its_name(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", b"a")])
-    (tail,) = archive.tails(directory)
+    (tail,) = archive.load_tails(directory)
     archive.save(directory, replace(tail, replayed=True, replayed_to=0), Disk())
     group = Group()
     assert (await _run(directory, group, file_id="9-0-1")).code == v2.NOT_FOUND

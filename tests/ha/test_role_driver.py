@@ -96,7 +96,7 @@ async def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) 
         await until(lambda: old.lives == 2)
         await new.append_random(2, 20)
         await assert_equal_logs(new, old)
-        (archived,) = archive.tails(old.directory / "ha")
+        (archived,) = archive.load_tails(old.directory / "ha")
         kept = (archive.folder_of(old.directory / "ha") / archived.log_name).read_bytes()
         assert kept.ljust(len(tail), b"\0")[: len(tail)] == tail
         assert (archived.start, archived.messages, archived.answered_ok) == (common, 10, 10)

@@ -25,18 +25,18 @@ TIMEOUT_S = 5.0
 
 def opened(directory: Path) -> AcceptorStore:
     directory.mkdir(exist_ok=True)
-    cells = AcceptorStore(directory)
-    cells.open()
-    return cells
+    acceptor = AcceptorStore(directory)
+    acceptor.open()
+    return acceptor
 
 
 async def with_votes(directory: Path) -> str:
     """A directory of an acceptor that has voted; returns who it is."""
-    cells = opened(directory)
-    await cells.take_over({})
-    assert (await cells.prepare(CELL, Ballot(1, "before"))).ok
-    await cells.close()
-    return cells.acceptor_id
+    acceptor = opened(directory)
+    await acceptor.take_over({})
+    assert (await acceptor.prepare(CELL, Ballot(1, "before"))).ok
+    await acceptor.close()
+    return acceptor.acceptor_id
 
 
 @asynccontextmanager
@@ -85,10 +85,10 @@ async def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
                 await alone._register.read(CELL)
             with pytest.raises(StoreUnavailableError):
                 await alone._register.names()
-            assert not await alone._is_held(CELL, alone._cells.peek(CELL))
-            assert alone._cells.votes is has_voted
+            assert not await alone._is_held(CELL, alone._acceptor.peek(CELL))
+            assert alone._acceptor.votes is has_voted
             assert not alone.controller.active
-            identity = alone._cells.acceptor_id
+            identity = alone._acceptor.acceptor_id
         assert doubles_told(caplog) == [
             f"acceptor.duplicate address={name} id={identity}" for name in names
         ], "once each"
@@ -99,22 +99,22 @@ async def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path)
     await with_votes(tmp_path / "other")
     elsewhere = [f"127.0.0.1:{absent}", f"127.0.0.1:{other}"]
     names = [f"127.0.0.1:{port}", f"localhost:{port}"]
-    cells = opened(tmp_path / "lost")
+    acceptor = opened(tmp_path / "lost")
     async with nameserver(tmp_path / "other", port, elsewhere), reached(*names) as peers:
-        acceptors: list[Acceptor] = [OwnAcceptor(cells), *peers]
+        acceptors: list[Acceptor] = [OwnAcceptor(acceptor), *peers]
         register = Register(acceptors, "life", lambda: 0, budget_s=0)
         with pytest.raises(StoreUnavailableError):
             await register.read(CELL)  # its own acceptor does not vote, the other one does, once
-        waiting = asyncio.create_task(recover(cells, peers, DuplicateReports()))
+        waiting = asyncio.create_task(recover(acceptor, peers, DuplicateReports()))
         await asyncio.sleep(0.5)
-        assert not cells.votes, "not all others have told what they have"
+        assert not acceptor.votes, "not all others have told what they have"
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
-        await cells.take_over({})
+        await acceptor.take_over({})
         await register.read(CELL)  # two of three, and two acceptors
         await register.stop()
-    await cells.close()
+    await acceptor.close()
 
 
 async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: Path) -> None:
@@ -123,16 +123,16 @@ async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: 
     addresses = [f"127.0.0.1:{port}" for port in ports]
     for index in (1, 2):
         await with_votes(tmp_path / f"ns{index}")
-    cells = opened(tmp_path / "ns0")
+    acceptor = opened(tmp_path / "ns0")
     async with (
         nameserver(tmp_path / "ns1", ports[1], [addresses[0], addresses[2]]),
         nameserver(tmp_path / "ns2", ports[2], [addresses[0], addresses[1]]),
         reached(addresses[2], addresses[1]) as peers,
     ):
         async with asyncio.timeout(30):
-            await recover(cells, peers, DuplicateReports())
-        assert CELL in cells.names
-    await cells.close()
+            await recover(acceptor, peers, DuplicateReports())
+        assert CELL in acceptor.names
+    await acceptor.close()
 
 
 async def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ async def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
         path.unlink()
     else:
         path.write_bytes(harm)
-    cells = opened(tmp_path)
-    made = cells.acceptor_id
+    acceptor = opened(tmp_path)
+    made = acceptor.acceptor_id
     assert len(made) == len(first)
     assert made != first
-    assert cells.votes
+    assert acceptor.votes
     assert cells.peek(CELL).promised == Ballot(1, "before")
-    await cells.close()
+    await acceptor.close()
     again = opened(tmp_path)
     assert again.acceptor_id == made
     await again.close()
@@ -182,12 +182,12 @@ async def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
             await asyncio.sleep(0.01)
             raise error
 
-    cells = opened(tmp_path / "a")
-    await cells.take_over({})
+    acceptor = opened(tmp_path / "a")
+    await acceptor.take_over({})
     odd: Any = [Odd("one"), Odd("two")]
-    register = Register([OwnAcceptor(cells), *odd], "life", time.monotonic_ns, 0.2)
+    register = Register([OwnAcceptor(acceptor), *odd], "life", time.monotonic_ns, 0.2)
     with pytest.raises(StoreUnavailableError):
         async with asyncio.timeout(TIMEOUT_S):
             await register.change(CELL, lambda _old: b"new")
     await register.stop()
-    await cells.close()
+    await acceptor.close()

@@ -85,7 +85,7 @@ def together(server: NameserverServer) -> ReplicatedControllerHost:
 async def pair(three: Trio) -> tuple[FakeBroker, FakeBroker, int]:
     leader, follower = FakeBroker(0, three.links), FakeBroker(1, three.links)
     servers = [server for server in three.servers if server is not None]
-    await until(lambda: all(together(server)._cells.votes for server in servers))
+    await until(lambda: all(together(server)._acceptor.votes for server in servers))
     await until(lambda: all(together(server)._active.holder for server in servers))
     leader.start()
     await until(lambda: leader.leads)
@@ -137,7 +137,7 @@ async def test_one_that_lost_its_disk_takes_over_what_the_others_have(tmp_path: 
         await three.start(first)
         server = three.servers[first]
         assert server is not None
-        cells = together(server)._cells
+        cells = together(server)._acceptor
         await until(lambda: cells.votes)
         assert "group/g" in cells.names
         for other in range(3):

@@ -17,7 +17,7 @@ from cometmq.ha.core.controller import (
     events as heard,
 )
 from cometmq.ha.core.controller.group_controller import GroupController
-from cometmq.ha.core.controller.policy_change import wanted
+from cometmq.ha.core.controller.policy_change import requested_policy
 from cometmq.ha.core.epochs import EpochHistory
 from cometmq.ha.core.follower import Follower
 from cometmq.ha.core.group_state import Ref
@@ -175,8 +175,8 @@ class CountsArrival(InSyncSet):
 class LeaseFromArrival(Lease):
     """A lease counts from when the answer is read."""
 
-    def renewed(self, sent_ns: int, lease_ns: int) -> None:
-        super().renewed(sent_ns + lease_ns, lease_ns)
+    def renew(self, sent_ns: int, lease_ns: int) -> None:
+        super().renew(sent_ns + lease_ns, lease_ns)
 
 
 class ElectsWithoutGrace(GroupController):
@@ -195,7 +195,7 @@ class ChangesThePolicyAtOnce(GroupController):
             return super().on_event(event, now_ns)
         effects: list[heard.Effect] = []
         if self.active and self.is_read and not self.state.is_new:
-            new = self.state.with_(policy=wanted(self.state, event))
+            new = self.state.with_(policy=requested_policy(self.state, event))
             self.cas(new, "at once", effects)
         return effects
 

@@ -85,8 +85,8 @@ class Register:
             name, phase, ballot, value = request
             held: AcceptorState = member.disk["cells"].get(name, AcceptorState())
             vote = prepare(held, ballot) if phase is Phase.PREPARE else accept(held, ballot, value)
-            vote.cell.validate()
-            member.disk["cells"][name] = vote.cell  # on the disk before the answer
+            vote.state.validate()
+            member.disk["cells"][name] = vote.state  # on the disk before the answer
             edge = (member.name, nameserver.name)
             if member is nameserver:
                 answered(phase, member.name, vote)

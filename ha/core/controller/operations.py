@@ -26,7 +26,13 @@ from .events import (
 from .group_view import GroupChanges
 from .operation import Operation, answer, refuse
 from .operator_messages import disqualifications, force_steps, lost_range, switchover_plan
-from .policy_change import policy_plan, policy_refusal, reelection_state, wanted, words
+from .policy_change import (
+    describe_policy,
+    policy_plan,
+    policy_refusal,
+    reelection_state,
+    requested_policy,
+)
 
 _NS_PER_MS = 1_000_000
 DEFAULT_WAIT_NS = 10_000_000_000
@@ -170,22 +176,22 @@ class Operations:
         if leader is None:
             refuse(event.request, "the group has no live leader: wait for an election", effects)
             return
-        policy = wanted(state, event)
+        policy = requested_policy(state, event)
         live = find_leader(state, group.replicas, now_ns, group.limits).live_in_sync
         refusal = policy_refusal(state, policy, len(live))
         if refusal:
             refuse(event.request, refusal, effects)
             return
         operation = Operation(event.request, leader.ref, now_ns + DEFAULT_WAIT_NS, policy=policy)
-        operation.why = f"by an operator: {words(policy)}"
+        operation.why = f"by an operator: {describe_policy(policy)}"
         if policy == state.policy:
-            operation.steps.append(f"the group is {words(policy)} already")
+            operation.steps.append(f"the group is {describe_policy(policy)} already")
             answer(operation, Outcome.DONE, operation.steps[-1], effects)
         elif event.dry_run:
             operation.steps += policy_plan(leader, state.policy, policy)
             answer(operation, Outcome.DONE, "nothing was changed (dry run)", effects)
         else:
-            operation.steps.append(f"the group is {words(state.policy)}")
+            operation.steps.append(f"the group is {describe_policy(state.policy)}")
             self.current = operation
 
     def _live_leader(self, now_ns: int) -> Replica | None:
@@ -328,7 +334,7 @@ class Operations:
         if row is not None and row.heartbeat.leads and row.heartbeat.last_epoch >= state.epoch:
             message = f"broker {row.heartbeat.broker_id} leads epoch {state.epoch}"
             if operation.policy is not None:
-                message = f"the group is {words(state.policy)}: {message}"
+                message = f"the group is {describe_policy(state.policy)}: {message}"
             operation.steps.append(message)
             self.current = None
             answer(operation, Outcome.DONE, message, effects)

@@ -14,7 +14,7 @@ from ..group_state import GroupState, Policy, Ref
 from .events import Replica, SetPolicy
 
 
-def wanted(state: GroupState, event: SetPolicy) -> Policy:
+def requested_policy(state: GroupState, event: SetPolicy) -> Policy:
     """Return the requested policy. Unset fields stay; an asynchronous group has minimum 1."""
     sync = state.policy.sync if event.sync is None else event.sync
     kept = state.policy.min_in_sync if sync else 1
@@ -48,13 +48,13 @@ def policy_plan(leader: Replica, old: Policy, new: Policy) -> list[str]:
     """Return the steps of a dry run."""
     broker_id = leader.heartbeat.broker_id
     return [
-        f"the group is {words(old)}; it would be {words(new)}",
+        f"the group is {describe_policy(old)}; it would be {describe_policy(new)}",
         f"would direct broker {broker_id} to step down when its followers have everything",
         f"would elect broker {broker_id} again, for an epoch with the new policy",
     ]
 
 
-def words(policy: Policy) -> str:
+def describe_policy(policy: Policy) -> str:
     """Return a policy as text."""
     kind = "synchronous" if policy.sync else "asynchronous"
     return f"{kind}, with at least {policy.min_in_sync} in sync"

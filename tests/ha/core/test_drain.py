@@ -6,7 +6,7 @@ from typing import Any
 from cometmq.ha.core.drain import Drain
 from cometmq.ha.core.group_state import Ref
 from cometmq.ha.core.member import Member, MemberState
-from cometmq.ha.role.epoch_start import drained
+from cometmq.ha.role.epoch_start import wait_drained
 from cometmq.tests.ha.core.test_in_sync_return import MS, NEW, OLD, Pair
 
 
@@ -53,4 +53,4 @@ async def test_a_leader_that_lost_its_role_while_it_waited_said_that_everything_
         core=pair.core,
         replica=SimpleNamespace(steady_ns=lambda: pair.now_ns, log=SimpleNamespace(log_end=300)),
     )
-    assert not await drained(side, 10, OLD, lambda: False)
+    assert not await wait_drained(side, 10, OLD, lambda: False)

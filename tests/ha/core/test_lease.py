@@ -12,33 +12,33 @@ TIMES = st.integers(0, 10_000)
 def test_the_controllers_lease_counts_from_the_beat() -> None:
     lease = Lease(LEASE)
     assert not lease.may_write(5)
-    lease.renewed(100, LEASE)
+    lease.renew(100, LEASE)
     assert lease.may_write(1099)
     assert not lease.may_write(1100)
-    lease.renewed(50, LEASE)  # a late answer shortens nothing
+    lease.renew(50, LEASE)  # a late answer shortens nothing
     assert lease.may_write(1099)
 
 
 def test_an_echo_counts_less_than_the_lease() -> None:
     lease = Lease(LEASE)
-    lease.peers_echoed(100, alone=False)
+    lease.renew_by_peers(100, alone=False)
     assert lease.may_write(999)
     assert not lease.may_write(1000)
-    lease.peers_echoed(None, alone=False)
+    lease.renew_by_peers(None, alone=False)
     assert not lease.may_write(999)
 
 
 def test_alone_it_writes_for_ever() -> None:
     lease = Lease(LEASE)
-    lease.peers_echoed(None, alone=True)
+    lease.renew_by_peers(None, alone=True)
     assert lease.may_write(10**15)
-    lease.ended()
+    lease.end()
     assert not lease.may_write(10**15)
 
 
 def test_nothing_is_written_before_the_former_leader_is_done() -> None:
     lease = Lease(LEASE, write_after_ns=500)
-    lease.peers_echoed(None, alone=True)
+    lease.renew_by_peers(None, alone=True)
     assert not lease.may_write(499)
     assert lease.may_write(500)
 
@@ -50,8 +50,8 @@ def test_a_static_leader_needs_none() -> None:
 @given(sent=TIMES, now=TIMES, echo=st.none() | TIMES)
 def test_permission_always_ends(sent: int, now: int, echo: int | None) -> None:
     lease = Lease(LEASE)
-    lease.renewed(sent, LEASE)
-    lease.peers_echoed(echo, alone=False)
+    lease.renew(sent, LEASE)
+    lease.renew_by_peers(echo, alone=False)
     lease.validate()
     newest = max(sent, echo or 0)
     assert not lease.may_write(newest + LEASE)

@@ -20,7 +20,7 @@ from cometmq.ha.core.cas_register import (
     Round,
     Vote,
     accept,
-    merged,
+    merge_states,
     prepare,
 )
 
@@ -32,16 +32,16 @@ requests = st.lists(st.tuples(st.booleans(), ballots, st.binary(max_size=2)), ma
 def test_acceptor_never_takes_a_lower_ballot_than_it_promised(
     asked: list[tuple[bool, Ballot, bytes]],
 ) -> None:
-    cell = AcceptorState()
+    state = AcceptorState()
     for is_prepare, ballot, value in asked:
-        vote = prepare(cell, ballot) if is_prepare else accept(cell, ballot, value)
-        vote.cell.validate()
-        assert vote.cell.promised >= cell.promised
-        assert vote.cell.accepted >= cell.accepted
-        assert vote.ok == (ballot >= cell.promised)
+        vote = prepare(state, ballot) if is_prepare else accept(state, ballot, value)
+        vote.state.validate()
+        assert vote.state.promised >= state.promised
+        assert vote.state.accepted >= state.accepted
+        assert vote.ok == (ballot >= state.promised)
         if not vote.ok:
-            assert vote.cell == cell
-        cell = vote.cell
+            assert vote.state == state
+        state = vote.state
 
 
 def test_an_accept_without_a_ballot_is_refused() -> None:
@@ -49,12 +49,12 @@ def test_an_accept_without_a_ballot_is_refused() -> None:
 
 
 def test_merged_keeps_the_newest_value_and_the_highest_promise() -> None:
-    cells = [
+    states = [
         AcceptorState(Ballot(5, "a"), Ballot(2, "a"), b"old"),
         AcceptorState(Ballot(3, "b"), Ballot(3, "b"), b"new"),
     ]
-    assert merged(cells) == AcceptorState(Ballot(5, "a"), Ballot(3, "b"), b"new")
-    assert merged([]) == AcceptorState()
+    assert merge_states(states) == AcceptorState(Ballot(5, "a"), Ballot(3, "b"), b"new")
+    assert merge_states([]) == AcceptorState()
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Attempt:
 @dataclass
 class World:
     rng: random.Random
-    cells: dict[str, AcceptorState]
+    states: dict[str, AcceptorState]
     wire: list[tuple[Attempt, str, Phase, bytes]] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     taken: list[bytes] = field(default_factory=list)
@@ -81,13 +81,13 @@ class World:
         self.counter += self.rng.choice((0, 1, 1, 2))
         marker = b"%d;" % index
         ballot = Ballot(self.counter, proposer)
-        attempt = Attempt(Round(len(self.cells), ballot, lambda old: old + marker), marker)
+        attempt = Attempt(Round(len(self.states), ballot, lambda old: old + marker), marker)
         self.attempts.append(attempt)
         self._ask(attempt)
 
     def _ask(self, attempt: Attempt) -> None:
         round_ = attempt.round
-        for name in self.cells:
+        for name in self.states:
             self.wire.append((attempt, name, round_.phase, round_.value))
 
     def step(self) -> None:
@@ -99,11 +99,11 @@ class World:
         if fate < 0.3:  # a copy arrives later
             self.wire.append((attempt, name, phase, value))
         # Whose address it is by now; who answers says who it is.
-        found = self.rng.choice([*self.cells]) if self.rng.random() < self.astray else name
-        cell = self.cells[found]
+        found = self.rng.choice([*self.states]) if self.rng.random() < self.astray else name
+        state = self.states[found]
         ballot = attempt.round.ballot
-        vote = prepare(cell, ballot) if phase is Phase.PREPARE else accept(cell, ballot, value)
-        self.cells[found] = vote.cell
+        vote = prepare(state, ballot) if phase is Phase.PREPARE else accept(state, ballot, value)
+        self.states[found] = vote.state
         vote = replace(vote, acceptor_id=found if self.astray else "")
         if self.rng.random() < 0.15:  # the answer is lost
             self._after(attempt, attempt.round.failed(phase, name))
@@ -130,16 +130,16 @@ class World:
 
     def read(self) -> bytes:
         """A last round without faults."""
-        round_ = Round(len(self.cells), Ballot(10_000, "reader"), lambda old: None)
+        round_ = Round(len(self.states), Ballot(10_000, "reader"), lambda old: None)
         for phase in (Phase.PREPARE, Phase.ACCEPT):
-            for name in self.cells:
-                cell = self.cells[name]
+            for name in self.states:
+                state = self.states[name]
                 vote = (
-                    prepare(cell, round_.ballot)
+                    prepare(state, round_.ballot)
                     if phase is Phase.PREPARE
-                    else accept(cell, round_.ballot, round_.value)
+                    else accept(state, round_.ballot, round_.value)
                 )
-                self.cells[name] = vote.cell
+                self.states[name] = vote.state
                 round_.answered(phase, name, vote)
         assert round_.outcome is Outcome.TAKEN
         return round_.value
@@ -175,19 +175,19 @@ def test_a_majority_that_is_down_leaves_the_register_untouched() -> None:
 
 
 def test_a_value_that_one_acceptor_took_is_unknown_and_found_by_the_next_round() -> None:
-    cells = {f"n{i}": AcceptorState() for i in range(3)}
+    states = {f"n{i}": AcceptorState() for i in range(3)}
     first = Round(3, Ballot(1, "a"), lambda old: b"first")
     for name in ("n0", "n1"):
-        cells[name] = prepare(cells[name], first.ballot).cell
-        first.answered(Phase.PREPARE, name, prepare(cells[name], first.ballot))
-    cells["n0"] = accept(cells["n0"], first.ballot, first.value).cell
+        states[name] = prepare(states[name], first.ballot).state
+        first.answered(Phase.PREPARE, name, prepare(states[name], first.ballot))
+    states["n0"] = accept(states["n0"], first.ballot, first.value).state
     for name in ("n0", "n1", "n2"):
         first.failed(Phase.ACCEPT, name)
     assert first.outcome is Outcome.UNKNOWN
     second = Round(3, Ballot(2, "b"), lambda old: None)
     for name in ("n0", "n2"):
-        vote = prepare(cells[name], second.ballot)
-        cells[name] = vote.cell
+        vote = prepare(states[name], second.ballot)
+        states[name] = vote.state
         second.answered(Phase.PREPARE, name, vote)
     assert second.value == b"first"
 
