@@ -163,7 +163,7 @@ async def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
     assert len(made) == len(first)
     assert made != first
     assert acceptor.votes
-    assert cells.peek(CELL).promised == Ballot(1, "before")
+    assert acceptor.peek(CELL).promised == Ballot(1, "before")
     await acceptor.close()
     again = opened(tmp_path)
     assert again.acceptor_id == made
