@@ -24,7 +24,7 @@ def counts(live: Live) -> dict[str, int]:
     return live.replication.counters
 
 
-async def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
+async def test_an_unauthenticated_caller_is_refused_and_counted(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         async with grpc.aio.insecure_channel(leader.address) as channel:
@@ -42,7 +42,7 @@ async def test_a_stranger_on_the_port_is_counted(tmp_path: Path) -> None:
         ({"log_end": 10**9, "epochs": [v1.EpochStartPoint(epoch=1)]}, "DIVERGED"),
     ],
 )
-async def test_a_hello_that_cannot_be_accepted(
+async def test_an_invalid_hello_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], code: str
 ) -> None:
     async with Pair(tmp_path) as pair:
@@ -67,7 +67,7 @@ async def test_a_hello_that_cannot_be_accepted(
         assert any("ha.follower.refused" in record.getMessage() for record in caplog.records)
 
 
-async def test_epochs_that_no_history_can_have(tmp_path: Path) -> None:
+async def test_an_invalid_epoch_history_in_a_hello_is_refused(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         points = [v1.EpochStartPoint(epoch=5, start=0), v1.EpochStartPoint(epoch=2, start=9)]
@@ -101,7 +101,7 @@ async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
         assert again.replication.refused is None
 
 
-async def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
+async def test_a_repeated_frame_of_a_former_leader_is_not_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chunk, make_beat = frames.chunk, frames.heartbeat
@@ -148,7 +148,7 @@ async def test_a_frame_of_a_former_leader_that_comes_again_is_not_appended(
 
 
 @pytest.mark.parametrize("damage", ["deleted", "torn"])
-async def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str) -> None:
+async def test_a_missing_epoch_file_is_rebuilt(tmp_path: Path, damage: str) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
@@ -171,7 +171,7 @@ async def test_an_epoch_file_that_is_gone_comes_back(tmp_path: Path, damage: str
         assert follower.lives == 1, "nothing was cut"
 
 
-async def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
+async def test_a_disk_error_in_the_middle_of_a_chunk_is_retried(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader, store={"flush_interval_consume_queue": 60_000})
@@ -190,7 +190,7 @@ async def test_a_disk_error_in_the_middle_of_a_chunk(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
 
 
-async def test_a_replica_that_may_have_lost_bytes_says_so_until_it_has_them(tmp_path: Path) -> None:
+async def test_a_suspect_replica_stays_suspect_until_it_has_the_bytes(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)

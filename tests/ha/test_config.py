@@ -8,7 +8,7 @@ import pytest
 from cometmq.ha.config import HaConfig
 
 
-def test_defaults_are_the_protocols() -> None:
+def test_defaults_match_the_protocol() -> None:
     config = HaConfig()
     assert (config.broker_role, config.ha_listen_port) == ("ASYNC_MASTER", 10912)
     assert (config.ha_transfer_batch_size, config.ha_window_size) == (256 * 1024, 8 << 20)
@@ -67,6 +67,6 @@ def test_a_contradiction_about_the_controller_is_refused(
         HaConfig(**settings)
 
 
-def test_with_a_controller_nobody_leads_by_configuration() -> None:
+def test_with_a_controller_no_replica_leads_by_configuration() -> None:
     assert HaConfig().is_leader
     assert not HaConfig(enable_controller_mode=True).is_leader

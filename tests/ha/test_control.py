@@ -43,7 +43,7 @@ def decided(leader: Live, version: int, epoch: int, *others: Live) -> GroupState
     )
 
 
-async def test_status_tells_what_a_script_needs(tmp_path: Path) -> None:
+async def test_status_has_the_fields_for_promotion_scripts(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
@@ -114,7 +114,7 @@ async def test_a_planned_step_down_waits_for_the_followers(tmp_path: Path) -> No
         assert master.replication.write_refusal() is not None
 
 
-async def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_path: Path) -> None:
+async def test_in_controller_mode_promote_is_refused(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
@@ -127,7 +127,7 @@ async def test_in_controller_mode_nobody_is_promoted_past_the_controller(tmp_pat
         assert leader.role is Role.LEADER
 
 
-async def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
+async def test_a_replica_reseeds_on_request(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)
@@ -156,7 +156,7 @@ async def test_a_replica_begins_anew_by_order(tmp_path: Path) -> None:
         assert refused.code != v2.OK
 
 
-async def test_a_stranger_may_not_control(tmp_path: Path) -> None:
+async def test_an_unauthenticated_caller_may_not_control(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         for path in (paths.REPLICA_STATUS, paths.FENCE, paths.GET_DIGESTS):
@@ -173,7 +173,7 @@ async def test_a_stranger_may_not_control(tmp_path: Path) -> None:
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_cut_by_order_leaves_an_archive(tmp_path: Path) -> None:
+async def test_a_cut_on_request_leaves_an_archive(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0)

@@ -100,7 +100,7 @@ async def test_a_new_group_gets_its_leader_and_its_followers(tmp_path: Path) -> 
         assert world.controller.heartbeats[1].log_end <= leader.log.log_end
 
 
-async def test_a_lost_controller_stops_nothing_and_its_return_neither(tmp_path: Path) -> None:
+async def test_a_lost_and_returning_controller_stops_no_writes(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         leader, follower = await world.broker(0), await world.broker(1)
         await until(lambda: len(world.controller.state.in_sync) == 2)
@@ -156,7 +156,7 @@ async def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> 
         await until(lambda: len(world.controller.state.in_sync) == 2)
 
 
-async def test_orders_and_leases_come_from_the_one_that_decides(tmp_path: Path) -> None:
+async def test_orders_and_leases_come_from_the_active_nameserver(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         idle = await FakeController().start()
         idle.active = False
@@ -176,7 +176,7 @@ async def test_a_dead_nameserver_delays_nothing(tmp_path: Path) -> None:
         await until(lambda: leader.replication.is_leader, 5)
 
 
-async def test_a_follower_with_a_log_was_still_known_without_one(
+async def test_the_first_bytes_of_a_follower_are_reported_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has said only that its log is empty cannot be elected when the leader dies."""

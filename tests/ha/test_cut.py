@@ -64,7 +64,7 @@ class Diverged:
         return self.run()
 
 
-def test_what_is_cut_is_archived_byte_by_byte(tmp_path: Path) -> None:
+def test_the_cut_tail_is_archived_unchanged(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     steps = store.cut()
     (tail,) = archive.load_tails(store.ha)
@@ -79,7 +79,7 @@ def test_what_is_cut_is_archived_byte_by_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_store_goes_on_at_the_cut(tmp_path: Path, clean: bool) -> None:
+def test_the_store_continues_at_the_cut(tmp_path: Path, clean: bool) -> None:
     store = Diverged(tmp_path, clean=clean)
     store.cut()
     report = store.kit.open()
@@ -143,14 +143,14 @@ def test_a_cut_below_the_logs_start_is_refused(tmp_path: Path) -> None:
     assert "has to reseed" in store.cut()[0]
 
 
-def test_a_cut_behind_the_end_does_nothing(tmp_path: Path) -> None:
+def test_a_cut_beyond_the_end_does_nothing(tmp_path: Path) -> None:
     store = Diverged(tmp_path)
     store.plan = Plan(CUT, 1 << 20, epoch=3, leader="broker 1")
     assert store.cut() == ["the log already ends at or before 1048576"]
     assert store.kit.log_bytes() == store.log
 
 
-def test_a_cut_inside_a_record_takes_all_of_it(tmp_path: Path) -> None:
+def test_a_cut_inside_a_record_removes_all_of_it(tmp_path: Path) -> None:
     """The bytes in front of the cut would be a torn record, which recovery drops without an archive."""
     store = Diverged(tmp_path)
     store.set_positions(confirm=0, local_ok=0)
@@ -163,7 +163,7 @@ def test_a_cut_inside_a_record_takes_all_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 13, 14, 26, 27])
-def test_cuts_at_the_borders_of_segments(tmp_path: Path, kept: int) -> None:
+def test_cuts_at_segment_boundaries(tmp_path: Path, kept: int) -> None:
     store = Diverged(tmp_path, kept=kept)
     store.cut()
     assert store.kit.open().log_end == store.cut_at
@@ -239,7 +239,7 @@ def _check_finished(store: Diverged, root: Path) -> None:
     again.kill()
 
 
-def test_a_kill_at_any_step_is_finished_by_the_next_start(tmp_path: Path) -> None:
+def test_a_cut_killed_at_any_step_is_completed_by_the_next_start(tmp_path: Path) -> None:
     at = 1
     while True:
         root = tmp_path / str(at)
@@ -308,7 +308,7 @@ def _offsets(root: Path) -> Path:
     return path
 
 
-def test_consumer_offsets_go_aside_where_a_leader_has_its_own(tmp_path: Path) -> None:
+def test_consumer_offsets_move_aside_when_a_leader_ordered_the_cut(tmp_path: Path) -> None:
     """An offset may pass a message whose checkpoint was in the tail, and replicas merge by maximum."""
     store = Diverged(tmp_path)
     path = _offsets(tmp_path)

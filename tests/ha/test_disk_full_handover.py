@@ -57,7 +57,7 @@ class World:
         return DiskFullHandover(self, self, self.peer)  # type: ignore[arg-type]
 
 
-async def test_a_replica_with_room_is_asked_to_lead() -> None:
+async def test_the_controller_is_asked_to_promote_a_replica_with_free_space() -> None:
     world = World()
     assert await world.watch.hand_over()
     assert [to for to, _ in world.asked] == [2], "broker 1 is as full"
@@ -65,7 +65,7 @@ async def test_a_replica_with_room_is_asked_to_lead() -> None:
 
 
 @pytest.mark.parametrize("why", ["all full", "silent", "no state", "no controller", "refused"])
-async def test_without_such_a_replica_it_stays_and_is_read_only(why: str) -> None:
+async def test_without_a_replica_with_free_space_the_leader_stays_read_only(why: str) -> None:
     world = World()
     if why == "all full":
         world.use["ha2"] = 91
@@ -80,7 +80,7 @@ async def test_without_such_a_replica_it_stays_and_is_read_only(why: str) -> Non
     assert not await world.watch.hand_over()
 
 
-def test_only_a_leader_that_is_stuck_asks() -> None:
+def test_only_a_leader_with_a_full_disk_hands_over() -> None:
     world = World()
     assert world.watch._is_stuck()
     world.paused = False
@@ -93,7 +93,7 @@ def test_only_a_leader_that_is_stuck_asks() -> None:
     assert not world.watch._is_stuck()
 
 
-async def test_a_leader_that_is_stuck_hands_over_by_itself() -> None:
+async def test_a_leader_with_a_full_disk_hands_over_automatically() -> None:
     world = World()
     task = asyncio.create_task(world.watch.run())
     for _ in range(500):

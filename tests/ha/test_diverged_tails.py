@@ -77,7 +77,7 @@ async def _sent(directory: Path) -> list[v2.Message]:
     return group.taken
 
 
-async def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
+async def test_replayed_messages_equal_the_original_sends(tmp_path: Path) -> None:
     properties = {
         **{"UNIQ_KEY": "ID1", "TAGS": "a", "KEYS": "k1 k2", "__SHARDINGKEY": "g", "colour": "red"},
         **{"CLUSTER": "c", "PGROUP": "p", "__BORNHOST": "10.0.0.1:5"},
@@ -95,7 +95,7 @@ async def test_messages_come_back_as_they_were_sent(tmp_path: Path) -> None:
     }
 
 
-async def test_a_tail_of_several_segments_comes_back_whole(tmp_path: Path) -> None:
+async def test_a_tail_of_several_segments_is_replayed_completely(tmp_path: Path) -> None:
     bodies = [b"%04d" % index * 60 for index in range(50)]
     directory = _archive(tmp_path, [_with("Orders", body, UNIQ_KEY="K") for body in bodies])
     (tail,) = archive.load_tails(directory)
@@ -126,7 +126,7 @@ async def test_delayed_messages_keep_their_time(tmp_path: Path) -> None:
     assert first.system_properties.message_type == v2.DELAY
 
 
-async def test_half_messages_come_back_unless_their_outcome_is_there(tmp_path: Path) -> None:
+async def test_half_messages_are_replayed_unless_the_tail_has_their_outcome(tmp_path: Path) -> None:
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "TRAN_MSG": "true"}
     committed = _with("Orders", b"committed", TRAN_MSG="true", UNIQ_KEY="A")
     committed.sys_flag = 0x8
@@ -144,7 +144,7 @@ async def test_half_messages_come_back_unless_their_outcome_is_there(tmp_path: P
     assert sent == {b"open": v2.TRANSACTION, b"committed": v2.NORMAL}
 
 
-async def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None:
+async def test_internal_records_of_the_broker_are_not_replayed(tmp_path: Path) -> None:
     directory = _archive(
         tmp_path,
         [
@@ -161,7 +161,7 @@ async def test_what_brokers_write_themselves_is_not_sent(tmp_path: Path) -> None
     assert [sent.body for sent in await _sent(directory)] == [b"a message"]
 
 
-async def test_a_compressed_body_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_compressed_body_is_replayed_unchanged(tmp_path: Path) -> None:
     each = _with("Orders", b"\x78\x9c...", UNIQ_KEY="A")
     each.sys_flag = 0x1
     (sent,) = await _sent(_archive(tmp_path, [each]))
@@ -181,7 +181,7 @@ async def test_a_tail_is_replayed_once(tmp_path: Path) -> None:
     assert group.bodies == [b"a", b"b"]
 
 
-async def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Path) -> None:
+async def test_a_tail_sent_by_another_replica_is_marked_and_not_sent(tmp_path: Path) -> None:
     one = _archive(tmp_path / "one", [_with("Orders", b"a"), _with("Orders", b"b")])
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     two = tmp_path / "two" / "ha"
@@ -198,7 +198,7 @@ async def test_a_tail_that_another_replica_had_sent_was_sent_again(tmp_path: Pat
     assert sorted(group.bodies) == [b"a", b"b"]
 
 
-async def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+async def test_an_interrupted_replay_continues(tmp_path: Path) -> None:
     bodies = [b"%d" % index for index in range(150)]
     directory = _archive(tmp_path, [_with("Orders", body) for body in bodies])
     group = Group()
@@ -218,7 +218,7 @@ async def test_a_replay_goes_on_where_it_was_interrupted(tmp_path: Path) -> None
     assert tails.list_tails(directory)[0].replayed
 
 
-async def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
+async def test_only_refused_messages_are_sent_again(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", body) for body in (b"a", b"b", b"c")])
     group = Group()
     group.refuse = {b"b"}
@@ -229,7 +229,7 @@ async def test_refused_messages_are_sent_again_alone(tmp_path: Path) -> None:
     assert group.bodies == [b"a", b"c", b"b"]
 
 
-async def test_one_tail_by_its_name(tmp_path: Path) -> None:
+async def test_replay_of_one_tail_by_its_file_id(tmp_path: Path) -> None:
     directory = _archive(tmp_path, [_with("Orders", b"a")])
     (tail,) = archive.load_tails(directory)
     archive.save(directory, replace(tail, replayed=True, replayed_to=0), Disk())

@@ -21,7 +21,7 @@ def _begin(kit: Kit, epoch: int) -> EpochStart:
     return EpochStart(epoch, start)
 
 
-def test_every_epoch_is_found_at_its_start(tmp_path: Path) -> None:
+def test_the_scan_finds_every_epoch_at_its_start(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     entries = []
@@ -49,7 +49,7 @@ def test_a_roll_between_the_start_and_its_record_changes_nothing(tmp_path: Path)
     kit.close()
 
 
-def test_a_leader_that_paused_says_its_epoch_again_and_it_begins_where_it_began(
+def test_a_repeated_epoch_start_keeps_the_first_start(
     tmp_path: Path,
 ) -> None:
     kit = Kit(tmp_path)
@@ -65,7 +65,7 @@ def test_a_leader_that_paused_says_its_epoch_again_and_it_begins_where_it_began(
     kit.close()
 
 
-def test_bytes_from_before_there_were_epochs_are_of_the_first(tmp_path: Path) -> None:
+def test_bytes_before_the_first_epoch_start_belong_to_the_first_epoch(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     kit.write_many(5)
@@ -76,7 +76,7 @@ def test_bytes_from_before_there_were_epochs_are_of_the_first(tmp_path: Path) ->
     kit.close()
 
 
-def test_a_log_without_epochs_tells_nothing(tmp_path: Path) -> None:
+def test_a_log_without_epoch_starts_has_no_history(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     assert scan(kit.store) is None
@@ -87,7 +87,7 @@ def test_a_log_without_epochs_tells_nothing(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_the_file_keeps_the_version_before(tmp_path: Path) -> None:
+def test_the_previous_version_of_the_file_is_kept(tmp_path: Path) -> None:
     one, two = EpochHistory([EpochStart(1, 0)]), EpochHistory([EpochStart(1, 0), EpochStart(2, 9)])
     assert epochs_file.load(tmp_path) is None
     epochs_file.save(tmp_path, one)
@@ -97,7 +97,7 @@ def test_the_file_keeps_the_version_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"cometmq-epochs1 00000000\n1 0\n", b"\0" * 40])
-def test_a_damaged_file_is_not_believed(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_file_is_rejected(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / epochs_file.EPOCHS_NAME).write_bytes(damage)
     with pytest.raises(DamagedStateError):
         epochs_file.load(tmp_path)

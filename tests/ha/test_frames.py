@@ -10,7 +10,7 @@ from cometmq.proto import v1
 
 
 @given(payload=st.binary(max_size=1000), piece_bytes=st.integers(1, 400))
-def test_a_payload_comes_back_whole(payload: bytes, piece_bytes: int) -> None:
+def test_the_pieces_of_a_payload_are_joined(payload: bytes, piece_bytes: int) -> None:
     joiner = frames.MetaJoiner()
     joined = [
         joiner.add(piece) for piece in frames.meta_pieces("OFFSETS", 1, 7, payload, piece_bytes)
@@ -26,7 +26,7 @@ def test_a_newer_version_replaces_an_unfinished_one() -> None:
     assert [joiner.add(piece) for piece in new] == [None, b"abcd"]
 
 
-def test_a_payload_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "META_BYTES_MAX", 10)
     joiner = frames.MetaJoiner()
     joiner.add(v1.Meta(version=1, payload=b"123456", more=True))
@@ -34,14 +34,14 @@ def test_a_payload_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         joiner.add(v1.Meta(version=1, payload=b"123456", more=True))
 
 
-def test_the_cores_names_are_the_wires() -> None:
+def test_enumeration_names_match_protobuf() -> None:
     for code in hello.RejectCode:
         assert v1.RejectCode.Name(v1.RejectCode.Value(code.value)) == code.value
     for reason in follower_events.NackReason:
         assert v1.NackCode.Name(v1.NackCode.Value(reason.value)) == reason.value
 
 
-def test_a_chunk_says_where_it_lies_and_what_is_confirmed() -> None:
+def test_a_chunk_carries_its_offset_and_the_confirm_offset() -> None:
     raw = frames.chunk(
         epoch=2,
         epoch_start=64,

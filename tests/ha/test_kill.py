@@ -61,7 +61,7 @@ class Process:
         await self.listener
 
 
-async def test_kill_9_of_the_leader_under_load(tmp_path: Path) -> None:
+async def test_kill_9_of_the_leader_under_load_loses_nothing_confirmed(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         chance = random.Random(1)
         process = await Process(tmp_path / "leader", 0).start()
@@ -81,7 +81,7 @@ async def test_kill_9_of_the_leader_under_load(tmp_path: Path) -> None:
         assert follower.replication.diverged is None
 
 
-async def test_kill_9_of_the_follower_under_load(tmp_path: Path) -> None:
+async def test_kill_9_of_the_follower_under_load_loses_nothing_confirmed(tmp_path: Path) -> None:
     async def load(leader: Any) -> None:
         seed = 0
         while True:
@@ -127,7 +127,7 @@ async def test_a_stopped_leader_is_lost_and_found_again(tmp_path: Path) -> None:
         await assert_equal_logs(leader, follower)
 
 
-async def test_a_stopped_follower_leaves_and_comes_back(tmp_path: Path) -> None:
+async def test_a_stopped_follower_leaves_and_rejoins(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         process = await Process(tmp_path / "follower", 1, ha_master_address=leader.address).start()

@@ -17,7 +17,7 @@ from cometmq.store.format.errors import StoreError, StoreLockedError
 from tests.store.kit import Kit
 
 
-def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_plan_is_read_back_unchanged(tmp_path: Path) -> None:
     plan = Plan(
         CUT, to=4096, epoch=3, epochs=((1, 0), (2, 100)), reason="diverged", leader="broker 1"
     )
@@ -34,7 +34,7 @@ def test_a_plan_is_flushed_before_it_counts(tmp_path: Path) -> None:
     assert disk.counts["fsync"] >= 2, "the file and its name"
 
 
-def test_a_full_disk_leaves_the_plan_before(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_previous_plan(tmp_path: Path) -> None:
     before = Plan(RESEED, reason="first")
     write_plan(tmp_path, before)
     disk = Disk()
@@ -60,7 +60,7 @@ def test_a_damaged_plan_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"kind": "shrink"}, {"kind": CUT, "to": -1}])
-def test_a_plan_that_means_nothing_cannot_be_made(bad: dict[str, object]) -> None:
+def test_an_invalid_plan_raises_value_error(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         Plan(**bad)  # type: ignore[arg-type]
 
@@ -135,7 +135,7 @@ def test_a_reseed_moves_segments_of_other_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crash_at", range(1, 40, 3))
-def test_a_reseed_that_was_interrupted_is_finished(tmp_path: Path, crash_at: int) -> None:
+def test_an_interrupted_reseed_is_completed(tmp_path: Path, crash_at: int) -> None:
     kit = _reseeded(tmp_path)
     plan = Plan(RESEED)
     write_plan(tmp_path / "ha", plan)

@@ -49,7 +49,7 @@ async def silent() -> AsyncIterator[tuple[Silent, RedialedChannel]]:
         await server.stop(0)
 
 
-async def test_a_call_that_was_cut_off_with_its_channel_looked_like_a_cancelled_task(
+async def test_a_call_cut_off_with_its_channel_raises_rpc_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three nameservers waited for ever then, and nobody decided for the group any more (drill 38)."""
@@ -63,7 +63,7 @@ async def test_a_call_that_was_cut_off_with_its_channel_looked_like_a_cancelled_
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_call_has_its_time_on_a_channel_that_was_replaced() -> None:
+async def test_a_call_on_a_replaced_channel_keeps_its_time_limit() -> None:
     async with silent() as (handler, channel):
         call = asyncio.create_task(channel.call(SILENT, b"", (), 0.5))
         await handler.called.wait()
@@ -73,7 +73,7 @@ async def test_a_call_has_its_time_on_a_channel_that_was_replaced() -> None:
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_a_caller_that_is_cancelled_itself_is_told_so() -> None:
+async def test_a_cancelled_caller_gets_cancelled_error() -> None:
     async with silent() as (handler, channel):
         call = asyncio.create_task(channel.call(SILENT, b"", (), 5.0))
         await handler.called.wait()
@@ -124,7 +124,7 @@ async def ends(task: "asyncio.Task[Any]") -> None:
     assert task.cancelled()
 
 
-async def test_a_cancellation_that_was_swallowed_let_callers_call_again_for_ever(
+async def test_a_repeating_caller_can_be_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A broker that stopped in that moment did not stop."""

@@ -60,7 +60,7 @@ async def test_a_different_tail_is_refused_and_keeps_its_files(
         assert "move its store directory aside" in errors[0].getMessage()
 
 
-async def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: Path) -> None:
+async def test_a_refused_follower_recovers_with_the_right_leader(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         right, wrong = await pair.leader(), await pair.leader("wrong")
         await right.append_random(1, 60)
@@ -83,7 +83,7 @@ async def test_a_follower_that_was_pointed_to_the_right_leader_heals(tmp_path: P
         ("TOKEN", {"cluster_token": "wrong"}),
     ],
 )
-async def test_refusals_are_states_with_a_sentence(
+async def test_a_refusal_is_reported_as_a_state_with_a_sentence(
     tmp_path: Path, code: str, settings: dict[str, object]
 ) -> None:
     async with Pair(tmp_path) as pair:
@@ -96,7 +96,7 @@ async def test_refusals_are_states_with_a_sentence(
         assert follower.log.log_end == 0
 
 
-async def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
+async def test_a_second_replica_with_the_same_broker_id_is_refused(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         one = await pair.follower(leader, "one", 1)
@@ -107,7 +107,7 @@ async def test_two_replicas_with_one_broker_id(tmp_path: Path) -> None:
         assert one.replication.refused is None
 
 
-async def test_a_follower_that_follows_a_follower(tmp_path: Path) -> None:
+async def test_a_follower_of_a_follower_is_refused(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         one = await pair.follower(leader, "one", 1)
@@ -116,7 +116,7 @@ async def test_a_follower_that_follows_a_follower(tmp_path: Path) -> None:
         assert (two.replication.refused or "").startswith("NOT_LEADER")
 
 
-async def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
+async def test_a_caller_without_the_token_gets_permission_denied(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(cluster_token="secret")
         for metadata in ((), (("x-cometmq-token", "wrong"),)):
@@ -131,9 +131,7 @@ async def test_a_stranger_without_the_token_gets_permission_denied(tmp_path: Pat
 
 
 @pytest.mark.parametrize("first", [b"\xff\xff\xff", b"", "ack"])
-async def test_a_stream_that_does_not_begin_with_a_hello(
-    tmp_path: Path, first: bytes | str
-) -> None:
+async def test_a_stream_without_a_hello_is_refused(tmp_path: Path, first: bytes | str) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)

@@ -32,7 +32,7 @@ async def test_random_appends_arrive_byte_by_byte(tmp_path: Path) -> None:
         await until(lambda: one.replication.confirm == leader.log.log_end)
 
 
-async def test_an_interrupted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_an_interrupted_follower_continues_at_its_end(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
@@ -46,7 +46,7 @@ async def test_an_interrupted_follower_goes_on_where_it_was(tmp_path: Path) -> N
             await assert_equal_logs(leader, follower)
 
 
-async def test_a_restarted_follower_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_restarted_follower_continues_at_its_end(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         for seed in range(3):
@@ -87,7 +87,7 @@ async def test_a_message_larger_than_chunk_and_window_arrives(tmp_path: Path) ->
         await until(lambda: leader.replication.confirm == leader.log.log_end)
 
 
-async def test_a_broken_stream_in_the_middle_of_a_message_costs_nothing(tmp_path: Path) -> None:
+async def test_a_stream_broken_in_the_middle_of_a_message_loses_nothing(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         segment = 16 << 20
         leader = await pair.leader(segment=segment)
@@ -101,7 +101,7 @@ async def test_a_broken_stream_in_the_middle_of_a_message_costs_nothing(tmp_path
         await assert_equal_logs(leader, follower)
 
 
-async def test_the_bytes_on_disk_are_equal_too(tmp_path: Path) -> None:
+async def test_the_bytes_on_disk_are_equal(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
@@ -117,7 +117,7 @@ async def test_the_bytes_on_disk_are_equal_too(tmp_path: Path) -> None:
 # --- the in-sync set and the confirm offset ---------------------------------------------------------
 
 
-async def test_confirm_waits_for_the_follower_and_goes_on_without_it(tmp_path: Path) -> None:
+async def test_confirm_waits_for_a_lost_follower_until_it_leaves(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         assert leader.append(b"alone") == leader.replication.confirm
@@ -153,7 +153,7 @@ async def test_on_confirm_reports_every_move(tmp_path: Path) -> None:
         assert follower.confirms > 0
 
 
-async def test_minimum_of_two_refuses_until_one_is_in_sync(tmp_path: Path) -> None:
+async def test_a_minimum_of_two_refuses_writes_until_a_follower_is_in_sync(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(min_in_sync_replicas=2)
         refusal = leader.replication.write_refusal()
@@ -183,7 +183,7 @@ async def test_in_sync_flush_only_flushed_bytes_are_confirmed(tmp_path: Path) ->
         assert leader.log.flushed_offset >= end
 
 
-async def test_an_asynchronous_leader_waits_for_nobody(tmp_path: Path) -> None:
+async def test_an_asynchronous_leader_never_waits(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(broker_role="ASYNC_MASTER")
         follower = await pair.follower(leader)
@@ -193,7 +193,7 @@ async def test_an_asynchronous_leader_waits_for_nobody(tmp_path: Path) -> None:
         await until(lambda: leader.replication.in_sync_count == 2)
 
 
-async def test_a_restarted_follower_remembers_what_was_confirmed(tmp_path: Path) -> None:
+async def test_a_restarted_follower_keeps_the_confirm_offset(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
@@ -205,7 +205,7 @@ async def test_a_restarted_follower_remembers_what_was_confirmed(tmp_path: Path)
         assert not alone.replication.leader_alive
 
 
-async def test_members_tell_what_an_operator_wants_to_know(tmp_path: Path) -> None:
+async def test_members_report_role_state_and_lag(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         follower = await pair.follower(leader)
@@ -219,7 +219,7 @@ async def test_members_tell_what_an_operator_wants_to_know(tmp_path: Path) -> No
         await until(lambda: follower.replication.members()[0].in_sync)
 
 
-async def test_damage_on_the_way_costs_a_stream_and_nothing_else(
+async def test_a_damaged_chunk_only_ends_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_chunk = frames.chunk
@@ -247,7 +247,7 @@ async def test_damage_on_the_way_costs_a_stream_and_nothing_else(
 # --- consumer offsets -------------------------------------------------------------------------------
 
 
-async def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_stream(
+async def test_state_about_bytes_that_never_arrived_ends_with_its_stream(
     tmp_path: Path,
 ) -> None:
     """A snapshot waited for a log end that another leader's records reached, and moved consumers over them."""
@@ -265,7 +265,7 @@ async def test_what_a_former_leader_said_of_bytes_that_never_came_outlived_its_s
             follower.replication.set_leader("")
 
 
-async def test_offsets_travel_both_ways(tmp_path: Path) -> None:
+async def test_consumer_offsets_are_sent_in_both_directions(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         current = [b"leader's first"]
@@ -323,7 +323,7 @@ async def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: 
         await until(lambda: leader.replication.in_sync_count == 2)
 
 
-async def test_an_empty_follower_begins_where_the_leaders_log_does(tmp_path: Path) -> None:
+async def test_an_empty_follower_starts_at_the_leaders_log_start(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 200)

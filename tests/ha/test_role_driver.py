@@ -16,7 +16,7 @@ from cometmq.tests.ha.group import Group
 from cometmq.tests.ha.live import assert_equal_logs, log_bytes, until
 
 
-async def test_nobody_leads_before_the_controller_says_so(tmp_path: Path) -> None:
+async def test_no_replica_leads_before_the_controllers_directive(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         await asyncio.sleep(0.1)
@@ -55,7 +55,7 @@ async def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(
         await until(lambda: two.replication.confirm == two.log.log_end)
 
 
-async def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobody_any_more(
+async def test_a_replica_whose_election_is_superseded_in_the_same_turn_follows_the_new_leader(
     tmp_path: Path,
 ) -> None:
     """Drill 38: the promotion stopped the follower that the next epoch needed."""
@@ -74,7 +74,7 @@ async def test_a_replica_whose_election_was_over_in_the_same_turn_followed_nobod
         await assert_equal_logs(leader, other)
 
 
-async def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) -> None:
+async def test_an_unconfirmed_tail_is_archived_and_cut(tmp_path: Path) -> None:
     async with Group(tmp_path, policy=Policy(sync=False)) as group:
         await group.start(0, 1)
         group.elect(0)
@@ -102,7 +102,7 @@ async def test_a_tail_that_nobody_confirmed_is_archived_and_cut(tmp_path: Path) 
         assert (archived.start, archived.messages, archived.answered_ok) == (common, 10, 10)
 
 
-async def test_a_cut_below_what_is_confirmed_is_held(tmp_path: Path) -> None:
+async def test_a_cut_below_the_confirm_offset_leads_to_hold(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0)
         group.elect(0)
@@ -136,7 +136,7 @@ async def test_a_leader_of_an_old_epoch_is_fenced_by_a_follower_that_promised_mo
         assert leader.replication.write_refusal() is not None
 
 
-async def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -> None:
+async def test_a_leader_without_permission_refuses_writes(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0, 1)
         group.elect(0, in_sync=(0, 1))
@@ -157,7 +157,7 @@ async def test_a_leader_without_any_permission_takes_no_writes(tmp_path: Path) -
         assert (leader.replication.epoch, leader.promoted) == (1, [1, 1])
 
 
-async def test_a_follower_that_came_back_without_a_controller_was_refused_for_ever(
+async def test_a_follower_that_returns_without_a_controller_is_accepted(
     tmp_path: Path,
 ) -> None:
     async with Group(tmp_path) as group:
@@ -180,7 +180,7 @@ async def test_a_follower_that_came_back_without_a_controller_was_refused_for_ev
         assert len(leader.replication.replica.history.entries) == 1
 
 
-async def test_a_failed_disk_marks_the_replica_and_asks_for_the_end(tmp_path: Path) -> None:
+async def test_a_failed_disk_marks_the_replica_suspect_and_calls_fatal(tmp_path: Path) -> None:
     async with Group(tmp_path) as group:
         await group.start(0)
         group.elect(0)

@@ -48,14 +48,14 @@ async def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
         assert all(fresh[start].sealed for start in fresh if start not in known)
 
 
-async def test_equal_replicas_are_equal(pair: Pair) -> None:
+async def test_a_scrub_of_equal_replicas_finds_no_damage(pair: Pair) -> None:
     async with pair:
         result = await pair.one.scrub.run_once()
         assert result.blocks == len(pair.one.kit.store.blocks.finished_segments())
         assert (result.damaged, result.different, result.unreached) == (0, 0, [])
 
 
-async def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
+async def test_a_damaged_block_is_repaired_from_the_peer(pair: Pair) -> None:
     async with pair:
         pair.one.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()
@@ -64,7 +64,7 @@ async def test_a_rotten_block_is_mended_from_the_other_side(pair: Pair) -> None:
         assert (await pair.one.scrub.run_once()).damaged == 0
 
 
-async def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> None:
+async def test_damage_of_a_field_without_a_checksum_is_found(pair: Pair) -> None:
     """Only bodies have checksums: the digest sees the rest."""
     async with pair:
         record = pair.records[20]
@@ -73,7 +73,7 @@ async def test_rot_of_a_field_without_a_checksum_is_found_too(pair: Pair) -> Non
         assert pair.one.kit.log_bytes() == pair.bytes
 
 
-async def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pair) -> None:
+async def test_a_reader_never_gets_damaged_bytes_and_skips_nothing(pair: Pair) -> None:
     async with pair:
         pair.one.scrub.start()
         record = pair.records[20]
@@ -90,7 +90,7 @@ async def test_a_reader_never_gets_rotten_bytes_and_passes_nothing_over(pair: Pa
         await pair.one.scrub.stop()
 
 
-async def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
+async def test_readers_wait_while_a_replica_does_not_answer(pair: Pair) -> None:
     """It may have the right bytes: what is passed over now would be lost although it is not."""
     async with pair:
         pair.near.down = True
@@ -109,7 +109,7 @@ async def test_readers_wait_while_a_replica_is_silent(pair: Pair) -> None:
         await pair.one.scrub.stop()
 
 
-async def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
+async def test_only_records_without_an_intact_copy_are_skipped(pair: Pair) -> None:
     async with pair:
         pair.one.peers = []
         pair.one.scrub.start()
@@ -124,7 +124,7 @@ async def test_what_nobody_has_is_passed_over_alone(pair: Pair) -> None:
         await pair.one.scrub.stop()
 
 
-async def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
+async def test_damage_of_the_peer_is_not_copied(pair: Pair) -> None:
     """It is the other's to mend: its bytes do not match its own digest, ours do."""
     async with pair:
         pair.two.kit.flip_byte(4096 + 700)
@@ -135,7 +135,7 @@ async def test_the_other_sides_rot_is_not_copied(pair: Pair) -> None:
         assert pair.two.kit.log_bytes() == pair.bytes
 
 
-async def test_the_same_block_rotten_on_both_sides_is_mended_by_nobody(pair: Pair) -> None:
+async def test_a_block_damaged_on_both_sides_is_not_repaired(pair: Pair) -> None:
     async with pair:
         pair.one.kit.flip_byte(4096 + 700)
         pair.two.kit.flip_byte(4096 + 900)
@@ -143,7 +143,7 @@ async def test_the_same_block_rotten_on_both_sides_is_mended_by_nobody(pair: Pai
         assert (await pair.two.scrub.run_once()).lost == 1
 
 
-async def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: Path) -> None:
+async def test_diverged_histories_are_reported_and_not_changed(tmp_path: Path) -> None:
     one, two = Replica(tmp_path / "one"), Replica(tmp_path / "two")
     for replica in (one, two):
         replica.open()
@@ -159,7 +159,7 @@ async def test_histories_that_parted_are_said_and_nothing_is_changed(tmp_path: P
     two.kit.close()
 
 
-async def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -> None:
+async def test_a_replica_that_catches_up_gets_no_damaged_bytes(pair: Pair) -> None:
     async with pair:
         pair.one.scrub.start()
         store = pair.one.kit.store
@@ -172,7 +172,7 @@ async def test_a_replica_that_catches_up_does_not_get_rotten_bytes(pair: Pair) -
         await pair.one.scrub.stop()
 
 
-async def test_digests_name_what_lies_there_now(pair: Pair) -> None:
+async def test_digests_include_the_current_checksums(pair: Pair) -> None:
     """What `cometmq ha diff` prints; asking for it is also a scrub on demand."""
     async with pair:
         pair.one.kit.flip_byte(700)
@@ -191,7 +191,7 @@ async def test_digests_follow_retention(pair: Pair) -> None:
         assert left == {start: each for start, each in known.items() if start >= 4096}
 
 
-def test_a_damaged_line_counts_as_none(tmp_path: Path) -> None:
+def test_a_damaged_line_is_ignored(tmp_path: Path) -> None:
     disk = Disk()
     first = SegmentDigest(0, 3 << 20, True, (1, 2, 3))
     second = SegmentDigest(3 << 20, 3 << 20, False, (4, 5, 0xFFFFFFFF))
@@ -231,7 +231,7 @@ class _Served(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         return grpc.unary_stream_rpc_method_handler(stream)
 
 
-async def test_a_peer_over_the_wire(pair: Pair) -> None:
+async def test_digests_and_bytes_of_a_peer_over_grpc(pair: Pair) -> None:
     async with pair:
         server = grpc.aio.server()
         served = _Served(pair.two.scrub)

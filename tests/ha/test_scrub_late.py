@@ -9,7 +9,7 @@ from cometmq.ha.state import digests
 from tests.ha.scrub_pair import Pair
 
 
-async def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path) -> None:
+async def test_damage_before_the_digest_is_found_by_record_checksums(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
     async with pair:
@@ -22,7 +22,7 @@ async def test_rot_from_before_the_digest_is_told_by_the_records(tmp_path: Path)
         )
 
 
-async def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: Path) -> None:
+async def test_damage_between_the_roll_and_the_digest_is_repaired(tmp_path: Path) -> None:
     """The digest says that it was taken when the segment was finished, and was of rotten bytes already."""
     pair = Pair(tmp_path)
     for replica in (pair.one, pair.two):
@@ -38,7 +38,7 @@ async def test_rot_between_the_roll_and_the_digest_was_never_repaired(tmp_path: 
             assert (await replica.scrub.run_once()).different == 0
 
 
-async def test_fields_that_rotted_before_the_digest_are_told_by_the_records_own_checksum(
+async def test_fields_damaged_before_the_digest_are_found_by_the_records_own_checksum(
     tmp_path: Path,
 ) -> None:
     pair = Pair(tmp_path, enabled_append_prop_crc=True)
@@ -48,7 +48,7 @@ async def test_fields_that_rotted_before_the_digest_are_told_by_the_records_own_
         assert pair.one.kit.log_bytes() == pair.bytes
 
 
-async def test_where_the_records_of_both_sides_are_whole_it_is_said_and_left(
+async def test_a_difference_with_intact_records_on_both_sides_is_reported_only(
     tmp_path: Path,
 ) -> None:
     pair = Pair(tmp_path)
@@ -61,7 +61,7 @@ async def test_where_the_records_of_both_sides_are_whole_it_is_said_and_left(
         assert (pair.one.kit.log_bytes(), pair.two.kit.log_bytes()) == (before, pair.bytes)
 
 
-async def test_digests_of_an_old_log_kept_a_fresh_segment_waiting(tmp_path: Path) -> None:
+async def test_a_fresh_segment_gets_its_digest_before_those_of_an_old_log(tmp_path: Path) -> None:
     """What was finished just now is noted before all that lay there at the start."""
     pair = Pair(tmp_path)
     pair.one.kit.write_many(30, size=200)

@@ -19,14 +19,14 @@ STATES = st.dictionaries(st.text(max_size=20), st.integers() | st.text(max_size=
 
 
 @given(sequence=st.integers(0, 10**15), state=STATES)
-def test_a_slot_comes_back(sequence: int, state: dict[str, Any]) -> None:
+def test_a_slot_is_decoded_as_encoded(sequence: int, state: dict[str, Any]) -> None:
     slot = encode_slot(sequence, state)
     assert len(slot) == SLOT_BYTES
     assert decode_slot(slot) == (sequence, state)
 
 
 @given(position=st.integers(0, 130), bit=st.integers(0, 7))
-def test_a_flipped_bit_is_found_or_changes_nothing(position: int, bit: int) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(position: int, bit: int) -> None:
     state = {"replica_uuid": "0" * 36, "incarnation": 7, "cluster": "some cluster", "group": "g"}
     slot = bytearray(encode_slot(3, state))
     slot[position] ^= 1 << bit
@@ -40,7 +40,7 @@ def test_the_layout_is_text() -> None:
     assert slot[41:] == expected[41:].ljust(SLOT_BYTES - 41, b"\n")
 
 
-def test_a_full_disk_does_not_stop_a_file_that_is_there(tmp_path: Path) -> None:
+def test_an_existing_file_can_be_saved_on_a_full_disk(tmp_path: Path) -> None:
     disk = Disk()
     slots = SlotFile(tmp_path / "state", durable=True, disk=disk)
     slots.save({"n": 1})
@@ -60,7 +60,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
         encode_slot(1, {"name": "x" * SLOT_BYTES})
 
 
-def test_a_torn_write_leaves_the_state_before(tmp_path: Path) -> None:
+def test_a_torn_write_keeps_the_previous_state(tmp_path: Path) -> None:
     path = tmp_path / "state"
     for number in (1, 2, 3):
         slots = SlotFile(path, durable=True)
@@ -76,14 +76,14 @@ def test_a_torn_write_leaves_the_state_before(tmp_path: Path) -> None:
         assert state == ({"n": 3} if cut >= 60 else {"n": 2})
 
 
-def test_a_file_without_a_valid_slot_says_what_to_do(tmp_path: Path) -> None:
+def test_a_file_without_a_valid_slot_raises_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"x" * 2 * SLOT_BYTES)
     with pytest.raises(DamagedStateError, match="Restore the file"):
         SlotFile(path, durable=True).load()
 
 
-def test_a_crash_before_the_first_write_is_no_damage(tmp_path: Path) -> None:
+def test_a_file_without_its_first_write_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"")
     assert SlotFile(path, durable=True).load() is None
@@ -112,7 +112,7 @@ def test_a_replica_may_change_its_id_but_not_its_group(tmp_path: Path) -> None:
         start_replica(tmp_path, Identity("cluster", "another", 1))
 
 
-def test_a_start_that_cannot_be_written_is_no_start(tmp_path: Path) -> None:
+def test_a_start_that_cannot_be_written_does_not_count(tmp_path: Path) -> None:
     start_replica(tmp_path, IDENTITY)
     before = (tmp_path / META_NAME).read_bytes()
     disk = Disk()
@@ -127,7 +127,7 @@ def test_a_start_that_cannot_be_written_is_no_start(tmp_path: Path) -> None:
     assert (tmp_path / META_NAME).read_bytes() == before
 
 
-def test_positions_come_back_and_damage_means_unknown(tmp_path: Path) -> None:
+def test_positions_are_restored_and_damage_means_unknown(tmp_path: Path) -> None:
     positions = Positions(tmp_path)
     assert positions.confirm == 0
     positions.save(500)
@@ -144,7 +144,7 @@ def test_unmoved_positions_are_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / POSITIONS_NAME).exists()
 
 
-def test_what_was_answered_survives_a_kill_and_not_a_cut(tmp_path: Path) -> None:
+def test_the_answered_end_survives_a_kill_and_is_lowered_by_a_cut(tmp_path: Path) -> None:
     positions = Positions(tmp_path)
     positions.save(500, 500)
     positions.note_answered(900)  # and the process is killed

@@ -17,13 +17,13 @@ FAR = "ipv4:192.0.2.7:5000"
         "unix:/tmp/socket",
     ],
 )
-def test_without_a_token_this_machine_may(peer: str) -> None:
+def test_without_a_token_callers_on_this_machine_are_admitted(peer: str) -> None:
     assert is_admitted("", (), peer)
     assert not is_admitted("secret", (), peer)
 
 
 @pytest.mark.parametrize("peer", [FAR, "ipv6:[2001:db8::1]:5000", "ipv4:12.70.0.1:5000", ""])
-def test_without_a_token_others_may_not(peer: str) -> None:
+def test_without_a_token_callers_on_other_machines_are_refused(peer: str) -> None:
     assert not is_admitted("", token_metadata("anything"), peer)
 
 

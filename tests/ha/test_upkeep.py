@@ -37,7 +37,7 @@ def _flip(live: Live, offset: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-async def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None:
+async def test_a_damaged_follower_is_repaired_from_its_leader(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         follower = await pair.follower(leader, ha_scrub_rate=0)
@@ -55,7 +55,7 @@ async def test_a_rotten_follower_is_mended_by_its_leader(tmp_path: Path) -> None
             await side.stop()
 
 
-async def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
+async def test_a_follower_waits_until_a_damaged_block_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would copy the rot, and then both sides had it."""
@@ -78,7 +78,7 @@ async def test_a_follower_behind_a_rotten_block_waits_for_it_to_be_mended(
             await side.stop()
 
 
-async def test_an_empty_follower_may_begin_with_the_last_segment(tmp_path: Path) -> None:
+async def test_an_empty_follower_may_start_with_the_last_segment(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 150)
@@ -96,7 +96,7 @@ async def test_an_empty_follower_may_begin_with_the_last_segment(tmp_path: Path)
         assert again.log.log_start == last
 
 
-async def test_questions_about_bytes_are_answered(tmp_path: Path) -> None:
+async def test_digest_and_range_requests_are_answered(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         await leader.append_random(1, 150)
@@ -114,7 +114,7 @@ async def test_questions_about_bytes_are_answered(tmp_path: Path) -> None:
         await side.stop()
 
 
-async def test_a_leader_without_room_asked_nobody(
+async def test_the_full_disk_handover_runs_with_upkeep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch was there and nobody ran it."""
@@ -133,7 +133,7 @@ async def test_a_leader_without_room_asked_nobody(
         await side.stop()
 
 
-async def test_what_a_scrub_found_is_counted(tmp_path: Path) -> None:
+async def test_scrub_results_are_counted(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         await leader.append_random(1, 150)
@@ -159,7 +159,7 @@ class _Told(Peer):
 
 
 @pytest.mark.parametrize("what", ["sent", "left", "broken"])
-async def test_two_replicas_that_replay_by_themselves_sent_the_same_tail(
+async def test_two_automatic_replays_send_the_same_tail_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Broker 0 archived it, too: what it has sent is marked, what it has not is left to it for a while."""
@@ -219,7 +219,7 @@ async def _with_tail(pair: Pair, leader: Live) -> Live:
     return again
 
 
-async def test_a_tail_is_replayed_by_itself_where_that_is_wanted(tmp_path: Path) -> None:
+async def test_a_tail_is_replayed_automatically_when_configured(tmp_path: Path) -> None:
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         again = await _with_tail(pair, leader)

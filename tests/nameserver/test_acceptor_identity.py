@@ -70,7 +70,7 @@ def doubles_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("has_voted", [True, False])
-async def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
+async def test_a_nameserver_that_reaches_itself_under_another_name_counts_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, has_voted: bool
 ) -> None:
     """It was a majority of one: the only decider of its own world, beside the others'."""
@@ -94,7 +94,7 @@ async def test_a_nameserver_that_reached_itself_under_anothers_name_voted_twice(
         ], "once each"
 
 
-async def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path) -> None:
+async def test_a_nameserver_under_two_names_is_not_a_majority(tmp_path: Path) -> None:
     port, absent, other = free_ports(3)
     await with_votes(tmp_path / "other")
     elsewhere = [f"127.0.0.1:{absent}", f"127.0.0.1:{other}"]
@@ -117,7 +117,7 @@ async def test_another_nameserver_under_two_names_was_a_majority(tmp_path: Path)
     await acceptor.close()
 
 
-async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: Path) -> None:
+async def test_three_nameservers_with_exchanged_addresses_keep_deciding(tmp_path: Path) -> None:
     """Who is reached is another one than was meant, but each of them once."""
     ports = free_ports(3)
     addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -135,7 +135,7 @@ async def test_three_nameservers_whose_addresses_were_exchanged_go_on(tmp_path: 
     await acceptor.close()
 
 
-async def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path) -> None:
+async def test_an_acceptor_id_is_created_once_before_the_first_vote(tmp_path: Path) -> None:
     identity = await with_votes(tmp_path)
     assert len(bytes.fromhex(identity)) == 16
     again = opened(tmp_path)
@@ -149,7 +149,7 @@ async def test_an_identity_is_made_once_and_before_the_first_vote(tmp_path: Path
 
 
 @pytest.mark.parametrize("harm", [b"", b"nonsense" * 9, None])
-async def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
+async def test_a_directory_without_an_acceptor_id_gets_one_and_keeps_its_votes(
     tmp_path: Path, harm: bytes | None
 ) -> None:
     first = await with_votes(tmp_path)
@@ -171,7 +171,7 @@ async def test_a_directory_without_an_identity_gets_one_and_keeps_its_votes(
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
-async def test_a_question_that_ended_in_an_odd_way_was_waited_for_for_ever(
+async def test_a_phase_ends_when_a_call_raises_an_unexpected_error(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     class Odd:

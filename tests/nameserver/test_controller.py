@@ -65,7 +65,7 @@ async def test_a_reported_exit_promotes_the_follower_at_once(tmp_path: Path) -> 
         await follower.stop()
 
 
-async def test_silence_for_a_lease_elects_another(tmp_path: Path) -> None:
+async def test_silence_for_a_lease_elects_another_leader(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
         follower.heartbeat.update(heard_age_ms=-1)
@@ -77,7 +77,7 @@ async def test_silence_for_a_lease_elects_another(tmp_path: Path) -> None:
         await follower.stop()
 
 
-async def test_no_election_while_the_follower_hears_the_leader(tmp_path: Path) -> None:
+async def test_no_election_while_the_follower_receives_the_leader(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
         follower.heartbeat.update(heard_epoch=1, heard_age_ms=5)
@@ -123,7 +123,7 @@ async def test_switchover_in_steps(tmp_path: Path) -> None:
         await stop(leader, follower)
 
 
-async def test_a_leader_that_does_not_step_down_goes_on(tmp_path: Path) -> None:
+async def test_a_leader_that_does_not_step_down_keeps_leading(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
         leader.obeys = False
@@ -203,7 +203,7 @@ async def test_a_policy_is_changed_by_command_and_is_on_disk(tmp_path: Path) -> 
         assert report.state.policy.sync is not before.policy.sync
 
 
-async def test_strangers_on_a_session(tmp_path: Path) -> None:
+async def test_invalid_sessions_are_refused(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         method = link.channel.stream_stream(
             paths.CONTROLLER_SESSION, response_deserializer=v1.Directive.FromString
@@ -263,7 +263,7 @@ async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
         await stop(leader, follower, thief, older)
 
 
-async def test_a_replayed_old_beat_changes_nothing(tmp_path: Path) -> None:
+async def test_a_replayed_old_heartbeat_changes_nothing(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         leader, follower = await pair(link)
         old = FakeBroker(0, [link]).message(first=True).SerializeToString()
@@ -279,7 +279,7 @@ async def test_a_replayed_old_beat_changes_nothing(tmp_path: Path) -> None:
         await stop(leader, follower)
 
 
-async def test_an_unknown_group_is_named(tmp_path: Path) -> None:
+async def test_an_unknown_group_is_reported_by_name(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
         answer = await link.groups("nobody")
         assert answer.code == v2.NOT_FOUND

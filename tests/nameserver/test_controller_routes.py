@@ -45,7 +45,7 @@ def shown(routes: RouteTable) -> v1.GroupRoute:
     return group_route(routes.groups()[0])
 
 
-def test_an_election_is_shown_before_the_new_leader_registers() -> None:
+def test_routes_show_an_election_before_the_new_leader_registers() -> None:
     routes = table()
     version = routes.version
     routes.state_decided(Decision("c", "g", 2, (1, 1)))
@@ -95,7 +95,7 @@ def test_a_hold_and_a_drain_are_shown_and_only_the_drain_to_clients() -> None:
     assert not shown(routes).read_only
 
 
-def test_a_late_unregistration_of_an_earlier_registration_removes_nobody() -> None:
+def test_a_late_unregistration_of_an_earlier_registration_is_ignored() -> None:
     routes = table()
     routes.register(registration(0, Role.LEADER, 1, 5), 1)
     assert not routes.unregister(Replica("c", "g", 0, "u0", 1), 4)
@@ -105,7 +105,7 @@ def test_a_late_unregistration_of_an_earlier_registration_removes_nobody() -> No
     assert shown(routes).read_only
 
 
-def test_a_state_says_what_the_routes_need() -> None:
+def test_a_decision_is_read_from_a_group_state() -> None:
     state = GroupState(
         "c", "g", version=4, epoch=2, leader=Ref(1, 3), hold_reason="why", drain=True
     )

@@ -14,7 +14,7 @@ from cometmq.tests.nameserver.fake_broker import (
 )
 
 
-async def test_nameservers_kept_a_connection_that_carried_nothing_until_the_kernel_gave_up(
+async def test_a_connection_without_answers_is_closed_early(
     tmp_path: Path,
 ) -> None:
     """Containers that came back with another address had no controller for minutes (drill 38 on containers)."""

@@ -91,7 +91,7 @@ def test_a_write_that_failed_leaves_nothing_behind(
     again.close()
 
 
-async def test_a_change_is_on_the_disk_before_it_is_told(
+async def test_a_change_is_durable_before_it_is_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -117,7 +117,7 @@ async def test_a_change_is_on_the_disk_before_it_is_told(
     await store.close()
 
 
-async def test_a_disk_that_refuses_changes_nothing(
+async def test_a_failed_write_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = GroupsFile(tmp_path)
@@ -136,7 +136,7 @@ async def test_a_disk_that_refuses_changes_nothing(
     await store.close()
 
 
-async def test_a_torn_tail_is_cut_and_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
+async def test_a_torn_tail_is_cut_and_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     store = GroupsFile(tmp_path)
     store.open()
     for version in range(1, 4):
@@ -159,7 +159,9 @@ async def test_a_torn_tail_is_cut_and_a_damaged_file_is_kept_aside(tmp_path: Pat
     await damaged.close()
 
 
-async def test_a_fresh_acceptor_does_not_vote_and_nonsense_is_refused(tmp_path: Path) -> None:
+async def test_a_fresh_acceptor_does_not_vote_and_invalid_requests_are_refused(
+    tmp_path: Path,
+) -> None:
     cells = AcceptorStore(tmp_path)
     cells.open()
     with pytest.raises(StoreUnavailableError):

@@ -35,7 +35,7 @@ def ports(found: v2.Endpoints) -> list[int]:
 
 
 @pytest.mark.parametrize("language", ["JAVA", "GO", "GOLANG", "CPP", "PYTHON", "python", "RUST"])
-def test_alternatives_keep_their_order_through_deaths_and_elections(language: str) -> None:
+def test_alternatives_keep_their_order_through_failures_and_elections(language: str) -> None:
     for leader in (0, 1):
         for alive in (frozenset((0, 1)), frozenset((1,)), frozenset[int]()):
             found = endpoints(group("127.0.0.1", "10.0.0.2", leader=leader, alive=alive), language)
@@ -47,7 +47,7 @@ def test_alternatives_keep_their_order_through_deaths_and_elections(language: st
 
 
 @pytest.mark.parametrize("language", ["HTTP", "DOTNET", "", "PHP"])
-def test_a_client_that_knows_one_address_gets_the_leaders(language: str) -> None:
+def test_a_client_with_support_for_one_address_gets_the_leaders(language: str) -> None:
     assert ports(endpoints(group("127.0.0.1", "127.0.0.1", leader=1), language)) == [8082]
 
 
@@ -96,12 +96,12 @@ def test_queues_show_broker_id_zero_and_echo_the_topic() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a b", "a" * 128, "TBW102", "rmq_sys_x", "a\n"])
-def test_names_that_no_client_topic_has(name: str) -> None:
+def test_invalid_topic_names_are_refused(name: str) -> None:
     with pytest.raises(WireError) as refusal:
         check_topic(name)
     assert refusal.value.code == v2.ILLEGAL_TOPIC
 
 
 @pytest.mark.parametrize("name", ["a", "%RETRY%group", "a|b-c_9", "a" * 127])
-def test_names_that_are_fine(name: str) -> None:
+def test_valid_topic_names_are_accepted(name: str) -> None:
     check_topic(name)

@@ -48,7 +48,7 @@ def heartbeat(
     return Registration(replica=replica, sequence=sequence, **row)  # type: ignore[arg-type]
 
 
-def test_a_beat_without_the_table_asks_for_it_until_it_came() -> None:
+def test_a_heartbeat_without_the_table_requests_it_until_it_arrives() -> None:
     tables = table()
     answer = tables.register(heartbeat(full=False, topics=()), 0)
     assert answer.need_full
@@ -61,7 +61,7 @@ def test_a_beat_without_the_table_asks_for_it_until_it_came() -> None:
     ).need_full
 
 
-def test_version_moves_with_what_is_visible_and_not_with_positions() -> None:
+def test_the_version_moves_with_visible_changes_and_not_with_positions() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     before = tables.version
@@ -73,7 +73,7 @@ def test_version_moves_with_what_is_visible_and_not_with_positions() -> None:
     assert tables.version == before + 2
 
 
-def test_silence_kills_after_ten_seconds_and_the_dead_stay_listed_for_a_day() -> None:
+def test_silent_replicas_expire_after_ten_seconds_and_stay_listed_for_a_day() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     assert tables.expire(10 * SECOND - 1) == []
@@ -85,7 +85,7 @@ def test_silence_kills_after_ten_seconds_and_the_dead_stay_listed_for_a_day() ->
     assert tables.groups() == []
 
 
-def test_a_dead_group_gives_way_to_a_living_one() -> None:
+def test_routes_prefer_live_groups_to_dead_ones() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     tables.register(heartbeat(group="broker-b", uuid="b"), 5 * SECOND)
@@ -102,7 +102,7 @@ def test_a_late_unregister_of_an_older_incarnation_is_ignored() -> None:
     assert tables.groups()[0].members[0].alive
 
 
-def test_an_unregister_older_than_the_last_beat_is_ignored() -> None:
+def test_an_unregister_older_than_the_last_heartbeat_is_ignored() -> None:
     tables = table()
     tables.register(heartbeat(sequence=5), 0)
     assert not tables.unregister(heartbeat().replica, 4)
@@ -110,7 +110,7 @@ def test_an_unregister_older_than_the_last_beat_is_ignored() -> None:
     assert not tables.groups()[0].members[0].alive
 
 
-def test_a_beat_overtaken_by_the_unregister_does_not_raise_the_dead() -> None:
+def test_a_heartbeat_overtaken_by_the_unregister_is_ignored() -> None:
     tables = table()
     tables.register(heartbeat(sequence=5), 0)
     tables.unregister(heartbeat().replica, 6)
@@ -125,7 +125,7 @@ def test_an_older_process_of_the_replica_is_refused() -> None:
         tables.register(heartbeat(incarnation=1, sequence=99), 0)
 
 
-def test_a_second_replica_with_the_same_broker_id_is_refused_while_the_first_lives() -> None:
+def test_a_second_replica_with_the_same_broker_id_is_refused_while_the_first_is_alive() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match=r"brokerId 0 .* 127\.0\.0\.1:8081, which is alive"):
@@ -142,7 +142,7 @@ def test_a_copied_data_directory_is_refused() -> None:
         tables.register(heartbeat(sequence=2, addresses=Addresses("127.0.0.1:9999")), 0)
 
 
-def test_a_lower_epoch_never_wins_not_even_against_the_dead() -> None:
+def test_a_leader_of_a_lower_epoch_is_refused_even_after_the_leaders_failure() -> None:
     tables = table()
     tables.register(heartbeat(epoch=5), 0)
     tables.expire(20 * SECOND)
@@ -174,14 +174,14 @@ def test_a_replica_that_changes_its_broker_id_leaves_the_former_one() -> None:
     assert list(tables.groups()[0].members) == [0]
 
 
-def test_a_group_of_another_cluster_is_refused_while_the_first_lives() -> None:
+def test_a_group_of_another_cluster_is_refused_while_the_first_is_alive() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     with pytest.raises(DuplicateReplica, match="belongs to cluster c"):
         tables.register(heartbeat(1, cluster="other"), 0)
 
 
-def test_a_new_process_keeps_the_former_table_until_its_own_came() -> None:
+def test_a_new_process_keeps_the_former_table_until_its_own_arrives() -> None:
     tables = table()
     tables.register(heartbeat(), 0)
     answer = tables.register(heartbeat(incarnation=2, full=False, topics=()), SECOND)
@@ -189,7 +189,7 @@ def test_a_new_process_keeps_the_former_table_until_its_own_came() -> None:
     assert len(tables.routes("orders")) == 1
 
 
-def test_unknown_is_not_said_before_known_groups_are_back() -> None:
+def test_unknown_topics_are_not_ready_until_known_groups_register() -> None:
     tables = table(known_groups=["broker-a"], ready_at_ns=10 * SECOND)
     assert not tables.ready(0)
     assert tables.ready(10 * SECOND)

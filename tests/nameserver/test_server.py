@@ -90,7 +90,7 @@ async def refused(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
     return failure.value
 
 
-async def test_what_brokers_register_is_what_clients_and_brokers_read() -> None:
+async def test_clients_and_brokers_read_what_brokers_registered() -> None:
     async with nameserver() as caller:
         assert not (await caller.register(0)).need_full
         version = (await caller.register(1)).cluster_version
@@ -106,7 +106,7 @@ async def test_what_brokers_register_is_what_clients_and_brokers_read() -> None:
         assert (await caller.cluster(version)).unchanged
 
 
-async def test_goodbye_is_seen_at_once() -> None:
+async def test_an_unregistration_is_visible_immediately() -> None:
     async with nameserver() as caller:
         await caller.register(0)
         request = v1.UnregisterRequest(
@@ -139,7 +139,7 @@ async def test_without_a_token_this_machines_brokers_may_register() -> None:
         assert not (await caller.register(0)).need_full
 
 
-async def test_a_second_replica_with_the_same_id_hears_why_it_is_refused() -> None:
+async def test_a_second_replica_with_the_same_id_gets_the_reason_of_its_refusal() -> None:
     async with nameserver() as caller:
         await caller.register(0)
         error = await refused(caller.register(0, uuid="another"))
@@ -147,7 +147,7 @@ async def test_a_second_replica_with_the_same_id_hears_why_it_is_refused() -> No
         assert "brokerId 0 of group broker-a is held" in str(error.details())
 
 
-async def test_a_nameserver_that_knows_of_groups_waits_for_them(tmp_path: Path) -> None:
+async def test_a_nameserver_with_known_groups_waits_for_them(tmp_path: Path) -> None:
     directory = str(tmp_path / "routes")
     async with nameserver(namesrv_data_dir=directory) as caller:
         await caller.register(0)
@@ -159,7 +159,7 @@ async def test_a_nameserver_that_knows_of_groups_waits_for_them(tmp_path: Path) 
         assert (await caller.route("nowhere")).status.code == v2.TOPIC_NOT_FOUND
 
 
-async def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_reported_with_a_sentence(tmp_path: Path) -> None:
     config = NameserverConfig(bind_address="127.0.0.1", listen_port=0)
     first = NameserverServer(config)
     port = int((await first.start()).rpartition(":")[2])

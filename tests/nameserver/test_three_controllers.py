@@ -95,7 +95,7 @@ async def pair(three: Trio) -> tuple[FakeBroker, FakeBroker, int]:
     return leader, follower, await three.active()
 
 
-async def test_the_active_one_stops_and_another_fails_over(tmp_path: Path) -> None:
+async def test_another_nameserver_becomes_active_and_fails_over(tmp_path: Path) -> None:
     async with trio(tmp_path) as three:
         leader, follower, first = await pair(three)
         passive = three.links[(first + 1) % 3]
@@ -126,7 +126,7 @@ async def test_the_active_one_stops_and_another_fails_over(tmp_path: Path) -> No
         await follower.stop()
 
 
-async def test_one_that_lost_its_disk_takes_over_what_the_others_have(tmp_path: Path) -> None:
+async def test_a_nameserver_without_its_disk_recovers_from_the_others(tmp_path: Path) -> None:
     async with trio(tmp_path) as three:
         leader, follower, first = await pair(three)
         version = leader.state.version
@@ -155,7 +155,7 @@ async def test_one_that_lost_its_disk_takes_over_what_the_others_have(tmp_path: 
         assert answer.groups[0].state.version >= version
 
 
-async def test_without_a_majority_nobody_decides(tmp_path: Path) -> None:
+async def test_without_a_majority_no_nameserver_is_active(tmp_path: Path) -> None:
     async with trio(tmp_path) as three:
         leader, follower, first = await pair(three)
         await three.stop((first + 1) % 3)

@@ -26,7 +26,7 @@ def fingerprints(hash_seed: str) -> str:
     return result.stdout
 
 
-def test_the_same_in_every_process() -> None:
+def test_a_seed_gives_the_same_run_in_every_process() -> None:
     first = fingerprints("0")
     assert len(first.splitlines()) == len(SEEDS)
     assert first == fingerprints("12345")
@@ -34,11 +34,11 @@ def test_the_same_in_every_process() -> None:
     assert first.split()[0] == str(here.fingerprint)
 
 
-def test_different_seeds_are_different_stories() -> None:
+def test_different_seeds_give_different_runs() -> None:
     assert len({run_seed(seed).fingerprint for seed in SEEDS}) == len(SEEDS)
 
 
-def test_reading_the_story_does_not_change_it() -> None:
+def test_recording_the_story_does_not_change_the_run() -> None:
     story: list[str] = []
     assert run_seed(SEEDS[1], story=story).fingerprint == run_seed(SEEDS[1]).fingerprint
     assert story

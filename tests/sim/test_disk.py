@@ -6,7 +6,7 @@ from .disk import PAGE_BYTES, Disk
 from .records import MESSAGE, build, scan
 
 
-def test_a_loss_of_power_takes_only_what_was_not_flushed() -> None:
+def test_a_power_loss_removes_only_unflushed_bytes() -> None:
     fates = set()
     for seed in range(60):
         disk = Disk()
@@ -20,7 +20,7 @@ def test_a_loss_of_power_takes_only_what_was_not_flushed() -> None:
     assert any(b"a" in fate and b"\0" in fate for fate in fates)
 
 
-def test_pages_survive_in_no_order() -> None:
+def test_pages_survive_a_power_loss_in_any_order() -> None:
     later_without_earlier = 0
     for seed in range(60):
         disk = Disk()
@@ -30,7 +30,7 @@ def test_pages_survive_in_no_order() -> None:
     assert later_without_earlier > 0
 
 
-def test_what_is_cut_is_zero_everywhere() -> None:
+def test_cut_bytes_are_zero_in_memory_and_on_disk() -> None:
     disk = Disk()
     disk.write(0, b"a" * 500)
     disk.flush(500)

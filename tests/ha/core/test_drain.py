@@ -23,19 +23,19 @@ def verdict(pair: Pair, successor: Ref | None, waited_ms: int) -> bool | None:
     return drain.verdict(pair.core, 300, pair.now_ns + waited_ms * MS)
 
 
-def test_it_waits_until_everybody_has_everything() -> None:
+def test_drain_waits_until_every_follower_has_everything() -> None:
     assert verdict(pair_with(299), OLD, 0) is None
     assert verdict(pair_with(299), OLD, 999) is None
     assert verdict(pair_with(300), OLD, 0) is True
     assert verdict(pair_with(300), None, 0) is True
 
 
-def test_when_its_time_is_over_it_says_that_something_is_missing() -> None:
+def test_drain_reports_missing_bytes_after_its_limit() -> None:
     assert verdict(pair_with(299), OLD, 1000) is False
     assert verdict(pair_with(299, is_sync=False), OLD, 1000) is False
 
 
-def test_after_half_of_the_time_the_next_leader_is_enough() -> None:
+def test_after_half_of_the_time_the_successor_alone_suffices() -> None:
     pair = pair_with(300, is_sync=False)
     # Somebody else in sync has nothing yet: not everyone has everything.
     pair.core.members[2] = Member(2, "u2", 1, MemberState.IN_SYNC)
@@ -45,9 +45,7 @@ def test_after_half_of_the_time_the_next_leader_is_enough() -> None:
     assert verdict(pair, NEW, 1000) is False
 
 
-async def test_a_leader_that_lost_its_role_while_it_waited_said_that_everything_had_arrived() -> (
-    None
-):
+async def test_drain_of_a_leader_that_lost_its_role_returns_false() -> None:
     pair = pair_with(200)
     side: Any = SimpleNamespace(
         core=pair.core,

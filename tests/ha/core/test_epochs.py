@@ -55,7 +55,7 @@ def test_retention_keeps_the_true_start_of_the_oldest_epoch() -> None:
     assert epochs.cut_against(history((1, 0), (2, 100), (3, 200)), 6000, 7000) == 6000
 
 
-def test_labels_and_boundaries() -> None:
+def test_epoch_at_and_next_start_follow_the_entries() -> None:
     epochs = history((1, 10), (2, 100), (3, 200))
     assert epochs.epoch_at(10) == EpochStart(1, 10)
     assert epochs.epoch_at(99) == EpochStart(1, 10)
@@ -72,7 +72,7 @@ def test_labels_and_boundaries() -> None:
     ]
 
 
-def test_cuts() -> None:
+def test_cut_against_returns_the_common_end() -> None:
     leader = history((1, 0), (2, 100), (5, 300))
     assert history((1, 0)).cut_against(leader, 80, 400) == 80  # only behind
     assert history((1, 0)).cut_against(leader, 150, 400) == 100  # it went on alone in epoch 1
@@ -84,7 +84,7 @@ def test_cuts() -> None:
 
 
 @pytest.mark.parametrize("bad", [[(2, 0), (1, 10)], [(1, 10), (2, 10)], [(0, 0)], [(1, -1)]])
-def test_a_history_that_cannot_be_is_refused(bad: list[tuple[int, int]]) -> None:
+def test_an_invalid_history_is_refused(bad: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="ascend"):
         history(*bad)
 
@@ -136,7 +136,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_whoever_leads_and_follows_equal_entries_mean_equal_bytes(
+def test_equal_entries_mean_equal_bytes_in_random_histories(
     steps: list[tuple[int, int, list[tuple[int, int]]]],
 ) -> None:
     replicas = [Replica(), Replica(), Replica()]
@@ -170,9 +170,7 @@ _HISTORIES = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), max_size
 
 
 @given(_HISTORIES, st.integers(0, 400))
-def test_collapsing_changes_no_label_of_a_byte_that_is_left(
-    epochs: EpochHistory, start: int
-) -> None:
+def test_collapse_keeps_the_labels_of_remaining_bytes(epochs: EpochHistory, start: int) -> None:
     collapsed = EpochHistory(epochs.entries)
     collapsed.collapse(start)
     collapsed.validate()
@@ -182,7 +180,7 @@ def test_collapsing_changes_no_label_of_a_byte_that_is_left(
 
 
 @given(_HISTORIES, st.integers(1, 40), st.integers(0, 400))
-def test_assigning_makes_the_epoch_the_last_and_keeps_older_labels(
+def test_assign_makes_the_epoch_the_last_and_keeps_older_labels(
     epochs: EpochHistory, epoch: int, start: int
 ) -> None:
     changed = EpochHistory(epochs.entries)

@@ -107,7 +107,7 @@ def test_a_different_tail_stops_the_follower_and_changes_nothing() -> None:
     assert stream.core.refusal_code == "DIVERGED"
 
 
-def test_a_refusal_is_reported_once_and_asked_again_slowly() -> None:
+def test_a_refusal_is_reported_once_and_retried_slowly() -> None:
     stream = Stream()
     stream.connect()
     effects = stream.send(Refused("WRONG_GROUP", "no"))
@@ -123,7 +123,7 @@ def test_a_refusal_is_reported_once_and_asked_again_slowly() -> None:
     assert stream.core.refusal_code == ""
 
 
-def test_a_diverged_follower_stays_so_while_its_leader_cannot_be_reached() -> None:
+def test_a_diverged_follower_stays_diverged_while_its_leader_is_unreachable() -> None:
     stream = Stream()
     stream.connect()
     stream.send(Refused("DIVERGED", "longer"))
@@ -140,13 +140,13 @@ def test_chunks_are_appended_in_order_and_acknowledged() -> None:
     assert stream.chunk(110, confirm=105) == [Append(), SendAck(), ConfirmMoved(105)]
 
 
-def test_confirm_never_passes_the_own_end() -> None:
+def test_confirm_never_exceeds_the_own_end() -> None:
     stream = following()
     stream.chunk(100, 10, confirm=1000)
     assert stream.core.confirm == 110
 
 
-def test_confirm_never_goes_back() -> None:
+def test_confirm_never_decreases() -> None:
     stream = following(confirm=90)
     stream.send(HeartbeatArrived(1, 100, 50, False))
     assert stream.core.confirm == 90
@@ -160,7 +160,7 @@ def test_a_part_of_a_record_is_received_but_not_written() -> None:
     assert Append() in stream.send(ChunkArrived(1, 150, True, 0))
 
 
-def test_after_a_broken_stream_an_unfinished_record_comes_again() -> None:
+def test_after_a_broken_stream_a_partial_record_is_received_again() -> None:
     stream = following()
     stream.send(ChunkArrived(1, 100, True, 0))
     stream.send(Appended(100, 150))
@@ -179,7 +179,7 @@ def test_after_a_broken_stream_an_unfinished_record_comes_again() -> None:
         (ChunkArrived(1, 100, False, 0), NackReason.CRC),
     ],
 )
-def test_a_wrong_chunk_is_refused_and_the_stream_dropped(
+def test_an_invalid_chunk_is_refused_and_the_stream_dropped(
     event: ChunkArrived, reason: NackReason
 ) -> None:
     stream = following()
@@ -190,7 +190,7 @@ def test_a_wrong_chunk_is_refused_and_the_stream_dropped(
     assert stream.core.received_end == 100
 
 
-def test_what_the_store_refuses_ends_the_stream() -> None:
+def test_a_failed_append_ends_the_stream() -> None:
     stream = following()
     stream.send(ChunkArrived(1, 100, True, 0))
     effects = stream.send(AppendFailed(NackReason.DISK_FULL, "no room"))
@@ -209,7 +209,7 @@ def test_frames_of_an_older_epoch_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 99, 101])
-def test_only_an_empty_log_may_begin_elsewhere(start: int) -> None:
+def test_only_an_empty_log_may_start_at_another_offset(start: int) -> None:
     stream = Stream()
     stream.connect()
     assert isinstance(stream.accept(start=start)[0], Drop)
@@ -235,7 +235,7 @@ def test_flushed_ends_are_acknowledged_up_to_the_last_whole_record() -> None:
     assert stream.send(Flushed(110)) == []
 
 
-def test_a_beat_is_answered_and_tells_whether_we_count() -> None:
+def test_a_heartbeat_is_acknowledged_and_sets_the_in_sync_state() -> None:
     stream = following()
     effects = stream.send(HeartbeatArrived(1, 100, 70, True))
     assert effects == [StateMoved(State.IN_SYNC), SendAck(), ConfirmMoved(70)]
@@ -246,13 +246,13 @@ def test_a_beat_is_answered_and_tells_whether_we_count() -> None:
     ]
 
 
-def test_a_beat_right_after_an_acknowledgement_needs_no_answer() -> None:
+def test_a_heartbeat_right_after_an_acknowledgement_is_not_acknowledged() -> None:
     stream = following()
     stream.chunk(100)
     assert stream.send(HeartbeatArrived(1, 110, 110, False)) == [ConfirmMoved(110)]
 
 
-def test_a_silent_leader_is_lost_after_three_beats() -> None:
+def test_a_silent_leader_is_lost_after_three_heartbeat_intervals() -> None:
     stream = following()
     assert stream.wait(1400) == []
     effects = stream.wait(100)
@@ -266,7 +266,7 @@ def test_any_frame_keeps_the_leader_alive() -> None:
         stream.send(OtherFrame())
 
 
-def test_a_follower_that_slept_does_not_blame_the_leader() -> None:
+def test_a_suspended_follower_does_not_count_the_leaders_silence() -> None:
     stream = following()
     stream.now_ns += 30_000 * MS
     assert stream.send(Tick()) == []
@@ -281,12 +281,12 @@ def test_a_broken_stream_gets_one_attempt_before_the_leader_is_lost() -> None:
     assert LeaderAlive(False) in stream.send(StreamEnded(False))
 
 
-def test_a_goodbye_is_believed_at_once() -> None:
+def test_a_goodbye_ends_the_leader_immediately() -> None:
     stream = following()
     assert LeaderAlive(False) in stream.send(StreamEnded(True))
 
 
-def test_pauses_grow_until_something_new_arrives() -> None:
+def test_pauses_grow_until_an_attempt_makes_progress() -> None:
     stream = Stream()
     pauses = []
     for _ in range(7):

@@ -98,7 +98,7 @@ def test_a_promise_made_elsewhere_ends_the_stream_of_an_older_leader() -> None:
     assert stream.core.log_end == 100
 
 
-def test_an_epoch_is_assigned_with_its_first_data_only() -> None:
+def test_an_epoch_is_assigned_with_its_first_data() -> None:
     stream = EpochStream()
     stream.follow(5)
     stream.send(HeartbeatArrived(5, 100, 0, True))
@@ -119,7 +119,7 @@ def test_catching_up_brings_bytes_of_older_epochs_under_their_own_labels() -> No
 
 
 @pytest.mark.parametrize(("epoch", "start"), [(6, 100), (5, 90), (1, 50), (5, 110)], ids=str)
-def test_a_label_that_does_not_go_on_from_the_history_is_refused(epoch: int, start: int) -> None:
+def test_a_label_that_does_not_continue_the_history_is_refused(epoch: int, start: int) -> None:
     stream = EpochStream()
     stream.follow(5)
     nack, drop = stream.labelled(100, epoch, start)
@@ -136,7 +136,7 @@ def test_an_empty_follower_takes_the_label_of_an_epoch_that_began_earlier() -> N
     assert AssignEpoch(3, 700) in stream.labelled(4096, 3, 700)
 
 
-def test_a_divergent_tail_goes_between_two_lives() -> None:
+def test_a_diverged_tail_is_cut_by_a_plan() -> None:
     stream = EpochStream(confirm=60)
     effects = stream.cut(60)
     assert effects[-1] == CompareTail(0, 60)
@@ -155,7 +155,7 @@ def test_bytes_that_differ_below_the_cut_are_never_cut() -> None:
     assert not any(isinstance(effect, Cut) for effect in effects)
 
 
-def test_what_was_confirmed_is_not_cut_without_an_operator() -> None:
+def test_confirmed_bytes_are_not_cut_without_an_operator() -> None:
     stream = EpochStream(confirm=61)
     effects = stream.cut(60)
     assert effects[0].__class__ is Stopped
@@ -166,7 +166,7 @@ def test_what_was_confirmed_is_not_cut_without_an_operator() -> None:
     assert CompareTail(0, 60) in asynchronous.cut(60)
 
 
-def test_a_refused_cut_holds_too() -> None:
+def test_a_refused_cut_also_leads_to_hold() -> None:
     stream = EpochStream()
     stream.connect()
     stream.send(Refused("CUT_BELOW_CONFIRM", "no"))
@@ -174,12 +174,12 @@ def test_a_refused_cut_holds_too() -> None:
 
 
 @pytest.mark.parametrize("cut", [-1, 100, 101])
-def test_a_cut_of_nothing_is_no_order(cut: int) -> None:
+def test_an_empty_cut_is_refused(cut: int) -> None:
     stream = EpochStream()
     assert isinstance(stream.cut(cut)[0], Drop)
 
 
-def test_only_who_is_counted_by_nobody_begins_anew_by_itself() -> None:
+def test_only_a_replica_outside_the_in_sync_set_reseeds_automatically() -> None:
     stream = EpochStream()
     stream.connect()
     assert not any(isinstance(e, Reseed) for e in stream.send(Refused("BELOW_LOG_START", "old")))
@@ -188,7 +188,7 @@ def test_only_who_is_counted_by_nobody_begins_anew_by_itself() -> None:
     assert Reseed("old") in stream.send(Refused("BELOW_LOG_START", "old", may_reseed=True))
 
 
-def test_the_suspect_mark_goes_with_the_leaders_confirm_offset_and_data_of_its_epoch() -> None:
+def test_the_suspect_mark_is_cleared_at_the_leaders_confirm_offset_with_data_of_its_epoch() -> None:
     stream = EpochStream(suspect=True)
     assert SuspectCleared() not in stream.follow(5, confirm=100)  # nothing of epoch 5 yet
     assert SuspectCleared() not in stream.labelled(100, 5, 100, confirm=120)
@@ -204,16 +204,14 @@ def test_the_suspect_mark_stays_when_the_stream_breaks() -> None:
     assert stream.core.suspect
 
 
-def test_an_epoch_that_was_begun_without_a_byte_does_not_keep_older_epochs_out() -> None:
+def test_an_epoch_without_data_does_not_block_older_epochs() -> None:
     # Found by the simulation: elected, deposed before its first record, and then refusing every chunk.
     stream = begun_without_a_byte()
     assert stream.labelled(100, 6, 100) == [AssignEpoch(6, 100), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0), EpochStart(6, 100)])
 
 
-def test_an_epoch_of_an_election_that_came_to_nothing_does_not_label_bytes_of_an_older_one() -> (
-    None
-):
+def test_an_epoch_of_a_failed_election_does_not_label_bytes_of_an_older_one() -> None:
     # Found by the simulation: the follower's own copy of the history did not know of it.
     stream = EpochStream(promised=7)
     on_disk = EpochHistory([EpochStart(1, 0), EpochStart(7, 100)])
@@ -223,7 +221,7 @@ def test_an_epoch_of_an_election_that_came_to_nothing_does_not_label_bytes_of_an
     assert stream.labelled(100, 1, 0) == [AssignEpoch(1, 0), Append(), SendAck()]
 
 
-def test_an_epoch_that_was_begun_without_a_byte_does_not_label_bytes_of_an_older_one() -> None:
+def test_an_epoch_without_data_does_not_label_bytes_of_an_older_one() -> None:
     # Found by the simulation: it stayed in the history on the disk while the older epoch's bytes went on, so that
     # the next leader would have cut below what was confirmed, and the replica was held.
     stream = begun_without_a_byte()

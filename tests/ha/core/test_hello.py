@@ -64,7 +64,9 @@ PLACES = {RejectCode.DIVERGED, RejectCode.BELOW_LOG_START}
 
 
 @pytest.mark.parametrize(("code", "follower", "leader"), REFUSALS)
-def test_refusals(code: RejectCode, follower: dict[str, object], leader: dict[str, object]) -> None:
+def test_each_rule_rejects_with_its_code(
+    code: RejectCode, follower: dict[str, object], leader: dict[str, object]
+) -> None:
     verdict = decide(replace(FOLLOWER, **follower), replace(LEADER, **leader))  # type: ignore[arg-type]
     assert isinstance(verdict, Reject)
     assert verdict.code is code
@@ -89,7 +91,7 @@ def test_only_bytes_that_both_hold_are_compared() -> None:
     assert verdict == Accept(5_000_000, 4_999_000, 5_000_000)
 
 
-def test_padding_at_a_segments_end_is_not_proof_enough() -> None:
+def test_more_bytes_are_compared_at_a_segments_end() -> None:
     leader = replace(LEADER, segment_size=1 << 24, log_end=1 << 25)
     follower = replace(FOLLOWER, segment_size=1 << 24, log_end=1 << 24)
     expected = Accept(1 << 24, (1 << 24) - VERIFY_BYTES_AT_SEGMENT_END, 1 << 24)
@@ -102,7 +104,7 @@ def test_an_empty_follower_starts_at_the_oldest_byte() -> None:
     assert decide(empty, LEADER) == Accept(0, 0, 0)
 
 
-def test_equal_ends_are_fine() -> None:
+def test_equal_ends_are_accepted() -> None:
     assert isinstance(decide(replace(FOLLOWER, log_end=9_000_000), LEADER), Accept)
 
 
@@ -123,23 +125,23 @@ LEADER_3 = replace(
 )
 
 
-def test_a_follower_that_wrote_alone_cuts_where_the_logs_parted() -> None:
+def test_a_follower_with_its_own_epoch_cuts_where_the_logs_diverge() -> None:
     former_leader = replace(FOLLOWER, epochs=epochs((1, 0)))
     assert decide(former_leader, LEADER_3) == CutTo(2_000_000, 2_000_000 - VERIFY_BYTES, 2_000_000)
 
 
-def test_a_follower_that_is_only_behind_goes_on() -> None:
+def test_a_follower_that_is_only_behind_continues_at_its_end() -> None:
     behind = replace(FOLLOWER, epochs=epochs((1, 0), (2, 2_000_000)), last_epoch=2)
     assert decide(behind, LEADER_3) == Accept(5_000_000, 5_000_000 - VERIFY_BYTES, 5_000_000)
 
 
-def test_a_follower_with_more_than_its_leader_cuts_the_rest() -> None:
+def test_a_follower_with_more_bytes_than_its_leader_cuts_the_rest() -> None:
     longer = replace(FOLLOWER, epochs=epochs((1, 0)), log_end=9_500_000)
     next_leader = replace(LEADER, epoch=2, epochs=epochs((1, 0), (2, 9_000_000)))
     assert decide(longer, next_leader) == CutTo(9_000_000, 9_000_000 - VERIFY_BYTES, 9_000_000)
 
 
-def test_what_was_confirmed_is_never_cut_unless_an_operator_said_so() -> None:
+def test_confirmed_bytes_are_cut_only_with_accept_loss() -> None:
     former_leader = replace(FOLLOWER, epochs=epochs((1, 0)), confirm=2_000_001)
     verdict = decide(former_leader, LEADER_3)
     assert isinstance(verdict, Reject)
@@ -149,7 +151,7 @@ def test_what_was_confirmed_is_never_cut_unless_an_operator_said_so() -> None:
     assert isinstance(decide(former_leader, replace(LEADER_3, is_sync=False)), CutTo)
 
 
-def test_with_nothing_in_common_everything_goes_if_the_leader_still_has_it() -> None:
+def test_without_a_common_epoch_everything_is_cut_if_the_leader_has_it() -> None:
     stranger = replace(FOLLOWER, epochs=epochs((2, 0)), log_start=0)
     assert decide(stranger, LEADER_3) == CutTo(0, 0, 0)
     verdict = decide(stranger, replace(LEADER_3, log_start=4096))
@@ -157,23 +159,23 @@ def test_with_nothing_in_common_everything_goes_if_the_leader_still_has_it() -> 
     assert verdict.code is RejectCode.BELOW_LOG_START
 
 
-def test_a_cut_below_the_followers_own_start_takes_all_it_has() -> None:
+def test_a_cut_below_the_followers_own_start_cuts_everything() -> None:
     partial = replace(FOLLOWER, epochs=epochs((1, 0)), log_start=3_000_000)
     assert decide(partial, LEADER_3) == CutTo(3_000_000, 3_000_000, 3_000_000)
 
 
-def test_a_follower_whose_first_byte_is_above_the_leaders_end_begins_anew() -> None:
+def test_a_follower_whose_first_byte_is_above_the_leaders_end_must_reseed() -> None:
     partial = replace(FOLLOWER, epochs=epochs((4, 0)), log_start=9_000_001, log_end=9_100_000)
     verdict = decide(partial, replace(LEADER_3, epoch=4, promised_epoch=4))
     assert isinstance(verdict, Reject)
     assert verdict.code is RejectCode.BELOW_LOG_START
 
 
-def test_a_replica_that_the_state_knows_keeps_its_id() -> None:
+def test_a_replica_named_by_the_state_keeps_its_broker_id() -> None:
     assert isinstance(decide(FOLLOWER, replace(LEADER, uuids={1: "u1", 2: "u2"})), Accept)
 
 
-def test_bytes_of_the_leaders_own_epoch_that_it_never_had_are_not_cut() -> None:
+def test_bytes_of_the_leaders_own_epoch_that_it_lacks_are_not_cut() -> None:
     longer = replace(FOLLOWER, epochs=epochs((1, 0)), last_epoch=1, log_end=9_500_000)
     verdict = decide(longer, replace(LEADER, epochs=epochs((1, 0))))
     assert isinstance(verdict, Reject)

@@ -114,7 +114,7 @@ def test_a_flush_report_beyond_the_last_whole_record_counts_up_to_the_record() -
     assert group.core.confirm == 10
 
 
-def test_an_asynchronous_leader_confirms_its_own_end_whatever_followers_do() -> None:
+def test_an_asynchronous_leader_confirms_its_own_end() -> None:
     group = Group(is_sync=False)
     group.append(10)
     group.open(1, 0)
@@ -124,7 +124,7 @@ def test_an_asynchronous_leader_confirms_its_own_end_whatever_followers_do() -> 
     assert group.core.refusal is None
 
 
-def test_membership_is_watched_in_an_asynchronous_group_too() -> None:
+def test_membership_is_observed_in_an_asynchronous_group() -> None:
     group = Group(is_sync=False)
     group.append(CHUNK)
     group.open(1, 0)
@@ -159,7 +159,7 @@ def test_while_a_follower_joins_under_load_the_confirm_offset_waits_for_it() -> 
     assert group.ack(1, 150) == [ConfirmMoved(150)]
 
 
-def test_a_follower_that_is_near_but_does_not_move_does_not_join() -> None:
+def test_a_stalled_follower_near_the_end_does_not_join() -> None:
     group = Group()
     group.append(100)
     group.open(1, 0)
@@ -168,7 +168,7 @@ def test_a_follower_that_is_near_but_does_not_move_does_not_join() -> None:
     assert group.append(200) == [ConfirmMoved(200)]
 
 
-def test_a_follower_that_is_far_does_not_join() -> None:
+def test_a_follower_far_behind_does_not_join() -> None:
     group = Group()
     group.append(50)
     group.open(1, 0)
@@ -177,7 +177,7 @@ def test_a_follower_that_is_far_does_not_join() -> None:
     assert group.state() is MemberState.CATCHUP
 
 
-def test_a_join_that_does_not_arrive_releases_the_confirm_offset() -> None:
+def test_a_join_that_takes_too_long_releases_the_confirm_offset() -> None:
     group = Group()
     group.append(50)
     group.open(1, 0)
@@ -195,7 +195,7 @@ def test_a_join_that_does_not_arrive_releases_the_confirm_offset() -> None:
     assert group.state() is MemberState.IN_SYNC
 
 
-def test_what_a_hello_claims_counts_for_nothing_before_an_acknowledgement() -> None:
+def test_the_claims_of_a_hello_do_not_count_before_an_acknowledgement() -> None:
     group = Group()
     group.append(100)
     assert group.open(1, 100, flushed=100) == []
@@ -250,7 +250,7 @@ def test_a_short_interruption_changes_nothing() -> None:
     assert group.ack(2, 200) == [ConfirmMoved(200)]
 
 
-def test_a_member_that_stays_behind_leaves_and_comes_back() -> None:
+def test_a_member_that_stays_behind_leaves_and_rejoins() -> None:
     group = in_sync_group()
     group.append(200)
     group.ack(1, 150)
@@ -270,13 +270,13 @@ def test_a_member_that_is_always_a_little_behind_stays() -> None:
     assert group.core.in_sync_count == 2
 
 
-def test_an_idle_member_stays_while_it_answers_beats() -> None:
+def test_an_idle_member_stays_while_it_acknowledges_heartbeats() -> None:
     group = in_sync_group()
     assert group.wait(60_000, session=1) == []
     assert group.core.in_sync_count == 2
 
 
-def test_a_silent_stream_is_closed_and_then_leaves() -> None:
+def test_a_silent_stream_is_closed_and_its_member_leaves() -> None:
     group = in_sync_group()
     effects = group.wait(1500)
     assert effects == [CloseSession(1, "no frame for too long")]
@@ -285,7 +285,7 @@ def test_a_silent_stream_is_closed_and_then_leaves() -> None:
     assert [type(effect) for effect in effects] == [MemberLeft]
 
 
-def test_a_leader_that_slept_does_not_blame_its_followers() -> None:
+def test_a_suspended_leader_does_not_count_its_followers_silence() -> None:
     group = in_sync_group()
     group.now_ns += 20_000 * MS
     assert group.send(Tick()) == []
@@ -307,14 +307,14 @@ def test_minimum_refuses_writes_and_freezes_the_confirm_offset() -> None:
     assert group.core.confirm == 100  # alone it confirms nothing
 
 
-def test_a_restarted_leader_below_its_minimum_keeps_what_was_confirmed() -> None:
+def test_a_restarted_leader_below_its_minimum_keeps_the_confirm_offset() -> None:
     group = Group(min_in_sync=2, log_end=500, confirm=300)
     assert group.core.confirm == 300
     group = Group(min_in_sync=2, log_end=200, confirm=300)  # its log lost a tail
     assert group.core.confirm == 200
 
 
-def test_a_member_that_comes_back_shorter_leaves_at_once() -> None:
+def test_a_member_that_returns_with_a_shorter_log_leaves_immediately() -> None:
     group = in_sync_group()
     group.send(SessionClosed(1))
     effects = group.open(2, 60, incarnation=2)
@@ -352,7 +352,7 @@ def test_an_impossible_acknowledgement_closes_the_stream(written: int, flushed: 
     assert group.core.confirm == 100
 
 
-def test_an_acknowledgement_never_goes_back() -> None:
+def test_a_decreasing_acknowledgement_closes_the_stream() -> None:
     group = in_sync_group()
     group.append(200)
     group.ack(1, 200, 200)

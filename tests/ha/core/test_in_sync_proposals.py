@@ -110,7 +110,7 @@ def joining() -> Group:
     return group
 
 
-def test_before_a_state_was_seen_nothing_is_confirmed() -> None:
+def test_nothing_is_confirmed_before_the_first_state() -> None:
     group = Group()
     assert group.core.confirm == 80
     assert not group.core.is_alone
@@ -118,7 +118,7 @@ def test_before_a_state_was_seen_nothing_is_confirmed() -> None:
     assert group.core.is_alone
 
 
-def test_whom_the_state_names_counts_before_it_has_said_a_word() -> None:
+def test_a_member_named_by_the_state_counts_before_its_first_hello() -> None:
     group = Group(ONE)
     assert group.core.confirm == 80
     group.open(ONE, 100)
@@ -126,7 +126,7 @@ def test_whom_the_state_names_counts_before_it_has_said_a_word() -> None:
     assert ConfirmMoved(90) in group.ack(ONE, 90)
 
 
-def test_a_member_counts_from_its_proposal_on_and_joins_when_the_state_says_so() -> None:
+def test_a_member_counts_from_its_proposal_on_and_joins_with_the_state() -> None:
     group = joining()
     assert group.core.in_sync_count == 1
     assert group.send(Appended(200)) == []  # the union waits for it
@@ -136,7 +136,7 @@ def test_a_member_counts_from_its_proposal_on_and_joins_when_the_state_says_so()
     assert group.ack(ONE, 200) == [ConfirmMoved(200)]
 
 
-def test_a_proposed_member_counts_until_the_fate_of_the_proposal_is_known() -> None:
+def test_a_proposed_member_counts_until_the_proposal_is_decided() -> None:
     group = joining()
     group.send(Appended(200))
     group.close(ONE)
@@ -166,7 +166,7 @@ def test_every_retry_is_a_new_proposal() -> None:
     assert {proposal.version for proposal in again} == {11}
 
 
-def test_who_leaves_before_the_answer_is_proposed_away() -> None:
+def test_a_member_that_leaves_before_the_answer_is_proposed_for_removal() -> None:
     group = joining()
     group.close(ONE)
     (proposal,) = proposals(group.wait(RETRY_MS))
@@ -176,7 +176,7 @@ def test_who_leaves_before_the_answer_is_proposed_away() -> None:
     assert proposals(group.wait(1000)) == []
 
 
-def test_sequence_numbers_go_on_above_the_states() -> None:
+def test_sequence_numbers_continue_above_the_states() -> None:
     group = Group()
     state = group.make_state()
     group.send(StateSeen(replace(state, last_proposal_seq=41)))
@@ -185,7 +185,7 @@ def test_sequence_numbers_go_on_above_the_states() -> None:
     assert proposal.seq == 42
 
 
-def test_a_member_that_is_gone_counts_until_the_controller_took_it_out() -> None:
+def test_a_disconnected_member_counts_until_the_controller_removes_it() -> None:
     group = in_sync_pair()
     group.close(ONE)
     group.send(Appended(200))
@@ -199,7 +199,7 @@ def test_a_member_that_is_gone_counts_until_the_controller_took_it_out() -> None
     assert not group.core.is_alone  # it may still be elected
 
 
-def test_a_member_that_caught_up_before_it_was_taken_out_is_kept() -> None:
+def test_a_member_that_caught_up_before_its_removal_is_kept() -> None:
     group = in_sync_pair()
     group.send(Appended(200))
     group.wait(5100)
@@ -210,7 +210,7 @@ def test_a_member_that_caught_up_before_it_was_taken_out_is_kept() -> None:
     assert proposals(group.wait(RETRY_MS, ONE))[-1].members == (ME, ONE)
 
 
-def test_another_life_of_a_member_is_another_member() -> None:
+def test_another_incarnation_of_a_member_is_another_member() -> None:
     group = in_sync_pair()
     reborn = Ref(1, 4)
     effects = group.open(reborn, 60)
@@ -224,7 +224,7 @@ def test_another_life_of_a_member_is_another_member() -> None:
     assert proposals(group.wait(RETRY_MS, reborn))[0].members == (ME, reborn)
 
 
-def test_what_an_older_life_acknowledged_is_not_the_newer_ones() -> None:
+def test_acknowledgements_of_an_older_incarnation_do_not_count_for_a_newer_one() -> None:
     group = in_sync_pair()
     group.send(Appended(200))
     reborn = Ref(1, 4)
@@ -236,14 +236,14 @@ def test_what_an_older_life_acknowledged_is_not_the_newer_ones() -> None:
     assert ConfirmMoved(200) in group.ack(reborn, 200)
 
 
-def test_the_stream_of_an_older_life_is_closed() -> None:
+def test_the_stream_of_an_older_incarnation_is_closed() -> None:
     group = Group(Ref(1, 4))
     effects = group.open(ONE, 100)
     assert effects == [CloseSession(103, "a newer incarnation of it is known")]
     assert group.ack(ONE, 100) == []
 
 
-def test_who_misses_bytes_of_former_epochs_does_not_join() -> None:
+def test_a_follower_without_all_bytes_of_former_epochs_does_not_join() -> None:
     group = Group()
     group.core.replicated = 80
     group.open(ONE, 90)
@@ -260,7 +260,7 @@ def test_a_learner_never_joins() -> None:
     assert group.ack(ONE, 100) == []
 
 
-def test_the_minimum_counts_who_is_committed() -> None:
+def test_the_minimum_counts_committed_members() -> None:
     group = Group(min_in_sync=2)
     group.state()
     assert group.core.refusal is not None
@@ -272,7 +272,7 @@ def test_the_minimum_counts_who_is_committed() -> None:
     assert group.core.refusal is None
 
 
-def test_states_of_the_past_and_of_other_epochs_change_nothing() -> None:
+def test_older_states_and_states_of_other_epochs_change_nothing() -> None:
     group = in_sync_pair()
     old = group.make_state()
     group.state(ONE)
@@ -282,7 +282,7 @@ def test_states_of_the_past_and_of_other_epochs_change_nothing() -> None:
     assert group.core.in_sync_count == 2
 
 
-def test_the_oldest_echo_of_everyone_who_counts() -> None:
+def test_oldest_echo_is_the_minimum_over_all_counted_members() -> None:
     group = Group(ONE, TWO)
     assert group.core.oldest_echo_ns is None
     for ref in (ONE, TWO):
@@ -310,7 +310,7 @@ def test_alone_there_is_no_echo() -> None:
     assert group.core.oldest_echo_ns is None
 
 
-def test_echoes_permit_nothing_while_somebody_else_is_eligible() -> None:
+def test_echoes_permit_nothing_while_another_replica_is_eligible() -> None:
     # Found by the simulation: an election from the eligible set asks none of those who had echoed.
     group = Group(ONE, min_in_sync=3)
     group.open(ONE, 100)

@@ -73,7 +73,7 @@ class Pair:
         self.send(Acked(number, end, flushed, self.core.log_end, self.now_ns))
 
 
-def test_a_later_life_that_has_everything_counts_without_a_controller() -> None:
+def test_a_later_incarnation_with_all_data_counts_without_a_controller() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     assert pair.core.oldest_echo_ns is None  # a hello is a claim
@@ -93,7 +93,7 @@ def test_in_an_asynchronous_group_its_echo_counts_too() -> None:
     assert pair.core.oldest_echo_ns == pair.now_ns
 
 
-def test_a_shorter_later_life_does_not_count_before_it_has_caught_up() -> None:
+def test_a_later_incarnation_with_less_data_counts_after_it_caught_up() -> None:
     pair = Pair()
     pair.open(NEW, 150)
     pair.ack(NEW, 199)
@@ -104,7 +104,7 @@ def test_a_shorter_later_life_does_not_count_before_it_has_caught_up() -> None:
     assert pair.core.replicated == 210
 
 
-def test_what_counts_is_the_flushed_end_where_the_group_flushes() -> None:
+def test_in_sync_flush_the_flushed_end_of_a_returned_member_counts() -> None:
     pair = Pair(counts_flushed=True)
     pair.open(NEW, 200)
     pair.ack(NEW, 300, flushed=190)
@@ -114,7 +114,7 @@ def test_what_counts_is_the_flushed_end_where_the_group_flushes() -> None:
     assert pair.core.replicated == 250
 
 
-def test_a_suspect_later_life_never_counts() -> None:
+def test_a_suspect_later_incarnation_never_counts() -> None:
     pair = Pair()
     pair.open(NEW, 200, suspect=True)
     pair.ack(NEW, 300)
@@ -133,7 +133,7 @@ def test_another_disk_under_the_same_broker_id_never_counts() -> None:
     assert pair.core.replicated == 200
 
 
-def test_a_life_that_filled_the_seat_and_is_followed_by_a_suspect_one() -> None:
+def test_a_suspect_incarnation_after_one_that_filled_the_seat_does_not_count() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     pair.ack(NEW, 300)
@@ -145,7 +145,7 @@ def test_a_life_that_filled_the_seat_and_is_followed_by_a_suspect_one() -> None:
     assert pair.core.replicated == 300
 
 
-def test_a_life_after_the_next_owes_what_both_had_acknowledged() -> None:
+def test_a_third_incarnation_must_reach_what_both_earlier_ones_acknowledged() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     pair.ack(NEW, 290)
@@ -157,7 +157,7 @@ def test_a_life_after_the_next_owes_what_both_had_acknowledged() -> None:
     assert pair.core.replicated == 300
 
 
-def test_a_reconnect_with_less_takes_the_seat_away_until_it_is_level() -> None:
+def test_a_reconnect_with_less_data_does_not_count_until_it_caught_up() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     pair.ack(NEW, 300)
@@ -167,7 +167,7 @@ def test_a_reconnect_with_less_takes_the_seat_away_until_it_is_level() -> None:
     assert pair.core.oldest_echo_ns == pair.now_ns
 
 
-def test_when_the_controller_is_back_the_state_names_the_life_that_filled_the_seat() -> None:
+def test_a_returning_controller_names_the_incarnation_that_filled_the_seat() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     pair.ack(NEW, 300)
@@ -177,7 +177,7 @@ def test_when_the_controller_is_back_the_state_names_the_life_that_filled_the_se
     assert pair.core.replicated == 300
 
 
-def test_a_proposed_member_is_asked_for_its_echo_while_it_joins() -> None:
+def test_the_echo_of_a_proposed_member_counts_while_it_joins() -> None:
     pair = Pair()
     pair.open(NEW, 200)
     pair.ack(NEW, 200)

@@ -82,7 +82,7 @@ class Controller:
                 self.heartbeat(broker_id, leads=broker_id == leader)
 
 
-def test_the_death_of_a_leader_that_led_is_proof() -> None:
+def test_the_end_of_a_leader_that_led_is_proof() -> None:
     controller = Controller()
     controller.wait(1000, 0, 1, 2, leader=1)
     controller.send(ProcessExited(1, "u1", 1))
@@ -91,7 +91,7 @@ def test_the_death_of_a_leader_that_led_is_proof() -> None:
     assert controller.told[0].old_leader_is_dead
 
 
-def test_the_death_of_a_leader_that_never_led_proves_nothing_about_the_one_before_it() -> None:
+def test_the_end_of_a_leader_that_never_led_proves_nothing_about_its_predecessor() -> None:
     controller = Controller()
     controller.wait(1000, 0, 1, 2, leader=1)
     controller.wait(800, 0, 2)  # broker 1 leads on, but is not heard
@@ -103,7 +103,7 @@ def test_the_death_of_a_leader_that_never_led_proves_nothing_about_the_one_befor
     assert not controller.told[2].old_leader_is_dead
 
 
-def test_a_leader_that_waited_and_led_ends_the_doubt() -> None:
+def test_a_leader_that_waited_and_led_proves_its_predecessors_gone() -> None:
     controller = Controller()
     controller.wait(1000, 0, 1, 2, leader=1)
     controller.wait(800, 0, 2)

@@ -80,7 +80,7 @@ def hello_received(machine: RoleMachine, facts: FollowerFacts) -> bool:
     return LeaderResume(WINDOW).hello_received(facts, machine, proposals_of(machine), NOW)
 
 
-def test_the_follower_is_back_and_the_leader_leads_on_in_the_same_epoch() -> None:
+def test_a_fenced_leader_resumes_its_epoch_when_its_follower_returns() -> None:
     machine = lapsed(ONE)
     assert hello_received(machine, hello(Ref(1, 6)))
     assert machine.on_event(FollowersReturned(), NOW)[-1] == Promote(2)
@@ -92,7 +92,7 @@ def test_the_follower_is_back_and_the_leader_leads_on_in_the_same_epoch() -> Non
     assert machine.may_write(NOW)
 
 
-def test_without_an_echo_it_stops_again() -> None:
+def test_a_resumed_leader_stops_again_without_an_echo() -> None:
     machine = lapsed(ONE)
     machine.on_event(FollowersReturned(), NOW)
     machine.on_event(Promoted(2), NOW)
@@ -100,7 +100,7 @@ def test_without_an_echo_it_stops_again() -> None:
     assert isinstance(machine.on_event(Tick(), NOW + 2 * LEASE)[-1], StepDown)
 
 
-def test_the_same_life_may_come_back_too() -> None:
+def test_the_same_incarnation_may_return() -> None:
     assert hello_received(lapsed(ONE), hello(ONE, suspect=True))
 
 
@@ -118,11 +118,11 @@ def test_the_same_life_may_come_back_too() -> None:
     ],
     ids=["suspect", "learner", "disk", "promise", "epoch", "older life", "no seat", "stranger"],
 )
-def test_who_does_not_keep_the_seat_wakes_nobody(facts: FollowerFacts) -> None:
+def test_a_follower_that_lost_its_seat_does_not_resume_the_leader(facts: FollowerFacts) -> None:
     assert not hello_received(lapsed(ONE), facts)
 
 
-def test_every_follower_is_needed_and_lately() -> None:
+def test_recent_hellos_of_all_followers_are_required() -> None:
     machine = lapsed(ONE, TWO)
     returning, proposals = LeaderResume(WINDOW), proposals_of(machine)
     assert not returning.hello_received(hello(ONE), machine, proposals, NOW)
@@ -130,18 +130,18 @@ def test_every_follower_is_needed_and_lately() -> None:
     assert returning.hello_received(hello(ONE), machine, proposals, NOW + WINDOW + 2)
 
 
-def test_who_was_proposed_is_needed_too() -> None:
+def test_a_proposed_member_is_required_too() -> None:
     machine = lapsed(ONE)
     proposals = proposals_of(machine)
     proposals.propose((ME, ONE, TWO), 20)
     assert not LeaderResume(WINDOW).hello_received(hello(ONE), machine, proposals, NOW)
 
 
-def test_where_somebody_is_eligible_echoes_would_permit_nothing() -> None:
+def test_an_eligible_replica_prevents_a_resume() -> None:
     assert not hello_received(lapsed(ONE, eligible=(TWO,)), hello(ONE))
 
 
-def test_a_controller_that_answers_lets_it_lead_on() -> None:
+def test_a_controllers_answer_resumes_the_leader() -> None:
     machine = lapsed(ONE)
     assert machine.on_event(LeaseRenewed(NOW - 2 * LEASE, LEASE), NOW) == []  # too late
     assert machine.on_event(LeaseRenewed(NOW, LEASE), NOW)[-1] == Promote(2)
@@ -159,7 +159,7 @@ def test_a_controller_that_answers_lets_it_lead_on() -> None:
     ],
     ids=["another leads", "fenced", "stepped down", "told to step down"],
 )
-def test_whoever_stopped_for_another_reason_stays_so(event: Any) -> None:
+def test_a_leader_that_stopped_for_another_reason_does_not_resume(event: Any) -> None:
     machine = lapsed(ONE)
     machine.on_event(event, NOW)
     assert not machine.may_resume

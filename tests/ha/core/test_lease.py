@@ -9,7 +9,7 @@ LEASE = 1000
 TIMES = st.integers(0, 10_000)
 
 
-def test_the_controllers_lease_counts_from_the_beat() -> None:
+def test_the_controllers_lease_counts_from_the_heartbeat() -> None:
     lease = Lease(LEASE)
     assert not lease.may_write(5)
     lease.renew(100, LEASE)
@@ -28,7 +28,7 @@ def test_an_echo_counts_less_than_the_lease() -> None:
     assert not lease.may_write(999)
 
 
-def test_alone_it_writes_for_ever() -> None:
+def test_a_lone_replica_has_permission_without_end() -> None:
     lease = Lease(LEASE)
     lease.renew_by_peers(None, alone=True)
     assert lease.may_write(10**15)
@@ -36,19 +36,19 @@ def test_alone_it_writes_for_ever() -> None:
     assert not lease.may_write(10**15)
 
 
-def test_nothing_is_written_before_the_former_leader_is_done() -> None:
+def test_no_write_before_the_former_leaders_permission_ended() -> None:
     lease = Lease(LEASE, write_after_ns=500)
     lease.renew_by_peers(None, alone=True)
     assert not lease.may_write(499)
     assert lease.may_write(500)
 
 
-def test_a_static_leader_needs_none() -> None:
+def test_a_static_leader_needs_no_lease() -> None:
     assert Lease(LEASE, is_needed=False).may_write(10**15)
 
 
 @given(sent=TIMES, now=TIMES, echo=st.none() | TIMES)
-def test_permission_always_ends(sent: int, now: int, echo: int | None) -> None:
+def test_permission_is_bounded_by_the_lease(sent: int, now: int, echo: int | None) -> None:
     lease = Lease(LEASE)
     lease.renew(sent, LEASE)
     lease.renew_by_peers(echo, alone=False)

@@ -84,7 +84,7 @@ def test_a_new_leader_waits_until_the_former_one_cannot_write() -> None:
     assert replica.on_event(Tick(), 500 + LEASE + LEASE // 10)[-1] == Lead(2)
 
 
-def test_proof_of_death_ends_the_waiting() -> None:
+def test_proof_of_the_former_leaders_end_stops_the_wait() -> None:
     replica = machine(state=state(1, 1, OTHER))
     replica.on_event(LeaderHeard(1, 500), 500)
     replica.on_event(DirectiveArrived(state(2, 2, ME), Order.PROMOTE), 600)
@@ -94,14 +94,14 @@ def test_proof_of_death_ends_the_waiting() -> None:
     assert replica.on_event(again, 610)[-1] == Lead(2)
 
 
-def test_an_older_life_of_ours_needs_no_waiting() -> None:
+def test_an_earlier_incarnation_of_this_replica_as_leader_needs_no_wait() -> None:
     replica = machine(state=state(1, 1, Ref(0, 2)), heard_ns=500, led_epoch=1)
     replica.on_event(DirectiveArrived(state(2, 2, ME), Order.PROMOTE), 600)
     replica.on_event(PromiseSaved(2), 600)
     assert replica.on_event(Promoted(2), 600)[-1] == Lead(2)
 
 
-def test_an_older_life_that_was_elected_and_never_led_ended_nobodys_permission() -> None:
+def test_an_earlier_incarnation_that_never_led_still_requires_the_wait() -> None:
     # Found by the simulation: the leader before that life wrote on with the echoes of this one.
     replica = machine(state=state(1, 1, Ref(0, 2)), heard_ns=500)
     replica.on_event(DirectiveArrived(state(2, 2, ME), Order.PROMOTE), 600)
@@ -109,20 +109,20 @@ def test_an_older_life_that_was_elected_and_never_led_ended_nobodys_permission()
     assert Lead(2) not in replica.on_event(Promoted(2), 600)
 
 
-def test_an_election_of_an_older_life_elects_nobody() -> None:
+def test_an_election_of_an_earlier_incarnation_is_ignored() -> None:
     replica = machine()
     replica.on_event(DirectiveArrived(state(1, 2, Ref(0, 2)), Order.PROMOTE), 10)
     assert replica.role is Role.FOLLOWER
 
 
-def test_an_election_below_the_promise_elects_nobody() -> None:
+def test_an_election_below_the_promise_is_ignored() -> None:
     replica = machine()
     replica.on_event(FenceOrdered(7), 10)
     replica.on_event(DirectiveArrived(state(1, 6, ME), Order.PROMOTE), 10)
     assert replica.role is Role.FOLLOWER
 
 
-def test_a_higher_epoch_ends_leading_at_once() -> None:
+def test_a_higher_epoch_fences_the_leader() -> None:
     for event in (HigherEpochSeen(3), FenceOrdered(3), StateSeen(state(2, 3, OTHER))):
         replica = leading()
         effects = replica.on_event(event, 20)
@@ -132,7 +132,7 @@ def test_a_higher_epoch_ends_leading_at_once() -> None:
         replica.validate()
 
 
-def test_a_state_without_a_leader_ends_leading() -> None:
+def test_a_state_without_a_leader_fences_the_leader() -> None:
     replica = leading()
     assert StepDown in kinds(replica.on_event(StateSeen(state(2, 2, None)), 20))
 
@@ -159,7 +159,7 @@ def test_a_leader_without_permission_steps_down_after_two_leases() -> None:
     assert StepDown in kinds(replica.on_event(Tick(), 10 + 3 * LEASE))
 
 
-def test_a_leader_that_lapsed_is_elected_again_in_its_epoch() -> None:
+def test_a_leader_whose_permission_expired_is_promoted_again_in_its_epoch() -> None:
     replica = leading()
     replica.on_event(Tick(), 10 + LEASE)
     replica.on_event(Tick(), 10 + 3 * LEASE)
@@ -179,7 +179,7 @@ def test_a_hold_ends_with_a_newer_state_only() -> None:
     assert replica.on_event(DirectiveArrived(forced, Order.FOLLOW), 13)[-1] == Follow(OTHER, 1)
 
 
-def test_a_failed_disk_ends_leading_and_the_process() -> None:
+def test_a_failed_disk_fences_the_leader_and_ends_the_process() -> None:
     effects = leading().on_event(DiskFailed("fdatasync"), 20)
     assert kinds(effects) == [RoleMoved, StepDown, Exit]
 
@@ -268,7 +268,7 @@ TestOrders = Orders.TestCase
 TestOrders.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_what_is_heard_while_the_promise_is_saved_prolongs_the_waiting() -> None:
+def test_frames_of_the_former_leader_during_the_promise_extend_the_wait() -> None:
     # Found by the simulation: the stream lived on until then, and the former leader had our echoes.
     replica = machine(state=state(1, 1, OTHER))
     replica.on_event(LeaderHeard(1, 500), 500)

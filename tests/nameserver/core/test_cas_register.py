@@ -29,7 +29,7 @@ requests = st.lists(st.tuples(st.booleans(), ballots, st.binary(max_size=2)), ma
 
 
 @given(requests)
-def test_acceptor_never_takes_a_lower_ballot_than_it_promised(
+def test_an_acceptor_never_accepts_below_its_promise(
     asked: list[tuple[bool, Ballot, bytes]],
 ) -> None:
     state = AcceptorState()
@@ -48,7 +48,7 @@ def test_an_accept_without_a_ballot_is_refused() -> None:
     assert not accept(AcceptorState(), ZERO, b"x").ok
 
 
-def test_merged_keeps_the_newest_value_and_the_highest_promise() -> None:
+def test_merge_states_keeps_the_newest_value_and_the_highest_promise() -> None:
     states = [
         AcceptorState(Ballot(5, "a"), Ballot(2, "a"), b"old"),
         AcceptorState(Ballot(3, "b"), Ballot(3, "b"), b"new"),
@@ -147,7 +147,7 @@ class World:
 
 @pytest.mark.parametrize("astray", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", range(10))
-def test_no_change_that_was_taken_is_lost_or_done_twice(chunk: int, astray: float) -> None:
+def test_no_accepted_change_is_lost_or_applied_twice(chunk: int, astray: float) -> None:
     for seed in range(chunk * 60, chunk * 60 + 60):
         rng = random.Random(seed)
         world = World(
@@ -174,7 +174,7 @@ def test_a_majority_that_is_down_leaves_the_register_untouched() -> None:
     assert (round_.phase, round_.outcome) == (Phase.DONE, Outcome.UNREACHABLE)
 
 
-def test_a_value_that_one_acceptor_took_is_unknown_and_found_by_the_next_round() -> None:
+def test_a_value_of_one_acceptor_is_unknown_and_completed_by_the_next_round() -> None:
     states = {f"n{i}": AcceptorState() for i in range(3)}
     first = Round(3, Ballot(1, "a"), lambda old: b"first")
     for name in ("n0", "n1"):
@@ -197,7 +197,7 @@ def vote_of(acceptor_id: str, ballot: Ballot) -> Vote:
 
 
 @pytest.mark.parametrize("phase", [Phase.PREPARE, Phase.ACCEPT])
-def test_one_acceptor_under_two_addresses_was_a_majority_of_three(phase: Phase) -> None:
+def test_one_acceptor_under_two_addresses_counts_once(phase: Phase) -> None:
     round_ = Round(3, Ballot(1, "a"), lambda old: b"x")
     if phase is Phase.ACCEPT:
         for name in ("own", "n1"):
@@ -211,7 +211,7 @@ def test_one_acceptor_under_two_addresses_was_a_majority_of_three(phase: Phase) 
     assert round_.outcome is (Outcome.UNREACHABLE if phase is Phase.PREPARE else Outcome.UNKNOWN)
 
 
-def test_the_third_acceptor_makes_the_majority_that_a_double_did_not() -> None:
+def test_a_third_acceptor_completes_the_majority_after_a_duplicate() -> None:
     round_ = Round(3, Ballot(1, "a"), lambda old: b"x")
     round_.answered(Phase.PREPARE, "own", vote_of("id-own", round_.ballot))
     round_.answered(Phase.PREPARE, "n1", vote_of("id-own", round_.ballot))

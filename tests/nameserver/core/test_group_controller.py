@@ -42,7 +42,7 @@ def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
     assert desk.store.in_sync == (B, C), "who is alive stays in sync"
 
 
-def test_a_flushing_group_counts_flushed_ends_and_priority_decides_between_equals() -> None:
+def test_sync_flush_groups_compare_flushed_ends_and_priority_breaks_ties() -> None:
     desk = Desk(state(policy=Policy(sync=True, sync_flush=True, min_in_sync=1)))
     desk.heartbeat(0, leads=True)
     desk.heartbeat(1, log_end=300, flushed_end=100)
@@ -57,7 +57,7 @@ def test_a_flushing_group_counts_flushed_ends_and_priority_decides_between_equal
     assert desk.store.leader == C
 
 
-def test_an_exit_of_another_life_is_nobody_s() -> None:
+def test_an_exit_report_of_another_incarnation_is_ignored() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.tell(ProcessExited(0, "u0", 9))
@@ -65,7 +65,7 @@ def test_an_exit_of_another_life_is_nobody_s() -> None:
     assert desk.store.leader == A
 
 
-def test_beats_after_a_reported_exit_bring_the_life_back() -> None:
+def test_heartbeats_after_a_reported_exit_revive_the_replica() -> None:
     desk = Desk(state(in_sync=(A,)))
     desk.everybody()
     desk.tell(ProcessExited(0, "u0", 1))
@@ -79,7 +79,7 @@ def test_beats_after_a_reported_exit_bring_the_life_back() -> None:
     assert desk.store.epoch == 6, "it was held meanwhile, so it leads again in a new epoch"
 
 
-def test_nobody_is_elected_in_the_grace_time_without_proof() -> None:
+def test_no_election_in_the_grace_time_without_proof() -> None:
     desk = Desk(state())
     desk.heartbeat(1)
     desk.heartbeat(2)
@@ -92,7 +92,7 @@ def test_nobody_is_elected_in_the_grace_time_without_proof() -> None:
     assert desk.store.leader == B
 
 
-def test_a_controller_that_slept_believes_in_nobody_s_silence() -> None:
+def test_a_suspended_controller_waits_for_the_grace_time() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.pass_ms(2_000)
@@ -107,7 +107,7 @@ def test_a_controller_that_slept_believes_in_nobody_s_silence() -> None:
     assert phase(desk.core, desk.now_ns) == "stable"
 
 
-def test_a_leader_that_only_the_controller_cannot_hear_is_left_alone() -> None:
+def test_a_leader_cut_off_only_from_the_controller_keeps_leading() -> None:
     desk = Desk(state())
     desk.everybody()
     for _ in range(30):
@@ -121,7 +121,7 @@ def test_a_leader_that_only_the_controller_cannot_hear_is_left_alone() -> None:
     assert desk.store.leader == B
 
 
-def test_a_new_life_keeps_its_seat_unless_it_lost_something() -> None:
+def test_a_new_incarnation_keeps_its_seat_unless_it_lost_data() -> None:
     desk = Desk(state(confirm_floor=90))
     desk.everybody()
     desk.heartbeat(1, incarnation=2)
@@ -158,7 +158,7 @@ def test_the_last_seat_is_not_taken_by_a_new_disk() -> None:
     assert "not in sync" in desk.store.hold_reason
 
 
-def test_who_leaves_below_the_minimum_stays_eligible_and_is_elected() -> None:
+def test_a_member_that_leaves_below_the_minimum_stays_eligible_and_is_elected() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A, B)))
     desk.everybody()
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A,), 95))
@@ -193,7 +193,7 @@ def test_a_refused_proposal_stays_refused() -> None:
     assert desk.store.in_sync == (A,)
 
 
-def test_a_member_joins_by_its_life() -> None:
+def test_a_member_joins_with_its_current_incarnation() -> None:
     desk = Desk(state(in_sync=(A,)))
     desk.everybody()
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A, Ref(1, 7)), 100))
@@ -237,7 +237,7 @@ def test_a_partial_replica_is_not_electable() -> None:
     assert desk.store.hold_since_ms == 77
 
 
-def test_deleting_a_segment_earlier_than_the_leader_makes_nobody_partial() -> None:
+def test_deleting_a_segment_before_the_leader_does_not_mark_a_member_partial() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.heartbeat(1, log_start=50)
@@ -255,7 +255,7 @@ def test_a_leader_that_steps_down_is_replaced_at_once() -> None:
     assert promote[-1].old_leader_is_dead
 
 
-def test_an_elected_replica_that_does_not_take_over_is_passed_by() -> None:
+def test_an_elected_replica_that_does_not_take_over_is_replaced() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.tell(ProcessExited(0, "u0", 1))
@@ -267,7 +267,7 @@ def test_an_elected_replica_that_does_not_take_over_is_passed_by() -> None:
     assert desk.store.leader == C
 
 
-def test_a_full_disk_hands_over_to_a_peer_with_room() -> None:
+def test_a_full_disk_hands_over_to_a_peer_with_free_space() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.heartbeat(1, no_room=True)
@@ -279,7 +279,7 @@ def test_a_full_disk_hands_over_to_a_peer_with_room() -> None:
     assert desk.store.leader == C
 
 
-def test_switchover_in_an_asynchronous_group_goes_back_when_the_target_stays_behind() -> None:
+def test_an_asynchronous_switchover_reverts_when_the_target_stays_behind() -> None:
     desk = Desk(state(policy=Policy(sync=False)))
     desk.everybody()
     desk.tell(Switchover(1, to=1))
@@ -294,7 +294,7 @@ def test_switchover_in_an_asynchronous_group_goes_back_when_the_target_stays_beh
     assert desk.store.epoch == 6
 
 
-def test_force_elect_needs_accept_loss_and_says_what_is_lost() -> None:
+def test_force_elect_needs_accept_loss_and_reports_the_loss() -> None:
     desk = Desk(state(in_sync=(A,), confirm_floor=90))
     desk.heartbeat(0, leads=True, confirm=150, log_end=150, flushed_end=150)
     desk.heartbeat(1, log_end=60, flushed_end=60)
@@ -326,7 +326,7 @@ def test_a_second_broker_with_the_same_id_is_refused() -> None:
     assert desk.store.leader == Ref(0, 2)
 
 
-def test_a_passive_controller_orders_nothing() -> None:
+def test_an_inactive_controller_gives_no_orders() -> None:
     desk = Desk(state(), active=False)
     desk.everybody()
     desk.tell(ProcessExited(0, "u0", 1))
@@ -337,7 +337,7 @@ def test_a_passive_controller_orders_nothing() -> None:
     assert not any(isinstance(e, CompareAndSet) for e in desk.effects)
 
 
-def test_no_lease_while_another_leader_is_being_decided() -> None:
+def test_no_lease_while_another_leader_is_being_elected() -> None:
     desk = Desk(state())
     desk.everybody()
     desk.slow = True
@@ -348,7 +348,7 @@ def test_no_lease_while_another_leader_is_being_decided() -> None:
     assert desk.last(Direct).lease_for_seq == 0
 
 
-def test_a_store_that_went_back_is_rebuilt_from_a_replica() -> None:
+def test_a_store_with_an_older_state_is_rebuilt_from_a_replica() -> None:
     desk = Desk(state(version=3, epoch=4))
     desk.heartbeat(0, leads=True, known=state(version=12, epoch=5))
     desk.heartbeat(1)

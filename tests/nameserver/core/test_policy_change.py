@@ -41,14 +41,14 @@ def test_more_in_sync_from_the_next_epoch_on() -> None:
     assert desk.store.in_sync == (A, B, C)
 
 
-def test_who_left_below_the_old_minimum_is_not_eligible_under_a_lower_one() -> None:
+def test_a_member_that_left_below_the_old_minimum_is_not_eligible_under_a_lower_one() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A,), eligible=(B, C)))
     desk.heartbeat(0, leads=True)
     changed(desk, SetPolicy(1, min_in_sync=1))
     assert desk.store.eligible == (), "the leader alone confirms from now on"
 
 
-def test_who_becomes_synchronous_is_alone_in_sync_at_first() -> None:
+def test_a_group_that_becomes_synchronous_starts_with_its_leader_alone_in_sync() -> None:
     desk = Desk(state(policy=Policy(sync=False)))
     desk.everybody()
     changed(desk, SetPolicy(1, sync=True, min_in_sync=2))
@@ -57,7 +57,7 @@ def test_who_becomes_synchronous_is_alone_in_sync_at_first() -> None:
     assert desk.store.eligible == ()
 
 
-def test_an_asynchronous_group_waits_for_nobody() -> None:
+def test_an_asynchronous_group_refuses_a_minimum() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2)))
     desk.everybody()
     changed(desk, SetPolicy(1, sync=False))
@@ -72,7 +72,7 @@ def test_an_asynchronous_group_waits_for_nobody() -> None:
         (SetPolicy(1, sync=False, min_in_sync=2), "never waits for a replica"),
     ],
 )
-def test_what_could_not_be_kept_is_refused(event: SetPolicy, why: str) -> None:
+def test_a_minimum_above_the_live_replicas_is_refused(event: SetPolicy, why: str) -> None:
     desk = Desk(state())
     desk.everybody()
     before = desk.store
