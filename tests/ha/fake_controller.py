@@ -1,4 +1,4 @@
-"""A nameserver with the controller's service and next to no judgement: the test decides, the wire is the real one."""
+"""A nameserver with a minimal controller service over the real wire: the test decides."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ LEASE_MS = 1500
 
 
 class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """One group. Elects broker 0 when it first hears it; afterwards `elect` does."""
+    """One group. Elects broker 0 at its first heartbeat; afterwards `elect` decides."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy(sync=True)

@@ -1,4 +1,5 @@
-"""A group of replicas in one process, and the test as its controller: it makes the states and gives the orders."""
+"""A group of replicas in one process with the test as its controller: it makes the states and gives
+the orders."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +16,8 @@ LEASE_NS = 10**12
 
 
 class Replica(Live):
-    """One replica in controller mode, with the broker's part of the hooks: EPOCH_START, and another life."""
+    """One replica in controller mode, with the broker's part of the hooks: EPOCH_START, and
+    restarts."""
 
     def __init__(self, group: "Group", broker_id: int, **settings: Any) -> None:
         super().__init__(
@@ -110,7 +112,7 @@ class Group:
         await self.stop()
 
     def decide(self, **changes: Any) -> GroupState:
-        """The next version, with everybody's newest addresses."""
+        """Return the next version, with the newest addresses of all members."""
         state = self.state
         for replica in self.replicas.values():
             state = state.with_member(replica.member())
@@ -121,7 +123,7 @@ class Group:
     def elect(
         self, leader: int, *, in_sync: tuple[int, ...] | None = None, dead: bool = True
     ) -> None:
-        """`leader` is elected in the next epoch; everyone here hears of it."""
+        """Elect `leader` in the next epoch and send the state to every replica here."""
         ids = in_sync if in_sync is not None else (leader,)
         refs = tuple(sorted(self.replicas[broker_id].ref for broker_id in ids))
         self.decide(

@@ -1,4 +1,4 @@
-"""Running replicas for the tests of the shell: a log, its engine, and the wiring that a broker does."""
+"""Running replicas for tests: a log, its engine, and the wiring of a broker."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from cometmq.ha.engine import Identity, Replication
 from cometmq.tests.ha.real_store import RealLog
 
 SEGMENT = 64 * 1024
-#: Beats and pauses of a test: everything the defaults do in seconds happens in fractions of one.
+#: Intervals of a test: fractions of a second instead of the defaults' seconds.
 QUICK: dict[str, Any] = {
     "ha_listen_port": 0,
     "ha_beat_interval_ms": 200,

@@ -1,4 +1,4 @@
-"""What replication relies on, as one suite for the store and for the log in memory."""
+"""Conformance suite of `ReplicatedLog`, for the store and for the log in memory."""
 
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A commit log in memory that satisfies `ha.log.ReplicatedLog`: no files, no flush threads.
+"""A commit log in memory that implements `ReplicatedLog`: no files, no flush threads.
 
-A record is a length (4 bytes, itself included) and its body; the rest of a segment that a record does
-not fit into is a blank: a length with the highest bit set. Flushing is a call of the test.
+A record is a length (4 bytes, itself included) and its body; the rest of a segment that a record
+does not fit into is a blank: a length with the highest bit set. Flushing is a call of the test.
 """
 
 import struct

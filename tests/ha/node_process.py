@@ -1,7 +1,9 @@
-"""One replica as a process of its own, to be killed: `python -m cometmq.tests.ha.node_process JSON`.
+"""One replica as a process of its own, to be killed: `python -m cometmq.tests.ha.node_process
+JSON`.
 
-Prints JSON lines: {"port": n, "end": n} when it listens, {"confirm": n, "end": n} while it lives. A leader appends
-random messages until its standard input ends; then, like a follower, it waits for its own end.
+Prints JSON lines: {"port": n, "end": n} when it listens, {"confirm": n, "end": n} while it runs. A
+leader appends random messages until its standard input ends; then, like a follower, it waits to be
+killed.
 """
 
 import asyncio

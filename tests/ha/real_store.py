@@ -1,4 +1,4 @@
-"""Real stores for the tests of replication: small segments, messages of any size."""
+"""Real stores for tests of replication: small segments, messages of any size."""
 
 import threading
 import time

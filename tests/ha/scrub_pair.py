@@ -1,4 +1,5 @@
-"""Two replicas with equal logs in one process, for tests of scrubbing: rot is put under their feet."""
+"""Two replicas with equal logs in one process, for tests of the scrub: the test damages their
+files."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ class Replica:
 
 
 class Pair:
-    """Two replicas with the same log of several segments; `rot` flips a bit of one under its feet."""
+    """Two replicas with the same log of several segments; `rot` flips a bit in the file of one."""
 
     def __init__(self, root: Path, **options: Any) -> None:
         self.one = Replica(root / "one", **options)

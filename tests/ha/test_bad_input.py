@@ -1,4 +1,4 @@
-"""What comes from outside and should not: each refused or survived, with a counter and a line in the log."""
+"""Invalid input from outside: refused or survived, with a counter and a log line."""
 
 import asyncio
 import shutil
@@ -79,7 +79,8 @@ async def test_an_invalid_epoch_history_in_a_hello_is_refused(tmp_path: Path) ->
 
 
 async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
-    """A copied data directory: the same uuid and the same id. The older life may not take over the newer one's stream."""
+    """A copied data directory has the same uuid and id. The older incarnation must not replace the
+    newer one's stream."""
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         first = await pair.follower(leader)
@@ -88,8 +89,8 @@ async def test_two_brokers_with_one_identity(tmp_path: Path) -> None:
         shutil.copytree(tmp_path / "follower", tmp_path / "copy")
         again = await pair.follower(leader)
         await pair.stop(again)
-        again = await pair.follower(leader)  # a third life
-        # Its stream stands: the former life's place in the in-sync set alone would not keep the copy out.
+        again = await pair.follower(leader)  # a third incarnation
+        # Its stream is open: the seat of the former incarnation alone would not keep the copy out.
         await until(
             lambda: any(m.connected and m.incarnation == 3 for m in leader.replication.members())
         )

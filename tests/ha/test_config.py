@@ -1,4 +1,4 @@
-"""Replication's settings: defaults of the protocol, contradictions refused with a sentence."""
+"""Settings of replication: defaults, and contradictions refused with a sentence."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,5 @@
-"""ReplicaControl over the wire: a static group is promoted by calls, and nothing destructive happens by accident."""
+"""ReplicaControl over the wire: a static group is promoted by calls, and every loss needs
+accept_loss."""
 
 import asyncio
 from pathlib import Path
@@ -79,7 +80,7 @@ async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path:
         assert answer.code == v2.OK
         await slave.append_random(2, 50)
         await assert_equal_logs(slave, master)
-        # Both keep it over a restart, whatever their configuration said.
+        # Both keep their role over a restart, against their configuration.
         port = slave.replication.port
         await pair.stop_all()
         slave = await pair.follower("127.0.0.1:1", ha_listen_port=port)

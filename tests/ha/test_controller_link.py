@@ -1,4 +1,5 @@
-"""The broker's conversation with its controller, over the wire: leases, states, proposals, reports, restarts."""
+"""The broker's sessions with its controllers, over the wire: leases, states, proposals, reports,
+restarts."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +16,8 @@ from cometmq.tests.ha.live import SEGMENT, Live, assert_equal_logs, until
 
 
 class Broker(Live):
-    """A replica that speaks to its nameservers by itself, and lives again when it must."""
+    """A replica with its own sessions to the nameservers, which restarts when `on_reopen` is
+    called."""
 
     def __init__(self, root: Path, broker_id: int, nameservers: list[str], **settings: Any) -> None:
         super().__init__(
@@ -105,7 +107,7 @@ async def test_a_lost_and_returning_controller_stops_no_writes(tmp_path: Path) -
         leader, follower = await world.broker(0), await world.broker(1)
         await until(lambda: len(world.controller.state.in_sync) == 2)
         await world.controller.stop()
-        await asyncio.sleep(2)  # longer than the lease: now it lives by echoes
+        await asyncio.sleep(2)  # longer than the lease: now echoes keep the permission
         assert leader.replication.write_refusal() is None
         assert not leader.replication.has_controller
         end = await leader.append_random(1, 20)
@@ -113,7 +115,7 @@ async def test_a_lost_and_returning_controller_stops_no_writes(tmp_path: Path) -
         await world.controller.start()
         await until(lambda: leader.replication.has_controller)
         assert leader.replication.is_leader
-        assert 3 in world.controller.known or world.controller.known, "it says what it knows"
+        assert 3 in world.controller.known or world.controller.known, "it sends its state"
         await assert_equal_logs(leader, follower)
 
 
@@ -179,14 +181,15 @@ async def test_a_dead_nameserver_delays_nothing(tmp_path: Path) -> None:
 async def test_the_first_bytes_of_a_follower_are_reported_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has said only that its log is empty cannot be elected when the leader dies."""
+    """A replica whose last heartbeat reports an empty log cannot be elected when the leader
+    fails."""
     monkeypatch.setattr(Broker, "_start_epoch", lambda self, epoch: None)
     async with World(tmp_path) as world:
         leader = await world.broker(0)
         await until(lambda: leader.replication.is_leader)
         slow = await world.broker(1, controller_beat_interval_ms=20_000, controller_lease_ms=60_000)
         await until(lambda: slow.replication.leader_alive)
-        await asyncio.sleep(0.3)  # every beat that the beginning brings is over
+        await asyncio.sleep(0.3)  # every heartbeat of the start is over
         assert world.controller.heartbeats[1].log_is_empty
         await leader.append_random(1, 1)
         await until(lambda: slow.log.log_end > 0)

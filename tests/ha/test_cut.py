@@ -1,4 +1,5 @@
-"""A divergent tail goes: archived first, zeroed for good, and no crash at any step brings it back."""
+"""Cut of a diverged tail: archived first, zeroed permanently, and no crash at any step brings it
+back."""
 
 from __future__ import annotations
 
@@ -230,7 +231,7 @@ def _check_finished(store: Diverged, root: Path) -> None:
     kit = Kit(root, **SMALL)
     assert kit.open().log_end == store.cut_at
     assert_whole(kit, KEPT)
-    # A shorter record of the new history in the old one's place: nothing of the old one behind it.
+    # A shorter record of the new history where the old one was: nothing of the old one behind it.
     kit.write(b"new")
     kit.kill()
     again = Kit(root, **SMALL)
@@ -309,7 +310,8 @@ def _offsets(root: Path) -> Path:
 
 
 def test_consumer_offsets_move_aside_when_a_leader_ordered_the_cut(tmp_path: Path) -> None:
-    """An offset may pass a message whose checkpoint was in the tail, and replicas merge by maximum."""
+    """An offset may pass a message whose checkpoint was in the tail, and replicas merge by
+    maximum."""
     store = Diverged(tmp_path)
     path = _offsets(tmp_path)
     content = path.read_bytes()

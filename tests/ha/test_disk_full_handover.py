@@ -1,4 +1,4 @@
-"""A leader without room asks the controller to let a replica with room lead."""
+"""A leader with a full disk asks the controller to promote a replica with free space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cometmq.proto import v1, v2
 
 
 class World:
-    """A group of three, whose leader is broker 0."""
+    """A group of three with broker 0 as leader."""
 
     def __init__(self) -> None:
         self.is_leader = True

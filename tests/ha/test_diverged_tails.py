@@ -1,4 +1,4 @@
-"""An archived tail becomes messages again, each once, through a producer's way."""
+"""Replay of archived tails: records become messages again, each is sent once, as by a producer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _with(topic: str, body: bytes = b"body", **properties: str) -> Message:
 
 
 class Group:
-    """Takes what is sent, and refuses what it is told to."""
+    """A group that accepts sends, and refuses those that the test selects."""
 
     def __init__(self) -> None:
         self.taken: list[v2.Message] = []
@@ -54,12 +54,12 @@ class Group:
 
     async def send(self, request: v2.SendMessageRequest) -> v2.SendMessageResponse:
         if self.down:
-            raise ConnectionError("nobody leads")
+            raise ConnectionError("no leader")
         (sent,) = request.messages
         code = v2.TOPIC_NOT_FOUND if sent.body in self.refuse else v2.OK
         if code == v2.OK:
             self.taken.append(sent)
-        return v2.SendMessageResponse(status=v2.Status(code=code, message="said so"))
+        return v2.SendMessageResponse(status=v2.Status(code=code, message="refused by the test"))
 
     @property
     def bodies(self) -> list[bytes]:
@@ -210,7 +210,7 @@ async def test_an_interrupted_replay_continues(tmp_path: Path) -> None:
     replay = tails.Replay(directory, until_it_falls)
     answer = await replay.run(v1.ReplayTailRequest())
     assert answer.code == v2.INTERNAL_ERROR
-    assert "nobody leads" in answer.message
+    assert "no leader" in answer.message
     assert not tails.list_tails(directory)[0].replayed
     group.down = False
     assert (await _run(directory, group)).code == v2.OK

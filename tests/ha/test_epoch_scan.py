@@ -1,4 +1,4 @@
-"""A lost epoch history comes back from the EPOCH_START records of the log."""
+"""Rebuild of a lost epoch history from the EPOCH_START records of the log."""
 
 from __future__ import annotations
 

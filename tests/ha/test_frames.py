@@ -1,4 +1,4 @@
-"""Frames and payloads that are larger than a frame."""
+"""Frames, and payloads that are larger than a frame."""
 
 import pytest
 from hypothesis import given

@@ -1,7 +1,7 @@
-"""kill -9 of real processes in the middle of replication: what was confirmed stays, logs end up equal.
+"""kill -9 of real processes during replication: confirmed messages stay, and the logs end up equal.
 
 A killed process keeps its page cache: these tests find torn streams and bad recovery, not a missing
-flush (that is the simulation's business).
+flush (the simulation covers that).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from cometmq.tests.ha.live import Pair, assert_equal_logs, log_bytes, until
 
 
 class Process:
-    """A replica in another process; `facts` holds the newest of everything it said."""
+    """A replica in another process; `facts` holds the newest values it printed."""
 
     def __init__(self, directory: Path, broker_id: int, **settings: Any) -> None:
         order = {
@@ -116,7 +116,7 @@ async def test_a_stopped_leader_is_lost_and_found_again(tmp_path: Path) -> None:
         await until(lambda: follower.replication.confirm > 50_000)
         process.process.send_signal(signal.SIGSTOP)
         await until(lambda: not follower.replication.leader_alive)
-        await asyncio.sleep(1)  # attempts that nobody answers
+        await asyncio.sleep(1)  # unanswered attempts
         process.process.send_signal(signal.SIGCONT)
         await until(lambda: follower.replication.leader_alive)
         goal = follower.replication.confirm + 50_000

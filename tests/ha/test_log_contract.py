@@ -1,4 +1,4 @@
-"""The store and the log in memory keep what replication relies on."""
+"""The store and the log in memory pass the conformance suite."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A plan for the closed directory: durable, repeated until it is done, and never half done."""
+"""Plans for the closed directory: durable, repeated until complete, never half done."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_an_interrupted_reseed_is_completed(tmp_path: Path, crash_at: int) -> No
     try:
         pending.run(tmp_path, kit.store.config, disk)
     except (OSError, StoreError):
-        assert read_plan(tmp_path / "ha") is not None, "the plan goes last"
+        assert read_plan(tmp_path / "ha") is not None, "the plan is deleted last"
         pending.run(tmp_path, kit.store.config)
     assert read_plan(tmp_path / "ha") is None
     assert (tmp_path / "aside" / plan.plan_id / "commitlog").is_dir()

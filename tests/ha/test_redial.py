@@ -1,4 +1,4 @@
-"""Calls over a channel that is made anew after a failure."""
+"""Calls over a channel that reconnects after a failure."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ SILENT = "/test.Silent/Call"
 
 
 class Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Answers nobody."""
+    """Never answers."""
 
     def __init__(self) -> None:
         self.called = asyncio.Event()
@@ -52,7 +52,7 @@ async def silent() -> AsyncIterator[tuple[Silent, RedialedChannel]]:
 async def test_a_call_cut_off_with_its_channel_raises_rpc_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three nameservers waited for ever then, and nobody decided for the group any more (drill 38)."""
+    """Before, three nameservers waited forever and none was active for the group (drill 38)."""
     monkeypatch.setattr(redial, "_CLOSE_LATE_S", -5.0)
     async with silent() as (handler, channel):
         call = asyncio.create_task(channel.call(SILENT, b"", (), 5.1))

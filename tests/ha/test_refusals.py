@@ -1,4 +1,5 @@
-"""Who may not follow, or not start: a state or an error with a sentence, and no file is changed."""
+"""Refused followers and refused starts: a state or an error with a sentence, and no file is
+changed."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +31,7 @@ async def test_a_longer_follower_is_refused_and_keeps_its_files(tmp_path: Path) 
         await until(lambda: follower.replication.diverged is not None)
         assert "above the leader's" in (follower.replication.diverged or "")
         await leader.append_random(2, 100)  # now the leader is longer: still not the same log
-        await asyncio.sleep(0.8)  # it has asked again meanwhile
+        await asyncio.sleep(0.8)  # it has retried meanwhile
         assert follower.replication.diverged is not None
         assert leader.replication.in_sync_count == 1
         await pair.stop_all()
@@ -56,7 +57,7 @@ async def test_a_different_tail_is_refused_and_keeps_its_files(
         await pair.stop_all()
         assert files_of(follower.directory) == before
         errors = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert len(errors) == 1  # said once, however often it is asked again
+        assert len(errors) == 1  # logged once, however often it retries
         assert "move its store directory aside" in errors[0].getMessage()
 
 
@@ -142,7 +143,7 @@ async def test_a_stream_without_a_hello_is_refused(tmp_path: Path, first: bytes 
             await call.write(frame if first == "ack" else first)
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
         await leader.append_random(1, 20)
-        await assert_equal_logs(leader, follower)  # nobody else was harmed
+        await assert_equal_logs(leader, follower)  # no other stream was affected
 
 
 async def test_a_port_in_use_is_refused_with_a_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two engines over loopback with real stores: the logs are equal, byte by byte, whatever happens."""
+"""Two engines over loopback with real stores: the logs end up equal, byte by byte."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ async def test_confirm_waits_for_a_lost_follower_until_it_leaves(tmp_path: Path)
         await until(lambda: leader.replication.confirm == end)
         await pair.stop(follower)
         end = leader.append(b"while it is gone")
-        await asyncio.sleep(0.6)  # longer than slaveTimeout: whoever waits has timed out by now
+        await asyncio.sleep(0.6)  # longer than slaveTimeout: every waiting send has timed out
         assert leader.replication.confirm < end
         assert leader.replication.write_refusal() is None
         await until(lambda: leader.replication.confirm == end)
@@ -200,7 +200,7 @@ async def test_a_restarted_follower_keeps_the_confirm_offset(tmp_path: Path) -> 
         end = await leader.append_random(1, 50)
         await until(lambda: follower.replication.confirm == end)
         await pair.stop_all()
-        alone = await pair.follower("127.0.0.1:1")  # nobody listens there
+        alone = await pair.follower("127.0.0.1:1")  # no process listens there
         assert alone.replication.confirm == end
         assert not alone.replication.leader_alive
 
@@ -317,7 +317,7 @@ async def test_a_follower_whose_disk_is_too_full_waits_and_catches_up(tmp_path: 
         gate.pause("disk use", "The disk is 91 % full.")
         await leader.append_random(2, 20)
         await until(lambda: leader.replication.in_sync_count == 1)
-        assert leader.replication.confirm == leader.log.log_end, "the leader goes on alone"
+        assert leader.replication.confirm == leader.log.log_end, "the leader continues alone"
         gate.resume("disk use")
         await assert_equal_logs(leader, follower)
         await until(lambda: leader.replication.in_sync_count == 2)

@@ -1,4 +1,5 @@
-"""Roles that change in place, over real stores and real streams: promotion, fencing, and what a rejoining tail costs."""
+"""Changes of role in place, over real stores and streams: promotion, fencing, and rejoining with a
+diverged tail."""
 
 import asyncio
 from pathlib import Path
@@ -150,7 +151,7 @@ async def test_a_leader_without_permission_refuses_writes(tmp_path: Path) -> Non
         await until(lambda: leader.replication.write_refusal() is not None)
         assert "no answer from the controller" in (leader.replication.write_refusal() or "")
         await until(lambda: leader.role is Role.FENCED)
-        assert leader.replication.heartbeat().role == v1.LEADER, "nobody may take it for gone"
+        assert leader.replication.heartbeat().role == v1.LEADER, "it must not be taken for gone"
         now_ns = leader.replication.replica.steady_ns()
         leader.replication.lease(LeaseRenewed(now_ns, 60_000_000_000))
         await until(lambda: leader.replication.write_refusal() is None)
@@ -170,7 +171,7 @@ async def test_a_follower_that_returns_without_a_controller_is_accepted(
         await group.stop(1)
         await until(lambda: leader.role is Role.FENCED)
         version = group.state.version
-        await group.start(1)  # a later life of the same disk
+        await group.start(1)  # a later incarnation of the same disk
         await until(lambda: leader.replication.write_refusal() is None)
         await leader.append_random(1, 20)
         await until(lambda: leader.replication.confirm == leader.log.log_end)

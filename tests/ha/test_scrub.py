@@ -1,4 +1,4 @@
-"""Rot is found, handed out to nobody, mended from who has the right bytes, and never a reason to cut."""
+"""Scrub: damage is found, never delivered, repaired from an intact copy, and never causes a cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _mended(scrub: Scrub) -> None:
         if scrub.total.repaired:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("nothing was mended")
+    raise AssertionError("nothing was repaired")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_a_digest_is_taken_when_a_segment_is_finished(pair: Pair) -> None:
         starts = [start for start, _ in pair.one.kit.store.blocks.finished_segments()]
         assert list(known) == starts
         assert not any(each.sealed for each in known.values()), (
-            "they were finished before this life"
+            "they were finished before the start"
         )
         pair.one.kit.write_many(30, size=200)
         assert await pair.one.scrub.seal() > 0
@@ -91,7 +91,7 @@ async def test_a_reader_never_gets_damaged_bytes_and_skips_nothing(pair: Pair) -
 
 
 async def test_readers_wait_while_a_replica_does_not_answer(pair: Pair) -> None:
-    """It may have the right bytes: what is passed over now would be lost although it is not."""
+    """The silent peer may have the right bytes: a record skipped now would be lost needlessly."""
     async with pair:
         pair.near.down = True
         pair.one.scrub.start()
@@ -117,7 +117,7 @@ async def test_only_records_without_an_intact_copy_are_skipped(pair: Pair) -> No
         pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
         damaged = pair.one.kit.log_bytes()
         for _ in range(2):
-            assert (await pair.one.scrub.run_once()).lost == 1, "it is said at every round"
+            assert (await pair.one.scrub.run_once()).lost == 1, "it is logged in every round"
         offsets = [each.queue_offset for each in store.get("TopicTest", 0, 0, 100, 1 << 20).records]
         assert offsets == [number for number in range(COUNT) if number != 20]
         assert pair.one.kit.log_bytes() == damaged
@@ -125,7 +125,7 @@ async def test_only_records_without_an_intact_copy_are_skipped(pair: Pair) -> No
 
 
 async def test_damage_of_the_peer_is_not_copied(pair: Pair) -> None:
-    """It is the other's to mend: its bytes do not match its own digest, ours do."""
+    """The peer must repair it: its bytes do not match its own digest, the local ones do."""
     async with pair:
         pair.two.kit.flip_byte(4096 + 700)
         result = await pair.one.scrub.run_once()

@@ -1,4 +1,5 @@
-"""Rot from before the digest: the records tell whose bytes are right, or it is said and left; digests are taken soon."""
+"""Damage from before the digest: the records show which bytes are right, or it is reported; digests
+are taken soon."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ async def test_damage_before_the_digest_is_found_by_record_checksums(tmp_path: P
 
 
 async def test_damage_between_the_roll_and_the_digest_is_repaired(tmp_path: Path) -> None:
-    """The digest says that it was taken when the segment was finished, and was of rotten bytes already."""
+    """The digest claims to be taken when the segment was finished, but is of damaged bytes."""
     pair = Pair(tmp_path)
     for replica in (pair.one, pair.two):
-        replica.scrub._late.clear()  # as if the segments had been finished in this life
+        replica.scrub._late.clear()  # as if the segments had been finished in this run
     pair.one.kit.flip_byte(pair.records[20].physical_offset + 120)
     async with pair:
         assert all(each.sealed for each in digests.load(pair.one.kit.root / "ha").values())
@@ -62,7 +63,7 @@ async def test_a_difference_with_intact_records_on_both_sides_is_reported_only(
 
 
 async def test_a_fresh_segment_gets_its_digest_before_those_of_an_old_log(tmp_path: Path) -> None:
-    """What was finished just now is noted before all that lay there at the start."""
+    """A segment that was just finished gets its digest before all that existed at the start."""
     pair = Pair(tmp_path)
     pair.one.kit.write_many(30, size=200)
     finished = [start for start, _ in pair.one.kit.store.blocks.finished_segments()]

@@ -1,4 +1,5 @@
-"""The small files in `<store>/ha/`: they survive a crash at any byte, and say so when they do not."""
+"""The small files in `<store>/ha/` survive a crash at any byte, or raise an error that tells what
+to do."""
 
 from pathlib import Path
 from typing import Any
@@ -153,5 +154,5 @@ def test_the_answered_end_survives_a_kill_and_is_lowered_by_a_cut(tmp_path: Path
     again.close()
     slots = SlotFile(tmp_path / POSITIONS_NAME, durable=False)
     slots.load()
-    slots.save({"confirm": 500, "local_ok": 500})  # what a cut does
+    slots.save({"confirm": 500, "local_ok": 500})  # as a cut does
     assert Positions(tmp_path).local_ok == 500

@@ -1,4 +1,4 @@
-"""The rule of the cluster's own services: the token, or this machine."""
+"""Admission to the cluster's internal services: the token, or this machine."""
 
 import pytest
 

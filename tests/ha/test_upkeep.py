@@ -1,4 +1,5 @@
-"""Upkeep of running replicas: blocks mended over the replication port, and a short way to bootstrap."""
+"""Upkeep of running replicas: repair over the replication port, digests on request, automatic
+replay."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ async def test_a_damaged_follower_is_repaired_from_its_leader(tmp_path: Path) ->
 async def test_a_follower_waits_until_a_damaged_block_is_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would copy the rot, and then both sides had it."""
+    """Otherwise it would copy the damage, and then both sides had it."""
     async with Pair(tmp_path) as pair:
         leader = await pair.leader(ha_scrub_rate=0)
         follower = await pair.follower(leader, ha_scrub_rate=0)
@@ -66,7 +67,7 @@ async def test_a_follower_waits_until_a_damaged_block_is_repaired(
         await assert_equal_logs(leader, follower)
         good = leader.log.read_log(SEGMENT, SEGMENT)
         sides = [_keep_up(leader), _keep_up(follower)]
-        # As the group's state would say.
+        # As the group's state would report.
         monkeypatch.setattr(sides[0], "_peer_addresses", lambda: [follower.address])
         await sides[0].scrub.seal()
         _flip(leader, SEGMENT + 999)
@@ -117,7 +118,7 @@ async def test_digest_and_range_requests_are_answered(tmp_path: Path) -> None:
 async def test_the_full_disk_handover_runs_with_upkeep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch was there and nobody ran it."""
+    """Before, the handover existed but was never started."""
     asked: list[bool] = []
 
     async def hand_over(watch: DiskFullHandover) -> bool:
@@ -147,7 +148,7 @@ async def test_scrub_results_are_counted(tmp_path: Path) -> None:
 
 
 class _Told(Peer):
-    """Another replica, by what it says of its archives."""
+    """Another replica, as its status shows its archives."""
 
     def __init__(self, broker_id: int, *held: v1.ArchivedTail) -> None:
         super().__init__("told")
@@ -162,7 +163,8 @@ class _Told(Peer):
 async def test_two_automatic_replays_send_the_same_tail_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Broker 0 archived it, too: what it has sent is marked, what it has not is left to it for a while."""
+    """Broker 0 archived it too: a tail that it sent is marked, an unsent one is left to it for a
+    while."""
     monkeypatch.setattr(upkeep_module, "_AGAIN_S", 0.05)
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
@@ -201,14 +203,14 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, replay: tails.Replay) -> None:
 
 
 async def _with_tail(pair: Pair, leader: Live) -> Live:
-    """A follower of the leader whose five own messages were cut."""
+    """A follower of the leader, which cut five messages of its own."""
     follower = await pair.follower(leader)
     await leader.append_random(1, 10)
     await assert_equal_logs(leader, follower)
     cut_at = follower.log.log_end
     await pair.stop(follower)
     config = follower.log.config
-    own = RealLog(follower.directory, SEGMENT)  # what it wrote while it led alone
+    own = RealLog(follower.directory, SEGMENT)  # written while it led alone
     for number in range(5):
         own.append(b"%d" % number)
     own.close()

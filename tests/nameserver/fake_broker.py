@@ -1,4 +1,4 @@
-"""Nameservers with controllers in this process, and brokers that speak to them through raw stubs."""
+"""Nameservers with controllers in this process, and brokers that call them through raw stubs."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ WAIT_S = 20.0
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
+    """Return unused ports."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def controller_config(directory: Path, **more: Any) -> NameserverConfig:
-    """Short times; a directory of its own."""
+    """Return settings with short times and a directory of its own."""
     settings: dict[str, Any] = {
         "bind_address": "127.0.0.1",
         "listen_port": 0,
@@ -68,7 +68,7 @@ class Link:
 
 @asynccontextmanager
 async def controller(directory: Path, **more: Any) -> AsyncIterator[Link]:
-    """One nameserver that decides alone."""
+    """One nameserver with a single controller."""
     server = NameserverServer(controller_config(directory, **more))
     link = Link(await server.start())
     try:
@@ -79,7 +79,8 @@ async def controller(directory: Path, **more: Any) -> AsyncIterator[Link]:
 
 
 class FakeBroker:
-    """A replica that beats and obeys, without a log: its ends are what the test says."""
+    """A replica that sends heartbeats and follows directives, without a log: the test sets its
+    ends."""
 
     def __init__(
         self,
@@ -196,7 +197,7 @@ class FakeBroker:
             self.role = v1.FOLLOWER
 
     def follow(self, leader: "FakeBroker") -> None:
-        """Take over what the leader has."""
+        """Take over the leader's log."""
         for key in ("log_end", "flushed_end", "confirm", "last_epoch", "log_is_empty"):
             self.heartbeat[key] = leader.heartbeat[key]
         self.heartbeat["promised_epoch"] = leader.heartbeat["last_epoch"]
@@ -224,20 +225,21 @@ class FakeBroker:
 
 
 def ref(broker: FakeBroker) -> v1.ReplicaRef:
-    """This life."""
+    """Its current incarnation."""
     identity = broker.identity
     return v1.ReplicaRef(broker_id=identity.broker_id, incarnation=identity.incarnation)
 
 
 async def until(condition: Any) -> None:
-    """Wait until it holds."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - conditions are about several objects
             await asyncio.sleep(0.01)
 
 
 async def joined(leader: FakeBroker, follower: FakeBroker, *links: Link) -> None:
-    """The follower is in sync; repeated until the controller agrees, as a real leader does."""
+    """Propose the follower for the in-sync set until the controller agrees, as a real leader
+    does."""
     seq = leader.state.last_proposal_seq
     async with asyncio.timeout(WAIT_S):
         while len(leader.state.in_sync) < 2:

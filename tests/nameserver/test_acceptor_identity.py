@@ -1,4 +1,4 @@
-"""Who an acceptor is, whatever address it is reached under: a majority is one of acceptors."""
+"""Identity of acceptors under changing addresses: a majority counts acceptors, not addresses."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ def opened(directory: Path) -> AcceptorStore:
 
 
 async def with_votes(directory: Path) -> str:
-    """A directory of an acceptor that has voted; returns who it is."""
+    """Create the directory of an acceptor that has voted; returns its id."""
     acceptor = opened(directory)
     await acceptor.take_over({})
     assert (await acceptor.prepare(CELL, Ballot(1, "before"))).ok
@@ -73,7 +73,7 @@ def doubles_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_nameserver_that_reaches_itself_under_another_name_counts_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, has_voted: bool
 ) -> None:
-    """It was a majority of one: the only decider of its own world, beside the others'."""
+    """Otherwise it would be a majority of one, and decide beside the others."""
     with caplog.at_level(logging.INFO):
         (port,) = free_ports(1)
         if has_voted:
@@ -107,7 +107,7 @@ async def test_a_nameserver_under_two_names_is_not_a_majority(tmp_path: Path) ->
             await register.read(CELL)  # its own acceptor does not vote, the other one does, once
         waiting = asyncio.create_task(recover(acceptor, peers, DuplicateReports()))
         await asyncio.sleep(0.5)
-        assert not acceptor.votes, "not all others have told what they have"
+        assert not acceptor.votes, "not all others have returned their states"
         waiting.cancel()
         with suppress(asyncio.CancelledError):
             await waiting
@@ -118,7 +118,7 @@ async def test_a_nameserver_under_two_names_is_not_a_majority(tmp_path: Path) ->
 
 
 async def test_three_nameservers_with_exchanged_addresses_keep_deciding(tmp_path: Path) -> None:
-    """Who is reached is another one than was meant, but each of them once."""
+    """Each address leads to another nameserver than intended, but to each of them once."""
     ports = free_ports(3)
     addresses = [f"127.0.0.1:{port}" for port in ports]
     for index in (1, 2):

@@ -1,4 +1,5 @@
-"""A real nameserver with `controller=true`: sessions, elections, operators' commands, strangers."""
+"""A real nameserver with `controller=true`: sessions, elections, operator commands, invalid
+calls."""
 
 import asyncio
 import time
@@ -59,7 +60,7 @@ async def test_a_reported_exit_promotes_the_follower_at_once(tmp_path: Path) -> 
         answer = await link.call(paths.PROCESS_EXITED, request, v1.ProcessExitedResponse)
         assert answer.known
         await until(lambda: follower.leads)
-        assert time.monotonic() - began < 30  # half the lease: it did not wait for silence
+        assert time.monotonic() - began < 30  # half the lease: it did not wait for the silence
         order = next(d for d in follower.directives if d.order == v1.ORDER_PROMOTE)
         assert order.old_leader_is_dead
         await follower.stop()
@@ -221,7 +222,7 @@ async def test_invalid_sessions_are_refused(tmp_path: Path) -> None:
             return await call.details() or ""
 
         await fails(grpc.StatusCode.PERMISSION_DENIED, ())
-        # Without a beat: a write that meets the refusal makes the library say INTERNAL instead.
+        # Without a heartbeat: after a write that meets the refusal, grpc reports INTERNAL instead.
         await fails(grpc.StatusCode.PERMISSION_DENIED, (("x-cometmq-token", "wrong"),))
         await fails(grpc.StatusCode.INVALID_ARGUMENT, TOKEN, b"\xff\xff\xff")
         await fails(grpc.StatusCode.INVALID_ARGUMENT, TOKEN, b"")

@@ -1,4 +1,4 @@
-"""Routes of a group whose leader a controller decides: epochs, holds, drains, late words (R12, I15)."""
+"""Routes of a group under a controller: epochs, holds, drains, late calls (R12, I15)."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""A connection that carries nothing any more, and of which no packet says so: a host or a container that came back elsewhere."""
+"""Connections to a host or container that returned elsewhere: nothing arrives, and no packet
+reports it."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +18,8 @@ from cometmq.tests.nameserver.fake_broker import (
 async def test_a_connection_without_answers_is_closed_early(
     tmp_path: Path,
 ) -> None:
-    """Containers that came back with another address had no controller for minutes (drill 38 on containers)."""
+    """Before, containers that returned with another address had no controller for minutes (drill 38
+    on containers)."""
     port, absent, other = free_ports(3)
     peers = f"127.0.0.1:{absent},127.0.0.1:{other}"
     config = controller_config(tmp_path, listen_port=port, controller_peers=peers)

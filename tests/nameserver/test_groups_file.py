@@ -1,4 +1,5 @@
-"""`groups.state` and the acceptors' file: torn, damaged, deleted, a full disk; and the rebuild from replicas."""
+"""`groups.state` and the acceptors' file: torn, damaged, deleted, a full disk; and the rebuild from
+replicas."""
 
 import asyncio
 import os
@@ -184,7 +185,7 @@ async def test_a_fresh_acceptor_does_not_vote_and_invalid_requests_are_refused(
     path.write_bytes(path.read_bytes()[:-1])
     torn = AcceptorStore(tmp_path)
     torn.open()
-    assert not torn.votes, "what was torn off may have been a promise"
+    assert not torn.votes, "the torn bytes may have been a promise"
     await torn.close()
 
 
@@ -204,7 +205,7 @@ async def test_drill_22_states_are_rebuilt_from_the_replicas(tmp_path: Path, har
         stranger = FakeBroker(1, [link], log_end=999, log_is_empty=False)
         stranger.state = v1.GroupState.FromString(leader.state.SerializeToString())
         stranger.start()
-        await asyncio.sleep(1.5)  # the grace time and more: nobody of the in-sync set has answered
+        await asyncio.sleep(1.5)  # the grace time and more: no in-sync replica has answered
         assert not stranger.leads
         answer = await link.groups()
         assert answer.groups[0].state.version == 0
@@ -234,5 +235,5 @@ async def test_states_survive_a_restart_of_the_nameserver(tmp_path: Path) -> Non
         await until(lambda: any(d.lease_for_seq for d in again.directives))
         await asyncio.sleep(1.0)
         answer = await link.groups("g")
-        assert answer.groups[0].state.epoch == 1, "no election while the leader beats"
+        assert answer.groups[0].state.epoch == 1, "no election while the leader sends heartbeats"
         await again.stop()

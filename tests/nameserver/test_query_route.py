@@ -1,4 +1,4 @@
-"""What clients read of the tables: queues, permissions, alternatives in a stable order."""
+"""Routes for clients: queues, permissions, alternatives in a stable order."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The route tables: every rule of their docstring, and a random life checked against a model."""
+"""The route tables: every rule of their docstring, and random events checked against a model."""
 
 from dataclasses import replace
 
@@ -235,7 +235,7 @@ UUIDS = st.sampled_from(["x", "y", "z"])
 
 
 class RandomCluster(RuleBasedStateMachine):
-    """Replicas, clones and late packets in any order; the model remembers what must never go back."""
+    """Replicas, clones and late packets in any order; the model tracks what must never decrease."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Three nameservers that decide together: one decides, any one may go, what was decided stays."""
+"""Three nameservers with a replicated controller: one is active, any one may fail, decisions
+stay."""
 
 import asyncio
 import shutil
@@ -35,7 +36,7 @@ class Trio:
             self.root / f"ns{index}",
             listen_port=int(self.addresses[index].rpartition(":")[2]),
             controller_peers=",".join(others),
-            # Long enough that a busy machine does not change who decides.
+            # Long enough that a busy machine does not change the active nameserver.
             controller_lease_ms=2_000,
         )
         server = NameserverServer(config)
@@ -48,7 +49,7 @@ class Trio:
             await server.stop(0.2)
 
     async def active(self, group: str = "") -> int:
-        """The index of the one that decides, when exactly one says so."""
+        """Return the index of the active nameserver, if exactly one is active."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 found = []

@@ -1,7 +1,7 @@
-"""Planted bugs: the product with exactly one rule removed, each with the faults that can show it.
+"""Planted bugs: the product with exactly one rule removed, each with the faults that can reveal it.
 
-The first nine are those of the HA note, appendix A; the others remove rules that only this design has. A simulation that does not find
-them within `SEEDS` seeds would not find their like in the product either.
+The first nine are those of docs/formats/ha.md, appendix A; the others remove rules of this design.
+A simulation that misses them within `SEEDS` seeds would miss similar bugs in the product.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from cometmq.ha.core.role_machine import RoleMachine
 
 from .parts import Parts, ShellRules
 
-#: A bug must be found within so many seeds of its own schedule.
+#: A bug must be found within this many seeds of its own schedule.
 SEEDS = 50
 
 
@@ -59,7 +59,7 @@ class CountsUnflushed(InSyncSet):
 def cut_to_own_confirm(
     follower: hello.FollowerFacts, leader: hello.LeaderFacts
 ) -> hello.Accept | hello.CutTo | hello.Reject:
-    """Truncate to what the follower knows as confirmed, whatever the histories say (KIP-101)."""
+    """Truncate to the follower's confirm offset, regardless of the histories (KIP-101)."""
     verdict = hello.decide(follower, leader)
     if isinstance(verdict, hello.Reject):
         return verdict
@@ -74,7 +74,7 @@ def cut_to_own_confirm(
 def ignores_histories(
     follower: hello.FollowerFacts, leader: hello.LeaderFacts
 ) -> hello.Accept | hello.CutTo | hello.Reject:
-    """Equal lengths are taken for equal logs, and nothing is compared (classic HA, finding 3)."""
+    """Take equal lengths for equal logs, and compare nothing (classic HA)."""
     verdict = hello.decide(
         replace(follower, epochs=None, log_end=min(follower.log_end, leader.log_end)),
         replace(leader, epochs=None),
@@ -87,7 +87,7 @@ def ignores_histories(
 
 
 class RefusesEqualStart(EpochHistory):
-    """RocketMQ's rule: an epoch that starts where the last one starts is not entered (finding 4)."""
+    """RocketMQ's rule: an epoch that starts where the last one starts is not entered."""
 
     def assign(self, epoch: int, start: int) -> None:
         if self.entries and start <= self.entries[-1].start:
@@ -96,7 +96,7 @@ class RefusesEqualStart(EpochHistory):
 
 
 class CountsCommittedOnly(Proposals):
-    """Whoever is proposed away does not count any more, before it is known what became of it."""
+    """A member proposed for removal stops counting before the proposal is decided."""
 
     @property
     def effective(self) -> frozenset[Ref]:
@@ -113,7 +113,7 @@ class CountsCommittedOnly(Proposals):
 
 
 class IgnoresPromise(Follower):
-    """Frames of a leader below the promise are taken."""
+    """Accept frames of a leader below the promise."""
 
     def _is_stale(self, epoch: int, what: str, effects: list[events.Effect]) -> bool:
         return False
@@ -126,7 +126,7 @@ class IgnoresPromise(Follower):
 
 
 class ForgetsEarlierLives(Proposals):
-    """Whoever came back in a later life is not waited for, before the state names that life."""
+    """Do not wait for a member that returned in a later incarnation before the state names it."""
 
     def seat_holders(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
         found, _ = super().seat_holders(members)
@@ -136,7 +136,7 @@ class ForgetsEarlierLives(Proposals):
 
 
 class TakesLateProposals(GroupController):
-    """Neither the version nor the sequence of a proposal is looked at."""
+    """Ignore version and sequence of a proposal."""
 
     def _decide_proposal(
         self, proposal: heard.AlterIsr, now_ns: int, effects: list[heard.Effect]
@@ -156,7 +156,7 @@ class NeedsNoLease(Lease):
 
 
 class DoesNotWait(RoleMachine):
-    """A promoted leader writes at once, whether or not the old one may still."""
+    """A promoted leader writes immediately, without waiting for the old one's permission to end."""
 
     def _lead_when_due(self, now_ns: int, effects: list[roles.Effect]) -> None:
         self.lease.write_after_ns = now_ns
@@ -164,7 +164,7 @@ class DoesNotWait(RoleMachine):
 
 
 class CountsArrival(InSyncSet):
-    """An acknowledgement is as fresh as its arrival, not as the frame that it had read."""
+    """Take an acknowledgement as fresh as its arrival, not as the frame that it had read."""
 
     def on_event(self, event: in_sync.Event, now_ns: int) -> list[in_sync.Effect]:
         if isinstance(event, in_sync.Acked):
@@ -173,14 +173,14 @@ class CountsArrival(InSyncSet):
 
 
 class LeaseFromArrival(Lease):
-    """A lease counts from when the answer is read."""
+    """Count a lease from the arrival of the answer."""
 
     def renew(self, sent_ns: int, lease_ns: int) -> None:
         super().renew(sent_ns + lease_ns, lease_ns)
 
 
 class ElectsWithoutGrace(GroupController):
-    """A controller that has just started believes in everybody's silence."""
+    """A controller that has just started treats silence as failure."""
 
     def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
         self.grace_until_ns = 0
@@ -188,7 +188,7 @@ class ElectsWithoutGrace(GroupController):
 
 
 class ChangesThePolicyAtOnce(GroupController):
-    """In the epoch that runs, whose leader counts by the former one."""
+    """Change the policy within the running epoch, whose leader counts by the former one."""
 
     def on_event(self, event: heard.Event, now_ns: int) -> list[heard.Effect]:
         if not isinstance(event, heard.SetPolicy) or self.pending is not None:
@@ -201,7 +201,7 @@ class ChangesThePolicyAtOnce(GroupController):
 
 
 class JoinsBelowConfirm(InSyncSet):
-    """Near is near enough."""
+    """Join when the follower is close to the end."""
 
     def _has_arrived(self, member: Member) -> bool:
         return member.verified
@@ -216,7 +216,7 @@ class ClearsSuspectAtOnce(Follower):
 
 
 class LabelsFromBeats(Follower):
-    """An epoch is entered when it is heard of, not with its first data (rule 2 of section 6.5)."""
+    """Enter an epoch when it is announced, not with its first data (rule 2 of section 6.5)."""
 
     def on_event(self, event: events.Event, now_ns: int) -> list[events.Effect]:
         effects = super().on_event(event, now_ns)
@@ -229,7 +229,7 @@ class LabelsFromBeats(Follower):
 
 
 class KeepsEmptyEpochs(Follower):
-    """An epoch that was begun without a byte stays in the disk's history, and labels what comes of an older one."""
+    """An epoch without a byte stays in the history on disk, and labels bytes of an older one."""
 
     def _accept_label(self, event: events.ChunkArrived, effects: list[events.Effect]) -> bool:
         before = self.label

@@ -1,9 +1,10 @@
-"""`scripts/sim`: replay one seed and print its story, or run many and say what they found.
+"""`scripts/sim`: replay one seed and print its story, or run many seeds and report violations.
 
     scripts/sim --seed 1103 [--bias leases] [--bug "lease"]
     scripts/sim --seeds 0:5000 [--jobs 2] [--bias ...]
 
-A story is the same on every machine and for every hash seed. Exit code 5 when a violation was found.
+A story is the same on every machine and for every hash seed. Exit code 5 when a violation was
+found.
 """
 
 import sys
@@ -39,7 +40,7 @@ _SUMMED = (
 
 @click.command(help=__doc__.split("\n")[0] if __doc__ else None)
 @click.option("--seed", type=int, help="Replay this seed and print its story.")
-@click.option("--seeds", help="Run the seeds A:B (B not included).")
+@click.option("--seeds", help="Run the seeds A:B (B excluded).")
 @click.option("--jobs", default=1, show_default=True, help="Processes for --seeds.")
 @click.option(
     "--bias", default="", type=click.Choice(["", *sorted(BIASES)]), help="Kind of faults."
@@ -57,7 +58,7 @@ def main(
         start, _, end = seeds.partition(":")
         sys.exit(_many(range(int(start), int(end)), jobs, bias))
     else:
-        raise click.UsageError("say --seed N or --seeds A:B")
+        raise click.UsageError("use --seed N or --seeds A:B")
 
 
 def _replay(seed: int, bias: str, bug_name: str, tail: int) -> int:

@@ -1,8 +1,10 @@
-"""A simulated disk: a log of pages that are in memory until they are flushed, and small files that are durable at once.
+"""A simulated disk: a log of pages that are in memory until they are flushed, and small durable
+files.
 
-A killed process loses nothing of the page cache. A machine that loses its power keeps, of every page that was written since the last
-flush, the new content, the old one, or a mixture: exactly what a real disk may do, and in no order. Small files
-stand for the product's two-slot files: a write is atomic and on the disk when it returns (its duration is the caller's matter).
+A killed process loses nothing of the page cache. A machine that loses its power keeps, of every
+page written since the last flush, the new content, the old one, or a mixture: what a real disk may
+do, and in any order. Small files stand for the product's two-slot files: a write is atomic and
+durable on return (the caller models its duration).
 """
 
 import random
@@ -17,7 +19,7 @@ class Disk:
         self.live = bytearray(LOG_BYTES)  #: as the process sees it
         self.durable = bytearray(LOG_BYTES)
         self.flushed = 0  #: everything below is durable
-        self.extent = 0  #: nothing was ever written above
+        self.extent = 0  #: no write was ever above
         self.files: dict[str, Any] = {}
         self.hints: dict[str, Any] = {}  #: files without fsync
         self._durable_hints: dict[str, Any] = {}
@@ -29,13 +31,13 @@ class Disk:
         self.extent = max(self.extent, end)
 
     def flush(self, end: int) -> None:
-        """Everything below `end` is durable now."""
+        """Make everything below `end` durable."""
         if end > self.flushed:
             self.durable[self.flushed : end] = self.live[self.flushed : end]
             self.flushed = end
 
     def shrink(self, end: int, *, zero: bool) -> None:
-        """The log ends at `end` from now on, durably."""
+        """Lower the log's end, durably."""
         if zero:
             gap = bytes(max(0, self.extent - end))
             self.live[end : end + len(gap)] = gap
@@ -44,7 +46,7 @@ class Disk:
         self.flushed = min(self.flushed, end)
 
     def lose_power(self, rng: random.Random) -> None:
-        """What was not flushed survives by chance, page by page."""
+        """Keep unflushed bytes at random, page by page."""
         durable = self.durable
         start = self.flushed
         while start < self.extent:
@@ -67,12 +69,12 @@ class Disk:
         self.hints[name] = value
 
     def rot(self, offset: int) -> None:
-        """One bit of what lies on the disk turns over."""
+        """Flip one bit on the disk."""
         self.live[offset] ^= 1
         self.durable[offset] ^= 1
 
     def shrink_tail(self, end: int) -> None:
-        """Drop a part of a record behind the log's end."""
+        """Drop a partial record behind the log's end."""
         gap = self.extent - end
         if gap > 0:
             self.live[end : self.extent] = bytes(gap)

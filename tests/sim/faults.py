@@ -1,8 +1,9 @@
-"""What goes wrong, and when: a schedule of faults drawn from one seed.
+"""Schedule of faults, drawn from one seed.
 
-A *bias* makes some kinds of faults more likely: planted bugs are hunted with the kinds that can show them. Combined scenes
-(isolate the leader and kill it after the election, restart all followers and then kill the leader) stand beside single faults,
-because the worst of them never happen by chance alone.
+A *bias* makes some kinds of faults more likely: planted bugs are hunted with the kinds that can
+reveal them. Combined scenes (isolate the leader and kill it after the election, restart all
+followers and then kill the leader) complement single faults, because the worst of them never happen
+by chance alone.
 """
 
 import random
@@ -101,7 +102,8 @@ class Faults(Orders, Heirs):
         self._weights = [weights[kind] for kind in self._kinds]
         self.damage_share = 0.0
         self.over = False
-        #: How often a cut, or a change of the in-sync set, is followed by a crash at the worst time.
+        #: How often a cut, or a change of the in-sync set, is followed by a crash at the worst
+        #: time.
         self._strikes_after_cuts = 0.8 if bias == "cuts" else 0.15
         self._strikes_after_changes = {"isr": 0.3, "elections": 0.4}.get(bias, 0.03)
 
@@ -130,7 +132,7 @@ class Faults(Orders, Heirs):
     # --- whom -------------------------------------------------------------------------------------
 
     def _any(self) -> "Node":
-        """The leader half of the time."""
+        """Return the leader half of the time."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.5:
             return leader
@@ -166,7 +168,7 @@ class Faults(Orders, Heirs):
             self._die(node, True, 50, 1200)
 
     def _mid_step(self) -> None:
-        """A crash between two effects of whatever it does next."""
+        """Crash between two effects of its next action."""
         node = self._any()
         if node.alive:
             node.steps_to_death = self.rng.randint(1, 60)
@@ -188,12 +190,12 @@ class Faults(Orders, Heirs):
         self._in(50, 400, self._die, leader, False)
 
     def has_cut(self, node: "Node") -> None:
-        """Seldom, but then always too early: nothing has overwritten what was cut."""
+        """Rarely, but then always too early: nothing has overwritten the cut bytes."""
         if not self.over and self.rng.random() < self._strikes_after_cuts:
             self._in(1, 40, self._die, node, False)
 
     def committed(self, state: GroupState) -> None:
-        """The leader dies right after a change of the state, or somewhere on its way to lead."""
+        """Kill the leader right after a change of the state, or during its promotion."""
         self.elected(state)
         strikes = not self.over and self.rng.random() < self._strikes_after_changes
         if not strikes or state.leader is None:
@@ -207,7 +209,7 @@ class Faults(Orders, Heirs):
             self._in(30, 600, leader.start)
 
     def _fence(self) -> None:
-        """An operator fences a replica for the next epoch, and elects nobody."""
+        """Let an operator fence a replica for the next epoch without an election."""
         node = self._any()
         if node.alive:
             node.deliver(
@@ -247,13 +249,14 @@ class Faults(Orders, Heirs):
         self._cut_for(edges, 300, 2500)
 
     def _isolate_then_kill(self) -> None:
-        """The leader writes on alone for a while, and somebody else leads when it is back."""
+        """Let the leader write alone for a while, and return when another one leads."""
         leader = self._leader()
         self._cut_off(leader, 900, 2500)
         self._in(700, 1500, self._kill_leader_but, leader)
 
     def _tail_then_silence(self) -> None:
-        """The old leader has a long tail of its own, the new one nearly nothing to put over it."""
+        """Give the old leader a long tail of its own, and the new one nearly nothing to write over
+        it."""
         leader = self._leader()
         self._cut_off(leader, 1300, 1900)
         self._in(250, 450, self._stop_writing)
@@ -263,7 +266,7 @@ class Faults(Orders, Heirs):
         self.world.writes_until = self.world.scheduler.now
 
     def _isr_churn(self) -> None:
-        """Members leave and join while requests are doubled and late."""
+        """Let members leave and join while requests are duplicated and late."""
         network, leader = self.world.network, self._leader()
         network.doubling, network.slow_share, network.slow_ms = 0.9, 0.3, 150
         others = [node.name for node in self.world.nodes if node is not leader]
@@ -274,7 +277,8 @@ class Faults(Orders, Heirs):
         self._in(2200, 2500, self._no_loss)
 
     def _cut_followers_restart_nameservers(self) -> None:
-        """Only the old controller's lease permits the leader to write; the new one knows nothing of it."""
+        """Leave the leader only the old controller's lease, which the new controller does not
+        have."""
         leader = self._leader()
         edges = [(leader.name, n.name) for n in self.world.nodes if n is not leader]
         edges += [(b, a) for a, b in edges]
@@ -291,7 +295,7 @@ class Faults(Orders, Heirs):
             self._die(former, self.world.settings.power_losses and self.rng.random() < 0.3)
 
     def _two_elections(self) -> None:
-        """Leaders die as soon as they lead, without a message between."""
+        """Kill leaders as soon as they lead, without a message in between."""
         self._stop_writing()
         self._in(0, 50, self._strike_leader, self.rng.randint(2, 3))
         self._in(900, 1800, self._write_again)
@@ -341,7 +345,7 @@ class Faults(Orders, Heirs):
         self.damage_share = 0.0
 
     def on_the_wire(self, data: bytes) -> bytes:
-        """A chunk, seldom with a bit that turned over on the way."""
+        """Deliver a chunk, rarely with a flipped bit."""
         if not self.damage_share or self.rng.random() > self.damage_share:
             return data
         damaged = bytearray(data)
@@ -362,7 +366,7 @@ class Faults(Orders, Heirs):
         self._any().clock.step(int(self.rng.random() * 5000) * MS)
 
     def _rot(self) -> None:
-        """A sealed byte of a follower turns over; the scrub finds it some time later."""
+        """Flip a byte in a finished segment of a follower; the scrub finds it some time later."""
         followers = [
             n for n in self.world.nodes if n.alive and n.leader is None and n.confirm > 600
         ]

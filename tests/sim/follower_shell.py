@@ -1,4 +1,5 @@
-"""The follower's side of a simulated replica: drives `Follower`, as `ha/stream/follower.py` does."""
+"""The follower's side of a simulated replica: drives `Follower`, as `ha/stream/follower.py`
+does."""
 
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ class FollowerShell:
         self.leader: Ref | None = None
         self.stream: Stream | None = None
         self.echo_ns = 0
-        self.heard_ns = 0  #: last frame of a leader that took us
+        self.heard_ns = 0  #: last frame of a leader that accepted this follower
         self._attempt = 0
         self._chunk: tuple[int, bytes] = (0, b"")
         self._dropped = False

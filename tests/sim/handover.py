@@ -1,4 +1,5 @@
-"""A simulated leader that hands over by plan, as `ha/role/role_driver.py` does it: no writes, wait for the followers, step down."""
+"""Planned step-down of a simulated leader, as in `ha/role/role_driver.py`: refuse writes, drain,
+step down."""
 
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,12 @@ POLL_MS = 5
 
 
 class Handover:
-    """Of one life of a replica."""
+    """The step-down of one incarnation of a replica."""
 
     def __init__(self, node: "Node") -> None:
         self.node = node
         self.draining = False
-        self.drained = False  #: stepped down by order, and the next leader has everything
+        self.drained = False  #: stepped down as ordered, and the next leader has everything
         self.no_room = False
 
     @property
@@ -32,7 +33,7 @@ class Handover:
         return not self.draining and not self.no_room
 
     def begin(self, event: heard.Direct) -> None:
-        """The controller wants another leader."""
+        """Start a drain, as the controller directs."""
         node = self.node
         if self.draining or node.leader is None:
             return
@@ -59,5 +60,5 @@ class Handover:
         node.link.skip_pause()
 
     def over(self) -> None:
-        """It leads or follows anew."""
+        """Reset: the replica leads or follows again."""
         self.draining = self.drained = False

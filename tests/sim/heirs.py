@@ -1,4 +1,5 @@
-"""A leader's heir that fails while it takes over, so that the old leader's own tail is what the group goes on with."""
+"""A successor that fails while it takes over, so that the group continues with the old leader's own
+tail."""
 
 import random
 from collections.abc import Callable
@@ -25,17 +26,18 @@ class Heirs:
     _leader: Callable[[], "Node"]
     _cut_for: Callable[..., None]
     _until_ns = 0
-    _former: "Node | None" = None  #: its heir is to fail
+    _former: "Node | None" = None  #: its successor is to fail
 
     def _heir_fails(self) -> None:
-        """The leader writes what nobody else has, and is killed for a moment. One story at a time: it takes a while."""
+        """Let the leader write bytes that no other replica has, then kill it briefly. One at a
+        time."""
         if self.world.scheduler.now < self._until_ns:
             return
         self._until_ns = self.world.scheduler.now + STORY_MS * MS
         leader = self._leader()
         others = [node.name for node in self.world.nodes if node is not leader]
         edges = [(leader.name, name) for name in others] + [(name, leader.name) for name in others]
-        self._cut_for(edges, 650, 750)  # until the streams are given up, with all that is under way
+        self._cut_for(edges, 650, 750)  # until the streams are closed, with everything in flight
         self._in(150, 230, self._fell, leader)
 
     def _fell(self, leader: "Node") -> None:
@@ -45,7 +47,8 @@ class Heirs:
             self._in(1500, 1700, leader.start)
 
     def elected(self, state: GroupState) -> None:
-        """Somebody was: the heir dies on its way to lead, and is back when the old leader leads again."""
+        """Kill the elected successor during its promotion; it returns when the old leader leads
+        again."""
         former, self._former = self._former, None
         if former is None or state.leader is None or self.over:
             return

@@ -1,7 +1,8 @@
-"""The leader's side of a simulated replica: drives `InSyncSet` and `hello.decide`, as `ha/stream/leader.py` and `ha/stream/sender.py` do.
+"""The leader's side of a simulated replica: drives `InSyncSet` and `hello.decide`.
 
-One object for each time that this life leads. Sessions read the log as it lies on the simulated disk; a chunk never passes an
-epoch's boundary and says whose bytes it carries.
+It mirrors `ha/stream/leader.py` and `ha/stream/sender.py`. One object for each time that the
+replica leads. Sessions read the log on the simulated disk; a chunk never crosses an epoch's
+boundary and carries its label.
 """
 
 import zlib
@@ -113,7 +114,8 @@ class LeaderShell:
                     self.close(effect.session, effect.reason)
                 case in_sync.ProposeIsr():
                     node.say("proposes %s", effect)
-                    self.refresh_lease()  # before the controller can know of it, whatever stops us in between
+                    # before the controller can receive it, even if a crash follows
+                    self.refresh_lease()
                     node.link.propose(effect)
         node.touched = True
 
@@ -144,7 +146,7 @@ class LeaderShell:
         self._append(EPOCH_START, self.epoch, 8)
 
     def write(self, identity: int, body_bytes: int) -> bool:
-        """One message of a client; False: it was refused and nothing was appended."""
+        """Append one message of a client; returns False if it was refused."""
         node = self.node
         now = node.now()
         if not node.machine.may_write(now):
@@ -168,7 +170,7 @@ class LeaderShell:
             self.pump(session)
 
     def _answer_writes(self) -> None:
-        """OK goes to whoever may have it (R1)."""
+        """Answer OK to every write that is confirmed (R1)."""
         node, settings = self.node, self.node.settings
         if not self.waiting:
             return
@@ -250,7 +252,7 @@ class LeaderShell:
         )
 
     def pump(self, session: Session) -> None:
-        """Send what there is to send."""
+        """Send the available bytes."""
         node, core = self.node, self.core
         while session.number in self.sessions:
             if session.request_heartbeat:
@@ -298,7 +300,7 @@ class LeaderShell:
             self.pump(session)
 
     def close(self, number: int, reason: str) -> None:
-        """End a stream from our side."""
+        """End a stream from this side."""
         session = self.sessions.get(number)
         if session is not None:
             session.stream.end_by_leader(False, reason)
@@ -309,7 +311,7 @@ class LeaderShell:
             self.feed(in_sync.SessionClosed(number))
 
     def step_down(self) -> None:
-        """Who waits gets "unknown"; nothing that still comes counts."""
+        """Answer waiting writes "unknown"; later frames do not count."""
         self.waiting.clear()
         for session in list(self.sessions.values()):
             session.stream.end_by_leader(True, "steps down")

@@ -1,4 +1,4 @@
-"""The simulated replica's conversation with its controllers, as `ha/role/controller_link.py` has it."""
+"""The simulated replica's sessions with its controllers, as in `ha/role/controller_link.py`."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ class Link:
         self._sessions: dict[str, int] = {}
         self._answered_ns: dict[str, int] = {}
         self._hurried = False
-        self.active = ""  #: the nameserver that said so last
+        self.active = ""  #: the nameserver that last reported itself active
         for nameserver in node.world.nameservers:
             self._open(nameserver.name)
         self._beat_timer()

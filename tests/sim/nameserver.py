@@ -1,7 +1,8 @@
-"""A simulated nameserver: drives `GroupController` over a store that is a file, or a register shared by three.
+"""A simulated nameserver: drives `GroupController` over a store that is a file, or a register
+shared by three.
 
-Whether it decides (`active`) is held in a register too, with a time to live: the holder renews it and counts from when it asked; others take
-over when it has not moved for longer than that.
+The right to decide (`active`) is in a register too, with a time to live: the holder renews it and
+counts from its request; others take over when it has not changed for longer than that.
 """
 
 import pickle

@@ -1,7 +1,9 @@
-"""A simulated network: datagrams that may be late, lost, doubled or overtaken, and streams that may not.
+"""A simulated network: datagrams that may be late, lost, duplicated or reordered, and reliable
+streams.
 
-A stream keeps its order and loses nothing while it lives, like TCP: frames that meet a cut wait for it to end. Single requests (beats,
-proposals, answers) take their chance one by one. A cut is directed; a machine can be cut off in one direction only.
+A stream keeps its order and loses nothing while it is open, like TCP: frames that meet a cut wait
+for its end. Single requests (heartbeats, proposals, answers) are subject to faults one by one. A
+cut is directed; a machine can be cut off in one direction only.
 """
 
 import random
@@ -20,7 +22,7 @@ class Network:
         self.cuts: set[Edge] = set()
         self.loss = 0.0
         self.doubling = 0.0
-        self.slow_share = 0.02  #: of messages that take long
+        self.slow_share = 0.02  #: of slow messages
         self.slow_ms = 60
         self.slow_edges: dict[Edge, int] = {}  #: extra delay, ms
         self._held: dict[Edge, list[tuple[Channel, Callable[..., None], tuple[Any, ...]]]] = {}

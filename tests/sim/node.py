@@ -1,7 +1,8 @@
 """A simulated replica: the shell around the product's cores, from a start to the next crash.
 
-Does what `ha/role/role_driver.py`, `ha/stream/leader.py` and `ha/stream/follower.py` do on real disks and streams, in the same order, and asks the oracle after
-each event. A *life* is one process: events for an earlier one are lost. A crash can strike between any two effects.
+It does what `ha/role/role_driver.py`, `ha/stream/leader.py` and `ha/stream/follower.py` do on real
+disks and streams, in the same order, and the oracle checks it after each event. Each start is a new
+incarnation: events for an earlier one are lost. A crash can happen between any two effects.
 """
 
 import random
@@ -55,9 +56,9 @@ class Node:
         self.boot_id = 1
         self.steps_to_death = 0  #: 0: none is due
         self.dies_without_power = False
-        self.touched = False  #: something that the oracle looks at may have changed
+        self.touched = False  #: something that the oracle checks may have changed
         self.streams: list[Stream] = []
-        self.logical_end: int | None = None  #: where the log ends, by the memory of one life only
+        self.logical_end: int | None = None  #: end of the log in this incarnation's memory
 
     # --- life and death ---------------------------------------------------------------------------
 
@@ -91,7 +92,8 @@ class Node:
         state: GroupState | None = files.get("state")
         self.machine = parts.role_machine(self.ref, lease, self.promised, state)
         if state is not None and state.leader is not None:
-            self.machine.heard_ns = self.now()  # an older life of ours may have heard it just now
+            # an earlier incarnation may have received a frame just now
+            self.machine.heard_ns = self.now()
             if state.leader.broker_id == self.broker_id:
                 self.machine.former = (self.broker_id, state.epoch)
                 self.machine.led_epoch = self.history.last_written(self.log_end)
@@ -110,7 +112,7 @@ class Node:
         self.world.oracle.started(self)
 
     def crash(self, without_power: bool) -> None:
-        """The process is gone; without power, the machine's memory too."""
+        """End the process; without power, the machine's memory is lost too."""
         if not self.alive:
             return
         self.say("%s", "LOSES POWER" if without_power else "is killed")
@@ -131,7 +133,7 @@ class Node:
         self.streams.clear()
 
     def reopen(self, plan: dict[str, Any]) -> None:
-        """Write the plan, end this life, and begin the next one with it."""
+        """Write the plan, stop, and start again with it."""
         self.disk.files["pending"] = plan
         self.step()
         self.say("ends this life for %s", plan)
@@ -146,7 +148,7 @@ class Node:
         self.world.scheduler.after(jitter(self.rng, 30), self.start)
 
     def step(self) -> None:
-        """Between two effects: the moment at which a crash may strike."""
+        """A point between two effects, at which a crash may happen."""
         if self.steps_to_death:
             self.steps_to_death -= 1
             if not self.steps_to_death:
@@ -215,7 +217,7 @@ class Node:
         self.step()
 
     def flush_soon(self) -> None:
-        """One flush at a time; what came meanwhile is in the next one."""
+        """One flush at a time; what arrives meanwhile is in the next one."""
         if self.flushing or self.flushed_end >= self.log_end or not self._flushes_now():
             return
         self._begin_flush()
@@ -285,7 +287,7 @@ class Node:
                 self.link.skip_pause()
 
     def save_promise(self, epoch: int) -> None:
-        """On the disk, now."""
+        """Write durably, immediately."""
         if epoch > self.promised:
             self.disk.files["promised"] = self.promised = epoch
             self.step()
@@ -305,7 +307,7 @@ class Node:
     def _promote(self, epoch: int) -> None:
         self.follower.set_leader(None)
         self.promoting_epoch = epoch
-        # What had arrived of an unfinished record goes.
+        # A partly received record is dropped.
         self.disk.shrink_tail(self.log_end)
         self.received_end = self.log_end
         if self.flushed_end >= self.log_end:
@@ -371,7 +373,7 @@ class Node:
     # --- streams ----------------------------------------------------------------------------------
 
     def on_stream(self, stream: Stream, kind: str, content: tuple[Any, ...]) -> None:
-        """A follower speaks to us as a leader."""
+        """Handle the hello of a follower."""
         leader = self.leader
         if kind == "hello":
             self.streams.append(stream)

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 
 class ViolationError(AssertionError):
-    """An invariant does not hold; the text begins with its number."""
+    """An invariant is violated; the text begins with its number."""
 
 
 class Oracle:
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.truth = bytearray()  #: what the group has confirmed (synchronous groups)
-        self.confirmed_in: dict[int, int] = {}  #: how far each epoch's leader confirmed
+        self.truth = bytearray()  #: the bytes that the group has confirmed (synchronous groups)
+        self.confirmed_in: dict[int, int] = {}  #: the end that each epoch's leader confirmed
         self.leaders: dict[int, Ref] = {}
         self.acked: dict[int, int] = {}  #: identity -> end of every message that was answered OK
         self.excused: set[int] = (
             set()
-        )  #: identities that a loss of power or an operator may have taken
+        )  #: identities that a loss of power or an operator may have removed
         self.archives: dict[str, list[tuple[int, bytes]]] = {}
         self.confirms: dict[tuple[str, int], int] = {}
         self.promises: dict[str, int] = {}
@@ -68,7 +68,7 @@ class Oracle:
     # --- the group's state ------------------------------------------------------------------------
 
     def committed(self, state: GroupState) -> bool:
-        """A controller knows this as committed; whether it is news."""
+        """Record a state that a controller reports as committed; returns whether it is new."""
         known = self.states.get(state.version)
         if known is not None:
             self.demand(known == state, "I2", "two states of version %d", state.version)
@@ -88,7 +88,7 @@ class Oracle:
         return True
 
     def _seats(self, state: GroupState) -> None:
-        """Whoever could be elected holds everything confirmed (what I3 rests on)."""
+        """Check that every electable replica holds everything confirmed (the basis of I3)."""
         if not self.world.settings.is_sync or state.accept_loss:
             return
         for ref in (*state.in_sync, *state.eligible):
@@ -121,7 +121,8 @@ class Oracle:
             self._forget(node)
         if not self.world.settings.is_sync:
             return
-        # One that was elected long ago and only now leads knows nothing of later epochs, and confirms nothing.
+        # A replica that was elected long ago and leads only now has no later epochs, and confirms
+        # nothing.
         end = max((c for e, c in self.confirmed_in.items() if e < epoch), default=0)
         same = node.log_end >= end and node.disk.live[:end] == self.truth[:end]
         self.demand(
@@ -129,7 +130,7 @@ class Oracle:
         )
 
     def _forget(self, node: "Node") -> None:
-        """An operator accepted what this leader does not have."""
+        """Record that an operator accepted the loss of bytes that this leader lacks."""
         equal = 0
         limit = min(node.log_end, len(self.truth))
         while equal < limit and node.disk.live[equal] == self.truth[equal]:
@@ -142,7 +143,8 @@ class Oracle:
         self.confirms.clear()
 
     def handed_over(self, node: "Node", successor: Ref) -> None:
-        """A leader has stepped down by plan, and said that this life of another has everything."""
+        """Record a planned step-down after which this incarnation of another replica has
+        everything."""
         self.handovers += 1
         self.heir = (successor, bytes(node.disk.live[: node.log_end]))
 
@@ -169,7 +171,7 @@ class Oracle:
 
     def _holds(self, other: "Node", ref: Ref, leader: "Node", confirm: int) -> None:
         if not other.alive or other.ref != ref:
-            return  # what a dead life leaves behind is its next life's matter
+            return  # bytes of a stopped incarnation are checked at its next start
         held = other.disk.flushed if other.settings.sync_flush else other.log_end
         self.demand(
             held >= confirm,
@@ -195,7 +197,7 @@ class Oracle:
     def _confirmed(self, node: "Node", confirm: int, *, grows: bool) -> None:
         truth, log = self.truth, node.disk.live
         known = len(truth)
-        start = max(0, min(known, confirm) - 256)  # what came before was compared when it moved
+        start = max(0, min(known, confirm) - 256)  # earlier bytes were compared when it moved
         self.demand(
             log[start : min(known, confirm)] == truth[start : min(known, confirm)],
             "I4",
@@ -278,7 +280,7 @@ class Oracle:
         )
 
     def lost_power(self, node: "Node") -> None:
-        """In memory only: what this machine alone had answered for may be gone."""
+        """Record a loss of memory: messages that this machine alone had answered may be gone."""
         if not self.world.settings.is_sync and not self.world.settings.sync_flush:
             self.excused.update(i for i, end in self.acked.items() if end > node.disk.flushed)
 
@@ -299,7 +301,7 @@ class Oracle:
                     node.follower.core.validate()
             if node.machine.role is Role.LEADER and node.machine.may_write(node.now()):
                 if self.world.scheduler.now < node.paused_until:
-                    continue  # it cannot do anything now, and is asked when it can
+                    continue  # it cannot act now, and is checked when it can
                 writers += 1
                 both = f"{name} and {node.name}"
                 name = node.name
@@ -307,7 +309,7 @@ class Oracle:
                     self.demand(False, "I10", "%s may write at the same time", both)
 
     def compare_histories(self) -> None:
-        """I4, second half; costs as much as the logs are long."""
+        """Check the second half of I4; costs as much as the logs are long."""
         nodes = [node for node in self.world.nodes if node.alive]
         for index, one in enumerate(nodes):
             self._labels(one)
@@ -331,10 +333,10 @@ class Oracle:
                         break
 
     def _labels(self, node: "Node") -> None:
-        """Each entry with bytes begins with the first record of its epoch."""
+        """Check that each entry with bytes begins with the first record of its epoch."""
         for entry in node.history.entries:
             first = read_one(node.disk.live, entry.start, node.log_end)
-            if first is not None:  # else nothing was written, or it is rotten
+            if first is not None:  # else nothing was written, or it is damaged
                 found = (first.kind, first.identity)
                 same = found == (EPOCH_START, entry.epoch)
                 self.demand(same, "I4", "%s labels %s with %s", node.name, first, entry)
@@ -342,7 +344,7 @@ class Oracle:
     # --- at the end -------------------------------------------------------------------------------
 
     def compare_logs(self, leader: "Node") -> None:
-        """Everything is healed: equal logs, dense queue offsets, and every OK accounted for."""
+        """Check the healed cluster: equal logs, dense queue offsets, and every OK accounted for."""
         log = leader.disk.live
         for node in self.world.nodes:
             same = node.log_end == leader.log_end
@@ -381,5 +383,5 @@ class Oracle:
 
 
 def _pairs(node: "Node") -> list[tuple[int, int]]:
-    """The epoch history as it lies on the disk."""
+    """Return the epoch history on the disk."""
     return [(entry.epoch, entry.start) for entry in node.disk.files.get("epochs", ())]

@@ -1,4 +1,4 @@
-"""What operators order while things go wrong, and what makes a controller hand over by itself."""
+"""Operator commands during faults, and conditions that make a controller switch over."""
 
 import random
 from collections.abc import Callable
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from .node import Node
     from .world import World
 
-#: How often each is chosen among all faults, and where they are looked for.
+#: Weight of each command among all faults, and in the biased schedule.
 ORDERS = {"switchover": 4, "switchover_and_more": 4, "drain": 2, "full_disk": 2, "policy": 2}
 MANY_ORDERS = {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "policy": 30}
 
 
 class Orders:
-    """The part of the faults that speaks to whoever decides."""
+    """The part of the faults that calls the active nameservers."""
 
     world: "World"
     rng: random.Random
@@ -29,14 +29,14 @@ class Orders:
     _leader: Callable[[], "Node"]
 
     def _switchover(self) -> None:
-        """To anybody who is fit, or to one that may not be."""
+        """Switch over to any fit replica, or to a random one."""
         to = -1 if self.rng.random() < 0.5 else self.rng.choice(self.world.nodes).broker_id
         wait_ns = self.rng.choice((50, 300, 2000)) * MS
         for nameserver in self._active_nameservers():
             nameserver.feed(heard.Switchover(self.world.new_number(), to, wait_ns))
 
     def _switchover_and_more(self) -> None:
-        """What follows falls into the middle of it."""
+        """Switch over, with another fault in the middle of it."""
         self._switchover()
         self._in(0, 250, self._in_the_middle())
 
@@ -54,7 +54,8 @@ class Orders:
             nameserver.feed(heard.SetDrain(self.world.new_number(), False))
 
     def _policy(self) -> None:
-        """More or fewer have to be in sync from now on; what follows may fall into the middle of it."""
+        """Change the minimum of in-sync replicas, perhaps with another fault in the middle of
+        it."""
         minimum = self.rng.choice((1, 1, 2, 3))
         for nameserver in self._active_nameservers():
             nameserver.feed(heard.SetPolicy(self.world.new_number(), None, minimum))
@@ -62,7 +63,7 @@ class Orders:
             self._in(0, 250, self._in_the_middle())
 
     def _full_disk(self) -> None:
-        """A leader without room takes nothing, and hands over."""
+        """Fill the leader's disk for a while: it refuses writes, and hands over."""
         handover = self._leader().handover
         handover.no_room = True
         self._in(300, 1500, setattr, handover, "no_room", False)

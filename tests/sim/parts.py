@@ -1,6 +1,7 @@
-"""The product's classes that a simulated cluster is made of, and the rules that only its shells can break.
+"""The product's classes of a simulated cluster, and the rules that only its shells can break.
 
-A planted bug is another `Parts` (`bugs.py`): one class replaced by a subclass from which exactly one rule was removed.
+A planted bug is another `Parts` (`bugs.py`): one class replaced by a subclass from which exactly
+one rule was removed.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from cometmq.ha.core.role_machine import RoleMachine
 
 @dataclass(frozen=True, slots=True)
 class ShellRules:
-    """What the shells of replicas do on a disk (HA note, sections 6.5 and 6.8)."""
+    """The rules of a replica's shell for its disk (docs/formats/ha.md, sections 6.5 and 6.8)."""
 
     suspects_power_loss: bool = True
     suspect_mark_is_durable: bool = True

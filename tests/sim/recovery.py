@@ -1,7 +1,7 @@
-"""What a simulated replica does between two lives: the pending plan, then the scan of its log, then the suspect rule.
+"""Restart of a simulated replica: the pending plan, the scan of its log, the suspect rule.
 
-The steps of a plan are those of `ha/rejoin/cut.py`: archive, report, zero, shorten the history, remove the plan; each is
-durable before the next, and all can be repeated.
+The steps of a plan are those of `ha/rejoin/cut.py`: archive, report, zero, shorten the history,
+delete the plan; each is durable before the next, and all can be repeated.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Recovered:
 
 
 def whole_end(log: bytearray, start: int, limit: int) -> Whole:
-    """End of the last whole record of what has arrived."""
+    """Return the end of the last whole record received."""
     messages = 0
     while (record := read_one(log, start, limit)) is not None:
         start = record.end
@@ -80,12 +80,13 @@ def _reseed(node: "Node") -> None:
 
 
 def recover(node: "Node") -> Recovered:
-    """Scan the log, drop what is torn at its end, and say whether acknowledged bytes may be missing."""
+    """Scan the log, drop a torn record at its end, and return whether acknowledged bytes may be
+    missing."""
     disk, rules = node.disk, node.world.parts.rules
     limit = disk.extent
     logical_end = node.logical_end
     if logical_end is not None:
-        # Without zeroing, only the memory of this life knows where the log ends.
+        # Without zeroing, only this incarnation's memory has the end of the log.
         limit, node.logical_end = logical_end, None
     records = scan(disk.live, 0, limit)
     end = records[-1].end if records else 0

@@ -1,4 +1,5 @@
-"""The store behind a simulated controller: one file, or the product's CAS register over the acceptors of three nameservers."""
+"""The store behind a simulated controller: one file, or the product's CAS register over three
+nameservers."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ ROUND_TIMEOUT_MS = 150
 
 
 class Register:
-    """Of one life of a nameserver."""
+    """The store of one incarnation of a nameserver."""
 
     def __init__(self, nameserver: "Nameserver") -> None:
         self.nameserver = nameserver
@@ -45,7 +46,7 @@ class Register:
         nameserver = self.nameserver
 
         def write() -> None:
-            """Atomic: a crash before it has changed nothing."""
+            """Atomic: a crash before it changes nothing."""
             current = nameserver.disk["file"] or b""
             changed = change(current)
             if changed is not None:
@@ -60,7 +61,7 @@ class Register:
     def _attempt(self, cell: str, change: Change, done: Done, left: int) -> None:
         nameserver = self.nameserver
         self._counter += 1
-        # The life is part of the name: a ballot is never used twice.
+        # The incarnation is part of the name: a ballot is never used twice.
         proposer = f"{nameserver.name}.{nameserver.life}"
         members = nameserver.world.nameservers
         current = Round(len(members), Ballot(self._counter, proposer), change)
@@ -86,7 +87,7 @@ class Register:
             held: AcceptorState = member.disk["cells"].get(name, AcceptorState())
             vote = prepare(held, ballot) if phase is Phase.PREPARE else accept(held, ballot, value)
             vote.state.validate()
-            member.disk["cells"][name] = vote.state  # on the disk before the answer
+            member.disk["cells"][name] = vote.state  # durable before the answer
             edge = (member.name, nameserver.name)
             if member is nameserver:
                 answered(phase, member.name, vote)

@@ -1,7 +1,8 @@
-"""Simulated time: a heap of events, and each machine's own idea of the time.
+"""Simulated time: a heap of events, and a clock for each machine.
 
-Everything that happens in a simulated cluster is an event here, so one seed is one story: events of the same
-instant run in the order in which they were planned, and nothing reads a real clock or an unseeded random number.
+Everything that happens in a simulated cluster is an event here, so one seed gives one story: events
+of the same instant run in the order in which they were scheduled, and nothing reads a real clock or
+an unseeded random number.
 """
 
 import heapq
@@ -15,7 +16,7 @@ MS = 1_000_000
 class Scheduler:
     def __init__(self) -> None:
         self.now = 0  #: real time of the simulation, ns
-        self.count = 0  #: events that have run
+        self.count = 0  #: events executed
         self.after_event: Callable[[], None] = _nothing
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._next = 0
@@ -42,7 +43,7 @@ def _nothing() -> None:
 
 
 class Clock:
-    """A machine's steady clock: runs at its own rate, and jumps only when a fault says so."""
+    """A machine's steady clock: runs at its own rate, and jumps only by a fault."""
 
     def __init__(self, scheduler: Scheduler, offset_ns: int) -> None:
         self._scheduler = scheduler
@@ -63,5 +64,5 @@ class Clock:
 
 
 def stream_of(seed: int, purpose: str) -> random.Random:
-    """Random numbers of one purpose: drawing more of one kind never changes another kind."""
+    """Return the random numbers of one purpose: draws for one purpose never change another."""
     return random.Random(f"{seed}/{purpose}")  # the seed is the point

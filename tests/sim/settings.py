@@ -1,4 +1,4 @@
-"""What one seed decides about its cluster, and the times that all simulated clusters go by (the note's test profile)."""
+"""Settings of one seed's cluster, and the times shared by all simulated clusters."""
 
 import random
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ CHUNK_BYTES = 256
 WINDOW_BYTES = 1024
 SEGMENT_BYTES = 1 << 14
 SAFETY_MS = 7000  #: faults happen
-HEAL_MS = 15000  #: at most so long until everything is well again
+HEAL_MS = 15000  #: limit of the time until the cluster has recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class Settings:
     min_in_sync: int
     nameservers: int  #: 1: a file; 3: the register
     clock_ppm: int  #: clocks run fast or slow by at most this
-    clock_steps: bool  #: steady clocks may jump, which no lease survives: only synchronous groups are safe then
+    #: steady clocks may jump, which no lease survives: only synchronous groups are safe then
+    clock_steps: bool
     power_losses: bool
     one_size: bool  #: all records are equally long
 
     @property
     def counts_leases(self) -> bool:
-        """Clocks keep what the design assumes of them, so nobody may write beside another (I10)."""
+        """Whether clocks keep the design's assumptions, so that no two replicas may write (I10)."""
         return not self.clock_steps
 
 
@@ -60,5 +61,5 @@ def settings_of(seed: int, **fixed: object) -> Settings:
 
 
 def jitter(rng: random.Random, milliseconds: float) -> int:
-    """About so long, in ns."""
+    """Return a random time around it, in ns."""
     return int(milliseconds * (0.5 + rng.random()) * MS)

@@ -1,4 +1,5 @@
-"""One replication stream between two simulated replicas: frames in order, until one side ends it or dies."""
+"""One replication stream between two simulated replicas: frames in order, until one side ends or
+fails."""
 
 from typing import TYPE_CHECKING, Any
 

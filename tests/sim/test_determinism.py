@@ -1,4 +1,4 @@
-"""One seed is one story: in another process, and whatever the hash seed of strings is."""
+"""One seed gives one story: in another process, and with another hash seed of strings."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The simulated disk forgets what a real one may forget, and nothing else."""
+"""The simulated disk loses what a real one may lose, and nothing else."""
 
 import random
 

@@ -1,7 +1,8 @@
-"""One simulated cluster from its first event to the verdict: a safety phase with faults, then a liveness phase without.
+"""One simulated cluster from its first event to the verdict: faults first, then recovery.
 
-Safety: after every event all invariants hold (`oracle.py`). Liveness: everything is healed, an operator forces an election if the group
-is held for good, and within `HEAL_MS` there must be a leader that answers new writes OK, with everyone in sync and all logs equal.
+Safety: after every event all invariants hold (`oracle.py`). Liveness: after all faults end, an
+operator forces an election if the group is held permanently, and within `HEAL_MS` a leader must
+answer new writes OK, with every replica in sync and all logs equal.
 """
 
 from dataclasses import dataclass, field
@@ -87,7 +88,7 @@ class World:
         return [node.name for node in self.nodes] + [n.name for n in self.nameservers]
 
     def leader(self) -> Node | None:
-        """Whoever leads the newest epoch, if it is up."""
+        """Return the leader of the newest epoch, if it is up."""
         leading = [n for n in self.nodes if n.alive and n.machine.role is Role.LEADER]
         return max(leading, key=lambda node: node.machine.epoch, default=None)
 
@@ -98,8 +99,8 @@ class World:
         return stream
 
     def process_exited(self, node: Node, incarnation: int) -> None:
-        """A supervisor says so to every nameserver, which no cut keeps from hearing it: it is on the same machine as the process,
-        and only what is heard counts."""
+        """Report the exit to every nameserver: the supervisor is on the same machine, so no cut
+        delays it, and only received reports count."""
         for nameserver in self.nameservers:
             edge = (node.name, nameserver.name)
             self.network.datagram(edge, nameserver.exited, node, incarnation)
@@ -111,7 +112,7 @@ class World:
         self.rotten.append((node, offset))
 
     def scrub(self, only: Node | None = None) -> None:
-        """Damaged blocks are fetched from a side where they are whole."""
+        """Fetch damaged blocks from a replica where they are intact."""
         for node, offset in list(self.rotten):
             if only in (None, node):
                 node.disk.rot(offset)
@@ -120,7 +121,7 @@ class World:
     # --- clients ----------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        """Clients send to everyone who believes to lead, also to one that should not."""
+        """Send to every replica that leads or thinks it does."""
         self.scheduler.after(jitter(self.rng, WRITE_EVERY_MS), self._write)
         if self.scheduler.now >= self.writes_until:
             return
@@ -130,7 +131,7 @@ class World:
                 node.deliver(self._write_to, node, self._identity, self._body_bytes())
 
     def _body_bytes(self) -> int:
-        """Messages of one size leave records of two logs at the same offsets, others do not."""
+        """Messages of one size give records of two logs the same offsets, others do not."""
         return 8 if self.settings.one_size else self.rng.randrange(6, 60)
 
     def _write_to(self, node: Node, identity: int, body_bytes: int) -> None:
@@ -178,7 +179,7 @@ class World:
             self.oracle.compare_histories()
 
     def _heal(self) -> int:
-        """How long it took until everything was well."""
+        """Return how long the recovery took."""
         start = self.scheduler.now
         goal = len(self.oracle.acked) + 20
         patience = start + 2500 * MS
@@ -215,8 +216,8 @@ class World:
         )
 
     def _operate(self) -> None:
-        """What an operator does about a group that is held: the best of the replicas, with the loss accepted; and
-        about a replica that cannot go on from its own bytes: a new copy."""
+        """Act as the operator of a held group: promote the best replica with accepted loss, and
+        reseed a replica that cannot continue with its own bytes."""
         held = [
             n for n in self.nameservers if n.alive and n.core.active and n.core.state.hold_reason
         ]

@@ -1,4 +1,4 @@
-"""How long a leader that steps down by plan waits for its followers, and what it says then."""
+"""Drain of a leader that steps down as planned: how long it waits, and its result."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -37,11 +37,11 @@ def test_drain_reports_missing_bytes_after_its_limit() -> None:
 
 def test_after_half_of_the_time_the_successor_alone_suffices() -> None:
     pair = pair_with(300, is_sync=False)
-    # Somebody else in sync has nothing yet: not everyone has everything.
+    # Another in-sync follower has nothing yet.
     pair.core.members[2] = Member(2, "u2", 1, MemberState.IN_SYNC)
     assert verdict(pair, OLD, 400) is None
     assert verdict(pair, OLD, 501) is True
-    assert verdict(pair, NEW, 501) is None, "another life of it"
+    assert verdict(pair, NEW, 501) is None, "another incarnation of it"
     assert verdict(pair, NEW, 1000) is False
 
 

@@ -1,4 +1,4 @@
-"""The epoch history: its rules one by one, and random histories against a log that knows every byte's author."""
+"""Epoch history: each rule, and random histories against a log that records every byte's author."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ def pairs(epochs: EpochHistory) -> list[tuple[int, int]]:
 
 
 def test_an_epoch_that_starts_where_the_last_one_started_replaces_it() -> None:
-    # HA note, finding 4: refusing it labels the new leader's bytes with the old epoch.
+    # To refuse it would label the new leader's bytes with the old epoch.
     epochs = history((1, 0), (2, 100))
     epochs.assign(3, 100)
     assert pairs(epochs) == [(1, 0), (3, 100)]
@@ -90,7 +90,7 @@ def test_an_invalid_history_is_refused(bad: list[tuple[int, int]]) -> None:
 
 
 class Replica:
-    """A log whose bytes are numbered by who wrote them when; and its history."""
+    """A log whose bytes are numbered by author and time, with its history."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, int]] = []
@@ -128,8 +128,8 @@ class Replica:
 _STEPS = st.lists(
     st.tuples(
         st.integers(0, 2),  # the leader
-        st.integers(0, 4),  # what it writes
-        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=3),  # who follows it
+        st.integers(0, 4),  # the bytes it writes
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6)), max_size=3),  # its follower
     ),
     max_size=12,
 )

@@ -1,4 +1,4 @@
-"""The follower's core: what it takes, what it refuses, and what it thinks of its leader."""
+"""The follower's state machine: what it accepts, what it refuses, and how it judges its leader."""
 
 import pytest
 

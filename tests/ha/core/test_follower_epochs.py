@@ -143,7 +143,7 @@ def test_a_diverged_tail_is_cut_by_a_plan() -> None:
     effects = stream.send(TailCompared(True))
     assert effects[:2] == [StateMoved(State.CUTTING), Cut(60, 2, False)]
     assert isinstance(effects[2], Drop)
-    assert stream.send(StreamEnded(False)) == []  # this life has nothing left to do
+    assert stream.send(StreamEnded(False)) == []  # nothing left to do before the restart
     assert stream.core.log_end == 100
 
 
@@ -212,7 +212,7 @@ def test_an_epoch_without_data_does_not_block_older_epochs() -> None:
 
 
 def test_an_epoch_of_a_failed_election_does_not_label_bytes_of_an_older_one() -> None:
-    # Found by the simulation: the follower's own copy of the history did not know of it.
+    # Found by the simulation: the follower's own copy of the history lacked it.
     stream = EpochStream(promised=7)
     on_disk = EpochHistory([EpochStart(1, 0), EpochStart(7, 100)])
     stream.send(Connecting(100, 100, on_disk))
@@ -222,8 +222,9 @@ def test_an_epoch_of_a_failed_election_does_not_label_bytes_of_an_older_one() ->
 
 
 def test_an_epoch_without_data_does_not_label_bytes_of_an_older_one() -> None:
-    # Found by the simulation: it stayed in the history on the disk while the older epoch's bytes went on, so that
-    # the next leader would have cut below what was confirmed, and the replica was held.
+    # Found by the simulation: it stayed in the history on disk while the older epoch's bytes
+    # continued, so that the next leader would have cut below the confirm offset, and the replica
+    # was held.
     stream = begun_without_a_byte()
     assert stream.labelled(100, 1, 0) == [AssignEpoch(1, 0), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0)])

@@ -1,4 +1,4 @@
-"""The leader's answer to a hello: the table from top to bottom."""
+"""The leader's answer to a hello: the rules from top to bottom."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ REFUSALS = [
     (RejectCode.DIVERGED, {"log_end": 9_000_001}, {}),
     (RejectCode.BELOW_LOG_START, {}, {"log_start": 5_000_001}),
 ]
-#: Refusals because of the logs, not of who speaks.
+#: Rejections because of the logs, not of the identity.
 PLACES = {RejectCode.DIVERGED, RejectCode.BELOW_LOG_START}
 
 
@@ -147,7 +147,7 @@ def test_confirmed_bytes_are_cut_only_with_accept_loss() -> None:
     assert isinstance(verdict, Reject)
     assert verdict.code is RejectCode.CUT_BELOW_CONFIRM
     assert isinstance(decide(former_leader, replace(LEADER_3, accept_loss=True)), CutTo)
-    # In an asynchronous group the confirm offset only says what may be read.
+    # In an asynchronous group the confirm offset only limits reads.
     assert isinstance(decide(former_leader, replace(LEADER_3, is_sync=False)), CutTo)
 
 

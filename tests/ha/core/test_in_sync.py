@@ -1,4 +1,5 @@
-"""The in-sync set: who counts, and what that does to the confirm offset. No clock, no network."""
+"""The in-sync set: which members count, and their effect on the confirm offset. No clock, no
+network."""
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_an_asynchronous_leader_confirms_its_own_end() -> None:
     group.append(10)
     group.open(1, 0)
     group.ack(1, 5)
-    assert group.append(20) == []  # nobody waits for the confirm offset there
+    assert group.append(20) == []  # no send waits for the confirm offset there
     assert group.core.confirm == 20
     assert group.core.refusal is None
 
@@ -233,7 +234,7 @@ def test_a_lost_stream_keeps_its_seat_until_the_lag_limit() -> None:
     group = in_sync_group()
     group.send(SessionClosed(1))
     assert group.append(200) == []
-    assert group.wait(4900) == []  # whoever waits times out (3 s) before the set gives way
+    assert group.wait(4900) == []  # waiting sends time out (3 s) before the member leaves
     effects = group.wait(200)
     assert [type(effect) for effect in effects] == [MemberLeft, ConfirmMoved]
     assert group.core.confirm == 200

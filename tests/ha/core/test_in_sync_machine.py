@@ -1,4 +1,4 @@
-"""Random histories of a group: whatever happens, the confirm offset keeps its promise."""
+"""Random histories of a group never violate the guarantees of the confirm offset."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

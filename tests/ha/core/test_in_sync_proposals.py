@@ -1,4 +1,4 @@
-"""The in-sync set when a controller decides: who counts while it is not known what became of a proposal (R2)."""
+"""The in-sync set under a controller: which members count while a proposal is undecided (R2)."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ RETRY_MS = 200
 
 
 class Group:
-    """A leader of epoch 4 from offset 100 on, whose set a controller decides."""
+    """A leader of epoch 4 from offset 100 on, whose in-sync set a controller decides."""
 
     def __init__(self, *in_sync: Ref, min_in_sync: int = 1, is_sync: bool = True) -> None:
         limits = Limits(
@@ -218,7 +218,7 @@ def test_another_incarnation_of_a_member_is_another_member() -> None:
     assert proposals(effects)[0].members == (ME,)
     group.send(Appended(200))
     assert ConfirmMoved not in [type(effect) for effect in group.ack(reborn, 200)]
-    assert group.core.confirm == 100  # the state still names the old life
+    assert group.core.confirm == 100  # the state still names the old incarnation
     effects = group.state()
     assert ConfirmMoved(200) in effects
     assert proposals(group.wait(RETRY_MS, reborn))[0].members == (ME, reborn)
@@ -228,7 +228,7 @@ def test_acknowledgements_of_an_older_incarnation_do_not_count_for_a_newer_one()
     group = in_sync_pair()
     group.send(Appended(200))
     reborn = Ref(1, 4)
-    effects = group.state(reborn)  # the controller has put the new life in the old one's place
+    effects = group.state(reborn)  # the controller has replaced the old incarnation by the new one
     assert CloseSession(103, "a newer incarnation of it registered") in effects
     group.ack(ONE, 200)  # a late frame of the old one
     assert group.core.confirm == 100
@@ -311,7 +311,7 @@ def test_alone_there_is_no_echo() -> None:
 
 
 def test_echoes_permit_nothing_while_another_replica_is_eligible() -> None:
-    # Found by the simulation: an election from the eligible set asks none of those who had echoed.
+    # Found by the simulation: an election from the eligible set needs no member that had echoed.
     group = Group(ONE, min_in_sync=3)
     group.open(ONE, 100)
     group.ack(ONE, 100, group.now_ns)

@@ -1,4 +1,5 @@
-"""A member that comes back in a later life while no controller is there fills its own seat, if it has lost nothing."""
+"""A member that returns without loss in a later incarnation fills its own seat while there is no
+controller."""
 
 from cometmq.ha.core.group_state import GroupState, Member, Policy, Ref
 from cometmq.ha.core.in_sync import (
@@ -20,7 +21,8 @@ ME, OLD, NEW = Ref(0, 7), Ref(1, 3), Ref(1, 4)
 
 
 class Pair:
-    """A leader and a follower of one group; the state names the follower's life OLD, and no controller answers."""
+    """A leader and a follower; the state names the follower's incarnation OLD, and no controller
+    answers."""
 
     def __init__(self, *, counts_flushed: bool = False, is_sync: bool = True) -> None:
         limits = Limits(is_sync, counts_flushed, 1, 5000 * MS, 1000, 1500 * MS, decides_alone=False)
@@ -83,7 +85,7 @@ def test_a_later_incarnation_with_all_data_counts_without_a_controller() -> None
     assert pair.core.confirm == 300
     assert OLD in pair.core.proposals.committed
     pair.grow(400)
-    assert pair.core.confirm == 300  # it is waited for, like the life that the state names
+    assert pair.core.confirm == 300  # it counts like the incarnation that the state names
 
 
 def test_in_an_asynchronous_group_its_echo_counts_too() -> None:
@@ -120,7 +122,7 @@ def test_a_suspect_later_incarnation_never_counts() -> None:
     pair.ack(NEW, 300)
     assert pair.core.oldest_echo_ns is None
     assert pair.core.replicated == 200
-    pair.open(NEW, 300)  # the mark is gone, the life is the same
+    pair.open(NEW, 300)  # the mark is cleared, the incarnation is the same
     pair.ack(NEW, 300)
     assert pair.core.oldest_echo_ns is None
 

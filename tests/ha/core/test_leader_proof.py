@@ -1,7 +1,8 @@
-"""When a controller may say that the former leader is dead, so that the next one need not wait.
+"""Proof that the former leader is gone, with which the next one need not wait.
 
-Found by the simulation: a leader that only the controller could not hear went on; the replica that was elected in its place died before it
-led, and *its* death was taken as proof that the new leader might write at once.
+Found by the simulation: a leader that only the controller could not reach continued; the replica
+elected in its place failed before it led, and *its* end was taken as proof that the new leader may
+write immediately.
 """
 
 from cometmq.ha.core.controller.events import (
@@ -94,7 +95,7 @@ def test_the_end_of_a_leader_that_led_is_proof() -> None:
 def test_the_end_of_a_leader_that_never_led_proves_nothing_about_its_predecessor() -> None:
     controller = Controller()
     controller.wait(1000, 0, 1, 2, leader=1)
-    controller.wait(800, 0, 2)  # broker 1 leads on, but is not heard
+    controller.wait(800, 0, 2)  # broker 1 still leads, but its heartbeats are lost
     assert controller.core.state.leader == Ref(0, 1)
     assert not controller.told[0].old_leader_is_dead
     controller.send(ProcessExited(0, "u0", 1))

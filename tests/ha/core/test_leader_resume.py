@@ -1,4 +1,5 @@
-"""A leader that stopped for want of permission leads on in its epoch, if everybody is back or a controller answers."""
+"""A leader that stopped without permission resumes its epoch when all followers return or a
+controller answers."""
 
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_a_fenced_leader_resumes_its_epoch_when_its_follower_returns() -> None:
     machine = lapsed(ONE)
     assert hello_received(machine, hello(Ref(1, 6)))
     assert machine.on_event(FollowersReturned(), NOW)[-1] == Promote(2)
-    assert machine.may_resume  # it says all the time that it may lead: nobody takes it for gone
+    assert machine.may_resume  # it always reports that it may lead, so it is not taken for gone
     assert machine.on_event(Promoted(2), NOW)[-1] == Lead(2)
     machine.validate()
     assert not machine.may_write(NOW)  # that takes an echo
@@ -116,7 +117,7 @@ def test_the_same_incarnation_may_return() -> None:
         hello(TWO),
         hello(Ref(9, 1)),
     ],
-    ids=["suspect", "learner", "disk", "promise", "epoch", "older life", "no seat", "stranger"],
+    ids=["suspect", "learner", "disk", "promise", "epoch", "older incarnation", "no seat", "stranger"],
 )
 def test_a_follower_that_lost_its_seat_does_not_resume_the_leader(facts: FollowerFacts) -> None:
     assert not hello_received(lapsed(ONE), facts)
@@ -157,7 +158,7 @@ def test_a_controllers_answer_resumes_the_leader() -> None:
         StepDownOrdered(0, "switchover"),
         DirectiveArrived(None, Order.STEP_DOWN),
     ],
-    ids=["another leads", "fenced", "stepped down", "told to step down"],
+    ids=["another leads", "fenced", "stepped down", "ordered to step down"],
 )
 def test_a_leader_that_stopped_for_another_reason_does_not_resume(event: Any) -> None:
     machine = lapsed(ONE)

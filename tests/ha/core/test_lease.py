@@ -1,4 +1,5 @@
-"""Permission to write (R4): from the controller, from every follower's echo, or because nobody else can be elected."""
+"""Permission to write (R4): by the controller, by every follower's echo, or because no other
+replica can be elected."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The role machine: orders, promises before deeds, and states that are older than what is known."""
+"""The role machine: orders, promises before actions, and outdated states."""
 
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_an_earlier_incarnation_of_this_replica_as_leader_needs_no_wait() -> Non
 
 
 def test_an_earlier_incarnation_that_never_led_still_requires_the_wait() -> None:
-    # Found by the simulation: the leader before that life wrote on with the echoes of this one.
+    # Found by the simulation: the leader before that incarnation wrote with the echoes of this one.
     replica = machine(state=state(1, 1, Ref(0, 2)), heard_ns=500)
     replica.on_event(DirectiveArrived(state(2, 2, ME), Order.PROMOTE), 600)
     replica.on_event(PromiseSaved(2), 600)
@@ -269,7 +269,7 @@ TestOrders.settings = settings(max_examples=60, stateful_step_count=30, deadline
 
 
 def test_frames_of_the_former_leader_during_the_promise_extend_the_wait() -> None:
-    # Found by the simulation: the stream lived on until then, and the former leader had our echoes.
+    # Found by the simulation: the stream lived until then, and the former leader had its echoes.
     replica = machine(state=state(1, 1, OTHER))
     replica.on_event(LeaderHeard(1, 500), 500)
     replica.on_event(DirectiveArrived(state(2, 2, ME), Order.PROMOTE), 600)

@@ -1,4 +1,4 @@
-"""One group controller and its store, for tests that say what brokers say and look at what is decided."""
+"""One group controller with its store, for tests that send events and check decisions."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ A, B, C = Ref(0, 1), Ref(1, 1), Ref(2, 1)
 
 
 def state(**more: Any) -> GroupState:
-    """A stable group of three, broker 0 in the lead."""
+    """A stable group of three with broker 0 as leader."""
     fields: dict[str, Any] = {
         "version": 10,
         "epoch": 5,
@@ -38,7 +38,7 @@ def state(**more: Any) -> GroupState:
 
 
 class Desk:
-    """A controller and its store; compare-and-set is answered at once unless `slow`."""
+    """A controller and its store; compare-and-set completes immediately unless `slow`."""
 
     def __init__(self, stored: GroupState | None = None, *, active: bool = True) -> None:
         self.store = stored or GroupState("c", "g")

@@ -1,8 +1,10 @@
-"""A small world around two group controllers: one store, brokers that obey, time that only moves when told.
+"""A small world around two group controllers: one store, brokers that follow directives, explicit
+time.
 
-Brokers are modelled by what the controller sees of them: a log end, an epoch, a role. A byte is confirmed
-when every life in the effective in-sync set has it, as a real leader counts; so "confirmed and not in the
-elected leader's log" is a loss. Every compare-and-set is checked before it is taken.
+Brokers are modelled by what the controller sees of them: a log end, an epoch, a role. A byte is
+confirmed when every incarnation in the effective in-sync set has it, as a real leader counts; so
+"confirmed and not in the elected leader's log" is a loss. Every compare-and-set is checked before
+it is applied.
 """
 
 import random
@@ -40,13 +42,13 @@ LIMITS = Limits(lease_ns=600 * MS, heartbeat_ns=100 * MS)
 
 @dataclass
 class Broker:
-    """One replica; what lies on its disk survives `crash`."""
+    """One replica; the content of its disk survives `crash`."""
 
     broker_id: int
     uuid: str
     incarnation: int = 1
     up: bool = True
-    log: list[tuple[int, int]] = field(default_factory=list)  #: (epoch, number), one a unit
+    log: list[tuple[int, int]] = field(default_factory=list)  #: (epoch, number), one per unit
     confirm: int = 0
     promised: int = 0
     known: GroupState | None = None
@@ -60,7 +62,7 @@ class Broker:
     heard_epoch: int = 0
     heard_ns: int = -1
     drained: bool = False
-    links: set[int] = field(default_factory=lambda: {0, 1})  #: controllers that it reaches
+    links: set[int] = field(default_factory=lambda: {0, 1})  #: reachable controllers
 
     @property
     def ref(self) -> Ref:
@@ -107,7 +109,7 @@ class World:
         self.history: list[GroupState] = []
         self.brokers = [Broker(i, f"disk{i}") for i in range(replicas)]
         self.controllers: list[GroupController] = []
-        self.writes: list[tuple[int, CompareAndSet]] = []  #: under way to the store
+        self.writes: list[tuple[int, CompareAndSet]] = []  #: in flight to the store
         self.refused_finally: set[tuple[int, int, int]] = set()
         self.confirmed: list[tuple[int, int]] = []
         self.number = 0
@@ -217,7 +219,7 @@ class World:
         return 1 + index * 1000 + broker.broker_id * 100 + broker.incarnation
 
     def replicate(self, leader: Broker, follower: Broker) -> bool:
-        """The follower takes over the leader's log (cut, then copy), at any moment and completely."""
+        """Let the follower take over the leader's log (cut, then copy), completely."""
         if not (leader.up and follower.up) or leader is follower:
             return False
         if leader.last_epoch < follower.promised or not leader.log:
@@ -232,7 +234,7 @@ class World:
         return True
 
     def write(self, leader: Broker) -> None:
-        """A message, and the leader's view of what is confirmed."""
+        """Append a message, and update the leader's confirm offset."""
         if not leader.leads or not leader.up or leader.promised != leader.last_epoch:
             return
         self.number += 1
@@ -266,7 +268,8 @@ class World:
         known = leader.known
         if not (leader.up and leader.leads and known is not None and known.leader == leader.ref):
             return
-        # As the real leader: a removal only of who is gone, an addition only of who has everything.
+        # As the real leader: it removes only disconnected members, and adds only those with all
+        # data.
         members = {leader.ref}
         for peer in self.brokers:
             if peer is leader:
@@ -336,7 +339,7 @@ class World:
             self.tell(index, HeartbeatArrived(session, heartbeat))
 
     def calm(self, rounds: int = 60) -> None:
-        """No faults: everybody reaches everybody."""
+        """End all faults: everything is reachable."""
         self.tell(1, ActiveChanged(False))
         self.tell(0, ActiveChanged(True))
         for broker in self.brokers:
@@ -368,5 +371,5 @@ class World:
 
 
 def close(world: World, broker: Broker, index: int) -> None:
-    """The session's stream breaks."""
+    """Break the session's stream."""
     world.tell(index, SessionClosed(world.session(broker, index)))

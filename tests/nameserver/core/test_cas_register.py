@@ -1,7 +1,8 @@
-"""The register of several nameservers under loss, delay, repetition, reordering, crashes of proposers.
+"""The register of several nameservers under loss, delay, repetition, reordering and crashes of
+proposers.
 
-Each seed runs proposers that count up: a register is right when no increment that was reported TAKEN is ever
-missing or done twice.
+Each seed runs proposers that increment a counter: no increment reported as TAKEN may be missing or
+applied twice.
 """
 
 import random
@@ -74,7 +75,7 @@ class World:
     unknown: set[bytes] = field(default_factory=set)
     conflicts: set[bytes] = field(default_factory=set)
     counter: int = 0
-    astray: float = 0.0  #: how often an address leads to any of the acceptors
+    astray: float = 0.0  #: probability that an address leads to any of the acceptors
 
     def begin(self, index: int) -> None:
         proposer = f"p{self.rng.randrange(3)}.{index}"
@@ -93,12 +94,12 @@ class World:
     def step(self) -> None:
         attempt, name, phase, value = self.wire.pop(self.rng.randrange(len(self.wire)))
         fate = self.rng.random()
-        if fate < 0.15:  # lost on the way there
+        if fate < 0.15:  # the request is lost
             self._after(attempt, attempt.round.failed(phase, name))
             return
         if fate < 0.3:  # a copy arrives later
             self.wire.append((attempt, name, phase, value))
-        # Whose address it is by now; who answers says who it is.
+        # The acceptor that now has the address; the answer carries its id.
         found = self.rng.choice([*self.states]) if self.rng.random() < self.astray else name
         state = self.states[found]
         ballot = attempt.round.ballot

@@ -1,4 +1,4 @@
-"""Whatever strangers say, a controller refuses it or survives it, and its state stays whole."""
+"""A controller refuses or survives every invalid input, and its state stays valid."""
 
 from dataclasses import replace
 

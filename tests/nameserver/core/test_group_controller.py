@@ -1,4 +1,4 @@
-"""The decisions of one controller, rule by rule: each test is a sentence of the HA note, sections 6.3 to 6.8."""
+"""The decisions of one controller, rule by rule (docs/formats/ha.md, sections 6.3 to 6.8)."""
 
 from cometmq.ha.core.controller.directives import phase
 from cometmq.ha.core.controller.events import (
@@ -22,12 +22,12 @@ from cometmq.tests.nameserver.core.desk import MS, A, B, C, Desk, state
 
 
 def in_sync(desk: Desk) -> tuple[Ref, ...]:
-    """Of any length: each beat may change it."""
+    """Of variable length: each heartbeat may change it."""
     return desk.store.in_sync
 
 
 def eligible(desk: Desk) -> tuple[Ref, ...]:
-    """Of any length: each beat may change it."""
+    """Of variable length: each heartbeat may change it."""
     return desk.store.eligible
 
 
@@ -39,7 +39,7 @@ def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
     desk.tell(ProcessExited(0, "u0", 1))
     assert desk.store.leader == C
     assert desk.store.epoch == 6
-    assert desk.store.in_sync == (B, C), "who is alive stays in sync"
+    assert desk.store.in_sync == (B, C), "live members stay in sync"
 
 
 def test_sync_flush_groups_compare_flushed_ends_and_priority_breaks_ties() -> None:
@@ -98,7 +98,7 @@ def test_a_suspended_controller_waits_for_the_grace_time() -> None:
     desk.pass_ms(2_000)
     desk.everybody()
     desk.now_ns += 60_000 * MS
-    desk.heartbeat(1)  # was waiting in its stream, and is read before the leader's
+    desk.heartbeat(1)  # was queued in its stream, and is read before the leader's
     desk.tell(Tick())
     desk.heartbeat(1)
     assert desk.store.leader == A
@@ -186,7 +186,7 @@ def test_a_refused_proposal_stays_refused() -> None:
     desk.tell(proposal)
     answer = desk.last(ProposalAnswer)
     assert (answer.accepted, answer.decided) == (False, True)
-    assert desk.store.version == 11, "the state has moved on before the refusal went out"
+    assert desk.store.version == 11, "the state has advanced before the refusal was sent"
     desk.heartbeat(1)
     desk.tell(proposal)
     assert not desk.last(ProposalAnswer).accepted

@@ -1,4 +1,5 @@
-"""Random histories of a group under two controllers: nothing confirmed is lost, and it always goes on."""
+"""Random histories of a group under two controllers: nothing confirmed is lost, and the group
+recovers."""
 
 import pytest
 
@@ -14,7 +15,7 @@ POLICIES = (
 
 
 def stir(world: World, power: float = 0.0) -> None:
-    """One random thing happens."""
+    """Apply one random event."""
     rng = world.rng
     world.now_ns += rng.choice((1, 10, 40)) * MS
     broker = rng.choice(world.brokers)
@@ -60,7 +61,7 @@ def stir(world: World, power: float = 0.0) -> None:
 def test_random_histories_keep_every_invariant(policy: Policy, chunk: int) -> None:
     for seed in range(chunk * 25, chunk * 25 + 25):
         world = World(seed, replicas=3 if seed % 3 else 2, policy=policy)
-        power = 0.0 if seed % 4 else 0.3  # power losses end in holds: keep most worlds going
+        power = 0.0 if seed % 4 else 0.3  # power losses end in holds: keep most worlds running
         for _ in range(400):
             stir(world, power)
         world.calm()

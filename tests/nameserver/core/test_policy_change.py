@@ -1,4 +1,4 @@
-"""A group's policy is changed while it runs: by whom, when it is refused, and who is in sync afterwards."""
+"""Policy change of a running group: steps, refusals, and the in-sync set afterwards."""
 
 import pytest
 
@@ -15,14 +15,14 @@ from cometmq.tests.nameserver.core.desk import A, B, C, Desk, state
 
 
 def changed(desk: Desk, event: SetPolicy) -> OperationAnswer:
-    """The leader obeys."""
+    """Let the leader step down as directed."""
     desk.tell(event)
     order = desk.last(Direct)
     assert (order.order, order.next, order.lease_for_seq) == (Order.STEP_DOWN, A, 0)
     desk.heartbeat(0, leads=False, drained=True)
     assert desk.store.epoch == 6
     order = [e for e in desk.effects if isinstance(e, Direct) and e.order is Order.PROMOTE][-1]
-    assert order.old_leader_is_dead, "it was itself: there is nothing to wait for"
+    assert order.old_leader_is_dead, "its own predecessor: no wait"
     desk.heartbeat(0, leads=True, last_epoch=6)
     answer: OperationAnswer = desk.last(OperationAnswer)
     return answer
@@ -53,7 +53,7 @@ def test_a_group_that_becomes_synchronous_starts_with_its_leader_alone_in_sync()
     desk.everybody()
     changed(desk, SetPolicy(1, sync=True, min_in_sync=2))
     assert desk.store.policy == Policy(sync=True, min_in_sync=2)
-    assert desk.store.in_sync == (A,), "others may lack what was answered OK"
+    assert desk.store.in_sync == (A,), "others may lack messages answered OK"
     assert desk.store.eligible == ()
 
 
