@@ -117,7 +117,16 @@ def test_the_same_incarnation_may_return() -> None:
         hello(TWO),
         hello(Ref(9, 1)),
     ],
-    ids=["suspect", "learner", "disk", "promise", "epoch", "older incarnation", "no seat", "stranger"],
+    ids=[
+        "suspect",
+        "learner",
+        "disk",
+        "promise",
+        "epoch",
+        "older incarnation",
+        "no seat",
+        "stranger",
+    ],
 )
 def test_a_follower_that_lost_its_seat_does_not_resume_the_leader(facts: FollowerFacts) -> None:
     assert not hello_received(lapsed(ONE), facts)
