@@ -179,8 +179,9 @@ class HaConfig:
         if self.controller_beat_interval_ms * LEASE_HEARTBEATS > self.controller_lease_ms:
             raise ValueError(
                 f"controllerLeaseMs={self.controller_lease_ms} must be at least "
-                f"{LEASE_HEARTBEATS} times controllerBeatIntervalMs={self.controller_beat_interval_ms}, "
-                "or one late answer would stop the leader's writes"
+                f"{LEASE_HEARTBEATS} times "
+                f"controllerBeatIntervalMs={self.controller_beat_interval_ms}, or one late answer "
+                "would stop the leader's writes"
             )
         if not self.enable_controller_mode:
             return

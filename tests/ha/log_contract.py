@@ -42,7 +42,7 @@ def fill(writable: WritableLog) -> ReplicatedLog:
 
 
 class LogContract:
-    """A subclass gives `make_log`: a fixture that makes empty logs with segments of SEGMENT bytes."""
+    """Subclasses define `make_log`: a fixture for empty logs with segments of SEGMENT bytes."""
 
     def test_a_new_log_is_empty(self, make_log: MakeLog) -> None:
         log = make_log().log

@@ -152,7 +152,7 @@ def test_a_cut_beyond_the_end_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_cut_inside_a_record_removes_all_of_it(tmp_path: Path) -> None:
-    """The bytes in front of the cut would be a torn record, which recovery drops without an archive."""
+    """Bytes before the cut would be a torn record, which recovery drops without an archive."""
     store = Diverged(tmp_path)
     store.set_positions(confirm=0, local_ok=0)
     store.plan = Plan(CUT, store.cut_at + 50, epoch=3, leader="broker 1")

@@ -83,7 +83,7 @@ async def test_a_cancelled_caller_gets_cancelled_error() -> None:
 
 
 async def swallowed(*_args: Any, **_options: Any) -> bytes:
-    """What grpcio makes of a cancellation that comes in the turn in which the call fails by itself."""
+    """The result of a cancellation in the loop turn in which the call fails."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:

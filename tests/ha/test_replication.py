@@ -114,7 +114,7 @@ async def test_the_bytes_on_disk_are_equal(tmp_path: Path) -> None:
             assert ours[name][: end - start] == theirs[name][: end - start]
 
 
-# --- the in-sync set and the confirm offset ---------------------------------------------------------
+# --- the in-sync set and the confirm offset ----------------------------------------------------
 
 
 async def test_confirm_waits_for_a_lost_follower_until_it_leaves(tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ async def test_a_damaged_chunk_only_ends_the_stream(
         await assert_equal_logs(leader, follower)
 
 
-# --- consumer offsets -------------------------------------------------------------------------------
+# --- consumer offsets --------------------------------------------------------------------------
 
 
 async def test_state_about_bytes_that_never_arrived_ends_with_its_stream(
     tmp_path: Path,
 ) -> None:
-    """A snapshot waited for a log end that another leader's records reached, and moved consumers over them."""
+    """Before, a waiting snapshot was applied when another leader's records reached its log end."""
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         leader.replication.offsets_snapshot = lambda: b"of this stream"

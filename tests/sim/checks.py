@@ -1,4 +1,4 @@
-"""Checks shared by the simulation's tests: seeds without a violation, and planted bugs that are found.
+"""Checks of the simulation's tests: seeds without a violation, planted bugs that are found.
 
 The cases are split into xdist groups, which `pytest --dist loadgroup` spreads over its workers.
 """

@@ -1,10 +1,11 @@
-"""Knows everything and forbids what must not happen: the invariants of the HA note, section 6.9, in a simulated cluster.
+"""Oracle: checks the invariants of docs/formats/ha.md, section 6.9, in a simulated cluster.
 
     I1  promises never decrease and are durable before an acknowledgement       `acks`, `leads`
-    I2  one life leads an epoch                                                 `leads`
+    I2  one incarnation leads an epoch                                          `leads`
     I3  an elected leader has everything that was ever confirmed                `leads`
-        and who takes over by plan has all that its predecessor had             `_inherits`
-    I4  confirmed bytes are equal everywhere; equal epoch entries, equal bytes  `_confirmed`, `compare_histories`
+        and a planned successor has all bytes of its predecessor                `_inherits`
+    I4  confirmed bytes are equal everywhere;                                   `_confirmed`
+        equal epoch entries, equal bytes                                        `compare_histories`
         and an entry with bytes begins with the first record of its epoch       `_labels`
     I5  confirm is monotonic, within the own end, and held by the in-sync set   `confirm_moved`
     I6  OK in a synchronous group: confirmed, with enough in sync               `answered_ok`
@@ -17,8 +18,8 @@
     I14 what was cut is zero until it is written again                          `has_cut`
     I16 queue offsets are dense in log order, also across epochs                `compare_logs`
 
-I12, I13 and I15 are about derived state, reads and routes, which live outside of the cores; drills check them. What is
-confirmed is kept once, as the bytes themselves (`truth`): I13's limit is then I4 at each reader's confirm offset.
+I12, I13 and I15 concern derived state, reads and routes outside of the cores; drills check them. The
+confirmed bytes are stored once (`truth`): I13's limit is then I4 at each reader's confirm offset.
 """
 
 from typing import TYPE_CHECKING

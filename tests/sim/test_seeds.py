@@ -1,4 +1,4 @@
-"""Simulated clusters: 300 seeds violate no invariant, and every cluster recovers after its faults."""
+"""Simulated clusters: 300 seeds violate no invariant, and every cluster recovers."""
 
 import pytest
 

@@ -46,7 +46,10 @@ def seat_loss(state: GroupState, heartbeat: Heartbeat) -> str:
     if heartbeat.learner:
         return "is a learner now"
     if state.policy.sync and heartbeat.log_end < state.confirm_floor:
-        return f"ends at {heartbeat.log_end}, below {state.confirm_floor}, which the group has confirmed"
+        return (
+            f"ends at {heartbeat.log_end}, below {state.confirm_floor}, which the group has "
+            "confirmed"
+        )
     return ""
 
 

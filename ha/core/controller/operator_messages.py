@@ -31,7 +31,8 @@ def force_steps(state: GroupState, row: Replica, why: str, lost: tuple[int, int]
     steps = [
         f"the group is at version {state.version}, epoch {state.epoch};"
         f" in sync are {names(state.in_sync)}, eligible {names(state.eligible)}",
-        f"broker {heartbeat.broker_id} ends at {heartbeat.log_end}, its newest epoch is {heartbeat.last_epoch}",
+        f"broker {heartbeat.broker_id} ends at {heartbeat.log_end}, its newest epoch is"
+        f" {heartbeat.last_epoch}",
     ]
     if why:
         steps.append(
@@ -56,7 +57,8 @@ def disqualifications(group: GroupView, now_ns: int) -> str:
 def switchover_plan(leader: Replica, target: Replica, wait_ns: int) -> list[str]:
     old, new = leader.heartbeat.broker_id, target.heartbeat.broker_id
     return [
-        f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has {leader.heartbeat.log_end}",
+        f"would wait up to {wait_ns // _NS_PER_MS} ms until broker {new} has"
+        f" {leader.heartbeat.log_end}",
         f"would direct broker {old} to step down when broker {new} has everything",
         f"would elect broker {new} and wait until it leads",
     ]

@@ -205,7 +205,7 @@ def test_the_suspect_mark_stays_when_the_stream_breaks() -> None:
 
 
 def test_an_epoch_without_data_does_not_block_older_epochs() -> None:
-    # Found by the simulation: elected, deposed before its first record, and then refusing every chunk.
+    # Found by the simulation: elected, deposed before its first record, then refused every chunk.
     stream = begun_without_a_byte()
     assert stream.labelled(100, 6, 100) == [AssignEpoch(6, 100), Append(), SendAck()]
     assert stream.core.history == EpochHistory([EpochStart(1, 0), EpochStart(6, 100)])

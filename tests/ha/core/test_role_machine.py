@@ -190,7 +190,7 @@ def test_an_ordered_step_down_promises_the_next_epoch() -> None:
 
 
 class Orders(RuleBasedStateMachine):
-    """Any order of anything: the invariants hold, the promise and the epoch that is led never go back."""
+    """Random events: the invariants hold, the promise and the led epoch never decrease."""
 
     @initialize()
     def begin(self) -> None:
