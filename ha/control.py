@@ -134,7 +134,7 @@ class Control:
     def _refuse(self, message: str) -> v1.ControlResponse:
         return self._answer(message, code=v2.BAD_REQUEST)
 
-    # --- what can be asked ------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     async def _status(self, request: v1.StatusRequest) -> v1.ReplicaStatus:
         return self.status()

@@ -100,7 +100,7 @@ class Replication(Hooks):
         self._meta_leader: LeaderSide | None = None
         self._meta_count = 0
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     async def start(self) -> int:
         """Open the port and start to follow or serve; returns the port. Raises HaPortInUseError."""
@@ -192,7 +192,7 @@ class Replication(Hooks):
         self._meta_count += 1
         send(kind, self._meta_count, payload)
 
-    # --- told by the broker -----------------------------------------------------------------------
+    # --- calls of the broker ----------------------------------------------------------------------
 
     def appended(self) -> None:
         """Handle growth of the log (leader). Call it once per loop turn, after the turn's
@@ -240,7 +240,7 @@ class Replication(Hooks):
         """Ask the controller to switch over to broker `to`; None without an answer."""
         return None if self._link is None else await self._link.switch_over(to, max_wait_ms)
 
-    # --- asked by the broker ----------------------------------------------------------------------
+    # --- state for the broker ---------------------------------------------------------------------
 
     @property
     def role(self) -> Role:

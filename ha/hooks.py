@@ -57,7 +57,7 @@ class Hooks:
         #: accept writes again).
         self.on_drain: Callable[[bool], None] = _no_change
 
-        # --- control (STORE's functions, set by the broker) ---------------------------------------
+        # --- control ------------------------------------------------------------------------------
 
         #: (request, is_dry_run) of an operator; returns a v1.ControlResponse.
         self.replay_tail: Callable[[Any], Any] | None = None

@@ -72,7 +72,7 @@ class EpochHistory:
             first += 1
         self.entries = self.entries[first:]
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def ends_with(self, epoch: int, start: int) -> bool:
         """Return whether this is the newest entry."""

@@ -164,7 +164,7 @@ class RoleMachine:
     def may_write(self, now_ns: int) -> bool:
         return self.role is Role.LEADER and self.lease.may_write(now_ns)
 
-    # --- what the controller says -----------------------------------------------------------------
+    # --- directives and states --------------------------------------------------------------------
 
     def _on_directive(self, event: DirectiveArrived, now_ns: int, effects: list[Effect]) -> None:
         if event.state is not None:

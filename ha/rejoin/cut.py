@@ -133,7 +133,7 @@ class _Cut:
         )
         return steps
 
-    # -- judging ------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _load_positions(self) -> dict[str, Any]:
         slots = SlotFile(self._directory / POSITIONS_NAME, durable=True, disk=self._disk)
@@ -177,7 +177,7 @@ class _Cut:
             lost = bool(records.lost)
         return _CutPoint(to if lost else end, start, stored_ms)
 
-    # -- steps --------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _archive(self, border: _CutPoint, found: TailSurvey) -> DivergedTail | None:
         """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""

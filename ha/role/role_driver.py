@@ -58,7 +58,7 @@ class RoleDriver:
         else:
             self.follower = make_follower(replica, hooks, self, replica.positions.confirm)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
         self._started = True
@@ -80,7 +80,7 @@ class RoleDriver:
         if self.leader is not None:
             self.leader.send_goodbye()
 
-    # --- what is asked often ----------------------------------------------------------------------
+    # --- hot path ---------------------------------------------------------------------------------
 
     @property
     def local_ok(self) -> int:
@@ -297,7 +297,7 @@ class RoleDriver:
             _logger.error("ha.suspect.not_saved error=%s", error)
         self.hooks.fatal(reason)
 
-    # --- between two lives ------------------------------------------------------------------------
+    # --- plans for the next start -----------------------------------------------------------------
 
     def cut(self, to: int, epoch: int, reason: str, leader: str, *, accept_loss: bool) -> None:
         """Plan a cut of everything from `to` on, which is archived first."""
@@ -327,7 +327,7 @@ class RoleDriver:
         mine = self.replica.identity.broker_id
         return state.in_sync_ref(mine) is None and state.eligible_ref(mine) is None
 
-    # --- told by the follower's side --------------------------------------------------------------
+    # --- calls of the follower side ---------------------------------------------------------------
 
     def promise(self, epoch: int) -> None:
         """Save the promise for a leader that accepted this follower: durable on return."""
@@ -348,7 +348,7 @@ class RoleDriver:
         _logger.info("ha.suspect.cleared end=%d", self.replica.log.log_end)
         self.on_change()
 
-    # --- stepping down by plan --------------------------------------------------------------------
+    # --- planned step-down ------------------------------------------------------------------------
 
     async def _drain_and_step_down(self, event: core.DirectiveArrived) -> None:
         complete = await self.drain(event.drain_ns / 1e9, event.next)

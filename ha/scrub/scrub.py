@@ -78,7 +78,7 @@ class Scrub:
         #: Called with the result of every round.
         self.on_round: Callable[[Result], None] | None = None
 
-    # -- life ---------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
         self._blocks.on_damaged_record = self._on_damaged_record
@@ -118,7 +118,7 @@ class Scrub:
             except OSError as error:
                 _logger.error("scrub.failed error=%s", error)
 
-    # -- digests ------------------------------------------------------------------------------
+    # --- digests ----------------------------------------------------------------------------------
 
     async def seal(self) -> int:
         """Take the missing digests of finished segments; returns their number."""
@@ -163,7 +163,7 @@ class Scrub:
         if self._options.bytes_per_second:
             await asyncio.sleep(read_bytes / self._options.bytes_per_second)
 
-    # -- a round ------------------------------------------------------------------------------
+    # --- one round --------------------------------------------------------------------------------
 
     async def run_once(self) -> Result:
         """Check every finished segment and repair what can be repaired. Raises OSError when a
@@ -229,7 +229,7 @@ class Scrub:
         self._verified.discard(begin)
         _logger.error("scrub.damaged begin=%d end=%d", begin, end)
 
-    # -- the other replicas -------------------------------------------------------------------
+    # --- the other replicas -----------------------------------------------------------------------
 
     async def _compare(self, result: Result) -> None:
         """Compare recorded digests with the peers'. If both match their bytes and differ, one was
@@ -347,7 +347,7 @@ class Scrub:
         self._unrepairable.discard((begin, end))
         self._blocks.clear_damaged(begin, end)
 
-    # -- what readers and senders find --------------------------------------------------------
+    # --- damage found by readers and senders ------------------------------------------------------
 
     def _on_damaged_record(self, offset: int, size: int) -> bool:
         """Mark the blocks of a damaged record and schedule their repair; returns False if
@@ -388,7 +388,7 @@ class Scrub:
                 )
             self._verified.add(start)
 
-    # -- served to others ---------------------------------------------------------------------
+    # --- answers to peers -------------------------------------------------------------------------
 
     async def get_digests(self, request: v1.DigestsRequest) -> AsyncIterator[v1.BlockDigest]:
         """Yield the finished blocks that touch the range, with recorded and current checksum."""

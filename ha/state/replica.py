@@ -99,7 +99,7 @@ class Replica:
             return None
         return scan(self.log)
 
-    # --- what is durable --------------------------------------------------------------------------
+    # --- durable state ----------------------------------------------------------------------------
 
     @property
     def state(self) -> GroupState | None:

@@ -59,7 +59,7 @@ class FollowerSide:
         self._joiner = frames.MetaJoiner()
         self._append_error = ""
 
-    # --- told by the engine -----------------------------------------------------------------------
+    # --- events from the engine -------------------------------------------------------------------
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._follow())

@@ -38,7 +38,7 @@ class LeaderSide:
         #: Called when the permission to write (R4) may have changed.
         self.on_membership: Callable[[], None] = lambda: None
 
-    # --- told by the engine -----------------------------------------------------------------------
+    # --- events from the engine -------------------------------------------------------------------
 
     @property
     def confirm(self) -> int:
@@ -89,7 +89,7 @@ class LeaderSide:
         self._run(self.core.on_event(event, self.replica.steady_ns()))
         self.on_membership()
 
-    # --- asked by sessions ------------------------------------------------------------------------
+    # --- calls of sessions ------------------------------------------------------------------------
 
     def is_in_sync(self, broker_id: int) -> bool:
         member = self.core.members.get(broker_id)

@@ -92,7 +92,7 @@ class Session:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    # --- told by the leader's side ----------------------------------------------------------------
+    # --- calls of the leader's side ---------------------------------------------------------------
 
     def wake(self) -> None:
         self._wake.set()

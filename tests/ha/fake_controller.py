@@ -51,7 +51,7 @@ class FakeController(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has 
             return grpc.unary_unary_rpc_method_handler(self._report)
         return None
 
-    # --- what the test decides --------------------------------------------------------------------
+    # --- decisions of the test --------------------------------------------------------------------
 
     def decide(self, **changes: Any) -> None:
         state = self.state

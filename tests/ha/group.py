@@ -38,7 +38,7 @@ class Replica(Live):
         self.reopened: list[str] = []
         self.steps: list[str] = []
         self.failed: list[str] = []
-        self.lives = 0
+        self.starts = 0
 
     async def start(self) -> "Replica":
         options = StoreConfig(
@@ -46,7 +46,7 @@ class Replica(Live):
         )
         self.steps += pending.run(self.directory, options)
         await super().start()
-        self.lives += 1
+        self.starts += 1
         replication = self.replication
         replication.on_promote = self._on_promote
         replication.on_step_down = self.stepped_down.append

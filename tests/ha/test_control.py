@@ -147,7 +147,7 @@ async def test_a_replica_reseeds_on_request(tmp_path: Path) -> None:
         assert follower.reopened == []
         request = v1.ReseedRequest(accept_loss=True)
         await call(follower, paths.RESEED, request, v1.ControlResponse)
-        await until(lambda: follower.lives == 2)
+        await until(lambda: follower.starts == 2)
         assert follower.replication.replica.meta.replica_uuid != uuid
         group.decide(in_sync=(leader.ref,))  # the controller sees another disk
         leader.replication.roles.state_seen(group.state)
@@ -190,7 +190,7 @@ async def test_a_cut_on_request_leaves_an_archive(tmp_path: Path) -> None:
         assert refused.code != v2.OK, "it is confirmed"
         request = v1.CutTailRequest(to=common, reason="a test", accept_loss=True)
         await call(follower, paths.CUT_TAIL, request, v1.ControlResponse)
-        await until(lambda: follower.lives == 2)
+        await until(lambda: follower.starts == 2)
         await assert_equal_logs(leader, follower)
         assert list((follower.directory / "ha" / "diverged").glob("*.log"))
         await asyncio.sleep(0)

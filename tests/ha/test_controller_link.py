@@ -34,7 +34,7 @@ class Broker(Live):
         )
         self.nameservers = nameservers
         self.reopening: list[asyncio.Task[None]] = []
-        self.lives = 0
+        self.starts = 0
 
     async def start(self) -> "Broker":
         options = StoreConfig(
@@ -42,7 +42,7 @@ class Broker(Live):
         )
         pending.run(self.directory, options)
         await super().start()
-        self.lives += 1
+        self.starts += 1
         replication = self.replication
         replication.on_promote = self._start_epoch
         replication.on_reopen = self._on_reopen
@@ -148,7 +148,7 @@ async def test_a_deposed_leader_cuts_its_tail_and_reports_it(tmp_path: Path) -> 
         world.controller.elect(1)
         await until(lambda: new.replication.is_leader)
         old = await world.broker(0)
-        await until(lambda: old.lives == 2)
+        await until(lambda: old.starts == 2)
         new.append(b"and on")
         await assert_equal_logs(new, old)
         await until(lambda: len(world.controller.cuts) == 1)

@@ -201,7 +201,7 @@ def test_a_full_disk_keeps_the_tail_and_the_plan(tmp_path: Path) -> None:
     store.kit.close()
 
 
-# -- crashes --------------------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------------
 
 
 def _interrupt(store: Diverged, disk: Disk, at: int) -> bool:
@@ -299,7 +299,7 @@ def test_the_same_range_of_another_history_gets_an_archive_of_its_own(tmp_path: 
     assert first.crc32 != second.crc32
 
 
-# -- progress -------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 def _offsets(root: Path) -> Path:

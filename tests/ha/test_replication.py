@@ -114,7 +114,7 @@ async def test_the_bytes_on_disk_are_equal(tmp_path: Path) -> None:
             assert ours[name][: end - start] == theirs[name][: end - start]
 
 
-# --- the in-sync set and the confirm offset ----------------------------------------------------
+# --- the in-sync set and the confirm offset -------------------------------------------------------
 
 
 async def test_confirm_waits_for_a_lost_follower_until_it_leaves(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ async def test_a_minimum_of_two_refuses_writes_until_a_follower_is_in_sync(tmp_p
         end = leader.append(b"both")
         await until(lambda: leader.replication.confirm == end)
         await pair.stop(follower)
-        leader.append(b"nobody may promise this")
+        leader.append(b"never confirmed")
         await until(lambda: leader.replication.write_refusal() is not None)
         assert leader.replication.confirm == end
         await pair.follower(leader)
@@ -244,7 +244,7 @@ async def test_a_damaged_chunk_only_ends_the_stream(
         await assert_equal_logs(leader, follower)
 
 
-# --- consumer offsets --------------------------------------------------------------------------
+# --- consumer offsets -----------------------------------------------------------------------------
 
 
 async def test_state_about_bytes_that_never_arrived_ends_with_its_stream(

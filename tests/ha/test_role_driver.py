@@ -52,7 +52,7 @@ async def test_a_follower_becomes_the_leader_in_place_and_the_leader_a_follower(
         await assert_equal_logs(two, one)
         assert one.replication.replica.history == two.replication.replica.history
         assert epochs_file.load(one.directory / "ha") == two.replication.replica.history
-        assert one.lives == two.lives == 1
+        assert one.starts == two.starts == 1
         await until(lambda: two.replication.confirm == two.log.log_end)
 
 
@@ -94,7 +94,7 @@ async def test_an_unconfirmed_tail_is_archived_and_cut(tmp_path: Path) -> None:
                 side.set_leader("")
         group.elect(1)
         new = await group.leads(1)
-        await until(lambda: old.lives == 2)
+        await until(lambda: old.starts == 2)
         await new.append_random(2, 20)
         await assert_equal_logs(new, old)
         (archived,) = archive.load_tails(old.directory / "ha")
@@ -115,11 +115,11 @@ async def test_a_cut_below_the_confirm_offset_leads_to_hold(tmp_path: Path) -> N
         await group.leads(1)
         await until(lambda: old.role is Role.HOLD)
         assert old.log.log_end == end
-        assert old.lives == 1
+        assert old.starts == 1
         group.decide(accept_loss=True)
         group.replicas[1].replication.roles.state_seen(group.state)
         group.tell_state(old)
-        await until(lambda: old.lives == 2)
+        await until(lambda: old.starts == 2)
         await assert_equal_logs(group.replicas[1], old)
 
 
@@ -177,7 +177,7 @@ async def test_a_follower_that_returns_without_a_controller_is_accepted(
         await until(lambda: leader.replication.confirm == leader.log.log_end)
         assert group.replicas[1].ref not in group.state.in_sync
         assert group.state.version == version
-        assert leader.promoted == [1, 1] and leader.lives == 1
+        assert leader.promoted == [1, 1] and leader.starts == 1
         assert len(leader.replication.replica.history.entries) == 1
 
 

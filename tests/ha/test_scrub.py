@@ -208,7 +208,7 @@ def test_a_damaged_line_is_ignored(tmp_path: Path) -> None:
     assert digests.load(tmp_path) == {0: first}
 
 
-# -- over the wire --------------------------------------------------------------------------------
+# --- calls over the wire --------------------------------------------------------------------------
 
 
 class _Served(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types

@@ -282,6 +282,6 @@ async def test_a_replayed_old_heartbeat_changes_nothing(tmp_path: Path) -> None:
 
 async def test_an_unknown_group_is_reported_by_name(tmp_path: Path) -> None:
     async with controller(tmp_path) as link:
-        answer = await link.groups("nobody")
+        answer = await link.groups("missing")
         assert answer.code == v2.NOT_FOUND
-        assert "no group nobody" in answer.message
+        assert "no group missing" in answer.message

@@ -125,7 +125,7 @@ class IgnoresPromise(Follower):
         return
 
 
-class ForgetsEarlierLives(Proposals):
+class ForgetsEarlierIncarnations(Proposals):
     """Do not wait for a member that returned in a later incarnation before the state names it."""
 
     def seat_holders(self, members: Mapping[int, Member]) -> tuple[list[Member], bool]:
@@ -258,14 +258,14 @@ _OURS: tuple[Bug, ...] = (
     Bug("lease", Parts(lease=NeedsNoLease), "leases", ASYNC),
     Bug("waiting after a promotion", Parts(role_machine=DoesNotWait), "leases", ASYNC),
     Bug("echoed time stamps", Parts(in_sync=CountsArrival), "leases", ASYNC),
-    Bug("lease from the beat's departure", Parts(lease=LeaseFromArrival), "leases", ASYNC),
+    Bug("lease from the heartbeat's departure", Parts(lease=LeaseFromArrival), "leases", ASYNC),
     Bug(
         "grace after a controller's start",
         Parts(controller=ElectsWithoutGrace),
         "controllers",
         ASYNC,
     ),
-    Bug("waiting for later lives", Parts(proposals=ForgetsEarlierLives), "isr", SYNC),
+    Bug("waiting for later incarnations", Parts(proposals=ForgetsEarlierIncarnations), "isr", SYNC),
     Bug("joining only with everything confirmed", Parts(in_sync=JoinsBelowConfirm), "isr", SYNC),
     Bug(
         "suspect until confirm is reached",

@@ -68,7 +68,7 @@ class Disk:
             self._durable_hints[name] = self.hints[name]
         self.hints[name] = value
 
-    def rot(self, offset: int) -> None:
+    def damage_bit(self, offset: int) -> None:
         """Flip one bit on the disk."""
         self.live[offset] ^= 1
         self.durable[offset] ^= 1

@@ -129,7 +129,7 @@ class Faults(Orders, Heirs):
         if not self.over:
             action(*args)
 
-    # --- whom -------------------------------------------------------------------------------------
+    # --- targets ----------------------------------------------------------------------------------
 
     def _any(self) -> "Node":
         """Return the leader half of the time."""
@@ -373,7 +373,7 @@ class Faults(Orders, Heirs):
         if followers:
             node = self.rng.choice(followers)
             offset = self.rng.randrange(0, node.confirm - 500)
-            self.world.rot(node, offset)
+            self.world.damage_bit(node, offset)
             self._in(200, 1500, self.world.scrub)
 
     # --- nameservers ------------------------------------------------------------------------------

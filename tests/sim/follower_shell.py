@@ -48,7 +48,7 @@ class FollowerShell:
         self._chunk: tuple[int, bytes] = (0, b"")
         self._dropped = False
 
-    # --- whom to follow ---------------------------------------------------------------------------
+    # --- leader -----------------------------------------------------------------------------------
 
     def set_leader(self, leader: Ref | None) -> None:
         if leader == self.leader:

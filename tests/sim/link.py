@@ -95,7 +95,7 @@ class Link:
                 heartbeat,
             )
 
-    # --- what comes back --------------------------------------------------------------------------
+    # --- returned frames --------------------------------------------------------------------------
 
     def directive(self, name: str, session: int, event: heard.Direct) -> None:
         node = self.node

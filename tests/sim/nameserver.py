@@ -40,7 +40,7 @@ class Nameserver:
         self.disk: dict[str, Any] = {"file": None, "cells": {}}
         self.limits = heard.Limits(LEASE_MS * MS, BEAT_MS * MS)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.alive:
@@ -91,7 +91,7 @@ class Nameserver:
             self.feed(heard.ActiveChanged(False))
         self.feed(heard.Tick(wall_ms=self.world.scheduler.now // MS))
 
-    # --- who decides ------------------------------------------------------------------------------
+    # --- activity ---------------------------------------------------------------------------------
 
     def _claim(self) -> None:
         """Take or renew the right to decide."""

@@ -60,7 +60,7 @@ class Node:
         self.streams: list[Stream] = []
         self.logical_end: int | None = None  #: end of the log in this incarnation's memory
 
-    # --- life and death ---------------------------------------------------------------------------
+    # --- start and crash --------------------------------------------------------------------------
 
     def start(self) -> None:
         if self.alive:
@@ -361,7 +361,7 @@ class Node:
             self.say("suspect: %s", suspect)
             self.step()
 
-    # --- between two lives ------------------------------------------------------------------------
+    # --- plans for the next start -----------------------------------------------------------------
 
     def cut(self, to: int, epoch: int, accept_loss: bool) -> None:
         self.disk.keep_hint("confirm", self.confirm)

@@ -47,7 +47,7 @@ class Stream:
         elif kind != "ended" and self.leader_open:
             self._network.frame(self._up, self._at_leader, "ended", ())
 
-    # --- ends -------------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def end_by_leader(self, goodbye: bool, _reason: str = "") -> None:
         if self.leader_open:

@@ -66,14 +66,14 @@ class World:
             for i in range(settings.nameservers)
         ]
         self.nodes = [Node(self, i, stream_of(seed, f"node {i}")) for i in range(settings.replicas)]
-        self.rotten: list[tuple[Node, int]] = []
+        self.damaged: list[tuple[Node, int]] = []
         self.writes_until = 1 << 62
         self._number = 0
         self._identity = 0
         self._fingerprint = 0
         self.scheduler.after_event = self.oracle.after_event
 
-    # --- asked by the shells ----------------------------------------------------------------------
+    # --- calls of the shells ----------------------------------------------------------------------
 
     def new_number(self) -> int:
         self._number += 1
@@ -105,18 +105,18 @@ class World:
             edge = (node.name, nameserver.name)
             self.network.datagram(edge, nameserver.exited, node, incarnation)
 
-    # --- bit rot ----------------------------------------------------------------------------------
+    # --- damaged blocks ---------------------------------------------------------------------------
 
-    def rot(self, node: Node, offset: int) -> None:
-        node.disk.rot(offset)
-        self.rotten.append((node, offset))
+    def damage_bit(self, node: Node, offset: int) -> None:
+        node.disk.damage_bit(offset)
+        self.damaged.append((node, offset))
 
     def scrub(self, only: Node | None = None) -> None:
         """Fetch damaged blocks from a replica where they are intact."""
-        for node, offset in list(self.rotten):
+        for node, offset in list(self.damaged):
             if only in (None, node):
-                node.disk.rot(offset)
-                self.rotten.remove((node, offset))
+                node.disk.damage_bit(offset)
+                self.damaged.remove((node, offset))
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class World:
 
     def _compare(self) -> None:
         self.scheduler.after(700 * MS, self._compare)
-        if not self.rotten:
+        if not self.damaged:
             self.oracle.compare_histories()
 
     def _heal(self) -> int:

@@ -347,8 +347,8 @@ class GroupController:
         replicas = self.replicas
         if not bootstrap.may_rebuild(known, replicas, now_ns, self.limits):
             return
-        everybody = bootstrap.all_answered(known, replicas, now_ns, self.limits)
-        if everybody or now_ns >= self.grace_until_ns:
+        all_answered = bootstrap.all_answered(known, replicas, now_ns, self.limits)
+        if all_answered or now_ns >= self.grace_until_ns:
             state = bootstrap.rebuilt(known, replicas.values())
             why = f"the store was lost; rebuilt from version {known.version}"
             self.cas(state, why, effects)

@@ -121,7 +121,7 @@ class ReplicaRegistry:
         ):
             row.known = heartbeat.known
 
-    # --- who may speak ----------------------------------------------------------------------------
+    # --- refusals ---------------------------------------------------------------------------------
 
     def _refusal(
         self, event: HeartbeatArrived, state: GroupState, now_ns: int, grace_until_ns: int

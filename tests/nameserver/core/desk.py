@@ -81,7 +81,7 @@ class Desk:
         )
         self.tell(HeartbeatArrived(1 + broker_id + 10 * incarnation, heartbeat))
 
-    def everybody(self) -> None:
+    def all_send_heartbeats(self) -> None:
         self.heartbeat(0, leads=True)
         self.heartbeat(1, heard_epoch=5, heard_age_ns=0)
         self.heartbeat(2, heard_epoch=5, heard_age_ns=0)

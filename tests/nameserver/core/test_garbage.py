@@ -80,7 +80,7 @@ events = st.one_of(
 @given(st.booleans(), st.lists(st.tuples(st.integers(0, 3_000), events), max_size=25))
 def test_no_event_breaks_a_controller(new: bool, story: list[tuple[int, Event]]) -> None:
     desk = Desk(None if new else state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     for ms, event in story:
         desk.now_ns += ms * MS
         desk.tell(event)

@@ -33,7 +33,7 @@ def eligible(desk: Desk) -> tuple[Ref, ...]:
 
 def test_the_longest_log_of_the_newest_epoch_is_elected() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(1, log_end=300, flushed_end=300, last_epoch=4)
     desk.heartbeat(2, log_end=200, flushed_end=150, last_epoch=5)
     desk.tell(ProcessExited(0, "u0", 1))
@@ -59,7 +59,7 @@ def test_sync_flush_groups_compare_flushed_ends_and_priority_breaks_ties() -> No
 
 def test_an_exit_report_of_another_incarnation_is_ignored() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(ProcessExited(0, "u0", 9))
     desk.tell(ProcessExited(0, "another", 1))
     assert desk.store.leader == A
@@ -67,7 +67,7 @@ def test_an_exit_report_of_another_incarnation_is_ignored() -> None:
 
 def test_heartbeats_after_a_reported_exit_revive_the_replica() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(ProcessExited(0, "u0", 1))
     desk.pass_ms(50)
     desk.heartbeat(0, leads=True)
@@ -94,9 +94,9 @@ def test_no_election_in_the_grace_time_without_proof() -> None:
 
 def test_a_suspended_controller_waits_for_the_grace_time() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.pass_ms(2_000)
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.now_ns += 60_000 * MS
     desk.heartbeat(1)  # was queued in its stream, and is read before the leader's
     desk.tell(Tick())
@@ -109,7 +109,7 @@ def test_a_suspended_controller_waits_for_the_grace_time() -> None:
 
 def test_a_leader_cut_off_only_from_the_controller_keeps_leading() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     for _ in range(30):
         desk.pass_ms(100)
         desk.heartbeat(1, heard_epoch=5, heard_age_ns=50 * MS)
@@ -123,7 +123,7 @@ def test_a_leader_cut_off_only_from_the_controller_keeps_leading() -> None:
 
 def test_a_new_incarnation_keeps_its_seat_unless_it_lost_data() -> None:
     desk = Desk(state(confirm_floor=90))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(1, incarnation=2)
     assert in_sync(desk) == (A, Ref(1, 2), C)
     desk.heartbeat(1, incarnation=3, suspect=True)
@@ -137,7 +137,7 @@ def test_a_new_incarnation_keeps_its_seat_unless_it_lost_data() -> None:
 
 def test_another_disk_under_the_same_id_loses_the_seat() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.pass_ms(1_300)
     desk.heartbeat(0, leads=True)
     desk.heartbeat(2, heard_epoch=5, heard_age_ns=0)
@@ -160,7 +160,7 @@ def test_the_last_seat_is_not_taken_by_a_new_disk() -> None:
 
 def test_a_member_that_leaves_below_the_minimum_stays_eligible_and_is_elected() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A, B)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A,), 95))
     assert in_sync(desk) == (A,)
     assert eligible(desk) == (B,)
@@ -173,7 +173,7 @@ def test_a_member_that_leaves_below_the_minimum_stays_eligible_and_is_elected() 
 
 def test_the_eligible_set_ends_when_the_minimum_is_reached() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2), in_sync=(A,), eligible=(B,)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A, C), 100))
     assert desk.store.in_sync == (A, C)
     assert desk.store.eligible == ()
@@ -195,7 +195,7 @@ def test_a_refused_proposal_stays_refused() -> None:
 
 def test_a_member_joins_with_its_current_incarnation() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A, Ref(1, 7)), 100))
     assert not desk.last(ProposalAnswer).accepted
     desk.tell(AlterIsr(2, A, 5, 11, 2, (A, B), 100))
@@ -207,7 +207,7 @@ def test_a_member_joins_with_its_current_incarnation() -> None:
 
 def test_a_proposal_is_undecided_while_the_store_has_not_answered() -> None:
     desk = Desk(state(in_sync=(A,)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.slow = True
     desk.tell(AlterIsr(1, A, 5, 10, 1, (A, B), 100))
     assert not any(isinstance(e, ProposalAnswer) for e in desk.effects)
@@ -239,7 +239,7 @@ def test_a_partial_replica_is_not_electable() -> None:
 
 def test_deleting_a_segment_before_the_leader_does_not_mark_a_member_partial() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(1, log_start=50)
     member = desk.store.member(1)
     assert member is not None
@@ -248,7 +248,7 @@ def test_deleting_a_segment_before_the_leader_does_not_mark_a_member_partial() -
 
 def test_a_leader_that_steps_down_is_replaced_at_once() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(0, leads=False, drained=True)
     assert desk.store.leader == B
     promote = [e for e in desk.effects if isinstance(e, Direct) and e.order is Order.PROMOTE]
@@ -257,7 +257,7 @@ def test_a_leader_that_steps_down_is_replaced_at_once() -> None:
 
 def test_an_elected_replica_that_does_not_take_over_is_replaced() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(ProcessExited(0, "u0", 1))
     assert desk.store.leader == B
     for _ in range(35):
@@ -269,7 +269,7 @@ def test_an_elected_replica_that_does_not_take_over_is_replaced() -> None:
 
 def test_a_full_disk_hands_over_to_a_peer_with_free_space() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(1, no_room=True)
     desk.heartbeat(0, leads=True, no_room=True)
     step_down = desk.last(Direct)
@@ -281,7 +281,7 @@ def test_a_full_disk_hands_over_to_a_peer_with_free_space() -> None:
 
 def test_an_asynchronous_switchover_reverts_when_the_target_stays_behind() -> None:
     desk = Desk(state(policy=Policy(sync=False)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(Switchover(1, to=1))
     desk.heartbeat(0, leads=False, log_end=500, flushed_end=500)
     desk.pass_ms(3_000)
@@ -317,7 +317,7 @@ def test_a_second_broker_with_the_same_id_is_refused() -> None:
     desk = Desk(state())
     desk.heartbeat(0, uuid="thief")
     assert desk.last(Refuse).code is RefusalCode.ID_IN_USE, "the holder may still come"
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.heartbeat(0, incarnation=9, uuid="thief")
     assert desk.last(Refuse).code is RefusalCode.ID_IN_USE
     desk.heartbeat(0, incarnation=2)
@@ -328,7 +328,7 @@ def test_a_second_broker_with_the_same_id_is_refused() -> None:
 
 def test_an_inactive_controller_gives_no_orders() -> None:
     desk = Desk(state(), active=False)
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(ProcessExited(0, "u0", 1))
     desk.pass_ms(5_000)
     directs = [e for e in desk.effects if isinstance(e, Direct)]
@@ -339,7 +339,7 @@ def test_an_inactive_controller_gives_no_orders() -> None:
 
 def test_no_lease_while_another_leader_is_being_elected() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.slow = True
     desk.pass_ms(1_300)
     desk.heartbeat(1)

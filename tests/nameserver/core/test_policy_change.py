@@ -30,7 +30,7 @@ def changed(desk: Desk, event: SetPolicy) -> OperationAnswer:
 
 def test_more_in_sync_from_the_next_epoch_on() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     answer = changed(desk, SetPolicy(1, min_in_sync=2))
     assert answer.outcome is Outcome.DONE
     assert answer.message == (
@@ -50,7 +50,7 @@ def test_a_member_that_left_below_the_old_minimum_is_not_eligible_under_a_lower_
 
 def test_a_group_that_becomes_synchronous_starts_with_its_leader_alone_in_sync() -> None:
     desk = Desk(state(policy=Policy(sync=False)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     changed(desk, SetPolicy(1, sync=True, min_in_sync=2))
     assert desk.store.policy == Policy(sync=True, min_in_sync=2)
     assert desk.store.in_sync == (A,), "others may lack messages answered OK"
@@ -59,7 +59,7 @@ def test_a_group_that_becomes_synchronous_starts_with_its_leader_alone_in_sync()
 
 def test_an_asynchronous_group_refuses_a_minimum() -> None:
     desk = Desk(state(policy=Policy(sync=True, min_in_sync=2)))
-    desk.everybody()
+    desk.all_send_heartbeats()
     changed(desk, SetPolicy(1, sync=False))
     assert desk.store.policy == Policy(sync=False, min_in_sync=1)
     assert desk.store.in_sync == (A, B, C)
@@ -74,7 +74,7 @@ def test_an_asynchronous_group_refuses_a_minimum() -> None:
 )
 def test_a_minimum_above_the_live_replicas_is_refused(event: SetPolicy, why: str) -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     before = desk.store
     desk.tell(event)
     answer = desk.last(OperationAnswer)
@@ -92,7 +92,7 @@ def test_without_a_leader_nothing_is_changed() -> None:
 
 def test_the_same_policy_and_a_dry_run_change_nothing() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     before = desk.store
     desk.tell(SetPolicy(1, sync=True))
     assert desk.last(OperationAnswer).message.endswith("already")
@@ -103,12 +103,12 @@ def test_the_same_policy_and_a_dry_run_change_nothing() -> None:
 
 def test_a_leader_that_does_not_step_down_keeps_its_policy() -> None:
     desk = Desk(state())
-    desk.everybody()
+    desk.all_send_heartbeats()
     desk.tell(SetPolicy(1, min_in_sync=2))
     desk.tell(Switchover(2, to=1))
     assert "in progress" in desk.last(OperationAnswer).message
     for _ in range(40):
-        desk.everybody()
+        desk.all_send_heartbeats()
         desk.pass_ms(100)
     answers = [e for e in desk.effects if isinstance(e, OperationAnswer) and e.request == 1]
     assert answers[-1].outcome is Outcome.FAILED
