@@ -52,11 +52,11 @@ async def test_status_has_the_fields_for_promotion_scripts(tmp_path: Path) -> No
         await assert_equal_logs(leader, follower)
         first, second = await status(leader), await status(follower)
         assert (first.code, first.role, second.role) == (v2.OK, "leader", "follower")
-        assert first.heartbeat.log_end == second.heartbeat.log_end == end
+        assert first.beat.log_end == second.beat.log_end == end
         assert [(each.epoch, each.start) for each in second.epochs] == [(1, 0)]
-        assert second.heartbeat.heard_epoch == 1
+        assert second.beat.heard_epoch == 1
         assert (
-            second.heartbeat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
+            second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
         )
 
 
@@ -68,7 +68,7 @@ async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path:
         await assert_equal_logs(master, slave)
         await until(lambda: master.replication.confirm == end)
         fenced = await call(slave, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
-        assert fenced.heartbeat.promised_epoch == 2
+        assert fenced.beat.promised_epoch == 2
         await call(master, paths.FENCE, v1.FenceRequest(epoch=2), v1.ReplicaStatus)
         assert master.replication.role is Role.FENCED
         state = state_message(decided(slave, 1, 2, master))

@@ -165,7 +165,7 @@ async def test_two_automatic_replays_send_the_same_tail_once(
 ) -> None:
     """Broker 0 archived it too: a tail that it sent is marked, an unsent one is left to it for a
     while."""
-    monkeypatch.setattr(upkeep_module, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(upkeep_module, "_RETRY_S", 0.05)
     async with Pair(tmp_path) as pair:
         leader = await pair.leader()
         again = await _with_tail(pair, leader)

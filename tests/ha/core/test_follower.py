@@ -172,7 +172,7 @@ def test_after_a_broken_stream_a_partial_record_is_received_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "complaint"),
+    ("event", "reason"),
     [
         (ChunkArrived(1, 90, True, 0), NackReason.GAP),
         (ChunkArrived(1, 120, True, 0), NackReason.GAP),
