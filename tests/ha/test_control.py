@@ -55,9 +55,7 @@ async def test_status_has_the_fields_for_promotion_scripts(tmp_path: Path) -> No
         assert first.beat.log_end == second.beat.log_end == end
         assert [(each.epoch, each.start) for each in second.epochs] == [(1, 0)]
         assert second.beat.heard_epoch == 1
-        assert (
-            second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
-        )
+        assert second.beat.replica.replica_uuid == follower.replication.replica.meta.replica_uuid
 
 
 async def test_a_script_promotes_a_static_slave_and_the_master_follows(tmp_path: Path) -> None:
