@@ -1,5 +1,5 @@
-"""The data pipeline: PySpark reads the commit log where it lies, the topics over the wire, and keeps history.
+"""Data pipeline: PySpark sources, sinks and jobs over commit logs, topics and archives.
 
-`decode` and `splits` know no Spark; sources, sinks and jobs stand on them. Users import `pyspark_rocketmq`
-(the name by which Spark finds a Python data source). Format and measurements: pipeline note (spark.md).
+`decode` and `splits` do not use Spark; sources, sinks and jobs are built on them. Users import
+`pyspark_rocketmq`, the name by which Spark finds a Python data source (docs/pipeline.md).
 """

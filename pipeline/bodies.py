@@ -1,9 +1,9 @@
-"""BodyDecoder as their senders meant them: decompressed, and batches in one record taken apart.
+"""Decompresses bodies and unwraps records that hold a batch of messages.
 
-Few records need it, so they are handled one by one, between runs of plain ones that are not. What cannot
-be read is a `Failure`; whether its record is left out or kept (null body, or not taken apart) is the
-caller's policy. Promises: a part holds at most about `batch_bytes` of decompressed bodies, one body at
-most DECOMPRESSED_BYTES_MAX: a small body may claim to be huge.
+Few records need it, so they are handled one by one between runs of plain records. An unreadable
+body is a `Failure`; the caller's policy leaves the record out or keeps it (null body, or not
+unwrapped). A part holds at most about `batch_bytes` of decompressed bodies, a body at most
+DECOMPRESSED_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .inner_batch import WRAPPED, InnerMessage, unwrap
 from .rows import LogBytes
 from .slices import slices
 
-#: As the broker's own limit for bodies that it inflates for consumers.
+#: The broker's limit for bodies that it decompresses for consumers.
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A record whose body cannot be read."""
+    """A record whose body cannot be decompressed or unwrapped."""
 
     offset: int
     size: int
@@ -38,7 +38,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class BodyPart:
-    """Rows that can be built: `bodies` replaces the stored ones; `inner`: these came out of a batch."""
+    """Records of one kind. `bodies` replaces the stored ones; `inner`: unwrapped from a batch."""
 
     view: LogBytes
     columns: Columns
@@ -47,26 +47,24 @@ class BodyPart:
 
 
 class BodyDecoder:
-    """Takes apart what is not plain."""
+    """Splits records into parts that `RowBuilder` can build."""
 
     def __init__(
         self, *, decompress: bool, bodies: bool, keep_unreadable: bool, batch_bytes: int
     ) -> None:
-        self._unwrap_compressed = (
-            decompress  # who is in a batch is wanted also where bodies are not
-        )
+        self._unwrap_compressed = decompress  # also without bodies: batches hold several messages
         self._decompress_bodies = decompress and bodies
         self._keep = keep_unreadable
         self._batch_bytes = batch_bytes
         self.failures: list[Failure] = []
 
     def is_plain(self, columns: Columns) -> bool:
-        """Whether all of these can be built as they lie."""
-        odd = WRAPPED | (COMPRESSED if self._decompress_bodies else 0)
-        return not (columns.sys_flag & odd).any()
+        """Whether all of these records can be built from the stored bytes."""
+        special = WRAPPED | (COMPRESSED if self._decompress_bodies else 0)
+        return not (columns.sys_flag & special).any()
 
     def parts(self, view: LogBytes, columns: Columns) -> Iterator[BodyPart]:
-        """The records in their order, in parts of one kind."""
+        """Yield the records in order, in parts of one kind."""
         wrapped = (columns.sys_flag & WRAPPED) == WRAPPED
         if not self._unwrap_compressed:
             wrapped &= (columns.sys_flag & COMPRESSED) == 0
@@ -149,7 +147,7 @@ class BodyDecoder:
 
 
 def _inner_part(view: LogBytes, record: Columns, messages: list[InnerMessage]) -> BodyPart:
-    """The messages as records would be: hosts, bodies and properties in a buffer of their own."""
+    """Return the messages as columns over a new buffer of hosts, bodies and properties."""
     flags = int(record.sys_flag[0])
     born_bytes = HOST_V6_BYTES if flags & BORN_HOST_V6 else HOST_V4_BYTES
     store_bytes = HOST_V6_BYTES if flags & STORE_HOST_V6 else HOST_V4_BYTES
@@ -166,7 +164,7 @@ def _inner_part(view: LogBytes, record: Columns, messages: list[InnerMessage]) -
     columns = replace(
         many,
         flag=np.array([message.flag for message in messages], np.int64),
-        # INNER_BASE is what the store writes as the record's own offset, too.
+        # The store writes INNER_BASE as the record's queue offset.
         queue_offset=many.queue_offset + count,
         born_host_start=np.zeros(len(messages), np.int64) + starts[0],
         store_host_start=np.zeros(len(messages), np.int64) + starts[1],

@@ -1,8 +1,8 @@
-"""Sends many messages from a task: bounded chunks, a rate, and one answer for all of them.
+"""Bulk sends from a task: bounded chunks, a rate limit, one result for all messages.
 
-Promises: a return means that every message is stored as the broker's settings say; messages of one
-message group are sent in their order, plain ones in batches, whose order is the broker's. A failure that
-the SDK's own retries did not outlive ends the task, which Spark repeats: at least once.
+A return means that every message is stored according to the broker's settings. Messages of one
+message group are sent in order; normal messages are sent in batches without an order. A failure
+that outlasts the SDK's retries fails the task, which Spark repeats: delivery is at least once.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from ..client.transport.credentials import Credentials
 from ..proto import v2
 from .errors import PipelineError
 
-#: Messages and bytes under way at a time; a task holds no more of them.
+#: Messages and bytes in flight; a task holds no more of them.
 CHUNK_MESSAGES = 2048
 CHUNK_BYTES = 8 << 20
-#: Single sends under way, of messages that no batch may hold.
+#: Single sends in flight, of messages that cannot be batched.
 _SINGLES = 64
-#: A chunk of a slow replay is a part of a second, so that the rate is even.
+#: Chunks per second of a rate-limited send, for an even rate.
 _CHUNKS_A_SECOND = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SendTarget:
-    """Where messages go, and how; pickled into tasks."""
+    """Cluster and send settings; pickled into tasks."""
 
     endpoints: str
     access_key: str = ""
@@ -36,10 +36,10 @@ class SendTarget:
     session_token: str = ""
     tls: bool = False
     timeout_s: float = 60.0
-    rate: float = 0.0  #: messages a second of one task; 0: as fast as it goes
+    rate: float = 0.0  #: messages per second of one task; 0: unlimited
 
     def producer(self) -> "BulkProducer":
-        """A producer that is not open yet. Raises ValueError."""
+        """Return a producer that is not started. Raises ValueError."""
         more = {}
         if self.access_key:
             keys = (self.access_key, self.secret_key, self.session_token)
@@ -55,18 +55,18 @@ class SendTarget:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a task sent."""
+    """Counts of one task."""
 
     messages: int = 0
     bytes: int = 0
-    left_out: int = 0  #: messages without a body, which no broker takes
+    left_out: int = 0  #: messages without a body, which brokers refuse
 
 
 class BulkProducer(Producer):
-    """A producer that takes messages that are made already."""
+    """A producer of messages that are already built."""
 
     async def send_outgoing(self, messages: list[Outgoing]) -> None:
-        """Send all of these. Raises PipelineError when one was not stored."""
+        """Send all messages. Raises PipelineError if one is not stored."""
         plain: dict[str, list[Outgoing]] = {}
         groups: dict[tuple[str, str], list[Outgoing]] = {}
         single: list[Outgoing] = []
@@ -78,31 +78,31 @@ class BulkProducer(Producer):
                 groups.setdefault((message.topic, message.group), []).append(message)
             else:
                 single.append(message)
-        room = asyncio.Semaphore(_SINGLES)
+        single_slots = asyncio.Semaphore(_SINGLES)
 
-        async def in_order(some: list[Outgoing]) -> list[object]:
-            async with room:
-                return list(await self._one_by_one(some))
+        async def in_order(sequence: list[Outgoing]) -> list[object]:
+            async with single_slots:
+                return list(await self._one_by_one(sequence))
 
-        async def batched(some: list[Outgoing]) -> list[object]:
-            return list(await self._batcher.send_all(some))
+        async def batched(batch: list[Outgoing]) -> list[object]:
+            return list(await self._batcher.send_all(batch))
 
-        work = [batched(some) for some in plain.values()]
-        work += [in_order(some) for some in [*groups.values(), *([one] for one in single)]]
+        work = [batched(batch) for batch in plain.values()]
+        work += [in_order(each) for each in [*groups.values(), *([one] for one in single)]]
         for results in await asyncio.gather(*work):
             refuse_failures(results)
 
 
 def refuse_failures(results: Iterable[object]) -> None:
-    """Raise PipelineError for the first message that was not stored."""
+    """Raise PipelineError if any message was not stored."""
     failed = [result for result in results if isinstance(result, CometError)]
     if failed:
-        text = f"{len(failed)} messages were not stored; the first: {failed[0]}"
+        text = f"{len(failed)} messages were not stored; first error: {failed[0]}"
         raise PipelineError(text) from failed[0]
 
 
 def send_all(target: SendTarget, messages: Iterable[Outgoing]) -> Sent:
-    """Send them, and wait until all are stored. Raises PipelineError, CometError, ValueError."""
+    """Send messages and wait until all are stored. Raises PipelineError, CometError, ValueError."""
     return asyncio.run(_send_all(target, messages))
 
 

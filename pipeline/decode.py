@@ -1,19 +1,19 @@
-"""Records of a log as Arrow batches: the decoder of every source and job. Imports no Spark.
+"""Decoder: records of a log as Arrow batches, for every source and job. Does not import Spark.
 
     for batch in decode(split, columns=("topic", "body")): ...
-    for batch in Decoder(...).range(view, base, start, end): ...     # frames from the wire
+    for batch in Decoder(...).range(view, base, start, end): ...     # frames of ReadLog
 
-Promises: a split gives exactly the records that start in it, whatever the other splits are; every batch
-has at most `batch_rows` rows and about `batch_bytes` bytes of bodies and properties (at least one row);
-damage is never passed over in silence, also not at a border between splits:
+A split yields exactly the records that start in it, independent of other splits. A batch has at
+most `batch_rows` rows and about `batch_bytes` bytes of bodies and properties (at least one row).
+Damage is always reported, also at the boundary of splits:
 
-    onCorrupt     damage in the log              a wrong checksum (verifyCrc)    a body that cannot be
-                                                                                 decompressed or unwrapped
-    fail          DamagedLogError                DamagedLogError                 DamagedLogError
-    skip          left out, counted in `Report`  left out, counted               left out, counted
-    permissive    left out, counted              kept                            kept: null, or not unwrapped
+    onCorrupt     damage in the log    checksum mismatch    body that cannot be
+                                       (verifyCrc)          decompressed or unwrapped
+    fail          DamagedLogError      DamagedLogError      DamagedLogError
+    skip          left out, counted    left out, counted    left out, counted
+    permissive    left out, counted    kept                 kept: null, or not unwrapped
 
-(pipeline note, sections 2.2 and 3; store format, sections 2.1-2.10)
+Counts are in `Report`. Records: docs/formats/store-format.md, sections 2.1-2.10.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BATCH_BYTES: Final = 32 << 20
 
 @dataclass(slots=True)
 class Report:
-    """What a decoder left out."""
+    """Ranges that a decoder left out."""
 
     lost: list[LostRange] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ def decode(
     batch_bytes: int = BATCH_BYTES,
     report: Report | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a split. Raises DamagedLogError, DataLossError (the segment is gone)."""
+    """Yield the records of a split. Raises DamagedLogError, DataLossError, UnreachableError."""
     decoder = Decoder(
         *(columns, split.broker),
         properties=properties,
@@ -97,29 +97,30 @@ def decode(
 
 
 def open_split(split: Split) -> memoryview:
-    """The segment of a split, mapped. Raises DataLossError (it is gone), UnreachableError."""
+    """Map the segment of a split. Raises DataLossError (deleted or shorter), UnreachableError."""
     try:
         view = open_bytes(Path(split.path))
     except FileNotFoundError:
         if not Path(split.path).parent.is_dir():
             raise UnreachableError(
-                f"This machine does not see {Path(split.path).parent}. The driver and every executor "
-                "must see a store under the same path (a shared file system, or one machine)."
+                f"This machine does not see {Path(split.path).parent}. The driver and every "
+                "executor must see a store under the same path (a shared file system, or one "
+                "machine)."
             ) from None
         raise DataLossError(
-            f"The segment {split.path} was deleted before its messages from offset {split.start} to "
-            f"{split.end} were read: retention took it."
+            f"The segment {split.path} was deleted before offsets {split.start} to {split.end} "
+            "were read: its retention time is over."
         ) from None
     if len(view) < split.end - split.base:
         raise DataLossError(
-            f"The segment {split.path} ends at offset {split.base + len(view)}; "
-            f"it was to be read up to {split.end}."
+            f"The segment {split.path} ends at offset {split.base + len(view)}, before the end of "
+            f"the planned range, {split.end}."
         )
     return view
 
 
 class Decoder:
-    """Decodes ranges; keeps what it learned of topics and hosts between them."""
+    """Decodes ranges. Its tables of topics and hosts are shared by all ranges."""
 
     def __init__(
         self,
@@ -146,8 +147,8 @@ class Decoder:
         )
         self._verify_crc = verify_crc
         self._on_corrupt: OnCorrupt = on_corrupt
-        everything = topics is None or topics.takes_all
-        self._row_filter = None if everything or topics is None else RowFilter(topics, self._topics)
+        no_filter = topics is None or topics.takes_all
+        self._row_filter = None if no_filter or topics is None else RowFilter(topics, self._topics)
         self._batch_rows = max(batch_rows, 1)
         self._batch_bytes = max(batch_bytes, 1)
         self._path = ""
@@ -155,16 +156,16 @@ class Decoder:
     def range(
         self, data: Any, base: int, start: int, end: int, path: str = "the wire"
     ) -> Iterator[pa.RecordBatch]:
-        """The records that start in [start, end) of `data`, which begins at offset `base` and reaches
-        behind the last of them."""
+        """Yield the records that start in [start, end).
+
+        `data` begins at physical offset `base` and includes the end of the last record.
+        """
         view = LogBytes(RawBytes(data))
-        for columns in self.places(view, base, start, end, path):
+        for columns in self.scan(view, base, start, end, path):
             yield from self.rows(view, columns)
 
-    def places(
-        self, view: LogBytes, base: int, start: int, end: int, path: str
-    ) -> Iterator[Columns]:
-        """Where these records lie; for who wants the rows in an order of its own."""
+    def scan(self, view: LogBytes, base: int, start: int, end: int, path: str) -> Iterator[Columns]:
+        """Yield the columns of these records, for callers that sort them before building rows."""
         self._path = path
         raw = view.raw
         first, limit = start - base, end - base
@@ -178,16 +179,16 @@ class Decoder:
             topics=self._topics,
         )
         yield from self._gathered(view, walking)
-        self._judge(raw.data, base, limit, walking)
+        self._check_end(raw.data, base, limit, walking)
 
     def topic(self, number: int) -> str:
-        """The name of a topic by its number in the records."""
+        """Return the name of a topic by its number in the columns."""
         return self._topics.names[number]
 
     # -- damage -------------------------------------------------------------------------------
 
-    def _judge(self, data: memoryview, base: int, limit: int, walking: Any) -> None:
-        """What the walk met, and whether the next split begins where it ended."""
+    def _check_end(self, data: memoryview, base: int, limit: int, walking: Any) -> None:
+        """Report damage of the walk and bytes before the next split's first record."""
         for lost in walking.lost:
             self._lose(lost)
         at = walking.end
@@ -197,14 +198,14 @@ class Decoder:
             return
         if walking.stop in (StopReason.EMPTY, StopReason.DAMAGED):
             following = sync(data, base, at + 1, limit)
-            if following >= 0:  # zeros in the middle: a page was lost
-                self._lose(LostRange(base + at, base + following, "nothing is written here."))
+            if following >= 0:  # zeros in the middle: a lost page
+                self._lose(LostRange(base + at, base + following, "the bytes are zeros."))
             return
         if at > limit:
-            self._judge_border(data, base, limit, at)
+            self._check_boundary(data, base, limit, at)
 
-    def _judge_border(self, data: memoryview, base: int, limit: int, at: int) -> None:
-        """The next split begins at the first record that it finds: is it the one that comes next?"""
+    def _check_boundary(self, data: memoryview, base: int, limit: int, at: int) -> None:
+        """Report damage if the next split's first record is not the one that follows here."""
         following = sync(data, base, limit, min(at + 1, len(data)))
         if following == at or at >= len(data) or is_empty(data, at):
             return
@@ -227,14 +228,14 @@ class Decoder:
     # -- batches ------------------------------------------------------------------------------
 
     def _gathered(self, view: LogBytes, walking: Iterator[Columns]) -> Iterator[Columns]:
-        """The records that are wanted; few of many are gathered into batches of some size."""
+        """Yield the matching records, gathered into larger batches when few match."""
         if self._row_filter is None:
             yield from walking
             return
         waiting: list[Columns] = []
         count = size = 0
-        for every in walking:
-            columns = self._row_filter.take(view.raw, every)
+        for scanned in walking:
+            columns = self._row_filter.take(view.raw, scanned)
             if not len(columns):
                 continue
             waiting.append(columns)
@@ -247,12 +248,12 @@ class Decoder:
             yield joined(waiting)
 
     def rows(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """The rows of records in this order, in batches of bounded size."""
+        """Yield the rows of records in this order, in batches of bounded size."""
         for part in self._slices(columns):
             if self._bodies.is_plain(part):
                 yield self._rows.batch(view, part)
             else:
-                yield from self._unplain(view, part)
+                yield from self._special_rows(view, part)
 
     def _slices(self, columns: Columns) -> Iterator[Columns]:
         ends = np.cumsum(columns.body_length + columns.properties_length)
@@ -265,8 +266,8 @@ class Decoder:
             yield columns if whole else columns.take(slice(begin, end))
             begin = end
 
-    def _unplain(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
-        """Compressed bodies, and batches in one record."""
+    def _special_rows(self, view: LogBytes, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Yield rows of records with compressed bodies or inner batches."""
         for part in self._bodies.parts(view, columns):
             if not part.inner:
                 yield self._rows.batch(part.view, part.columns, part.bodies)

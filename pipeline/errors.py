@@ -1,29 +1,30 @@
-"""Errors of the pipeline: each is a sentence that says what is wrong and what to do.
+"""Errors of the pipeline. Each message states what failed and what to do.
 
 PipelineError
-    OptionError        an option that is unknown or has a value that it cannot have
-    DamagedLogError    bytes of the log that are no whole record (`onCorrupt=fail`)
-    DataLossError      messages that were asked for are not there any more (`failOnDataLoss=true`)
-    UnreachableError   a path that this machine does not see, a broker that does not answer
+    OptionError        unknown option, or invalid value of an option
+    DamagedLogError    bytes of the log are not a valid record (`onCorrupt=fail`)
+    DataLossError      requested messages no longer exist (`failOnDataLoss=true`)
+    UnreachableError   a path does not exist on this machine, or a broker does not answer
 """
 
 
 class PipelineError(Exception):
-    """Anything that the pipeline refuses or cannot do."""
+    """Base class of the pipeline's errors."""
 
 
 class OptionError(PipelineError, ValueError):
-    """An option that is unknown, missing, or has a value that it cannot have."""
+    """An option is unknown, missing or has an invalid value."""
 
 
 class DamagedLogError(PipelineError):
-    """Bytes of the log are no whole record."""
+    """Bytes of the log are not a valid record."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"The log is damaged at offset {offset} ({path}): {reason} Read another replica, or set "
-            "onCorrupt=skip (leave such records out and count the bytes) or onCorrupt=permissive "
-            "(keep those with nothing wrong except a checksum or a body that cannot be decompressed)."
+            f"The log is damaged at offset {offset} ({path}): {reason} Read another replica, set "
+            "onCorrupt=skip to leave out damaged records and count their bytes, or set "
+            "onCorrupt=permissive to keep records whose only damage is a checksum mismatch or a "
+            "body that cannot be decompressed."
         )
         self.path = path
         self.offset = offset
@@ -34,8 +35,8 @@ class DamagedLogError(PipelineError):
 
 
 class DataLossError(PipelineError):
-    """Messages that were asked for are not there any more."""
+    """Requested messages no longer exist."""
 
 
 class UnreachableError(PipelineError):
-    """Something that exists for the driver and not for the one who reads, or does not answer."""
+    """A path does not exist on the machine of the task, or a broker does not answer."""

@@ -1,7 +1,7 @@
-"""Hosts and ids of records as columns: few different ones, so each is made into text once.
+"""Columns of hosts and offset ids. Hosts repeat, so each distinct one is formatted once.
 
-`ADDRESS:PORT`, `[ADDRESS]:PORT`; the offset id is the store host and the offset in hexadecimal
-(store format, sections 2.2 and 13).
+Hosts are `ADDRESS:PORT` or `[ADDRESS]:PORT`. The offset id is the store host and the physical
+offset in hexadecimal (docs/formats/store-format.md, sections 2.2 and 13).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..store.scan.columns import Columns
 from ..store.scan.raw import BytesTable, Integers, RawBytes
 from .slices import chosen, hex_text
 
-#: Every connection has a port of its own; a log of many years begins anew here.
+#: Distinct hosts held in memory; every connection has another port. Beyond, the table is cleared.
 _HOSTS_MAX: Final = 50_000
 _OFFSET_BYTES: Final = 8
 
 
 def host_text(packed: bytes) -> str:
-    """One packed host."""
+    """Return the text of a packed host."""
     address, port = unpack_host(packed)
     return host_port(address, port)
 
@@ -50,7 +50,7 @@ class Hosts:
     def _of(self, raw: RawBytes, starts: Integers, long: Integers) -> pa.Array:
         if not long.any() and len(starts):
             packed = raw.blocks(starts, HOST_V4_BYTES).view(np.uint64)
-            if (packed == packed[0]).all():  # of one broker, or of one producer
+            if (packed == packed[0]).all():  # one broker, or one producer
                 text = host_text(packed[:1].tobytes())
                 return pa.repeat(pa.scalar(text, pa.string()), len(starts))
         if len(self._table) > _HOSTS_MAX:
@@ -62,7 +62,7 @@ class Hosts:
 
 
 def offset_ids(raw: RawBytes, columns: Columns) -> pa.Array:
-    """The offset id of every record."""
+    """Return the offset id of every record."""
     long = (columns.sys_flag & STORE_HOST_V6) != 0
     if long.any():
         return pa.array([_offset_id(raw, columns, at) for at in range(len(columns))], pa.string())

@@ -1,9 +1,9 @@
-"""What a message looks like on its way back to a broker: names that brokers keep for themselves, and ids.
+"""Properties and unique keys of rows that are sent to a broker. Pure.
 
-A row that came from a log carries the properties that a broker wrote. Those are not the sender's: tags,
-keys and message group go where the protocol has fields for them, the others stay behind. Unique keys are
-derived from what a message is or where it stands in a job, so that a repeated task says the same ones
-and a broker with `messageDeduplicationEnable` stores them once. Pure. (gRPC API, section 10.3)
+A row from a log has properties that a broker wrote. They are dropped, except tags, keys and
+message group, which the protocol sends in separate fields. Unique keys are derived from the message
+or its position in a job, so that a repeated task uses the same keys and a broker with
+`messageDeduplicationEnable` stores each message once (docs/formats/grpc-api.md, section 10.3).
 """
 
 import hashlib
@@ -14,9 +14,9 @@ from ..store.format.property_names import FORBIDDEN_PROPERTIES
 
 SHARDING_KEY: Final = "__SHARDINGKEY"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
-#: Names that brokers refuse as properties of the user.
+#: Property names that brokers refuse from users.
 RESERVED: Final = FORBIDDEN_PROPERTIES
-#: Properties that say where a message that was sent again comes from.
+#: Column -> property with the origin of a message that was sent again.
 ORIGIN: Final = {
     "topic": "replay-topic",
     "brokerName": "replay-broker",
@@ -30,7 +30,7 @@ ORIGIN: Final = {
 
 
 def user_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """The properties that a sender may say."""
+    """Return the properties that a sender may set."""
     return {
         name: value
         for name, value in (properties or {}).items()
@@ -39,6 +39,6 @@ def user_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def unique_key(*parts: object) -> str:
-    """A message id made of what stays the same when a task is repeated: 32 hexadecimal digits."""
+    """Return a message id of 32 hexadecimal digits, derived from parts that a retry repeats."""
     text = "\0".join(map(str, parts)).encode()
     return hashlib.blake2b(text, digest_size=16).hexdigest().upper()

@@ -1,4 +1,4 @@
-"""Which rows of a batch are wanted: a `TopicFilter` applied to columns, before bodies are touched."""
+"""Applies a `TopicFilter` to columns of records before their bodies are read."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from ..store.scan.raw import BytesTable, Flags, Integers, RawBytes
 from .inner_batch import WRAPPED
 from .selection import TopicFilter
 
-#: Tags that are remembered; a topic with a tag of its own for every message begins anew here.
+#: Distinct tags held in memory; beyond, the table is cleared.
 _TAGS_MAX: Final = 50_000
 
 
 class RowFilter:
-    """Applies one filter to the batches of one walk."""
+    """Applies a filter to the batches of one walk."""
 
     def __init__(self, chosen: TopicFilter, topics: TopicTable) -> None:
         self._filter = chosen
         self._topics = topics
-        self._wanted = np.empty(0, np.bool_)  # by number of the topic
-        self._keys = np.empty(
-            0, np.int64
-        )  # queues with a range, ascending: topic number << 32 | queue
+        self._wanted = np.empty(0, np.bool_)  # by topic number
+        # Queues with a range, ascending: topic number << 32 | queue id.
+        self._keys = np.empty(0, np.int64)
         self._starts = np.empty(0, np.int64)
         self._ends = np.empty(0, np.int64)
         self._tags = BytesTable()
@@ -34,9 +33,12 @@ class RowFilter:
         self._by_queue = chosen.ranges is not None or chosen.queues is not None
 
     def take(self, raw: RawBytes, columns: Columns, *, inner: bool = False) -> Columns:
-        """The wanted records. A record that holds a batch stays if any of its messages might be wanted;
-        they come here again with `inner`."""
-        self._learn()
+        """Return the records that match.
+
+        A record that holds a batch is kept if any of its messages may match; the messages are
+        filtered again with `inner`.
+        """
+        self._match_new_topics()
         keep = self._wanted[columns.topic_id]
         if self._by_queue and keep.any():
             keep &= self._in_range(columns, inner)
@@ -44,8 +46,7 @@ class RowFilter:
             keep = self._with_tags(raw, columns, keep, inner)
         return columns if keep.all() else columns.take(keep)
 
-    def _learn(self) -> None:
-        """Judge the topics that are new."""
+    def _match_new_topics(self) -> None:
         names = self._topics.names
         known = len(self._wanted)
         if len(names) == known:
@@ -64,7 +65,7 @@ class RowFilter:
         self._keys, self._starts, self._ends = table[:, 0], table[:, 1], table[:, 2]
 
     def _ranges(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Every queue that is wanted with its range."""
+        """Return the range of every matching queue."""
         if self._filter.ranges is None:
             queues = self._filter.queues or {}
             return {(t, q): (0, 1 << 62) for t, wanted in queues.items() for q in wanted}
@@ -84,7 +85,7 @@ class RowFilter:
         if not inner:
             late_enough |= (columns.sys_flag & WRAPPED) == WRAPPED
         kind = columns.sys_flag & TRANSACTION_MASK
-        # Prepared and rolled back records are in no queue, and have no offset in one.
+        # Prepared and rolled-back records are in no queue and have no queue offset.
         queued = (kind != TRANSACTION_PREPARED) & (kind != TRANSACTION_ROLLBACK)
         found: Flags = (self._keys[at] == keys) & late_enough & (offsets < self._ends[at]) & queued
         return found
@@ -95,14 +96,14 @@ class RowFilter:
         at, sizes = value_spans(raw, starts, lengths, b"TAGS")
         wanted = np.zeros(len(rows), np.bool_)
         tagged = np.flatnonzero(sizes)
-        wanted[tagged] = self._judge_tags(raw, at[tagged], sizes[tagged])
+        wanted[tagged] = self._match_tags(raw, at[tagged], sizes[tagged])
         if not inner:
             wanted |= (columns.sys_flag[rows] & WRAPPED) == WRAPPED
         found = np.zeros(len(columns), np.bool_)
         found[rows[wanted]] = True
         return found
 
-    def _judge_tags(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Flags:
+    def _match_tags(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Flags:
         if len(self._tags) > _TAGS_MAX:
             self._tags, self._wanted_tags = BytesTable(), self._wanted_tags[:0]
         numbers = self._tags.numbers(raw, starts, lengths)
@@ -117,7 +118,7 @@ class RowFilter:
 
 
 def joined(parts: list[Columns]) -> Columns:
-    """Columns of one view, one behind the other."""
+    """Concatenate columns of the same log bytes."""
     if len(parts) == 1:
         return parts[0]
     names = Columns.__slots__

@@ -1,7 +1,7 @@
-"""Columns of the scanner as Arrow columns of rows: `RowBuilder` makes one batch of what it is given.
+"""`RowBuilder`: converts columns of scanned records to Arrow record batches.
 
-Only what the wanted columns need is looked at: metadata costs no body, and properties are parsed once for
-all columns that come from them. Knows nothing of splits, files or policies.
+Only the data of the selected columns is read: metadata columns do not touch bodies, and properties
+are parsed once for all columns that need them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LogBytes:
 
 
 class RowBuilder:
-    """Makes batches of these columns, equal in schema to what Spark expects."""
+    """Builds batches with the schema that Spark expects for the selected columns."""
 
     def __init__(
         self, columns: Sequence[str], properties: PropertiesForm, broker: str, topics: TopicTable
@@ -73,7 +73,7 @@ class RowBuilder:
     def batch(
         self, view: LogBytes, columns: Columns, bodies: pa.Array | None = None
     ) -> pa.RecordBatch:
-        """One batch. `bodies` takes the place of the stored ones."""
+        """Build one batch. `bodies` replaces the stored bodies."""
         properties: Properties | None = None
         if not _FROM_PROPERTIES.isdisjoint(self.names):
             properties = Properties(
@@ -113,7 +113,7 @@ class RowBuilder:
 
 
 def timestamps(values_ms: Integers) -> pa.Array:
-    """Milliseconds as Spark's microseconds; null for what no timestamp can hold."""
+    """Convert milliseconds to Spark's timestamps; null for values out of range."""
     kind = pa.timestamp("us", tz="UTC")
     wild = (values_ms > _TIME_MS_MAX) | (values_ms < -_TIME_MS_MAX)
     if wild.any():

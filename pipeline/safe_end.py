@@ -4,7 +4,7 @@
     always                the end of the last whole record
 
 A live broker writes concurrently, so the last records count only if their bodies match their
-checksums. The log of a killed broker is read to its last whole record, as the broker's recovery does.
+checksums. The log of a killed broker is read to its last whole record, as in the broker's recovery.
 Without `ha/positions` only the second rule applies (docs/formats/ha.md, section 6.5).
 """
 

@@ -1,8 +1,9 @@
-"""The rows of a message: names, Spark types, Arrow types (pipeline note, section 6).
+"""Row schema of messages: column names, Spark types, Arrow types.
 
-Hosts are `ADDRESS:PORT` (`[ADDRESS]:PORT` for IPv6), times are UTC, `msgId` is the sender's unique key
-or else the offset id, `properties` is read by Java's rules. `bodyCRC`, `size` and `physicalOffset` are of
-the record as it is stored. Every column may be null to Spark, which compares Arrow schemas exactly.
+Hosts are `ADDRESS:PORT` (`[ADDRESS]:PORT` for IPv6). Times are UTC. `msgId` is the sender's unique
+key, or the offset id without one. `properties` is parsed by Java's rules. `bodyCRC`, `size` and
+`physicalOffset` describe the stored record. Every column is nullable, because Spark compares Arrow
+schemas exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TYPES: Final = {
     "size": "int",
 }
 COLUMNS: Final[tuple[str, ...]] = tuple(_TYPES)
-#: Columns for which nothing but the fixed part of a record and its topic is looked at.
+#: Columns that need only the fixed part of a record and its topic.
 METADATA_COLUMNS: Final = (
     *("topic", "queueId", "queueOffset", "bornTimestamp", "storeTimestamp"),
     *("physicalOffset", "size"),
@@ -46,13 +47,13 @@ METADATA_COLUMNS: Final = (
 
 
 def ddl(columns: Sequence[str] = COLUMNS, properties: PropertiesForm = "map") -> str:
-    """The row schema of these columns as Spark's DDL; with properties "none" that column is left out."""
+    """Return the row schema as Spark's DDL; properties "none" leaves that column out."""
     types = _TYPES | ({"properties": "string"} if properties == "string" else {})
     return ", ".join(f"{name} {types[name]}" for name in shown(columns, properties))
 
 
 def shown(columns: Sequence[str], properties: PropertiesForm) -> tuple[str, ...]:
-    """The columns without the properties where nobody wants them. Raises KeyError for an unknown one."""
+    """Return the columns, without `properties` for "none". Raises KeyError for an unknown one."""
     return tuple(
         name
         for name in columns
@@ -61,7 +62,7 @@ def shown(columns: Sequence[str], properties: PropertiesForm) -> tuple[str, ...]
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS, properties: PropertiesForm = "map") -> pa.Schema:
-    """The same as Arrow's schema, equal to what Spark makes of the DDL with time zone UTC."""
+    """Return the row schema as Arrow schema, equal to Spark's conversion of the DDL (UTC)."""
     import pyarrow as pa
 
     kinds = {

@@ -1,7 +1,7 @@
-"""Which records a reader wants: topics, queues with ranges of offsets, tags. Pure.
+"""Selection of records: topics, queues with offset ranges, tags. Pure.
 
-System topics (DESIGN, section 8.7) are those that brokers keep for themselves, and retry and dead letter
-topics: they are left out unless somebody names them or asks for all.
+System topics are internal topics of brokers, retry topics and dead-letter topics. They are left out
+unless they are named or `include_system` is set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SYSTEM_TOPICS: Final = frozenset(
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether a topic is left out unless it is named."""
+    """Whether a topic is internal, a retry topic or a dead-letter topic."""
     return topic.startswith(_SYSTEM_PREFIXES) or topic in _SYSTEM_TOPICS
 
 
@@ -42,8 +42,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class TopicFilter:
-    """A choice of records. `topics` and `pattern` None: every topic. `ranges` None: every record, also
-    those that no queue holds (prepared and rolled back); otherwise only these queues and offsets."""
+    """A selection of records.
+
+    `topics` and `pattern` None: every topic. `ranges` None: every record, including prepared and
+    rolled-back ones, which are in no queue; otherwise only these queues and offsets.
+    """
 
     topics: frozenset[str] | None = None
     pattern: str | None = None
@@ -53,7 +56,7 @@ class TopicFilter:
     queues: Mapping[str, frozenset[int]] | None = field(default=None)
 
     def wants(self, topic: str) -> bool:
-        """Whether records of this topic may be wanted."""
+        """Whether records of this topic may match."""
         if self.topics is not None:
             return topic in self.topics
         if self.pattern is not None and _compiled(self.pattern).fullmatch(topic) is None:
@@ -61,13 +64,13 @@ class TopicFilter:
         return self.include_system or not is_system_topic(topic)
 
     def wants_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether records of this queue may be wanted."""
+        """Whether records of this queue may match."""
         if not self.wants(topic):
             return False
         return self.queues is None or queue_id in self.queues.get(topic, frozenset())
 
     @property
     def takes_all(self) -> bool:
-        """Whether there is nothing to leave out."""
+        """Whether every record matches."""
         named = (self.topics, self.pattern, self.ranges, self.tags, self.queues)
         return self.include_system and all(one is None for one in named)

@@ -1,17 +1,17 @@
-"""The `rocketmq` sink: rows become messages of a topic, from a batch or a stream.
+"""The `rocketmq` sink: writes rows as messages of a topic, from a batch or a stream.
 
     df.write.format("rocketmq").option("endpoints", "HOST:8081").option("topic", "orders")
       .mode("append").save()
 
-Columns: `body` (needed), `topic` (or the option of that name, which wins), `keys`, `tags`, `properties`,
-`messageGroup`, `deliverTimestamp`, `uniqKey`. Other columns of the source's schema are passed over,
-so that rows can be copied from topic to topic; a name that nobody knows is an error. The broker
-chooses queues (by the message group, where there is one), so `queueId` says nothing here: rows that were
-read carry the queue of another topic. An empty body ends the write with its row: brokers take none.
+Columns: `body` (required), `topic` (the option `topic` overrides it), `keys`, `tags`, `properties`,
+`messageGroup`, `deliverTimestamp`, `uniqKey`. Other columns of the source's schema are ignored, so
+that rows can be copied between topics; an unknown column is an error. The broker chooses the queue
+(by the message group if there is one); `queueId` is ignored. An empty body fails the write with the
+number of its row: brokers refuse empty messages.
 
-Promises: at least once. A message's unique key is made of query, batch, partition and row, or is
-`uniqKey`: a broker with `messageDeduplicationEnable` then keeps one of each, as long as a repeated task
-sees its rows in the same order and comes within the broker's window. (pipeline note, section 3)
+Delivery is at least once. A message's unique key is derived from query, batch, partition and row,
+or is `uniqKey`. A broker with `messageDeduplicationEnable` then stores each message once, if a
+repeated task has its rows in the same order and runs within the broker's deduplication window.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 OPTIONS: Final = {
     "endpoints": "HOST:PORT of the cluster; several are separated by ';'",
-    "topic": "where every row goes, whatever its column says",
+    "topic": "topic of every row; overrides the column",
     "accessKey": "access key, with secretKey",
     "secretKey": "secret of the access key",
     "securityToken": "token of temporary keys",
     "tls": "true: dial with TLS",
-    "sendTimeoutMs": "for one message with all tries (60000)",
-    "dedupId": "identity of a batch write, kept when it is repeated; else every write has its own",
+    "sendTimeoutMs": "timeout of one message with all attempts (60000)",
+    "dedupId": "identity of a batch write; reuse it to repeat the write (default: random)",
 }
 _OWN: Final = ("messageGroup", "deliverTimestamp", "uniqKey", "messageId")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a task needs to know."""
+    """Options for a task."""
 
     target: SendTarget
     topic: str
@@ -64,50 +64,49 @@ class SinkOptions:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """Counts of one task."""
 
     messages: int = 0
     bytes: int = 0
 
 
 def sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Check options and columns on the driver. Raises OptionError."""
+    """Validate options and columns on the driver. Raises OptionError."""
     from .bulk import SendTarget
 
-    said = {key.lower(): value for key, value in options.items()}
+    given = {key.lower(): value for key, value in options.items()}
     known = {name.lower() for name in OPTIONS} | {"path", "checkpointlocation"}
-    for key in said:
+    for key in given:
         if key not in known:
-            raise OptionError(
-                f"Unknown option {key} of the rocketmq sink.{suggestion(key, OPTIONS)}"
-            )
-    if not said.get("endpoints"):
+            hint = suggestion(key, OPTIONS)
+            raise OptionError(f"The rocketmq sink has no option {key}.{hint}")
+    if not given.get("endpoints"):
         raise OptionError("The rocketmq sink needs the option endpoints (HOST:PORT).")
     columns = schema.names
     if "body" not in columns:
         raise OptionError("The rocketmq sink needs a column body (string or binary).")
-    if "topic" not in columns and not said.get("topic"):
+    if "topic" not in columns and not given.get("topic"):
         raise OptionError("The rocketmq sink needs the option topic or a column topic.")
     for name in columns:
         if name not in COLUMNS and name not in _OWN:
             names = (*COLUMNS, *_OWN)
             raise OptionError(f"The rocketmq sink has no column {name}.{suggestion(name, names)}")
-    text = said.get("sendtimeoutms", "60000")
+    text = given.get("sendtimeoutms", "60000")
     if not text.isdigit() or not int(text):
-        raise OptionError(f"sendTimeoutMs must be a number above 0, but is {text}.")
+        raise OptionError(f"sendTimeoutMs must be a positive number, not {text!r}.")
     target = SendTarget(
-        said["endpoints"],
-        said.get("accesskey", ""),
-        said.get("secretkey", ""),
-        said.get("securitytoken", ""),
-        said.get("tls", "false").lower() == "true",
+        given["endpoints"],
+        given.get("accesskey", ""),
+        given.get("secretkey", ""),
+        given.get("securitytoken", ""),
+        given.get("tls", "false").lower() == "true",
         int(text) / 1000,
     )
-    return SinkOptions(target, said.get("topic", ""), said.get("dedupid", "") or uuid.uuid4().hex)
+    return SinkOptions(target, given.get("topic", ""), given.get("dedupid", "") or uuid.uuid4().hex)
 
 
 def suggestion(name: str, known: Any) -> str:
-    """ " Did you mean ...?" for the suggestion known name, or nothing."""
+    """Return " Did you mean ...?" with the nearest known name, or an empty text."""
     names = {str(each).lower(): str(each) for each in known}
     found = difflib.get_close_matches(name.lower(), names, 1)
     return f" Did you mean {names[found[0]]}?" if found else ""
@@ -116,8 +115,10 @@ def suggestion(name: str, known: Any) -> str:
 def messages_of(
     batches: Iterator[pa.RecordBatch], topic: str, identity: tuple[object, ...], now_ms: int
 ) -> Iterator[Outgoing]:
-    """The messages of these rows; `identity` and the row's number make the unique key. Raises
-    PipelineError for a row that no broker would take."""
+    """Yield the messages of rows; `identity` and the row's number form the unique key.
+
+    Raises PipelineError for an invalid row.
+    """
     number = 0
     for batch in batches:
         for row in batch.to_pylist():
@@ -132,7 +133,7 @@ def messages_of(
 
 
 def message_of(row: Mapping[str, Any], topic: str, key: str, now_ms: int) -> Outgoing:
-    """One row. Raises ValueError, TypeError."""
+    """Return the message of a row. Raises ValueError, TypeError."""
     from ..client.outgoing import outgoing
 
     body = row.get("body")
@@ -141,7 +142,7 @@ def message_of(row: Mapping[str, Any], topic: str, key: str, now_ms: int) -> Out
     if not topic:
         raise ValueError("it has no topic")
     if not body:
-        raise ValueError("its body is empty, and brokers take no empty messages")
+        raise ValueError("its body is empty, and brokers refuse empty messages")
     properties = dict(row.get("properties") or ())
     keys = row.get("keys")
     if keys is None:
@@ -183,40 +184,40 @@ def _write(options: SinkOptions, scope: str, batches: Iterator[pa.RecordBatch]) 
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """Writer of one batch write."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            text = "The rocketmq sink cannot overwrite a topic: use mode append."
+            text = "The rocketmq sink cannot overwrite a topic. Use mode append."
             raise PipelineError(text)
         self._options = sink_options(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: send its rows."""
+        """Send the rows of a task."""
         return _write(self._options, "", iterator)
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query's micro-batches."""
+    """Writer of a streaming query's micro-batches."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         found = sink_options(options, schema)
         self._options = replace(found, identity="stream")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: send its rows, under ids that a repeated micro-batch has again."""
+        """Send the rows of a task with message ids that a repeated micro-batch reuses."""
         query, batch = running_batch()
         return _write(self._options, f"{query}/{batch}", iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything is stored already."""
+        """Do nothing: the messages are already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was stored stays: at least once."""
+        """Do nothing: stored messages stay (at least once)."""
 
 
 def running_batch() -> tuple[str, int]:
-    """Query id and batch id of the micro-batch that this task belongs to."""
+    """Return query id and batch id of the micro-batch of this task. Raises PipelineError."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -224,5 +225,7 @@ def running_batch() -> tuple[str, int]:
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
     if not query or batch is None:
-        raise PipelineError("Spark does not say which micro-batch this is; pyspark 4.2 or newer?")
+        raise PipelineError(
+            "Spark did not pass the query id and batch id to the task. Use pyspark 4.2 or newer."
+        )
     return query, int(batch)

@@ -1,9 +1,8 @@
-"""Columns of variable length out of raw bytes: one C++ gather a column, no object a row.
+"""Columns of variable length from raw bytes: one C++ gather per column, no Python object per row.
 
-Arrow's binary arrays have no gaps between values, a log does. So the values and the gaps between them
-become one array of twice the length over the mapped bytes, and `take` copies every second element
-(pipeline note, section 2.2). Values must not overlap, their order is free; everything must lie within
-2 GiB (a segment does).
+Arrow's binary arrays have no gaps between values, a log has. So the values and the gaps form one
+array of twice the length over the mapped bytes, and `take` copies every second element. Values must
+not overlap; their order is free. All offsets must be below 2 GiB, as in a segment.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import pyarrow as pa
 Integers = npt.NDArray[np.int64]
 _HEX: Final = np.frombuffer(
     b"".join(b"%02X" % byte for byte in range(256)), np.uint16
-)  # two digits of a byte
+)  # the two digits of every byte value
 
 
 def slices(buffer: pa.Buffer, starts: Integers, lengths: Integers, kind: pa.DataType) -> pa.Array:
-    """The bytes [start, start + length) of each row."""
+    """Return the bytes [start, start + length) of each row."""
     count = len(starts)
     if not count:
         return pa.array([], kind)
@@ -40,7 +39,7 @@ def slices(buffer: pa.Buffer, starts: Integers, lengths: Integers, kind: pa.Data
 def some_slices(
     buffer: pa.Buffer, starts: Integers, lengths: Integers, valid: npt.NDArray[np.bool_]
 ) -> pa.Array:
-    """Strings; null where `valid` is false (its place must still ascend)."""
+    """Return strings, null where `valid` is false (`starts` must be valid there, too)."""
     found = slices(buffer, starts, np.where(valid, lengths, 0), pa.string())
     if valid.all() or not len(starts):
         return found
@@ -49,12 +48,12 @@ def some_slices(
 
 
 def chosen(texts: list[str], numbers: Integers) -> pa.Array:
-    """The text of each row by its number."""
+    """Return the text of each row by its number."""
     return pa.array(texts, pa.string()).take(pa.array(numbers))
 
 
 def hex_text(rows: npt.NDArray[np.uint8]) -> pa.Array:
-    """Every row of a matrix of bytes as upper-case hexadecimal digits."""
+    """Return every row of a byte matrix as upper-case hexadecimal digits."""
     digits: Any = _HEX[rows]
     count, width = rows.shape
     offsets = np.arange(0, (count + 1) * width * 2, width * 2, dtype=np.int32)[: count + 1]

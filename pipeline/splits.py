@@ -1,11 +1,11 @@
-"""Which bytes of which segments a task reads, and how far a store may be read at all.
+"""Splits: byte ranges of segments, one per task.
 
     splits = plan(["/data/store"])                 # about equal parts of every segment
     for split in splits: for batch in decode(split): ...
 
-A split owns every record that *starts* in [start, end); where its first record begins it finds out by
-itself (`scan.sync`: a record names its own offset). Files are found by name; no consume queue is needed.
-How far reading may go says `safe_end`. Nothing is written, no lock is taken (pipeline note, pitfalls 11, 12).
+A split contains every record that *starts* in [start, end). The decoder finds its first record with
+`scan.sync`, because a record contains its own physical offset. Segments are found by file name; no
+consume queue is needed. Splits end at the `safe_end` of the store. Takes no lock, writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPLIT_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of one segment; offsets are physical."""
+    """A range of one segment; `start` and `end` are physical offsets."""
 
     root: str
     base: int
@@ -36,7 +36,10 @@ class Split:
 
 
 def brokers_of(roots: Sequence[str], names: Sequence[str] = ()) -> tuple[str, ...]:
-    """A name for each store: as given, else the directory's (with its parent's where two are equal)."""
+    """Return a broker name for each store: as given, else the directory's name.
+
+    If two directories have the same name, their parents' names are prepended.
+    """
     if names:
         return tuple(names)
     paths = [Path(os.path.abspath(root)) for root in roots]
@@ -54,9 +57,9 @@ def plan(
     *,
     brokers: Sequence[str] = (),
 ) -> list[Split]:
-    """Splits over the records that start in [start, end) of every store, in log order.
+    """Return splits of the records that start in [start, end) of every store, in log order.
 
-    `end` is the safe end of the store unless it is smaller. Raises UnreachableError.
+    `end` is limited to the safe end of the store. Raises UnreachableError.
     """
     found: list[Split] = []
     for root, broker in zip(roots, brokers_of(roots, brokers), strict=True):
@@ -75,7 +78,7 @@ def plan(
 def split_segment(
     root: str, broker: str, segment: Segment, part: tuple[int, int], split_bytes: int
 ) -> list[Split]:
-    """[start, end) of one segment in parts of about one size."""
+    """Divide a range [start, end) of one segment into parts of about `split_bytes`."""
     first, limit = part
     if first >= limit:
         return []

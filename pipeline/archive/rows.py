@@ -154,7 +154,7 @@ def write_records(
     leaves `topic` out). Only the places of all records are held meanwhile, and the rows of one row group.
     Raises what the decoder raises, OSError."""
     view = LogBytes(RawBytes(data))
-    batches = decoder.places(view, split.base, split.start, split.end, split.path)
+    batches = decoder.scan(view, split.base, split.start, split.end, split.path)
     columns, days = sort_records(view.raw, batches, split.end - split.start)
     if not len(columns):
         return []

@@ -1,11 +1,11 @@
-"""The name by which Spark finds CometMQ's data source: any `pyspark_*` package with a `DefaultSource`.
+"""Entry point of the data source `rocketmq`: Spark loads `DefaultSource` of `pyspark_*` packages.
 
     spark = pyspark_rocketmq.configure(SparkSession.builder).getOrCreate()
     spark.read.format("rocketmq").option("path", "/data/store").load()
 
-Spark looks for it in installed packages and on PYTHONPATH, not in `--py-files`: there, and for the sink
-`rocketmq-archive`, call `register(spark)`. Nothing heavy is imported here, because Spark imports every
-such package whenever it looks for any source. (pipeline note, sections 1 and 7)
+Spark searches installed packages and PYTHONPATH, not `--py-files`: there, and for the sink
+`rocketmq-archive`, call `register(spark)`. This module imports little, because Spark imports every
+such package whenever it looks up a source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["DefaultSource", "configure", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `rocketmq` and `rocketmq-archive` known to a session."""
+    """Register the formats `rocketmq` and `rocketmq-archive` in a session."""
     from cometmq.pipeline.archive.sink import ArchiveDataSource
 
     spark.dataSource.register(DefaultSource)
@@ -31,8 +31,10 @@ def register(spark: SparkSession) -> None:
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """The settings that the sources want; finds a Java, and has tasks run this Python unless
-    PYSPARK_PYTHON names another. Raises NoJavaError."""
+    """Apply the settings that the sources need, and find a Java.
+
+    Tasks run this Python unless PYSPARK_PYTHON names another one. Raises NoJavaError.
+    """
     from cometmq.pipeline.jvm import use_java
 
     use_java()
@@ -40,7 +42,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
-        # Workers of a machine that is busy need longer than Spark's 15 s to connect back.
+        # Workers of a busy machine need longer than Spark's 15 s to connect back.
         "spark.python.authenticate.socketTimeout": "120s",
     }
     for name, value in settings.items():

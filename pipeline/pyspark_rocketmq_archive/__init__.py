@@ -1,6 +1,6 @@
-"""The name by which Spark finds the sink `rocketmq-archive`; see `cometmq.pipeline.archive.sink`.
+"""Entry point of the sink `rocketmq-archive`; see `cometmq.pipeline.archive.sink`.
 
-Spark looks into every module called `pyspark_*` for one `DefaultSource`: two formats are two modules.
+Spark loads one `DefaultSource` per `pyspark_*` module, so every format has its own module.
 """
 
 from importlib import import_module

@@ -143,7 +143,7 @@ def test_reading_stops_at_what_consumers_may_see(
     """Nothing beyond the confirmed offset leaves the broker, in the middle of a record or not."""
     whole = frames_of(broker, 0)
     limit = whole[-1][1] + len(whole[-1][0]) - 1  # one byte of the last record is not confirmed
-    monkeypatch.setattr(type(broker.node), "readable_limit", lambda self: limit)
+    monkeypatch.setattr(type(broker.node.pump), "readable_limit", lambda self: limit)
     with Channel(options(broker).access) as wire:
         for end in (0, 1 << 40):
             answers = list(wire.stream(paths.READ_LOG, v1.ReadLogRequest(end=end), v1.LogFrames))
@@ -177,7 +177,7 @@ def test_what_retention_took_is_an_error_unless_at_least_is_asked_for(
     store = type(broker.node.store)
     monkeypatch.setattr(store, "log_start", property(lambda self: first))
     with Channel(options(broker).access) as wire:
-        with pytest.raises(DataLossError, match="taken by retention"):
+        with pytest.raises(DataLossError, match="deleted by retention"):
             list(wire.stream(paths.READ_LOG, v1.ReadLogRequest(offset=5), v1.LogFrames))
         request = v1.ReadLogRequest(offset=5, at_least=True)
         answers = list(wire.stream(paths.READ_LOG, request, v1.LogFrames))
@@ -193,7 +193,7 @@ def test_damaged_frames_are_noticed(broker: Live, monkeypatch: pytest.MonkeyPatc
 def test_an_unknown_broker_name_is_refused(broker: Live) -> None:
     with (
         Channel(options(broker).access) as wire,
-        pytest.raises(PipelineError, match="no broker nope"),
+        pytest.raises(PipelineError, match="unknown broker nope"),
     ):
         wire.call(paths.LOCATE_LOG, v1.LocateLogRequest(broker="nope"), v1.LocateLogResponse)
 
