@@ -1,16 +1,17 @@
-"""The archive: a store's history as Parquet that any tool reads, with each row exactly once.
+"""Archive: a store's history as Parquet files, with each row exactly once.
 
-    names.py      where things lie below the archive's folder
-    manifest.py   the commit record of one unit of work, and how it is published
-    rows.py       rows of messages, or records of a log, to files by topic and day
-    row_file.py   one such Parquet file, and its digests
-    places.py     where the records of a range lie, in the archive's order
-    checksum.py   CRC-32 of many bytes
-    splits.py     one range of a log into the archive
-    coverage.py   which ranges of which broker are archived, and what is left to do
-    checking.py   the archive compared with what the log says, before anything is deleted
-    gate.py       telling the broker how far it may delete
-    sink.py       the `rocketmq-archive` sink of Spark
-
-Only `sink.py` knows Spark. (pipeline study, sections 2.4, 3 and 6)
+names.py          paths below the archive's folder
+settings.py       settings of an archive, writer lock
+manifest.py       commit record of one unit of work, and its publication
+rows.py           writes rows or records to files by topic and day
+row_file.py       one Parquet file and its digests
+record_order.py   sorts the records of a range
+checksum.py       CRC-32 of large amounts of data
+planning.py       ranges of a store to archive
+splits.py         archives one range of a log
+coverage.py       archived ranges of a broker, and those left to do
+checking.py       compares the archive with its records and the log
+reading.py        reads rows by topic, time, broker and queue
+gate.py           reads and sets the broker's archive watermark
+sink.py           the `rocketmq-archive` sink; only this module uses Spark
 """

@@ -1,9 +1,8 @@
-"""The archive read back and compared with what its records and the log say, before anything is deleted.
+"""Checks an archive: reads it back and compares it with its commit records and the log.
 
-Of each unit of work: every file is there, has its size, its rows, and bodies with the digest that they
-had when they were written. While the log still has the range: its bytes have the digest that they had
-then, and the rows are exactly its records (place, size, queue, queue offset, body checksum), each once
-and none missing. A finding is a sentence; none means that the unit may be relied on.
+For each unit of work: every file exists with the recorded size, rows, checksum and digest of its
+bodies. If the log still has the range: its bytes have the recorded digest, and the rows are exactly
+its records (physical offset, size, queue, queue offset, body checksum). A problem is a sentence.
 """
 
 import os
@@ -21,7 +20,7 @@ from .planning import StoreSnapshot, split_of
 from .row_file import digest, file_digest
 from .splits import KIND, source_crc
 
-#: What makes a record the record that it is.
+#: Columns that identify a record.
 IDENTITY: Final = ("physicalOffset", "size", "queueId", "queueOffset", "bodyCRC")
 
 
@@ -32,8 +31,10 @@ def check_unit(
     topics: Any = None,
     moved: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[str]:
-    """Everything that is wrong with a unit of work; `split` is its range where the log has it, `moved`
-    says where the rows of its files are since they were compacted."""
+    """Return the problems of a unit of work.
+
+    `split`: its range, if the log has it. `moved`: the files that replaced each compacted file.
+    """
     found: list[str] = []
     parts: list[pa.Table] = []
     for entry in manifest.files:
@@ -52,7 +53,7 @@ def check_unit(
 
 
 class _FileCheck:
-    """The rows of one file, where they lie now."""
+    """Checks the rows of one file, which compaction may have moved."""
 
     def __init__(self, entry: FileEntry, broker: str, whole: bool) -> None:
         self.parts: list[pa.Table] = []
@@ -67,7 +68,7 @@ class _FileCheck:
         if self._whole:
             self._file = file_digest(path)
             if self._file[1] != self._entry.file_crc:
-                return  # whatever it holds, it is not what was written
+                return  # checksum mismatch
         with pq.ParquetFile(path) as file:
             known = set(file.schema_arrow.names)
             identity = [name for name in IDENTITY if name in known]
@@ -75,7 +76,7 @@ class _FileCheck:
             for batch in file.iter_batches(batch_size=1 << 16, columns=wanted):
                 table = pa.Table.from_batches([batch])
                 if not self._whole:
-                    table = table.filter(self._mine(table))
+                    table = table.filter(self._is_own(table))
                 self._crc = digest(table.combine_chunks(), self._crc)
                 self._rows += table.num_rows
                 self.parts.append(table.select(identity))
@@ -83,7 +84,7 @@ class _FileCheck:
                 fields = [file.schema_arrow.field(name) for name in identity]
                 self.parts.append(pa.schema(fields).empty_table())
 
-    def _mine(self, table: pa.Table) -> pa.ChunkedArray:
+    def _is_own(self, table: pa.Table) -> pa.ChunkedArray:
         offsets = table["physicalOffset"]
         inside = pc.and_(
             pc.greater_equal(offsets, self._entry.first), pc.less_equal(offsets, self._entry.last)
@@ -91,14 +92,14 @@ class _FileCheck:
         return pc.and_(inside, pc.equal(table["brokerName"], self._broker))
 
     def problems(self) -> list[str]:
-        """What is wrong with what was read."""
+        """Return the problems of the rows that were read."""
         entry, found = self._entry, []
         if self._file != (entry.bytes, entry.file_crc):
-            return [f"{entry.path} is not the file that was written: its checksum differs."]
+            return [f"{entry.path}: the checksum of the file does not match its commit record."]
         if self._rows != entry.rows:
-            found.append(f"{entry.path} has {self._rows} rows, its record says {entry.rows}.")
+            found.append(f"{entry.path} has {self._rows} rows; its commit record has {entry.rows}.")
         if self._crc != entry.crc:
-            found.append(f"{entry.path}: the bodies are not those that were written.")
+            found.append(f"{entry.path}: the digest of the bodies does not match its record.")
         return found
 
 
@@ -106,24 +107,26 @@ def _against_log(
     manifest: Manifest, split: Split, parts: Iterable[pa.Table], topics: Any
 ) -> list[str]:
     if source_crc(split) != manifest.about["source_crc"]:
-        return [f"The log's bytes [{split.start}, {split.end}) are not those that were archived."]
+        return [f"Bytes [{split.start}, {split.end}) of the log differ from the archived ones."]
     on_corrupt = manifest.about["on_corrupt"]
     batches = list(decode(split, IDENTITY, on_corrupt=on_corrupt, topics=topics))
     log = pa.Table.from_batches(batches) if batches else None
     archive = pa.concat_tables([part.cast(log.schema) for part in parts]) if log else None
     if log is None or archive is None:
-        return [f"{manifest.name} has rows, the log has none."] if manifest.rows else []
+        return [f"{manifest.name} has {manifest.rows} rows, the log 0."] if manifest.rows else []
     if log.num_rows != archive.num_rows:
         return [f"{manifest.name} has {archive.num_rows} rows, the log {log.num_rows}."]
     if not log.sort_by("physicalOffset").equals(archive.sort_by("physicalOffset")):
-        return [f"The rows of {manifest.name} are not the records of the log."]
+        return [f"The rows of {manifest.name} differ from the records of the log."]
     return []
 
 
 def is_another_log(manifests: Iterable[Manifest], store: StoreSnapshot) -> bool:
-    """Whether the records are of a log that only has the same name. One range that differs may be damage,
-    or a tail that a replica lost; a log of somebody else differs from the oldest to the newest. Ranges
-    that the log does not have whole (a replica that is behind) say nothing. Raises OSError."""
+    """Whether the commit records belong to another log with the same broker name. Raises OSError.
+
+    A single differing range may be damage or a truncated tail; of another log, the oldest and the
+    newest range both differ. Ranges that this log does not have completely are ignored.
+    """
     units = sorted(
         (one for one in manifests if one.about.get("kind") == KIND),
         key=lambda one: int(one.about["start"]),

@@ -1,8 +1,8 @@
-"""CRC-32 of large amounts of bytes, as fast as what is installed here can.
+"""CRC-32 of large amounts of data, by ISA-L if it is installed, else by zlib.
 
-An archive digests every byte of the log once and every body once more; with zlib that is a seventh of all
-that archiving costs, with ISA-L's carry-less multiplication next to nothing. Both give the same number
-(a test compares), so that it never matters which of them wrote a record.
+An archive digests every byte of the log once and every body twice. With zlib that is a seventh of
+the cost of archiving; with ISA-L's carry-less multiplication it is negligible. Both return the same
+value (a test compares them).
 """
 
 import zlib
@@ -18,5 +18,5 @@ def _fastest() -> Callable[[Any, int], int]:
     return isal_zlib.crc32
 
 
-#: `crc32(data, before)`: of `data`, going on from the sum of what came before it.
+#: `crc32(data, crc)`: CRC-32 of `data`, continued from `crc`.
 crc32 = _fastest()

@@ -1,7 +1,7 @@
-"""Which ranges of a log are archived, what is left to do, and how far the broker may delete. Pure.
+"""Archived ranges of a log, ranges left to do, and the archive watermark. Pure.
 
-Ranges are of physical offsets, [start, end), one log (broker name) at a time. Splits that are planned
-lie on the archive's grid; a record may end earlier, where a log that was still being written to ended.
+Ranges are physical offsets [start, end) of one log (broker name). Planned splits lie on the
+archive's grid; an archived range may end earlier, at the end of a live log.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 
 def ranges_of(manifests: Iterable[Manifest], broker: str, topics: str = "") -> list[Range]:
-    """Ranges of this broker that are archived with this choice of topics, merged and ascending."""
+    """Return the archived ranges of a broker and topic selection, merged and ascending."""
     found = sorted(
         (one.about["start"], one.about["end"])
         for one in manifests
@@ -39,7 +39,7 @@ def _merged(ranges: Sequence[Range]) -> Iterator[Range]:
 
 
 def left_to_do(planned: Iterable[Split], ranges: Sequence[Range]) -> list[Split]:
-    """What of the planned splits is not archived yet: a split loses what is covered at its front."""
+    """Return the planned splits without their archived beginnings."""
     found = []
     for split in planned:
         start = split.start
@@ -52,5 +52,5 @@ def left_to_do(planned: Iterable[Split], ranges: Sequence[Range]) -> list[Split]
 
 
 def covered_to(ranges: Sequence[Range], log_start: int) -> int:
-    """The end of what is archived without a gap from `log_start` on; 0 when the start is not."""
+    """Return the end of the archived range that contains `log_start`; 0 if it is not archived."""
     return next((end for begin, end in ranges if begin <= log_start < end), 0)

@@ -1,7 +1,7 @@
-"""What an archive refuses: a sentence for the person who started the job."""
+"""Error of the archive: a sentence for the user who started the job."""
 
 from ..errors import PipelineError
 
 
 class ArchiveError(PipelineError):
-    """An archive is not what it should be, or somebody else writes to it."""
+    """An archive is invalid, or another process writes to it."""

@@ -1,8 +1,8 @@
-"""The delete gate: telling the broker how far its log is archived, once that was checked.
+"""Archive gate: reads and sets the archive watermark of a broker.
 
-With `archiveGate=true` the broker's retention keeps every segment whose end is above the watermark,
-unless the disk is too full: then it deletes, and logs `archive.overridden`. The watermark only follows
-what `checking.py` found right. (DESIGN, section 2: Control)
+With `archiveGate=true` the broker's retention keeps every segment that ends above the watermark. If
+the disk is too full it deletes them anyway and logs `archive.overridden`. Only ranges that
+`checking.py` found correct move the watermark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the broker says of its log."""
+    """Archive watermark and log bounds of a broker; `gate`: whether retention honours it."""
 
     watermark: int
     gate: bool
@@ -32,22 +32,24 @@ class Mark:
 
 
 def get_watermark(endpoint: str) -> Mark:
-    """How far the broker at HOST:PORT believes to be archived. Raises PipelineError."""
+    """Return the archive watermark of the broker at HOST:PORT. Raises PipelineError."""
     request = v1.GetArchiveWatermarkRequest()
     path, answer = paths.GET_ARCHIVE_WATERMARK, v1.GetArchiveWatermarkResponse
-    found = _ask(endpoint, path, request, answer)
+    found = _call(endpoint, path, request, answer)
     return Mark(found.watermark, found.gate, found.log_start, found.log_end)
 
 
 def set_watermark(endpoint: str, watermark: int) -> bool:
-    """Everything below is archived; durable at the broker when this returns. Returns whether its
-    retention looks at it. Raises PipelineError."""
+    """Set the broker's archive watermark; durable on return. Raises PipelineError.
+
+    Return whether the broker's retention honours the watermark.
+    """
     request = v1.SetArchiveWatermarkRequest(watermark=watermark)
-    found = _ask(endpoint, paths.SET_ARCHIVE_WATERMARK, request, v1.SetArchiveWatermarkResponse)
+    found = _call(endpoint, paths.SET_ARCHIVE_WATERMARK, request, v1.SetArchiveWatermarkResponse)
     return bool(found.gate)
 
 
-def _ask(endpoint: str, path: str, request: Any, answer: Any) -> Any:
+def _call(endpoint: str, path: str, request: Any, answer: Any) -> Any:
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(endpoint, options=options) as channel:
         method = channel.unary_unary(

@@ -1,18 +1,18 @@
-"""The commit record of one unit of work: which files belong to the archive because of it.
+"""Commit record of one unit of work: the files that it adds to the archive.
 
     1. files are written and synced below `_staging/NAME~TOKEN/`
-    2. `_manifest/NAME.json`, synced, appears by link(2): the first try wins, later ones are discarded
-    3. each file is renamed to where readers see it; files that the record replaces are removed
-    4. the folders in `_staging` go
+    2. `_manifest/NAME.json`, synced, appears by link(2): the first attempt wins, later ones are
+       discarded
+    3. each file is renamed to its final path; files that the record replaces are removed
+    4. the unit's folders in `_staging` are removed
 
-Promises: after step 2 the unit is done, whoever dies; `finish` (every writer calls it first) repeats the
-steps that are left, which changes nothing when it is repeated. A file that readers see is always named
-by a record, is whole, and is never written to again. So a plain listing of the folder has each row
-exactly once as soon as the last crash was followed by one start; a record that replaces files
-(compaction) lets a reader of the plain folder see both or none for a moment, readers of the records never.
+After step 2 the unit is committed. `finish`, which every writer calls first, repeats steps 3 and 4
+of a crashed process; repeating them changes nothing. A visible file is always complete, named by a
+record and never modified. A listing of the folder therefore has each row exactly once after the
+next start of a writer. During compaction a reader of the plain folder may briefly see a row twice
+or not at all; readers of the records never do.
 
-Needs a POSIX file system that all workers share. Parquet and JSON are the only formats.
-(pipeline study, sections 0 and 2.4)
+Needs a POSIX file system shared by all workers.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ class FileEntry:
     rows: int
     bytes: int
     file_crc: int  #: CRC-32 of the file
-    crc: int  #: CRC-32 over the bodies behind each other
-    first: int = -1  #: smallest physical offset; -1: the rows have none
+    crc: int  #: CRC-32 of the concatenated bodies
+    first: int = -1  #: smallest physical offset; -1: rows without physical offsets
     last: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One unit of work. `about` says what kind, and what its own kind wants to know."""
+    """Commit record of a unit of work. `about` has its kind and the kind's fields."""
 
     name: str
     files: tuple[FileEntry, ...]
@@ -56,28 +56,33 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows that it added."""
+        """Number of rows in its files."""
         return sum(file.rows for file in self.files)
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Return the record as JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
 
 
 def decode_manifest(data: bytes, path: str) -> Manifest:
-    """Raises ArchiveError."""
+    """Parse a commit record. Raises ArchiveError."""
     try:
-        said = json.loads(data)
-        if said["format"] != FORMAT:
-            raise ArchiveError(f"{path} has format {said['format']}; this version writes {FORMAT}.")
-        files = tuple(FileEntry(**one) for one in said["files"])
-        return Manifest(said["name"], files, tuple(said["removes"]), said["about"])
+        document = json.loads(data)
+        if document["format"] != FORMAT:
+            raise ArchiveError(
+                f"{path} has format {document['format']}; this version supports format {FORMAT}."
+            )
+        files = tuple(FileEntry(**one) for one in document["files"])
+        return Manifest(document["name"], files, tuple(document["removes"]), document["about"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ArchiveError(f"{path} is no commit record of an archive: {error}.") from error
+        raise ArchiveError(f"{path} is not a commit record of an archive: {error}.") from error
 
 
 def load(root: str, name: str) -> Manifest | None:
-    """The record of a unit of work, if it is done. Raises ArchiveError, OSError."""
+    """Return the record of a unit of work; None if it is not committed.
+
+    Raises ArchiveError, OSError.
+    """
     path = manifest_path(root, name)
     try:
         with open(path, "rb") as file:
@@ -87,7 +92,7 @@ def load(root: str, name: str) -> Manifest | None:
 
 
 def all_manifests(root: str, prefix: str = "") -> list[Manifest]:
-    """Every record whose name begins so, by name. Raises ArchiveError, OSError."""
+    """Return the records whose names begin with `prefix`, by name. Raises ArchiveError, OSError."""
     found = []
     for name in sorted(_names(root)):
         if name.startswith(prefix):
@@ -105,28 +110,28 @@ def _names(root: str) -> Iterator[str]:
 
 
 def files_of(manifests: Iterable[Manifest]) -> list[FileEntry]:
-    """What is in the archive by these records: added and not replaced."""
+    """Return the files that these records add and none of them replaces."""
     manifests = list(manifests)
-    gone = {path for one in manifests for path in one.removes}
-    return [file for one in manifests for file in one.files if file.path not in gone]
+    removed = {path for one in manifests for path in one.removes}
+    return [file for one in manifests for file in one.files if file.path not in removed]
 
 
 def replaced(manifests: Iterable[Manifest]) -> dict[str, tuple[str, ...]]:
-    """For each file that is not there any more: the files that have its rows now."""
+    """Return for each replaced file the files that contain its rows now."""
     direct = {
         path: tuple(file.path for file in one.files) for one in manifests for path in one.removes
     }
 
-    def now(path: str) -> tuple[str, ...]:
+    def current(path: str) -> tuple[str, ...]:
         if path not in direct:
             return (path,)
-        return tuple(found for new in direct[path] for found in now(new))
+        return tuple(found for new in direct[path] for found in current(new))
 
-    return {path: now(path) for path in direct}
+    return {path: current(path) for path in direct}
 
 
 def new_token() -> str:
-    """Of one try; no two have the same."""
+    """Return a unique token for one attempt."""
     return uuid.uuid4().hex
 
 
@@ -134,7 +139,7 @@ def new_token() -> str:
 
 
 def commit(root: str, manifest: Manifest) -> bool:
-    """Steps 2 to 4. False: another try was first, and this one's files are gone. Raises OSError."""
+    """Execute steps 2 to 4. Return False if another attempt was committed first. Raises OSError."""
     _sync_staged(root, manifest)
     won = _record(root, manifest)
     finish_one(root, manifest.name)
@@ -169,9 +174,9 @@ def _write(path: str, data: bytes) -> None:
 
 
 def finish(root: str) -> list[str]:
-    """Publish what was recorded before somebody died; the names of those units."""
+    """Publish units that were committed before a crash. Return their names."""
     done = []
-    for name in {folder.partition(ATTEMPT_MARK)[0] for folder in _tries(root)}:
+    for name in {folder.partition(ATTEMPT_MARK)[0] for folder in _attempts(root)}:
         if os.path.exists(manifest_path(root, name)):
             finish_one(root, name)
             done.append(name)
@@ -179,7 +184,7 @@ def finish(root: str) -> list[str]:
 
 
 def finish_one(root: str, name: str) -> None:
-    """Steps 3 and 4 of a unit that is recorded. Raises ArchiveError, OSError."""
+    """Execute steps 3 and 4 of a committed unit. Raises ArchiveError, OSError."""
     manifest = load(root, name)
     assert manifest is not None, name
     published = [_publish(root, file) for file in manifest.files]
@@ -187,7 +192,7 @@ def finish_one(root: str, name: str) -> None:
     for folder in folders | {os.path.dirname(folder) for folder in folders}:
         sync_folder(folder)
     if folders:
-        sync_folder(root)  # where the first file of a topic made a folder
+        sync_folder(root)  # the first file of a topic creates a folder
     for path in manifest.removes:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(root, path))
@@ -195,18 +200,18 @@ def finish_one(root: str, name: str) -> None:
 
 
 def _publish(root: str, file: FileEntry) -> str:
-    """Rename one file to its place; the folder, or "" when nothing was to do."""
+    """Rename one file to its final path. Return its folder, or "" if there was nothing to do."""
     path = os.path.join(root, file.path)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     try:
         os.rename(os.path.join(root, file.staged), path)
     except FileNotFoundError:
-        return ""  # it was renamed before, and may have been compacted since
+        return ""  # already renamed, and perhaps compacted since
     return folder
 
 
-def _tries(root: str) -> list[str]:
+def _attempts(root: str) -> list[str]:
     try:
         return os.listdir(os.path.join(root, STAGING))
     except FileNotFoundError:
@@ -214,10 +219,12 @@ def _tries(root: str) -> list[str]:
 
 
 def sweep(root: str, prefix: str) -> int:
-    """Remove what tries whose names begin so have left; returns how many. Only for units that are
-    recorded, or that nobody works at."""
+    """Remove staging folders whose names begin with `prefix`. Return their number.
+
+    Only for units that are committed or have no running attempt.
+    """
     swept = 0
-    for folder in _tries(root):
+    for folder in _attempts(root):
         if folder.startswith(prefix):
             shutil.rmtree(os.path.join(root, STAGING, folder), ignore_errors=True)
             swept += 1
@@ -225,7 +232,7 @@ def sweep(root: str, prefix: str) -> int:
 
 
 def missing_files(root: str, manifests: Iterable[Manifest]) -> list[str]:
-    """Files that the records name and nobody has."""
+    """Return the files named by the records that do not exist."""
     return [
         file.path
         for file in files_of(manifests)
@@ -234,7 +241,7 @@ def missing_files(root: str, manifests: Iterable[Manifest]) -> list[str]:
 
 
 def strays(root: str, manifests: Iterable[Manifest]) -> list[str]:
-    """Files that a reader of the folder would see and no record names."""
+    """Return the visible files that no record names."""
     known = {file.path for file in files_of(manifests)}
     found = []
     for folder, folders, names in os.walk(root):

@@ -1,14 +1,14 @@
-"""Where things lie in an archive.
+"""Paths in an archive.
 
-    ROOT/topic=NAME/dt=2026-11-22/FILE.parquet    rows, as Hive, Spark, PyArrow and DuckDB lay them out
+    ROOT/topic=NAME/dt=2026-11-22/FILE.parquet    rows, in the Hive layout
     ROOT/_manifest/NAME.json                      commit records (manifest.py)
-    ROOT/_manifest/archive.json                   what holds for the whole archive
-    ROOT/_staging/NAME~TOKEN/...                  files that no commit record names yet
+    ROOT/_manifest/archive.json                   settings of the archive (settings.py)
+    ROOT/_staging/NAME~TOKEN/...                  files of uncommitted units
 
-Names that begin with an underscore are passed over by every reader of such a tree. Topics are
-percent-encoded, as those readers expect; a name that is too long for a folder (retry topics of very long
-groups) is cut and ends in its checksum: the whole of it stands in the file's metadata. Everything is derived from names: losing `_staging` costs the
-work under way, losing `_manifest` costs the proof of what is there.
+Readers of the Hive layout (Spark, PyArrow, DuckDB) ignore names that begin with an underscore, and
+expect percent-encoded topics. A name too long for a folder (retry topics of long group names) is
+truncated and ends in its checksum; the file's metadata has the full name. Losing `_staging` loses
+the work in progress; losing `_manifest` loses the record of what is archived.
 """
 
 import os
@@ -22,21 +22,21 @@ MANIFESTS: Final = "_manifest"
 STAGING: Final = "_staging"
 SETTINGS: Final = "archive.json"
 LOCK: Final = ".lock"
-#: Between the name of a unit of work and the token of one try at it.
+#: Separates the name of a unit of work from the token of an attempt.
 ATTEMPT_MARK: Final = "~"
 _MS_PER_DAY: Final = 86_400_000
-#: A name of a folder has 255 bytes at most; of those `topic=` takes six.
+#: A folder name has at most 255 bytes, of which `topic=` takes six.
 _NAME_MAX: Final = 240
 _BYTES_KEPT: Final = 70
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a path: letters, digits, `_` and `-` stay."""
+    """Percent-encode a name for a path; letters, digits, `_` and `-` stay."""
     return quote(name, safe="").replace("~", "%7E").replace(".", "%2E")
 
 
 def folder_of(topic: str, day: int) -> str:
-    """Relative folder of a topic's rows of one day, counted from 1970-01-01 UTC."""
+    """Return the relative folder of a topic and day (days since 1970-01-01 UTC)."""
     name = escaped(topic)
     if len(name) > _NAME_MAX:
         begin = escaped(topic.encode()[:_BYTES_KEPT].decode(errors="ignore"))
@@ -45,32 +45,32 @@ def folder_of(topic: str, day: int) -> str:
 
 
 def date_of(day: int) -> str:
-    """`2026-11-22` of a number of days."""
+    """Return a number of days as `2026-11-22`."""
     return datetime.fromtimestamp(day * _MS_PER_DAY // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def day_of(path: str) -> str:
-    """The date of a file by its relative path."""
+    """Return the date in a file's relative path."""
     return path.split("/", 2)[1].removeprefix("dt=")
 
 
 def split_name(broker: str, base: int, position: int) -> str:
-    """Name of the unit of work that archives a segment's bytes from `position` on."""
+    """Return the name of the unit of work that archives a segment from `position` on."""
     return f"{escaped(broker)}.{base:020d}-{position:010d}"
 
 
 def manifest_path(root: str, name: str) -> str:
-    """Where the commit record of a unit of work lies."""
+    """Return the path of a unit's commit record."""
     return os.path.join(root, MANIFESTS, f"{name}.json")
 
 
 def staging_folder(name: str, token: str) -> str:
-    """Relative folder of one try at a unit of work."""
+    """Return the relative staging folder of one attempt at a unit of work."""
     return f"{STAGING}/{name}{ATTEMPT_MARK}{token}"
 
 
 def sync_folder(path: str | Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the directory entries of a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""Which ranges of a store are archived next: cells of the archive's grid, cut where the log ends.
+"""Plans the ranges of a store to archive: splits on the archive's grid.
 
-A cell begins at a multiple of the archive's `splitBytes` within its segment. Only whole segments are
-taken unless the live end is wanted, too: then the last cell ends where the log may be read, and the
-next round goes on there. Reads the names of files and the end of the log; writes nothing.
+A split begins at a multiple of the archive's `splitBytes` within its segment. Only complete segments
+are archived unless the live end is included: then the last split ends at the safe end of the log,
+and the next round continues there. Reads file names and the end of the log; writes nothing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """A store directory, the broker name that its rows get, and its log as it is now."""
+    """A store directory, the broker name for its rows, and its current log."""
 
     root: str
     broker: str
     log: tuple[Segment, ...]
-    end: int  #: records below may be read
+    end: int  #: safe end of the log
 
     @property
     def start(self) -> int:
-        """Where the log begins."""
+        """First physical offset of the log."""
         return self.log[0].base if self.log else 0
 
 
 def snapshot(root: str, broker: str = "", known: int = 0) -> StoreSnapshot:
-    """The store as it is now; `known` is an end that was found before. Raises UnreachableError."""
+    """Return the current state of a store; `known` is an earlier end. Raises UnreachableError."""
     root = os.path.abspath(root)
     log = segments(root)
     return StoreSnapshot(
@@ -50,13 +50,16 @@ def grid_splits(
     live: bool = False,
     written_before_ms: int | None = None,
 ) -> list[Split]:
-    """The cells of the log, in its order; without `live` of segments that are written to the end, and
-    with `written_before_ms` of those that nobody has written to since."""
+    """Return the splits of the log, in log order.
+
+    Without `live` only of complete segments; with `written_before_ms` only of segments that were
+    last modified before that time.
+    """
     return [
-        cell
+        split
         for segment in store.log
         if _wanted(store, segment, live, written_before_ms)
-        for cell in _cells(store, segment, split_bytes)
+        for split in _segment_splits(store, segment, split_bytes)
     ]
 
 
@@ -68,10 +71,10 @@ def _wanted(store: StoreSnapshot, segment: Segment, live: bool, before_ms: int |
     try:
         return os.stat(segment.path).st_mtime_ns // _NS_PER_MS < before_ms
     except FileNotFoundError:
-        return False  # retention took it a moment ago
+        return False  # deleted by retention meanwhile
 
 
-def _cells(store: StoreSnapshot, segment: Segment, split_bytes: int) -> Iterator[Split]:
+def _segment_splits(store: StoreSnapshot, segment: Segment, split_bytes: int) -> Iterator[Split]:
     limit = min(segment.end, store.end)
     for start in range(segment.base, limit, split_bytes):
         end = min(start + split_bytes, limit)
@@ -79,7 +82,7 @@ def _cells(store: StoreSnapshot, segment: Segment, split_bytes: int) -> Iterator
 
 
 def split_of(store: StoreSnapshot, start: int, end: int) -> Split | None:
-    """A range of the log as a split, where one segment of the store still has it."""
+    """Return a range of the log as a split; None if no segment has its start."""
     for segment in store.log:
         if segment.base <= start < segment.end:
             return Split(store.root, segment.base, segment.path, start, end, store.broker)

@@ -1,7 +1,7 @@
-"""Rows out of an archive again, by its commit records: a choice of topic, time, broker and queue.
+"""Reads rows of an archive, selected by topic, time, broker and queue.
 
-Files are chosen by their folders (topic, day), rows by their columns; what lies in a file is in the order
-of its queues. The records of the archive are read once, on the driver; tasks get names of files.
+Files are selected by folder (topic, day), rows by their columns. The rows of a file are in queue
+order. Only the driver reads the commit records; tasks get file names.
 """
 
 import os
@@ -23,7 +23,7 @@ _BATCH_ROWS: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows; times are those of storing, [start_ms, end_ms)."""
+    """Selection of rows; times are store times, [start_ms, end_ms)."""
 
     topic: str
     start_ms: int = 0
@@ -33,7 +33,7 @@ class Selection:
 
 
 def files(root: str, selection: Selection) -> list[FileEntry]:
-    """Files that may have such rows, in the order of the log. Raises ArchiveError, OSError."""
+    """Return the files that may have such rows, in log order. Raises ArchiveError, OSError."""
     finish(root)
     first = date_of(min(selection.start_ms, NO_TIME >> 20) // _MS_PER_DAY)
     last = date_of(min(selection.end_ms, 253_402_214_400_000) // _MS_PER_DAY)
@@ -48,7 +48,7 @@ def files(root: str, selection: Selection) -> list[FileEntry]:
 def rows(
     root: str, entries: Iterable[FileEntry], selection: Selection, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of these files that are chosen, with those columns (and `topic`, if wanted)."""
+    """Yield the selected rows of these files with the given columns."""
     for entry in entries:
         with pq.ParquetFile(os.path.join(root, entry.path)) as file:
             known = file.schema_arrow.names
@@ -62,7 +62,7 @@ def rows(
 
 
 def matching(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
-    """The rows of a batch that are chosen."""
+    """Return the selected rows of a batch."""
     return batch.filter(_mask(batch, selection))
 
 
@@ -84,7 +84,7 @@ def _with_topic(batch: pa.RecordBatch, topic: str, columns: Sequence[str]) -> pa
 
 
 def queues(root: str, entries: Iterable[FileEntry], selection: Selection) -> list[tuple[str, int]]:
-    """Broker and queue id of every queue that has such rows."""
+    """Return broker and queue id of every queue with such rows."""
     found: set[tuple[str, int]] = set()
     for batch in rows(root, entries, selection, ("brokerName", "queueId")):
         table = pa.Table.from_batches([batch]).group_by(["brokerName", "queueId"]).aggregate([])

@@ -1,9 +1,8 @@
-"""Where the records of a split lie, in the order in which the archive has them. Pure NumPy.
+"""Sorts the records of a split by topic, day, queue and queue offset. Pure NumPy.
 
-By topic, day, queue and offset in the queue. A log has the records of a queue in their order already,
-so that mostly one stable sort by small numbers does. Nothing is looked at but what the scanner found; it
-is copied batch by batch into one block of memory, which costs far fewer page faults than an array a
-column and batch.
+A log has the records of a queue in order, so one stable sort by small numbers mostly suffices. The
+scanned columns are copied batch by batch into one block of memory, which causes far fewer page
+faults than separate arrays per column and batch.
 """
 
 from collections.abc import Iterator
@@ -18,9 +17,9 @@ from ...store.scan.walk import Columns, RawBytes
 Integers = npt.NDArray[np.int64]
 
 _MS_PER_DAY: Final = 86_400_000
-#: Numbers of up to 16 bits are sorted by counting.
+#: Numbers of up to 16 bits use a counting sort.
 _SMALL: Final = 1 << 16
-#: Of the columns, those that no row is made of: they are not kept.
+#: Columns that no row needs.
 _UNUSED: Final = ("magic", "topic_start", "topic_length", "crc_ok")
 _KEPT: Final = tuple(name for name in Columns.__slots__ if name not in _UNUSED)
 _HOSTS: Final = {
@@ -33,8 +32,10 @@ _FLAGS: Final = _KEPT.index("sys_flag")
 def sort_records(
     raw: RawBytes, batches: Iterator[Columns], bytes_left: int
 ) -> tuple[Columns, Integers]:
-    """All records of these batches in the archive's order, and the day of each. `bytes_left` is the
-    length of log that they come from; only what rows are made of is there."""
+    """Return all records of the batches in the archive's order, and the day of each.
+
+    `bytes_left` is the length of their log range. The columns `_UNUSED` have no valid values.
+    """
     block = _together(raw, batches, bytes_left)
     found = dict(zip(_KEPT, block, strict=True))
     days = found["store_timestamp"] // _MS_PER_DAY
@@ -48,7 +49,7 @@ def sort_records(
 
 
 def _together(raw: RawBytes, batches: Iterator[Columns], bytes_left: int) -> Integers:
-    """One row a column."""
+    """Return the columns as rows of one matrix."""
     block = np.empty((len(_KEPT), 0), np.int64)
     count = 0
     hosts = [_Host(raw, flag) for flag in _HOSTS.values()]
@@ -71,7 +72,7 @@ def _together(raw: RawBytes, batches: Iterator[Columns], bytes_left: int) -> Int
 
 
 class _Host:
-    """Hosts that are the same are read at one place: the first one. The rows are far apart later."""
+    """Redirects equal hosts to their first occurrence, because sorted rows are far apart."""
 
     def __init__(self, raw: RawBytes, long: int) -> None:
         self._raw = raw
@@ -80,7 +81,7 @@ class _Host:
         self._packed: Any = None
 
     def settle(self, starts: Integers, flags: Integers) -> None:
-        """Point those of a batch to the one that was seen first, if all of them are it."""
+        """Point the starts of equal IPv4 hosts to the first occurrence."""
         if (flags & self._long).any():
             return
         packed = self._raw.blocks(starts, HOST_V4_BYTES).view(np.uint64)
@@ -103,5 +104,5 @@ def _order(topics: Integers, days: Integers, queues: Integers, offsets: Integers
     order = np.argsort(codes.astype(np.uint16), kind="stable")
     codes, offsets = codes[order], offsets[order]
     if ((offsets[1:] < offsets[:-1]) & (codes[1:] == codes[:-1])).any():
-        return order[np.lexsort((offsets, codes))]  # records that are in no queue
+        return order[np.lexsort((offsets, codes))]  # there are records that are in no queue
     return order

@@ -1,14 +1,12 @@
-"""One Parquet file of the archive while it is written, and the digests that its commit record keeps.
+"""Writer of one Parquet file of the archive, with the digests for its commit record.
 
-A file has every column but `topic`, which its folder says (readers of Hive's layout take it from there,
-and refuse one that is in both places). Every column is encoded by what it holds: no dictionary for
-bodies and ids; offsets and times, which ascend, as differences; statistics only for columns that people
-search by. What holds for all rows stands in the file's metadata.
+A file has every column but `topic`: readers of the Hive layout take it from the folder's name and
+refuse a duplicate. Encodings: no dictionary for bodies and ids; delta encoding for offsets and
+times, which ascend; statistics only for columns that are used in filters. The file's metadata holds
+what is common to all rows.
 
-A digest of a file is the CRC-32 of all its bodies behind each other: one call over Arrow's own
-buffer, so that reading a file back costs next to nothing more than reading it. It is taken of every batch
-while the processor's cache still has it. Memory: one row group.
-(pipeline study, section 2.4)
+The digest of a file is the CRC-32 of its concatenated bodies, computed per batch over Arrow's
+buffer while it is in the processor's cache. Memory: one row group.
 """
 
 import contextlib
@@ -25,12 +23,12 @@ from .checksum import crc32
 from .manifest import FileEntry
 
 CODECS: Final = ("zstd", "snappy", "lz4", "gzip", "none")
-#: Bodies of one row group: what a reader holds at a time, and far below Arrow's 2 GiB of a column.
+#: Bytes of bodies in one row group, which readers hold in memory; Arrow's limit is 2 GiB.
 GROUP_BYTES: Final = 64 << 20
 GROUP_ROWS: Final = 1 << 17
-#: A page is copied twice before it is compressed: this one stays in the processor's cache meanwhile.
+#: A page is copied twice before compression: this size stays in the processor's cache.
 _PAGE_BYTES: Final = 512 << 10
-#: Of a file that is digested: what stays in the processor's cache.
+#: Read size of digests: stays in the processor's cache.
 _READ_BYTES: Final = 256 << 10
 _DICTIONARY: Final = ("brokerName", "tags", "bornHost", "storeHost")
 _ASCENDING: Final = ("queueOffset", "bornTimestamp", "storeTimestamp", "physicalOffset")
@@ -39,14 +37,14 @@ _STATISTICS: Final = ("queueId", *_ASCENDING)
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How files are written."""
+    """Compression of Parquet files."""
 
     codec: str = "zstd"
     level: int | None = 1
 
 
 class RowFile:
-    """Takes batches of one topic and day; `close` makes it whole, synced, and nameable in a record."""
+    """Writes batches of one topic and day. `close` completes and syncs the file."""
 
     def __init__(self, path: str, schema: pa.Schema, file_format: FileFormat) -> None:
         """Raises OSError."""
@@ -61,7 +59,7 @@ class RowFile:
         self._last = -1
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows of at most about a row group. Raises OSError."""
+        """Add rows, at most about one row group. Raises OSError."""
         size = 0
         if "body" in self._schema.names:
             bodies = batch["body"]
@@ -77,7 +75,7 @@ class RowFile:
         self._waiting_bytes += size
 
     def close(self, topic: str, path: str, staged: str) -> FileEntry:
-        """Finish it; the entry says that it will be at `path`. Raises OSError."""
+        """Complete the file and return its entry with the final `path`. Raises OSError."""
         try:
             if self._waiting:
                 self._write_group()
@@ -90,7 +88,7 @@ class RowFile:
         return FileEntry(topic, path, staged, *counted)
 
     def abandon(self) -> None:
-        """Let go of a file that is not wanted any more."""
+        """Close the file without completing it."""
         self._waiting.clear()
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
@@ -135,14 +133,14 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def file_schema(schema: pa.Schema, about: dict[str, str]) -> pa.Schema:
-    """The schema of rows without their topic, with what holds for all of them."""
+    """Return the schema without `topic`, with `about` as metadata."""
     at = schema.get_field_index("topic")
     bare = schema if at < 0 else schema.remove(at)
     return bare.with_metadata({f"cometmq.{key}": value for key, value in about.items()})
 
 
 def file_digest(path: str) -> tuple[int, int]:
-    """Length and CRC-32 of a file. Raises OSError."""
+    """Return length and CRC-32 of a file. Raises OSError."""
     size = crc = 0
     part = memoryview(bytearray(_READ_BYTES))
     with open(path, "rb", buffering=0) as file:
@@ -153,14 +151,14 @@ def file_digest(path: str) -> tuple[int, int]:
 
 
 def _synced_digest(path: str) -> tuple[int, int]:
-    """The same of a file that was just written, which it makes durable."""
+    """Make a new file durable. Return its length and CRC-32."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
     return file_digest(path)
 
 
 def digest(table: pa.Table, crc: int = 0) -> int:
-    """CRC-32 of the bodies behind each other, going on from `crc`; 0 where there are none."""
+    """Return the CRC-32 of the concatenated bodies, continued from `crc`; 0 without bodies."""
     if "body" not in table.column_names:
         return 0
     for chunk in table["body"].chunks:

@@ -1,9 +1,9 @@
-"""Rows of messages as Parquet files: one file for each topic and day, rows in the order of their queues.
+"""Writes rows of messages as Parquet files, one per topic and day, in queue order.
 
-    write_rows      rows that somebody has already, whatever columns they have (sink, compaction)
-    write_records   records of a log: their places are put in order, then each is read once
+    write_rows      writes given rows with any columns (sink, compaction)
+    write_records   sorts the records of a log, then reads each once
 
-Nothing is visible before a commit record names the files. (pipeline study, section 2.4)
+The files are invisible until a commit record names them.
 """
 
 import os
@@ -27,15 +27,15 @@ from .row_file import FileFormat, RowFile, file_schema
 Integers = npt.NDArray[np.int64]
 
 _US_PER_DAY: Final = 86_400_000_000
-#: A column in one piece holds less than 2 GiB.
+#: Tables below this size are combined; an Arrow column in one chunk is limited to 2 GiB.
 _TOGETHER_BYTES: Final = 1 << 30
-#: Rows that are gathered at a time: small enough for the processor's cache, and memory that is used again.
+#: Rows gathered at a time: fits the processor's cache, and the memory is reused.
 _BATCH_ROWS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the files of one try go: staged below `staged`, later called `TOPIC/DAY/stem.parquet`."""
+    """Paths of one attempt: staged below `staged`, later renamed to `TOPIC/DAY/stem.parquet`."""
 
     root: str
     staged: str
@@ -43,7 +43,7 @@ class Destination:
 
 
 class _Files:
-    """Writes the files of one try, one behind the other."""
+    """Writes the files of one attempt."""
 
     def __init__(
         self, destination: Destination, file_format: FileFormat, about: dict[str, str]
@@ -55,7 +55,7 @@ class _Files:
         self.entries: list[FileEntry] = []
 
     def write(self, topic: str, day: int, batches: Iterable[pa.RecordBatch]) -> None:
-        """One file of these rows, none where there are none. Raises OSError."""
+        """Write these rows to one file; no file without rows. Raises OSError."""
         destination = self._place
         staged = f"{destination.staged}/{len(self.entries):05d}.parquet"
         file: RowFile | None = None
@@ -91,14 +91,14 @@ def write_rows(
     file_format: FileFormat,
     about: dict[str, str],
 ) -> list[FileEntry]:
-    """Write all of these rows, which stay in memory meanwhile. Raises OSError."""
+    """Write rows, which are held in memory. Raises OSError."""
     parts = [batch for batch in batches if len(batch)]
     if not parts:
         return []
     table = pa.Table.from_batches(parts)
     if table.nbytes < _TOGETHER_BYTES:
-        # Rows are gathered from one destination much faster than from many. The batches go at once: what is
-        # gathered then takes their memory, which needs no page faults.
+        # Gathering rows from one chunk is much faster. The batches are released first, so that the
+        # gathered rows reuse their memory without page faults.
         table = table.combine_chunks()
     del parts
     topics = table["topic"].dictionary_encode().combine_chunks()
@@ -115,7 +115,7 @@ def write_rows(
 
 
 def _order_of_table(table: pa.Table, codes: Integers, days: Integers) -> Integers:
-    """By topic and day, then as far as there are such columns by broker, queue and offset."""
+    """Return the order by topic, day and, if these columns exist, broker, queue and offset."""
     keys: list[Any] = []
     for name in ("queueOffset", "queueId"):
         if name in table.column_names:
@@ -127,9 +127,9 @@ def _order_of_table(table: pa.Table, codes: Integers, days: Integers) -> Integer
 
 
 def _groups(codes: Integers, days: Integers) -> Iterator[tuple[int, int]]:
-    """[begin, end) of the rows of each file."""
-    borders = np.flatnonzero((np.diff(codes) != 0) | (np.diff(days) != 0)) + 1
-    ends = [*borders.tolist(), len(codes)]
+    """Yield the row range [begin, end) of each file."""
+    boundaries = np.flatnonzero((np.diff(codes) != 0) | (np.diff(days) != 0)) + 1
+    ends = [*boundaries.tolist(), len(codes)]
     yield from zip([0, *ends[:-1]], ends, strict=True)
 
 
@@ -150,9 +150,11 @@ def write_records(
     file_format: FileFormat,
     about: dict[str, str],
 ) -> list[FileEntry]:
-    """Write the records of a split, whose segment is `data`, with the columns of the decoder (which
-    leaves `topic` out). Only the places of all records are held meanwhile, and the rows of one row group.
-    Raises what the decoder raises, OSError."""
+    """Write the records of a split, whose segment is `data`, with the columns of the decoder.
+
+    Memory: the scanned columns of all records and the rows of one row group. Raises the decoder's
+    errors and OSError.
+    """
     view = LogBytes(RawBytes(data))
     batches = decoder.scan(view, split.base, split.start, split.end, split.path)
     columns, days = sort_records(view.raw, batches, split.end - split.start)

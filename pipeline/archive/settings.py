@@ -1,8 +1,8 @@
-"""What holds for a whole archive, written when it is made; and who may write to it now.
+"""Settings of an archive, fixed at its creation, and the lock of its writer.
 
-The borders of splits come from one grid for ever: two writers that do not know of each other then choose
-the same name for the same bytes, and the first commit record wins. Losing `archive.json` costs the
-answer to "which grid"; the records still say what is there.
+All splits of an archive lie on one grid, so that concurrent writers choose the same unit name for
+the same bytes and the first commit record wins. Losing `archive.json` loses the grid size; the
+commit records stay valid.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from .manifest import FORMAT, new_token
 from .names import LOCK, MANIFESTS, SETTINGS
 
 SPLIT_BYTES: Final = 256 << 20
-#: Below that a split costs more than it does.
+#: Smaller splits cost more than they save.
 SPLIT_BYTES_MIN: Final = 4 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """Of one archive."""
+    """Settings of one archive."""
 
     split_bytes: int = SPLIT_BYTES
     format: int = FORMAT
 
 
 def open_archive(root: str, split_bytes: int | None = None) -> ArchiveSettings:
-    """Make the archive, or check that it is one of these settings. Raises ArchiveError, OSError."""
+    """Create the archive, or check its settings. Raises ArchiveError, OSError."""
     if split_bytes is not None and split_bytes < SPLIT_BYTES_MIN:
-        raise ArchiveError(f"splitBytes must be at least {SPLIT_BYTES_MIN}, but is {split_bytes}.")
+        raise ArchiveError(f"splitBytes must be at least {SPLIT_BYTES_MIN}, not {split_bytes}.")
     path = os.path.join(root, MANIFESTS, SETTINGS)
     found = _read(path)
     if found is None:
@@ -42,11 +42,13 @@ def open_archive(root: str, split_bytes: int | None = None) -> ArchiveSettings:
         found = _read(path)
         assert found is not None, path
     if found.format != FORMAT:
-        raise ArchiveError(f"{root} has format {found.format}; this version writes {FORMAT}.")
+        raise ArchiveError(
+            f"{root} has format {found.format}; this version supports format {FORMAT}."
+        )
     if split_bytes not in (None, found.split_bytes):
         raise ArchiveError(
-            f"{root} was made with splitBytes={found.split_bytes}, which cannot be changed to "
-            f"{split_bytes}: leave the option out, or take another folder."
+            f"{root} was created with splitBytes={found.split_bytes}, which cannot be changed to "
+            f"{split_bytes}. Leave the option out or use another folder."
         )
     return found
 
@@ -58,7 +60,7 @@ def _read(path: str) -> ArchiveSettings | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError) as error:
-        raise ArchiveError(f"{path} is not the description of an archive: {error}.") from error
+        raise ArchiveError(f"{path} does not contain archive settings: {error}.") from error
 
 
 def _make(path: str, settings: ArchiveSettings) -> None:
@@ -69,7 +71,7 @@ def _make(path: str, settings: ArchiveSettings) -> None:
         file.flush()
         os.fsync(file.fileno())
     try:
-        # Whoever is first decides.
+        # The first process decides.
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
@@ -78,15 +80,17 @@ def _make(path: str, settings: ArchiveSettings) -> None:
 
 @contextmanager
 def only_writer(root: str, what: str) -> Iterator[None]:
-    """Be the one driver that plans `what` on this archive; the kernel ends it with the process.
-    Raises ArchiveError."""
+    """Hold the lock for the job `what` on this archive; it ends with the process.
+
+    Raises ArchiveError if another process holds it.
+    """
     path = os.path.join(root, MANIFESTS, f"{LOCK}-{what}")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = f"Another process does the same ({what}) on the archive {root}."
+            text = f"Another process runs the job {what} on the archive {root}. Wait until it ends."
             raise ArchiveError(text) from None
         yield
     finally:

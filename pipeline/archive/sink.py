@@ -1,14 +1,14 @@
-"""The `rocketmq-archive` sink: rows to Parquet under `topic=/dt=`, exactly once for whoever lists the folder.
+"""The `rocketmq-archive` sink: writes rows as Parquet under `topic=/dt=`, exactly once.
 
     stream.writeStream.format("rocketmq-archive").option("path", "/archive")
       .option("checkpointLocation", "/checkpoint").start()
 
-Tasks write synced files where nobody looks; the driver's commit writes one record for the micro-batch
-and renames the files (manifest.py). The record is named by query and batch: a batch that Spark repeats
-after a crash finds it, finishes what it says, and throws its own files away, however many
-partitions it has this time. A batch write is one unit, too: all of it or nothing.
+Tasks write synced files to the staging folder. The driver's commit writes one commit record for the
+micro-batch and renames the files (manifest.py). The record is named by query and batch: a batch that
+Spark repeats after a crash finds it, completes its publication and discards its new files. A batch
+write is one unit, all or nothing.
 
-Rows need `topic` and `storeTimestamp`; every other column is kept as it is.
+Rows need `topic` and `storeTimestamp`; every other column is written unchanged.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 FORMAT_NAME: Final = "rocketmq-archive"
 OPTIONS: Final = {
-    "path": "the archive's folder, which every worker sees",
+    "path": "folder of the archive, shared by all workers",
     "codec": "zstd (default), snappy, lz4, gzip or none",
-    "level": "of zstd and gzip (1)",
-    "checkpointLocation": "Spark's own",
+    "level": "compression level of zstd and gzip (1)",
+    "checkpointLocation": "option of Spark",
 }
 _NEEDED: Final = {"topic": "string", "storeTimestamp": "timestamp"}
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has written."""
+    """Files that one task has written."""
 
     name: str
     files: tuple[FileEntry, ...]
@@ -59,19 +59,19 @@ def _settings(options: Mapping[str, str], schema: StructType) -> tuple[str, File
     """Folder and file_format. Raises OptionError."""
     from .row_file import CODECS, FileFormat
 
-    said = {key.lower(): value for key, value in options.items()}
-    for key in said:
+    given = {key.lower(): value for key, value in options.items()}
+    for key in given:
         if key not in {name.lower() for name in OPTIONS}:
-            text = f"Unknown option {key} of the rocketmq-archive sink.{suggestion(key, OPTIONS)}"
+            text = f"The rocketmq-archive sink has no option {key}.{suggestion(key, OPTIONS)}"
             raise OptionError(text)
-    root = said.get("path", "").removeprefix("file://")
+    root = given.get("path", "").removeprefix("file://")
     if not root or "://" in root:
-        raise OptionError("The rocketmq-archive sink needs the option path: a folder.")
-    codec, level = said.get("codec", "zstd"), said.get("level", "1")
+        raise OptionError("The rocketmq-archive sink needs the option path: a local folder.")
+    codec, level = given.get("codec", "zstd"), given.get("level", "1")
     if codec not in CODECS:
-        raise OptionError(f"Unknown codec {codec}: there are {', '.join(CODECS)}.")
+        raise OptionError(f"Unknown codec {codec}. Codecs are: {', '.join(CODECS)}.")
     if not level.isdigit():
-        raise OptionError(f"level must be a number, but is {level}.")
+        raise OptionError(f"level must be a number, not {level!r}.")
     for name, kind in _NEEDED.items():
         found = next((each for each in schema.fields if each.name == name), None)
         if found is None or found.dataType.simpleString() != kind:
@@ -95,32 +95,32 @@ def _stage(
 
 
 class ArchiveWriter(DataSourceArrowWriter):
-    """One batch write: one unit of work."""
+    """Writer of a batch write, which is one unit of work."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise PipelineError("An archive is only added to: use mode append.")
+            raise PipelineError("An archive cannot be overwritten. Use mode append.")
         self._root, self._file_format = _settings(options, schema)
         open_archive(self._root)
         finish(self._root)
         self._name = f"write.{new_token()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: write its rows where nobody looks."""
+        """Write the rows of a task to the staging folder."""
         return _stage(self._root, self._file_format, self._name, self._name[6:], iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: make all of them visible."""
+        """Make all files visible; called on the driver."""
         files = [file for one in messages if isinstance(one, Staged) for file in one.files]
         commit(self._root, Manifest(self._name, tuple(files), about={"kind": "write"}))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver: forget them."""
+        """Remove the staged files; called on the driver."""
         sweep(self._root, self._name + ATTEMPT_MARK)
 
 
 class ArchiveStreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query: one unit of work for each micro-batch."""
+    """Writer of a streaming query, with one unit of work per micro-batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._root, self._file_format = _settings(options, schema)
@@ -128,13 +128,13 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
         finish(self._root)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task: write its rows where nobody looks."""
+        """Write the rows of a task to the staging folder."""
         query, batch = running_batch()
         stem = f"{query.replace(chr(45), '')}-{batch:010d}"
         return _stage(self._root, self._file_format, _unit(query, batch), stem, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: make them visible, unless this batch was committed before."""
+        """Make the files visible unless this batch is already committed; called on the driver."""
         staged = [one for one in messages if isinstance(one, Staged)]
         if not staged:
             return
@@ -149,7 +149,7 @@ class ArchiveStreamWriter(DataSourceStreamArrowWriter):
             sweep(self._root, name.rpartition(".")[0] + f".{batchId - 1:010d}" + ATTEMPT_MARK)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver: forget what was written for it."""
+        """Remove the staged files of the batch; called on the driver."""
         for one in messages:
             if isinstance(one, Staged) and load(self._root, one.name) is None:
                 sweep(self._root, one.name + ATTEMPT_MARK)
@@ -160,17 +160,17 @@ def _unit(query: str, batch: int) -> str:
 
 
 class ArchiveDataSource(DataSource):
-    """Registers the sink; `pyspark_rocketmq.register` does it."""
+    """Data source `rocketmq-archive`, registered by `pyspark_rocketmq.register`."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format(...)`."""
+        """Return the format name."""
         return FORMAT_NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> ArchiveWriter:
-        """For `df.write`."""
+        """Called by Spark for `df.write`."""
         return ArchiveWriter(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveStreamWriter:
-        """For `df.writeStream`."""
+        """Called by Spark for `df.writeStream`."""
         return ArchiveStreamWriter(dict(self.options), schema, overwrite)

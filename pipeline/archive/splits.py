@@ -1,9 +1,9 @@
-"""One range of a log into the archive, in the task that runs where the log can be read.
+"""Archives one range of a log, in a task that can read the log.
 
-What a split gives depends on the log and on the archive's settings only, so that every try writes the
-same rows; which of several tries counts, the commit record decides. The source's bytes are digested
-(CRC-32) in the same pass, so that a log that was changed afterwards (a replica that lost its tail) is
-noticed before anything is deleted because of this archive.
+The rows depend only on the log and the archive's settings, so every attempt writes the same rows;
+the commit record decides which attempt counts. The source bytes are digested (CRC-32) in the same
+pass, so that a log that changes later (a replica with a truncated tail) is detected before the
+watermark moves.
 """
 
 import os
@@ -22,26 +22,26 @@ from .rows import Destination, write_records
 KIND: Final = "split"
 _DIGEST_BYTES: Final = 8 << 20
 _BATCH_ROWS: Final = 32768
-#: Of a file; the topic is in its folder's name.
+#: Columns of a file; the folder's name has the topic.
 _BARE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "topic")
 
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """What a task has to do; pickled, so plain values only."""
+    """Work of one task; pickled, so plain values only."""
 
     root: str
     split: Split
     file_format: FileFormat = field(default_factory=FileFormat)
     on_corrupt: Literal["fail", "skip", "permissive"] = "fail"
     verify_crc: bool = True
-    topics: Any = None  #: a filter, None: all
-    topics_said: str = ""  #: the same for people, kept in the record
+    topics: Any = None  #: a TopicFilter; None: all topics
+    topics_said: str = ""  #: its text, stored in the commit record
 
 
 @dataclass(frozen=True, slots=True)
 class SplitDone:
-    """What became of it."""
+    """Result of one task."""
 
     name: str
     start: int
@@ -50,11 +50,11 @@ class SplitDone:
     files: int
     bytes_in: int
     bytes_out: int
-    fresh: bool  #: False: it was in the archive already
+    fresh: bool  #: False: it was already archived
 
 
 def archive_split(work: SplitWork) -> SplitDone:
-    """Write and commit one split. Raises what the decoder raises, ArchiveError, OSError."""
+    """Write and commit one split. Raises the decoder's errors, ArchiveError, OSError."""
     split = work.split
     name = split_name(split.broker, split.base, split.start - split.base)
     found = load(work.root, name)
@@ -65,7 +65,7 @@ def archive_split(work: SplitWork) -> SplitDone:
         manifest = _write(work, name)
         fresh = commit(work.root, manifest)
     except OSError:
-        # A try that came second may lose its folder under its hands.
+        # Another attempt may commit first and remove this attempt's staging folder.
         found = load(work.root, name)
         if found is None:
             raise
@@ -90,7 +90,7 @@ def _write(work: SplitWork, name: str) -> Manifest:
     about = {"broker": split.broker, "base": str(split.base), "format": "1"}
     about |= {"start": str(split.start), "end": str(split.end)}
     data = open_split(split)
-    # First of all, from the log's begin to its end: what comes then finds the pages mapped.
+    # Digest first, in log order: it maps the pages for the decoder.
     source = crc32(data[split.start - split.base : split.end - split.base], 0)
     files = write_records(
         decoder, data, split, destination, file_format=work.file_format, about=about
@@ -112,8 +112,10 @@ def _write(work: SplitWork, name: str) -> Manifest:
 
 
 def source_crc(split: Split) -> int:
-    """CRC-32 of the log's bytes [start, end) as they lie there; bytes that are not there count as
-    none. Raises OSError."""
+    """Return the CRC-32 of the log's bytes [start, end), up to the end of the file.
+
+    Raises OSError.
+    """
     crc = 0
     with open(split.path, "rb") as file:
         position, end = split.start - split.base, split.end - split.base
