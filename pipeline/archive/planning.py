@@ -1,8 +1,8 @@
 """Plans the ranges of a store to archive: splits on the archive's grid.
 
-A split begins at a multiple of the archive's `splitBytes` within its segment. Only complete segments
-are archived unless the live end is included: then the last split ends at the safe end of the log,
-and the next round continues there. Reads file names and the end of the log; writes nothing.
+A split begins at a multiple of the archive's `splitBytes` within its segment. Only complete
+segments are archived unless the live end is included: then the last split ends at the safe end of
+the log, and the next round continues there. Reads file names and the end of the log only.
 """
 
 from __future__ import annotations

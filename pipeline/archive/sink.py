@@ -4,8 +4,8 @@
       .option("checkpointLocation", "/checkpoint").start()
 
 Tasks write synced files to the staging folder. The driver's commit writes one commit record for the
-micro-batch and renames the files (manifest.py). The record is named by query and batch: a batch that
-Spark repeats after a crash finds it, completes its publication and discards its new files. A batch
+micro-batch and renames the files (manifest.py). The record is named by query and batch: a batch
+that Spark repeats after a crash finds it, completes its publication and discards its new files. A batch
 write is one unit, all or nothing.
 
 Rows need `topic` and `storeTimestamp`; every other column is written unchanged.

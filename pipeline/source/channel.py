@@ -1,7 +1,7 @@
-"""Calls of a task or planner to a cluster: blocking, over one gRPC channel, with the caller's keys.
+"""Blocking calls of a task or planner to a cluster, over one gRPC channel.
 
-Answers are protobuf messages; every failure is a sentence. A call that did not arrive is tried again within the
-silence that `wireTimeoutMs` allows: all questions here may be asked twice.
+Failures raise a PipelineError with a sentence. A call without a response is retried within
+`wireTimeoutMs`: all calls here are idempotent.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),
-    # A stream of raw frames: fewer, larger windows.
+    # Streams of raw frames need large windows.
     ("grpc.http2.bdp_probe", 1),
 )
-_AGAIN: Final = (grpc.StatusCode.UNAVAILABLE,)
+_RETRYABLE: Final = (grpc.StatusCode.UNAVAILABLE,)
 _PAUSE_S: Final = 0.2
-#: A broker that restarts or hands over its lead answers so for a moment.
+#: Codes that a broker returns temporarily during a restart or failover.
 _BUSY: Final = frozenset((v2.HA_NOT_AVAILABLE, v2.TOO_MANY_REQUESTS, v2.PROXY_TIMEOUT))
 
 
 class NotServedError(PipelineError):
-    """The other side does not know this call."""
+    """The broker does not support this call."""
 
 
 class NoTopicError(PipelineError):
-    """There is no such topic."""
+    """The topic does not exist."""
 
 
 class Channel:
-    """One channel to one access point."""
+    """A gRPC channel to one access point."""
 
     def __init__(self, access: Access, target: Target | None = None) -> None:
         try:
@@ -81,7 +81,10 @@ class Channel:
         self._channel.close()
 
     def call(self, path: str, request: Any, answer: type[A]) -> A:
-        """One question. Raises NotServedError, DataLossError, UnreachableError, PipelineError."""
+        """Make one call with retries.
+
+        Raises NotServedError, NoTopicError, DataLossError, UnreachableError, PipelineError.
+        """
         call = self._channel.unary_unary(path)
         stop = steady_s() + self._access.timeout_ms / 1000
         while True:
@@ -95,7 +98,7 @@ class Channel:
                 found: A = self._checked(path, answer.FromString(raw))
                 return found
             except grpc.RpcError as error:
-                if error.code() not in _AGAIN or steady_s() >= stop:
+                if error.code() not in _RETRYABLE or steady_s() >= stop:
                     raise self._failure(path, error) from None
             except _BusyError as error:
                 if steady_s() >= stop:
@@ -103,8 +106,10 @@ class Channel:
             pause()
 
     def stream(self, path: str, request: Any, answer: type[A]) -> Iterator[A]:
-        """Many answers, as they come; what breaks, or lasts longer than `wireTimeoutMs`, is for the caller to
-        begin again."""
+        """Yield the responses of one call. Raises as `call` does, without retries.
+
+        The call ends after `wireTimeoutMs`; the caller continues with another one.
+        """
         call = self._channel.unary_stream(path)(
             request.SerializeToString(),
             metadata=self._caller.metadata(),
@@ -120,26 +125,28 @@ class Channel:
             call.cancel()
 
     def _checked(self, path: str, answer: A) -> A:
-        """The answer, if it says OK (or says nothing of it)."""
+        """Return a response with status OK or without status. Raises for other codes."""
         code, text = _status(answer)
         if code in (0, v2.OK, v2.MESSAGE_NOT_FOUND):
             return answer
-        said = f"{self.target} answered {path.rsplit('/', 1)[1]}: {text}"
+        sentence = f"{self.target} refused {path.rsplit('/', 1)[1]}: {text}."
         if code == v2.ILLEGAL_OFFSET:
-            raise DataLossError(f"{said} Set failOnDataLoss=false to go on with what is there.")
+            raise DataLossError(
+                f"{sentence} Set failOnDataLoss=false to continue with the existing messages."
+            )
         if code in (v2.UNSUPPORTED, v2.NOT_IMPLEMENTED):
-            raise NotServedError(said)
+            raise NotServedError(sentence)
         if code == v2.TOPIC_NOT_FOUND:
-            raise NoTopicError(said)
+            raise NoTopicError(sentence)
         if code in _BUSY:
-            raise _BusyError(said)
-        raise PipelineError(said)
+            raise _BusyError(sentence)
+        raise PipelineError(sentence)
 
     def _failure(self, path: str, error: grpc.RpcError) -> PipelineError:
-        """A failed call as a sentence."""
+        """Translate a failed call."""
         name, code = path.rsplit("/", 1)[1], error.code()
         if code == grpc.StatusCode.UNIMPLEMENTED:
-            return NotServedError(f"{self.target} does not serve {name}.")
+            return NotServedError(f"{self.target} does not support {name}.")
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return UnreachableError(
                 f"{self.target} does not answer {name}: {error.details() or code.name}."
@@ -148,7 +155,7 @@ class Channel:
 
 
 class _BusyError(UnreachableError):
-    """Not now; later."""
+    """The broker is temporarily unavailable."""
 
 
 def _status(answer: Any) -> tuple[int, str]:
@@ -161,5 +168,5 @@ def _status(answer: Any) -> tuple[int, str]:
 
 
 def pause() -> None:
-    """Before the next try."""
+    """Wait before the next attempt."""
     threading.Event().wait(_PAUSE_S)

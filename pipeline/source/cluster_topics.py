@@ -1,4 +1,4 @@
-"""Whether a topic exists in a cluster, and which there are: by its route, and by the Admin service."""
+"""Topics of a cluster: existence by route, names by the Admin service."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from .channel import Channel, NoTopicError
 
 
 def route_of(wire: Channel, topic: str) -> v2.QueryRouteResponse:
-    """Raises NoTopicError."""
+    """Return the route of a topic. Raises NoTopicError."""
     request = v2.QueryRouteRequest(topic=v2.Resource(name=topic), endpoints=wire.target.proto())
     return wire.call(paths.QUERY_ROUTE, request, v2.QueryRouteResponse)
 
 
 def topic_exists(wire: Channel, topic: str) -> bool:
-    """Asked of the whole cluster; a broker that makes topics by their first use makes it."""
+    """Whether a topic exists. A broker with automatic topic creation creates it."""
     try:
         route_of(wire, topic)
     except NoTopicError:
         return False
     except PipelineError:
-        return True  # it is not for clients, or nobody can say now
+        return True  # internal, or the route is temporarily unavailable
     return True
 
 
 def topic_names(wire: Channel) -> list[str]:
-    """Of the access point's broker; none where it has no Admin service."""
+    """Return the topics of the access point's broker; empty without an Admin service."""
     try:
         request = v1.ListTopicsRequest(include_system=True)
         answer = wire.call(paths.LIST_TOPICS, request, v1.ListTopicsResponse)

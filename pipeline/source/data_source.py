@@ -1,4 +1,4 @@
-"""The data source that Spark finds under the format name `rocketmq`: batch and stream, source and sink."""
+"""Data source of the format `rocketmq`: batch and streaming, source and sink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """The row schema of the columns that were asked for."""
+        """Return the row schema of the selected columns."""
         options = self._parsed()
         return ddl(options.columns, options.properties)
 
@@ -45,7 +45,9 @@ class RocketMQDataSource(DataSource):
 
         options = self._narrowed(schema)
         if options.ending is not None:
-            raise OptionError("A stream has no end: endingOffsets and the like are for a batch.")
+            raise OptionError(
+                "A stream has no end. Use endingOffsets and endingTimestamp with a batch read only."
+            )
         return LogStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -61,18 +63,18 @@ class RocketMQDataSource(DataSource):
         return RocketMQStreamWriter(dict(self.options), schema, overwrite)
 
     def _parsed(self) -> SourceOptions:
-        from .options import parse  # NumPy and Arrow come with it: not at import
+        from .options import parse  # imports NumPy and Arrow, so not at import time
 
         return parse(dict(self.options))
 
     def _narrowed(self, schema: StructType) -> SourceOptions:
-        """`.schema("topic string, queueOffset bigint")` reads these columns alone."""
+        """Return the options with the columns of Spark's schema."""
         options = self._parsed()
         names = schema.fieldNames()
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
             raise OptionError(
-                f"There is no column {unknown[0]!r}; columns are: {', '.join(COLUMNS)}."
+                f"There is no column {unknown[0]!r}. Columns are: {', '.join(COLUMNS)}."
             )
         form = options.properties
         if "properties" in names:
@@ -80,5 +82,5 @@ class RocketMQDataSource(DataSource):
             form = "string" if kind == "string" else "map"
         given = [f"{one.name} {one.dataType.simpleString()}" for one in schema]
         if ", ".join(given) != ddl(names, form):
-            raise OptionError(f"The schema must be a part of the source's own: {ddl(names, form)}.")
+            raise OptionError(f"The schema must match the source's schema: {ddl(names, form)}.")
         return replace(options, columns=shown(names, form), properties=form)

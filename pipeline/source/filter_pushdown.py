@@ -1,4 +1,4 @@
-"""Filters of Spark as narrower options: topic equal to, or one of, some names. Pure."""
+"""Filter pushdown: applies Spark's filters on `topic` (equal, in) to the options. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .options import SourceOptions
 
 
 def apply_filter(options: SourceOptions, one: EqualTo | In) -> SourceOptions | None:
-    """The options with this filter in them; None where it is nothing for the source."""
+    """Return the options with the filter applied; None if the source does not support it."""
     if one.attribute != ("topic",):
         return None
     values = one.value if isinstance(one, In) else [one.value]
     if not all(isinstance(value, str) for value in values):
         return None
     wanted = frozenset(value for value in values if options.topics.wants(value))
-    # A topic that cannot be: nothing is wanted.
+    # An impossible topic name selects nothing.
     topics = replace(options.topics, topics=wanted or frozenset(("",)), pattern=None)
     return replace(options, topics=topics)

@@ -1,6 +1,6 @@
-"""What the planner asks of a log, wherever it lies: bounds of queues, places of messages, parts to read.
+"""Log protocol of the planner: bounds of queues, physical offsets of messages, parts to read.
 
-Two things answer: `store_log.StoreLog` from the files, `wire_log.WireLog` from brokers.
+Implementations: `store_log.StoreLog` (files), `wire.WireLog` and `pulled.PulledLog` (brokers).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QueueName = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """One broker's log as it is now: what may be read, and what its queues hold, [first, end)."""
+    """Current bounds of a broker's readable log and of its queues, [first, end)."""
 
     log_start: int
     log_end: int
@@ -26,7 +26,7 @@ class BrokerLog:
 
 @dataclass(frozen=True, slots=True)
 class WireSplit:
-    """A part of a broker's log; owns the records that start in [start, end)."""
+    """A range of a broker's log: the records that start in [start, end)."""
 
     broker: str
     start: int
@@ -35,7 +35,7 @@ class WireSplit:
 
 @dataclass(frozen=True, slots=True)
 class PullSplit:
-    """A part of one queue of a broker that has no ReadLog: offsets [start, end)."""
+    """A range [start, end) of queue offsets, for brokers without ReadLog."""
 
     broker: str
     topic: str
@@ -50,39 +50,42 @@ AnySplit = Split | WireSplit | PullSplit
 class Log(Protocol):
     """The logs of one or several brokers."""
 
-    #: Whether parts are ranges of a log. If not, places are of no use, and parts are of queues.
+    #: Whether parts are ranges of a log. If False, parts are ranges of queues.
     physical: bool
 
     def snapshot(self) -> dict[str, BrokerLog]:
-        """Every broker's log, with the queues that are wanted."""
+        """Return every broker's log with the selected queues."""
         ...
 
-    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
-        """Each queue's first message at this place of the log or above; its end where none is."""
+    def offsets_at_position(self, broker: str, position: int) -> dict[QueueName, int]:
+        """Return each queue's first offset at or above a physical offset, or its end."""
         ...
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
-        """Each queue's first message that was stored then or later; its end where none is."""
+        """Return each queue's first offset stored at or after a time, or its end."""
         ...
 
     def positions(
         self, broker: str, messages: Sequence[tuple[str, int, int]]
     ) -> list[tuple[int, int] | None]:
-        """Place and size of messages (topic, queue, offset); None for one that is not there."""
+        """Return physical offset and size of messages (topic, queue, offset), None if missing."""
         ...
 
     def split_range(self, broker: str, start: int, end: int, split_bytes: int) -> list[AnySplit]:
-        """[start, end) of a log in parts of about this size. Raises DataLossError for a gap."""
+        """Divide [start, end) of a log into parts of about this size.
+
+        Raises DataLossError for a gap.
+        """
         ...
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
-        """Those of these topics that do not exist, as far as that can be told."""
+        """Return those of the topics that are known not to exist."""
         ...
 
     def topic_names(self) -> list[str]:
-        """The topics that there are, to name the suggestion; none where nobody says."""
+        """Return the existing topics, for suggestions; empty if unknown."""
         ...
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close files and channels."""
         ...

@@ -1,10 +1,9 @@
-"""Topics and brokers that somebody named and that are not there.
+"""Checks of the topics and brokers named in options.
 
-A misspelt name gave no rows and no word. A batch refuses it now, with the suggestion name, as Kafka's source
-refuses an unknown topic. A stream may be started before its topic is made: it says so once, as a warning,
-and reads the topic from its first message on. A pattern that nothing matches is no error in Kafka either:
-no rows, and a warning. Topics are known by the broker (over the wire), or by a store's configuration and
-the folders of its queues; where a directory holds nothing but the log, every name may be right.
+A batch refuses a missing topic and suggests the nearest name, as Kafka's source does. A stream may
+start before its topic exists: it logs a warning once and reads the topic from its first message. A
+pattern without a match gives no rows and a warning. Topic names come from the broker, or from a
+store's configuration and queue folders; a directory with only a commit log accepts every name.
 """
 
 from __future__ import annotations
@@ -23,33 +22,34 @@ _SHOWN: Final = 10
 
 
 def refuse_missing_topics(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
-    """For a batch. Raises OptionError."""
+    """Check a batch read. Raises OptionError for a missing topic or broker."""
     _check_brokers(options, logs)
-    names = _absent(options, log, logs)
+    names = _missing(options, log, logs)
     if names:
         raise OptionError(
-            f"{_said(options, log, names)} A batch reads topics that are there; subscribePattern "
-            "takes those that match, were it none."
+            f"{_sentences(options, log, names)} A batch read needs existing topics; "
+            "subscribePattern also accepts no match."
         )
     _warn_pattern(options, log)
 
 
 def warn_missing_topics(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> None:
-    """For a stream that begins. Raises OptionError for a broker that is not there."""
+    """Check a new stream: warn about missing topics. Raises OptionError for a missing broker."""
     _check_brokers(options, logs)
-    names = _absent(options, log, logs)
+    names = _missing(options, log, logs)
     if names:
-        _log.warning("pipeline.no_topic %s The query waits for it.", _said(options, log, names))
+        text = _sentences(options, log, names)
+        _log.warning("pipeline.no_topic %s The query waits for it.", text)
     _warn_pattern(options, log)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """ " Did you mean ...?", or which names there are, or nothing."""
+    """Return " Did you mean ...?", or the existing names, or an empty text."""
     names = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), names, 1)
     if found:
         return f" Did you mean {names[found[0]]!r}?"
-    # Topics of the broker itself are no news to somebody who looks for another one.
+    # Internal topics are no useful suggestion.
     shown = sorted(
         one for one in names.values() if not one.startswith(("%", "rmq_sys_", "RMQ_SYS_"))
     )
@@ -57,13 +57,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" There are: {', '.join(shown[:_SHOWN])}{more}." if shown else ""
 
 
-def _absent(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> list[str]:
+def _missing(options: SourceOptions, log: Log, logs: Mapping[str, BrokerLog]) -> list[str]:
     seen = {topic for one in logs.values() for topic, _ in one.queues}
     rest = sorted((options.topics.topics or frozenset()) - seen)
     return log.missing_topics(rest) if rest else []
 
 
-def _said(options: SourceOptions, log: Log, names: list[str]) -> str:
+def _sentences(options: SourceOptions, log: Log, names: list[str]) -> str:
     where = options.access.endpoints if options.access is not None else ", ".join(options.paths)
     known = log.topic_names()
     return " ".join(
@@ -78,7 +78,7 @@ def _warn_pattern(options: SourceOptions, log: Log) -> None:
     known = log.topic_names()
     if known and not any(options.topics.wants(name) for name in known):
         _log.warning(
-            "pipeline.no_topic No topic matches subscribePattern %r as a whole.%s",
+            "pipeline.no_topic No topic fully matches subscribePattern %r.%s",
             pattern,
             suggestion(pattern, known),
         )
@@ -90,5 +90,5 @@ def _check_brokers(options: SourceOptions, logs: Mapping[str, BrokerLog]) -> Non
     if unknown and logs:
         known = ", ".join(sorted(logs))
         raise OptionError(
-            f"assign names broker {unknown[0]!r}, which is not there; there are: {known}."
+            f"assign names broker {unknown[0]!r}, which does not exist. Brokers are: {known}."
         )

@@ -1,8 +1,8 @@
-"""Offsets of queues: `{broker: {topic: {queue: next}}}`, exclusive ends, as users write and Spark keeps them.
+"""Offsets of queues as JSON: `{broker: {topic: {queue: next offset}}}`, ends are exclusive.
 
-Without the broker's level they are of the one broker that there is. In options -1 means latest and -2
-earliest. A stream's offsets also carry `$plan`, how its batches are cut into tasks, so that a batch that is
-repeated after a restart is cut as before (pipeline note, section 3).
+The broker's level may be omitted if there is one broker. In options -1 means latest and -2
+earliest. A stream's offsets also contain `$plan`, the split size of its batches, so that a batch
+repeated after a restart has the same tasks.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _QUEUE_DEPTHS: Final = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """An edge of what is read: a place for every queue. The broker "" stands for the only one."""
+    """Start or end of a read for every queue. The broker "" stands for the only broker."""
 
     kind: Literal["earliest", "latest", "offsets", "time", "times"]
     offsets: Mapping[Queue, int] = field(default_factory=dict)  # offsets, or times in ms
     time_ms: int = 0
-    strict: bool = False  # a queue with nothing so new is an error
+    strict: bool = False  # raise for a queue without a message at or after the time
 
     def of(self, queue: Queue) -> int | None:
-        """What is said of a queue."""
+        """Return the offset or time of a queue; None if it is not named."""
         _, topic, queue_id = queue
         found = self.offsets.get(queue)
         return found if found is not None else self.offsets.get(("", topic, queue_id))
 
 
 def parse_offset_spec(name: str, text: str, *, allow_earliest: bool) -> OffsetSpec:
-    """earliest, latest or JSON. Raises OptionError."""
+    """Parse earliest, latest or JSON. Raises OptionError."""
     word = text.lower()
     if word == "latest":
         return OffsetSpec("latest")
@@ -52,25 +52,24 @@ def parse_offset_spec(name: str, text: str, *, allow_earliest: bool) -> OffsetSp
 
 
 def parse_offsets(name: str, text: str, *, special: bool) -> dict[Queue, int]:
-    """JSON with or without the broker's level. Raises OptionError."""
+    """Parse JSON with or without the broker's level. Raises OptionError."""
     example = f'{name} is JSON like {{"broker":{{"topic":{{"0":23}}}}}}'
     try:
-        said = json.loads(text)
-        found = dict(_leaves(said))
+        found = dict(_leaves(json.loads(text)))
     except (ValueError, TypeError, AttributeError):
         raise OptionError(f"{example}, not {text[:200]!r}.") from None
     least = EARLIEST if special else 0
     for (_, topic, queue_id), value in found.items():
         if value < least or queue_id < 0:
-            raise OptionError(f"{name}: {value} is no offset of queue {queue_id} of {topic}.")
+            raise OptionError(f"{name}: invalid offset {value} of queue {queue_id} of {topic}.")
     return found
 
 
-def _leaves(said: Any) -> list[tuple[Queue, int]]:
-    if not isinstance(said, dict):
+def _leaves(document: Any) -> list[tuple[Queue, int]]:
+    if not isinstance(document, dict):
         raise TypeError
     found: list[tuple[Queue, int]] = []
-    for first, inner in said.items():
+    for first, inner in document.items():
         if first == PLAN:
             continue
         for second, value in inner.items():
@@ -88,7 +87,7 @@ def _whole(value: Any) -> int:
 
 
 def to_json(offsets: Mapping[Queue, int], plan: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """As Spark keeps them: nested, keys are text, in one order."""
+    """Return the nested form that Spark stores: text keys, sorted."""
     found: dict[str, Any] = {}
     for (broker, topic, queue_id), offset in sorted(offsets.items()):
         found.setdefault(broker, {}).setdefault(topic, {})[str(queue_id)] = offset
@@ -97,7 +96,7 @@ def to_json(offsets: Mapping[Queue, int], plan: Mapping[str, int] | None = None)
     return found
 
 
-def from_json(said: Mapping[str, Any]) -> tuple[Offsets, dict[str, int]]:
-    """Offsets and plan from what Spark gives back."""
-    plan = said.get(PLAN, {})
-    return dict(_leaves(said)), {name: int(value) for name, value in plan.items()}
+def from_json(document: Mapping[str, Any]) -> tuple[Offsets, dict[str, int]]:
+    """Return offsets and plan of the form that Spark stores."""
+    plan = document.get(PLAN, {})
+    return dict(_leaves(document)), {name: int(value) for name, value in plan.items()}

@@ -1,4 +1,4 @@
-"""Opens what options point to: directories, or a cluster."""
+"""Opens the log that options name: store directories or a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .wire import open_wire
 
 
 def open_log(options: SourceOptions) -> Log:
-    """Raises UnreachableError; OptionError for directories that hold one log."""
+    """Open the log. Raises UnreachableError, OptionError (replicas of one log in `path`)."""
     if options.access is None:
         log = StoreLog(
             *(options.paths, options.brokers),

@@ -1,7 +1,7 @@
-"""Options of the `rocketmq` source: Kafka's names where they exist, known_options once, on the driver.
+"""Options of the `rocketmq` source, with Kafka's names where they exist. Validated on the driver.
 
-Spark hands over text with lower-case keys. An unknown option is an error that names the suggestion one, a
-value that an option cannot have is an error that says what it can. (pipeline note, section 3)
+Spark passes text with lower-case keys. An unknown option raises OptionError with the nearest name,
+an invalid value raises OptionError with the valid values.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from ..splits import SPLIT_BYTES
 from .offsets import OffsetSpec, parse_offset_spec, parse_offsets
 
 OPTIONS: Final = {
-    "path": "store directories that the driver and all executors see: a list with ',' or a glob",
+    "path": "store directories, visible to driver and executors; separated by ',', or a glob",
     "endpoints": "HOST:PORT of the cluster; several are separated by ';'",
-    "namesrvAddr": "the same as endpoints",
+    "namesrvAddr": "alias of endpoints",
     "accessKey": "access key, with secretKey",
     "secretKey": "secret of the access key",
     "securityToken": "token of temporary keys",
     "tls": "true: dial with TLS",
-    "brokerName": "names of the stores of `path`, in their order; default: their directories' names",
-    "allowReplicas": "true: stores of one log (a leader's and a follower's) may stand together in path",
+    "brokerName": "names of the stores of `path`, in order; default: the directories' names",
+    "allowReplicas": "true: path may name several replicas of one log",
     "subscribe": "topics, separated by ','",
     "subscribePattern": "regular expression that a topic's whole name matches",
     "assign": 'queues: {"topic":{"broker":[0,1]}} or {"topic":[0,1]}',
-    "includeSystemTopics": "also topics of the broker itself, retry and dead letter topics",
+    "includeSystemTopics": "include internal topics, retry topics and dead-letter topics",
     "subExpression": "tags: 'TagA || TagB'; * for all",
     "columns": "columns of the row, separated by ','; fewer columns are cheaper",
-    "properties": "map, string or none: the form of the properties' column",
-    "decompressBody": "false: bodies as they are stored",
-    "verifyCrc": "true: check every body's checksum",
-    "onCorrupt": "fail, skip or permissive: what becomes of damage in the log",
+    "properties": "map, string or none: type of the column properties",
+    "decompressBody": "false: return bodies as stored",
+    "verifyCrc": "true: verify every body's checksum",
+    "onCorrupt": "fail, skip or permissive: handling of damaged records",
     "startingOffsets": "earliest, latest or JSON; default: latest for a stream, earliest for a batch",
-    "startingTimestamp": "ms: begin with the first message that was stored then or later",
-    "startingOffsetsByTimestamp": "JSON of times in ms in place of offsets",
-    "startingOffsetsByTimestampStrategy": "error or latest: for a queue with nothing so new",
+    "startingTimestamp": "ms: start at the first message stored at or after this time",
+    "startingOffsetsByTimestamp": "JSON with times in ms instead of offsets",
+    "startingOffsetsByTimestampStrategy": "error or latest: for a queue without a message so recent",
     "endingOffsets": "latest or JSON, exclusive; batch only",
-    "endingTimestamp": "ms: end before the first message that was stored then or later; batch only",
-    "endingOffsetsByTimestamp": "JSON of times in ms in place of offsets; batch only",
-    "maxOffsetsPerTrigger": "messages of one micro-batch at most",
-    "maxBytesPerTrigger": "bytes of records of one micro-batch at most; goes before maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger": "wait for so many messages, but not longer than maxTriggerDelay",
+    "endingTimestamp": "ms: end before the first message stored at or after this time; batch only",
+    "endingOffsetsByTimestamp": "JSON with times in ms instead of offsets; batch only",
+    "maxOffsetsPerTrigger": "maximum messages of one micro-batch",
+    "maxBytesPerTrigger": "maximum record bytes of one micro-batch; overrides maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger": "minimum messages of one micro-batch, waiting at most maxTriggerDelay",
     "maxTriggerDelay": "for minOffsetsPerTrigger: 500ms, 30s, 15m, 1h (15m)",
-    "minPartitions": "about so many tasks at least",
-    "splitBytes": "bytes of log of one task",
-    "batchRows": "rows of one Arrow batch at most",
-    "batchBytes": "bytes of one Arrow batch at most, about",
-    "failOnDataLoss": "false: go on where messages that were asked for are gone",
+    "minPartitions": "approximate minimum number of tasks",
+    "splitBytes": "bytes of log per task",
+    "batchRows": "maximum rows of one Arrow batch",
+    "batchBytes": "approximate maximum bytes of one Arrow batch",
+    "failOnDataLoss": "false: continue when requested messages no longer exist",
     "consumerGroup": "group whose offsets show the progress of a stream; with endpoints",
-    "wireTimeoutMs": "how long a broker may be silent",
-    "readLog": "auto, always or never: raw ranges of the log instead of PullMessage",
-    "filterPushdown": "true: filters on topic and queueId reach the source",
+    "wireTimeoutMs": "how long a broker may not respond",
+    "readLog": "auto, always or never: read raw ranges of the log instead of PullMessage",
+    "filterPushdown": "true: the source applies filters on topic",
 }
 _NAMES: Final = {name.lower(): name for name in OPTIONS}
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -71,7 +71,7 @@ ReadLog = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster."""
+    """Endpoints, credentials and settings of a cluster."""
 
     endpoints: str
     access_key: str = ""
@@ -84,7 +84,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What was asked for."""
+    """Validated options."""
 
     paths: tuple[str, ...] = ()
     brokers: tuple[str, ...] = ()
@@ -123,16 +123,16 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
-    """Raises OptionError."""
+    """Parse and validate options. Raises OptionError."""
     given = _OptionReader(_checked(options))
     paths = _paths(given.text("path"))
     endpoints = given.text("endpoints") or given.text("namesrvAddr")
     if bool(paths) == bool(endpoints):
         raise OptionError(
-            "Name where to read: either `path` (store directories) or `endpoints` (a running cluster)."
+            "Set either `path` (store directories) or `endpoints` (a running cluster)."
         )
     if given.text("consumerGroup") and not endpoints:
-        raise OptionError("consumerGroup needs `endpoints`: a store directory is only read.")
+        raise OptionError("consumerGroup needs `endpoints`: store directories are read-only.")
     topics, assigned = _topics(given, bool(paths))
     return SourceOptions(
         paths=paths,
@@ -163,7 +163,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
 
 
 class _OptionReader:
-    """The options with their proper names, read by kind."""
+    """Reads options by type."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -174,7 +174,7 @@ class _OptionReader:
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name).lower()
         if text not in ("", "true", "false"):
-            raise OptionError(f"{name} is true or false, not {text!r}.")
+            raise OptionError(f"{name} must be true or false, not {text!r}.")
         return default if not text else text == "true"
 
     def number(self, name: str, default: int) -> int:
@@ -182,20 +182,21 @@ class _OptionReader:
         if not text:
             return default
         if not text.isascii() or not text.isdecimal() or not 0 < int(text) < 1 << 62:
-            raise OptionError(f"{name} is a positive whole number, not {text!r}.")
+            raise OptionError(f"{name} must be a positive whole number, not {text!r}.")
         return int(text)
 
     def one_of(self, name: str, values: tuple[str, ...], default: str) -> Any:
         text = self.text(name).lower() or default
         if text not in values:
-            raise OptionError(f"{name} is {', '.join(values[:-1])} or {values[-1]}, not {text!r}.")
+            valid = f"{', '.join(values[:-1])} or {values[-1]}"
+            raise OptionError(f"{name} must be {valid}, not {text!r}.")
         return text
 
     def duration_ms(self, name: str, default: int) -> int:
         text = self.text(name).lower()
         match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", text)
         if text and match is None:
-            raise OptionError(f"{name} is a time like 500ms, 30s, 15m or 1h, not {text!r}.")
+            raise OptionError(f"{name} must be a time like 500ms, 30s, 15m or 1h, not {text!r}.")
         return int(match[1]) * _UNITS_MS[match[2]] if match else default
 
 
@@ -214,7 +215,7 @@ def _checked(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """Absolute, because executors have another working directory."""
+    """Return absolute paths, because executors have another working directory."""
     found: list[str] = []
     for part in text.split(","):
         name = part.strip().removeprefix("file://")
@@ -240,7 +241,7 @@ def _access(given: _OptionReader, endpoints: str) -> Access | None:
     if not endpoints:
         return None
     if bool(given.text("accessKey")) != bool(given.text("secretKey")):
-        raise OptionError("accessKey and secretKey go together.")
+        raise OptionError("Set both accessKey and secretKey, or neither.")
     return Access(
         endpoints,
         given.text("accessKey"),
@@ -281,7 +282,9 @@ def _topics(
         try:
             re.compile(pattern)
         except re.error as error:
-            raise OptionError(f"subscribePattern is no regular expression: {error}.") from None
+            raise OptionError(
+                f"subscribePattern is not a valid regular expression: {error}."
+            ) from None
     assigned = _assigned(given.text("assign"))
     if assigned is not None:
         topics = frozenset(assigned)
@@ -294,18 +297,18 @@ def _tags(text: str) -> frozenset[str] | None:
         return None
     tags = frozenset(part.strip() for part in text.split("||")) - {""}
     if not tags:
-        raise OptionError(f"subExpression names tags, like 'TagA || TagB', not {text!r}.")
+        raise OptionError(f"subExpression must be tags like 'TagA || TagB', not {text!r}.")
     return tags
 
 
 def _assigned(text: str) -> Mapping[str, Mapping[str, tuple[int, ...]]] | None:
     if not text:
         return None
-    form = 'assign is JSON like {"topic":{"broker":[0,1]}} or {"topic":[0,1]}'
+    form = 'assign must be JSON like {"topic":{"broker":[0,1]}} or {"topic":[0,1]}'
     try:
-        said = json.loads(text)
+        document = json.loads(text)
         found: dict[str, dict[str, tuple[int, ...]]] = {}
-        for topic, queues in said.items():
+        for topic, queues in document.items():
             by_broker = queues if isinstance(queues, dict) else {"": queues}
             found[topic] = {
                 broker: tuple(int(number) for number in numbers)
@@ -314,7 +317,7 @@ def _assigned(text: str) -> Mapping[str, Mapping[str, tuple[int, ...]]] | None:
     except (ValueError, TypeError, AttributeError):
         raise OptionError(f"{form}, not {text!r}.") from None
     if not found:
-        raise OptionError(f"{form}; it names no topic.")
+        raise OptionError(f"{form}, with at least one topic.")
     return found
 
 

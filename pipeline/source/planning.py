@@ -1,8 +1,8 @@
-"""From options and bounds of queues to ranges of offsets, and from those to parts of logs.
+"""Planner: resolves options to offset ranges of queues, and those to tasks.
 
-A micro-batch is cut at a place of the log, not at an offset of each queue: what was written together is
-read together, so that every byte is read once however queues lag (pipeline note, section 3). Everything here is
-a function of what the log says; nothing reads a clock.
+A micro-batch ends at one physical offset of the log, not at an offset per queue: records that were
+written together are read together, so every byte is read once however queues lag. The plan depends
+only on options and the log, not on a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .log import AnySplit, BrokerLog, Log, PullSplit, QueueName
 from .offsets import EARLIEST, LATEST, Offsets, OffsetSpec, Queue
 
 _log = logging.getLogger(__name__)
-#: A limit counts as met from here on; exact cuts would cost questions, not messages.
+#: Fraction of a row limit that is good enough; an exact cut would need more requests.
 _CLOSE_ENOUGH: Final = 0.9
 #: Queue -> [start, end).
 QueueRanges = dict[Queue, tuple[int, int]]
@@ -26,27 +26,27 @@ Logs = Mapping[str, BrokerLog]
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """One task: what it reads, and which offsets of which queues it may give."""
+    """One task: the range that it reads, and the queue offsets that it returns."""
 
     split: AnySplit
     ranges: Mapping[QueueName, tuple[int, int]] | None
 
 
 def resolve_offsets(log: Log, logs: Logs, where: OffsetSpec, default: int) -> Offsets:
-    """The offset of every queue that there is. `default`: EARLIEST or LATEST, for those not named."""
+    """Return the offset of every queue. `default`: EARLIEST or LATEST, for unnamed queues."""
     word = {"earliest": EARLIEST, "latest": LATEST}.get(where.kind)
     at_time = _Times(log)
     found: Offsets = {}
     for broker, one in logs.items():
         for name, (first, end) in one.queues.items():
             queue = (broker, *name)
-            said = word if word is not None else where.of(queue)
+            named = word if word is not None else where.of(queue)
             if where.kind == "time":
                 found[queue] = at_time.offset(queue, where.time_ms, where.strict, end)
-            elif where.kind == "times" and said is not None:
-                found[queue] = at_time.offset(queue, said, where.strict, end)
+            elif where.kind == "times" and named is not None:
+                found[queue] = at_time.offset(queue, named, where.strict, end)
             else:
-                offset = default if said is None or where.kind == "times" else said
+                offset = default if named is None or where.kind == "times" else named
                 found[queue] = {LATEST: end, EARLIEST: first}.get(offset, offset)
     _check_named(where, logs)
     return found
@@ -57,16 +57,17 @@ def _check_named(where: OffsetSpec, logs: Logs) -> None:
     unknown = brokers - set(logs) - {""}
     if unknown:
         raise OptionError(
-            f"There is no broker {sorted(unknown)[0]!r}; there are: {', '.join(sorted(logs))}."
+            f"There is no broker {sorted(unknown)[0]!r}. Brokers are: {', '.join(sorted(logs))}."
         )
     if "" in brokers and len(logs) > 1:
         raise OptionError(
-            f"Offsets need the broker's level where there are several: {', '.join(sorted(logs))}."
+            "Offsets need the broker's level because there are several brokers: "
+            f"{', '.join(sorted(logs))}."
         )
 
 
 class _Times:
-    """Offsets by time; all queues of a broker are asked for at once."""
+    """Looks up offsets by time, with one request per broker and time."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -80,7 +81,8 @@ class _Times:
         found = self._known[key].get((topic, queue_id), end)
         if found >= end and strict:
             raise OptionError(
-                f"Queue {queue[2]} of {queue[1]} ({broker}) has no message of {time_ms} or later."
+                f"Queue {queue[2]} of {queue[1]} ({broker}) has no message stored at or after "
+                f"{time_ms}."
             )
         return found
 
@@ -88,9 +90,10 @@ class _Times:
 def available_ranges(
     ranges: QueueRanges, logs: Logs, begun: frozenset[Queue], *, fail_on_loss: bool
 ) -> QueueRanges:
-    """Ranges of messages that are there. What is gone is an error or, if that is allowed, left out.
+    """Return the ranges limited to existing messages.
 
-    `begun`: queues that were read before; the first messages of a new one may be gone already.
+    Missing messages raise DataLossError or, without `fail_on_loss`, are logged and left out.
+    `begun`: queues that were read before; missing first messages of a new queue are no loss.
     """
     found: QueueRanges = {}
     for queue, (start, end) in ranges.items():
@@ -102,23 +105,23 @@ def available_ranges(
         lost = (start < first and queue in begun) or end > last
         if lost:
             text = (
-                f"Messages {start} to {end} of queue {queue_id} of {topic} ({broker}) were to be read; "
-                f"there are {first} to {last}."
+                f"Messages {start} to {end} of queue {queue_id} of {topic} ({broker}) were "
+                f"requested; the queue has {first} to {last}."
             )
             if fail_on_loss:
                 raise DataLossError(
-                    f"{text} Retention took them, or the topic was made anew. "
-                    "Set failOnDataLoss=false to go on with what is there."
+                    f"{text} Retention deleted them, or the topic was deleted and created again. "
+                    "Set failOnDataLoss=false to continue with the existing messages."
                 )
             _log.warning("pipeline.data_loss %s", text)
-        there = (max(start, first), min(end, last))
-        if there[0] < there[1]:
-            found[queue] = there
+        available = (max(start, first), min(end, last))
+        if available[0] < available[1]:
+            found[queue] = available
     return found
 
 
 def plan_tasks(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedTask]:
-    """Tasks that together give these messages. A function of the ranges and the log alone."""
+    """Return tasks that together read these messages."""
     if not log.physical:
         return [
             PlannedTask(PullSplit(*queue, *bounds), None)
@@ -135,14 +138,14 @@ def plan_tasks(log: Log, ranges: QueueRanges, split_bytes: int) -> list[PlannedT
 
 
 def span(log: Log, broker: str, ranges: Mapping[QueueName, tuple[int, int]]) -> tuple[int, int]:
-    """The range of the log that holds all of these messages."""
-    asked = [
+    """Return the range of the log that contains all of these messages."""
+    edges = [
         (*name, offset) for name, (start, end) in ranges.items() for offset in (start, end - 1)
     ]
-    found = [place for place in log.positions(broker, asked) if place is not None]
+    found = [record for record in log.positions(broker, edges) if record is not None]
     if not found:
         return 0, 0
-    return min(place for place, _ in found), max(place + size for place, size in found)
+    return min(start for start, _ in found), max(start + size for start, size in found)
 
 
 def limit_batch(log: Log, ranges: QueueRanges, *, max_rows: int, max_bytes: int) -> Offsets:
@@ -156,7 +159,7 @@ def limit_batch(log: Log, ranges: QueueRanges, *, max_rows: int, max_bytes: int)
     for broker in {queue[0] for queue in ranges}:
         mine = {queue[1:]: bounds for queue, bounds in ranges.items() if queue[0] == broker}
         waiting = sum(end - start for start, end in mine.values())
-        # Each broker has its share of the limit; at least one message goes.
+        # Each broker gets its share of the limit, at least one message.
         rows = max(max_rows * waiting // count, 1)
         size = max(max_bytes * waiting // count, 1)
         for name, end in _cut(log, broker, mine, 0 if max_bytes else rows, size).items():
@@ -174,8 +177,8 @@ def _cut(
     waiting = {name: bounds for name, bounds in ranges.items() if bounds[0] < bounds[1]}
     low, high = span(log, broker, waiting)
 
-    def ends_at(place: int) -> dict[QueueName, int]:
-        found = log.offsets_at_position(broker, place)
+    def ends_at(position: int) -> dict[QueueName, int]:
+        found = log.offsets_at_position(broker, position)
         return {
             name: min(max(found.get(name, start), start), end)
             for name, (start, end) in ranges.items()
@@ -201,7 +204,7 @@ def _cut(
 
 
 def _shares(ranges: QueueRanges, max_rows: int) -> Offsets:
-    """A limit in proportion to what waits in each queue, as Kafka's source has it."""
+    """Divide a limit in proportion to each queue's backlog, as Kafka's source does."""
     count = sum(end - start for start, end in ranges.values())
     return {
         queue: min(start + max((end - start) * max_rows // count, min(end - start, 1)), end)

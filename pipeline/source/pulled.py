@@ -1,8 +1,8 @@
-"""Topics of brokers that have no ReadLog: PullMessage, queue by queue (gRPC API, section 5.12).
+"""Reads topics of brokers without ReadLog by PullMessage, queue by queue.
 
-Slower by far, and with less to say: a message over the wire has no place in the log, so `physicalOffset`, `size`,
-`flag`, `sysFlag`, `bodyCRC` and `preparedTransactionOffset` are null. Topics must be named. Promises: all messages of
-the planned offsets that the broker still has; a gap that the broker reports is data loss, never passed over.
+Much slower than ReadLog. Pulled messages have no physical offset, so `physicalOffset`, `size`,
+`flag`, `sysFlag`, `bodyCRC` and `preparedTransactionOffset` are null. Topics must be named. A gap
+that the broker reports raises DataLossError (docs/formats/grpc-api.md, section 5.12).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GROUP: Final = "cometmq_spark"
 
 
 class PulledLog:
-    """Queues of named topics."""
+    """Log of brokers without ReadLog: queues of named topics."""
 
     physical = False
 
@@ -38,10 +38,10 @@ class PulledLog:
         if not options.topics.topics:
             wire.close()
             raise OptionError(
-                f"{wire.target} does not serve ReadLog: name the topics with subscribe or assign."
+                f"{wire.target} does not support ReadLog: name the topics with subscribe or assign."
             )
         self._queues: dict[Queue, v2.MessageQueue] = {}
-        self._absent: set[str] = set()
+        self._missing: set[str] = set()
 
     def snapshot(self) -> dict[str, BrokerLog]:
         found: dict[str, BrokerLog] = {}
@@ -50,9 +50,9 @@ class PulledLog:
             try:
                 route = route_of(self._wire, topic)
             except NoTopicError:
-                self._absent.add(topic)  # a stream may wait for it
+                self._missing.add(topic)  # a stream may wait for it
                 continue
-            self._absent.discard(topic)
+            self._missing.discard(topic)
             for queue in route.message_queues:
                 broker = queue.broker.name
                 chosen = self._options.queue_filter(broker)
@@ -64,8 +64,8 @@ class PulledLog:
                 self._queues[broker, topic, queue.id] = queue
         return found
 
-    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
-        raise PipelineError("Queues that are pulled have no places in a log.")
+    def offsets_at_position(self, broker: str, position: int) -> dict[QueueName, int]:
+        raise PipelineError("Pulled queues have no physical offsets.")
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
         found: dict[QueueName, int] = {}
@@ -88,7 +88,7 @@ class PulledLog:
         return []
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
-        return [topic for topic in topics if topic in self._absent]
+        return [topic for topic in topics if topic in self._missing]
 
     def topic_names(self) -> list[str]:
         return topic_names(self._wire)
@@ -102,7 +102,7 @@ class PulledLog:
 
 
 def pulled_rows(options: SourceOptions, split: PullSplit) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a queue."""
+    """Yield the rows of a range of a queue."""
     assert options.access is not None
     rows: list[v2.Message] = []
     size = 0
@@ -130,7 +130,7 @@ def _messages(wire: Channel, options: SourceOptions, split: PullSplit) -> Iterat
             batch_size=_BATCH,
             filter_expression=v2.FilterExpression(type=v2.TAG, expression=tags),
         )
-        # Without waiting: everything up to the end is there.
+        # No long poll: all planned messages exist.
         request.long_polling_timeout.FromMilliseconds(0)
         following = offset
         for answer in wire.stream(paths.PULL_MESSAGE, request, v2.PullMessageResponse):
@@ -141,8 +141,8 @@ def _messages(wire: Channel, options: SourceOptions, split: PullSplit) -> Iterat
                 following = answer.next_offset
         if following <= offset:
             raise DataLossError(
-                f"Queue {split.queue_id} of {split.topic} ({split.broker}) ends at {offset}; it was "
-                f"to be read up to {split.end}."
+                f"Queue {split.queue_id} of {split.topic} ({split.broker}) ends at {offset}, before "
+                f"the end of the planned range, {split.end}."
             )
         offset = following
 

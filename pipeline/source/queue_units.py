@@ -1,11 +1,12 @@
-"""Queues of a store from their files, by `pread`: where their messages lie, and how many may be read.
+"""Reads the consume queues of a store from their files, by `pread`.
 
-    consumequeue/TOPIC/QUEUE/FILE        place i64 | size i32 | tags code i64, unit k at byte 20 * k
+    consumequeue/TOPIC/QUEUE/FILE        physical offset i64 | size i32 | tags code i64,
+                                         unit k at byte 20 * k
     batchconsumequeue/TOPIC/QUEUE/FILE   units of 46 bytes (store/format/batch_queue.py)
 
-Derived data, read only. Nothing is believed beyond the safe end of the log: a queue that was cut keeps
-stale units behind its end. Places rise with the number; fillers (size 0x7FFFFFFF) count as the next
-unit that is none (store format, sections 3.1 and 3.4-3.8).
+Units that point beyond the safe end of the log are ignored: a truncated queue keeps stale units
+behind its end. Physical offsets ascend; a filler (size 0x7FFFFFFF) counts as the next unit that is
+not a filler (docs/formats/store-format.md, sections 3.1 and 3.4-3.8).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...store.format.layout import BATCH_QUEUE_FOLDER, QUEUE_FOLDER, file_name, 
 from ...store.format.queue_unit import FILLER_SIZE, UNIT
 
 UNIT_BYTES: Final = UNIT.size
-_NO_PLACE: Final = 1 << 62
+_NO_POSITION: Final = 1 << 62
 _GAP_UNITS: Final = 4096
 #: Files that stay open; a store may have tens of thousands of queues.
 _OPEN_MAX: Final = 256
@@ -34,17 +35,17 @@ class Units(Protocol):
     first: int
     end: int
 
-    def place(self, offset: int) -> tuple[int, int] | None:
-        """Place and size of a message's record."""
+    def position(self, offset: int) -> tuple[int, int] | None:
+        """Return physical offset and size of a message's record."""
         ...
 
     def bisect(self, key: Callable[[int], int], value: int) -> int:
-        """First offset for whose place `key` gives `value` or more."""
+        """Return the first offset whose physical offset has a `key` of at least `value`."""
         ...
 
 
 def queues_of(root: str) -> list[tuple[str, int, Path]]:
-    """Topic, queue id and folder of every queue of a store."""
+    """Return topic, queue id and folder of every queue of a store."""
     found: list[tuple[str, int, Path]] = []
     for kind in (QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
         for topic in _entries(os.path.join(root, kind)):
@@ -57,20 +58,20 @@ def queues_of(root: str) -> list[tuple[str, int, Path]]:
 
 
 def open_units(folder: Path, log_start: int, log_end: int, files: OpenFiles) -> Units:
-    """The queue in this folder, as far as the log may be read."""
+    """Open the queue in a folder, limited to the readable log."""
     if folder.parent.parent.name == BATCH_QUEUE_FOLDER:
         return BatchUnits(folder, log_start, log_end)
     return QueueUnits(folder, log_start, log_end, files)
 
 
 class OpenFiles:
-    """Descriptors by path; the least recently used is closed first."""
+    """Cache of file descriptors; the least recently used is closed first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, path: str, size: int, position: int) -> bytes:
-        """b"" where the file is gone."""
+        """Read from a file; b"" if it is deleted."""
         descriptor = self._open.get(path)
         if descriptor is None:
             try:
@@ -84,7 +85,7 @@ class OpenFiles:
         return os.pread(descriptor, size, position)
 
     def close(self) -> None:
-        """Close all; they open again when they are needed."""
+        """Close all files; `read` opens them again."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -98,7 +99,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 class QueueUnits:
-    """Units of 20 bytes."""
+    """Consume queue with units of 20 bytes."""
 
     def __init__(self, folder: Path, log_start: int, log_end: int, opened: OpenFiles) -> None:
         files = {}
@@ -118,29 +119,31 @@ class QueueUnits:
             range(begin, stop), 1, key=lambda number: not self._is_written(number, log_end)
         )
         self.first = begin
-        self.first = self.bisect(lambda place: place, log_start)
+        self.first = self.bisect(lambda position: position, log_start)
 
-    def place(self, offset: int) -> tuple[int, int] | None:
+    def position(self, offset: int) -> tuple[int, int] | None:
         if not self.first <= offset < self.end:
             return None
-        place, size, _ = self._unit(offset)
-        return None if size == FILLER_SIZE else (place, size)
+        position, size, _ = self._unit(offset)
+        return None if size == FILLER_SIZE else (position, size)
 
     def bisect(self, key: Callable[[int], int], value: int) -> int:
         units = range(self.first, self.end)
-        return self.first + bisect_left(units, value, key=lambda number: key(self._place(number)))
+        return self.first + bisect_left(
+            units, value, key=lambda number: key(self._position(number))
+        )
 
     def _is_written(self, number: int, log_end: int) -> bool:
-        place, size, _ = self._unit(number)
-        return size == FILLER_SIZE or (size > 0 and place >= 0 and place + size <= log_end)
+        position, size, _ = self._unit(number)
+        return size == FILLER_SIZE or (size > 0 and position >= 0 and position + size <= log_end)
 
-    def _place(self, number: int) -> int:
+    def _position(self, number: int) -> int:
         while number < self.end:
-            place, size, _ = self._unit(number)
+            position, size, _ = self._unit(number)
             if size != FILLER_SIZE:
-                return place
+                return position
             number = self._behind_fillers(number)
-        return _NO_PLACE
+        return _NO_POSITION
 
     def _behind_fillers(self, number: int) -> int:
         while number < self.end:
@@ -155,7 +158,7 @@ class QueueUnits:
 
     def _unit(self, number: int) -> tuple[int, int, int]:
         data = self._read(number, 1)
-        if len(data) < UNIT_BYTES:  # a file in the middle is gone
+        if len(data) < UNIT_BYTES:  # a file in the middle is missing
             return 0, 0, 0
         found: tuple[int, int, int] = UNIT.unpack(data)
         return found
@@ -172,7 +175,7 @@ class QueueUnits:
 
 
 class BatchUnits:
-    """Units of 46 bytes: one for each record that holds a batch."""
+    """Batch consume queue with units of 46 bytes, one per record that holds a batch."""
 
     def __init__(self, folder: Path, log_start: int, log_end: int) -> None:
         self._units = [
@@ -183,7 +186,7 @@ class BatchUnits:
         self.first = self._units[0].base_offset if self._units else 0
         self.end = self._units[-1].end_offset if self._units else 0
 
-    def place(self, offset: int) -> tuple[int, int] | None:
+    def position(self, offset: int) -> tuple[int, int] | None:
         at = bisect_left(self._units, offset + 1, key=lambda unit: unit.base_offset) - 1
         if at < 0 or offset >= self._units[at].end_offset:
             return None

@@ -1,7 +1,7 @@
-"""The batch reader: plans on the driver, reads in tasks.
+"""Batch reader: plans on the driver, reads in tasks.
 
-From directories without edges the log itself is planned, so that queues may be damaged or gone; with
-`startingOffsets` and the like, and over the wire, queues say where their messages lie.
+A read of directories without start and end options is planned from the log alone, so that damaged
+or missing queues do not matter. With such options, or from brokers, queues locate the messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[PlannedTask]:
-    """The tasks of a batch read. `asked`: the options before filters of the query apply_filter them."""
+    """Return the tasks of a batch read. `asked`: the options without pushed filters."""
     asked = asked or options
     log = open_log(options)
     try:
@@ -59,14 +59,14 @@ def plan(options: SourceOptions, asked: SourceOptions | None = None) -> list[Pla
 
 
 def part_bytes(options: SourceOptions, log_bytes: int) -> int:
-    """The size of a part: `splitBytes`, less if there would be fewer than `minPartitions`."""
+    """Return the size of a part: `splitBytes`, or less to reach `minPartitions`."""
     if not options.min_partitions:
         return options.split_bytes
     return max(min(options.split_bytes, log_bytes // options.min_partitions), 1)
 
 
 class LogReader(DataSourceReader):
-    """Without filter pushdown: Spark refuses a reader that has it unless its setting is on."""
+    """Reader without filter pushdown, which Spark refuses unless its setting is on."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = self._asked = options
@@ -81,10 +81,10 @@ class LogReader(DataSourceReader):
 
 
 class FilteringLogReader(LogReader):
-    """With filters on topic and queue id (`filterPushdown`)."""
+    """Reader with filters on topic (`filterPushdown`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what the source can do; Spark checks the rest."""
+        """Apply the supported filters. Yield the others, which Spark applies."""
         for one in filters:
             if (
                 isinstance(one, (EqualTo, In))

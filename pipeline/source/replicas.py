@@ -1,9 +1,9 @@
-"""Two directories of `path` that hold one log: a leader's and a follower's, or a copy.
+"""Detects directories of `path` that contain the same log: replicas or copies.
 
-Replicas have the same bytes at the same offsets, so every message came twice, once for each directory.
-Records carry their own place and time, their broker's address and unique ids: logs of two brokers differ
-within the first record. So what both have first is compared, whatever the folders are called; logs
-without a common range give no message twice. (pipeline note, section 4.4; HA note, section 6)
+Replicas have the same bytes at the same physical offsets, so reading both would return every message
+twice. Logs of two brokers differ within the first record, because records contain their physical
+offset, store time, broker address and ids. Therefore the first bytes that both logs have are
+compared. Logs without a common range cannot duplicate messages.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Final
 from ..errors import OptionError
 from ..segments import Segment, segments
 
-#: Of the first bytes that both logs have; several records, and one read each.
+#: Bytes compared at the start of the common range: several records, one read per log.
 _COMPARED_BYTES: Final = 64 << 10
 
 
 def refuse_replicas(paths: Sequence[str]) -> None:
-    """Raises OptionError for two stores of one log, OSError."""
+    """Raise OptionError for two stores of one log. Raises OSError."""
     logs = [(path, segments(path)) for path in paths]
     for (one, log), (other, other_log) in itertools.combinations(logs, 2):
         if same_log(log, other_log):
             raise OptionError(
-                f"{one} and {other} hold the same log, as a leader and its follower do: every message would "
-                "come twice. Name one of them, or set allowReplicas=true."
+                f"{one} and {other} contain the same log (replicas): every message would be read "
+                "twice. Name one of them, or set allowReplicas=true."
             )
 
 
 def same_log(one: Sequence[Segment], other: Sequence[Segment]) -> bool:
-    """Whether both begin equal where both have something."""
+    """Whether both logs are equal at the start of their common range."""
     if not one or not other:
         return False
     start = max(one[0].base, other[0].base)
     first, second = _bytes_at(one, start), _bytes_at(other, start)
-    # What is not written yet is zeros; the replica that has less decides.
+    # Unwritten bytes are zeros: compare what both replicas have.
     length = min(len(first.rstrip(b"\0")), len(second.rstrip(b"\0")))
     return length > 0 and first[:length] == second[:length]
 
 
-def _bytes_at(log: Sequence[Segment], place: int) -> bytes:
+def _bytes_at(log: Sequence[Segment], position: int) -> bytes:
     for segment in log:
-        if segment.base <= place < segment.end:
+        if segment.base <= position < segment.end:
             try:
                 with open(segment.path, "rb", buffering=0) as file:
-                    return os.pread(file.fileno(), _COMPARED_BYTES, place - segment.base)
+                    return os.pread(file.fileno(), _COMPARED_BYTES, position - segment.base)
             except FileNotFoundError:
-                return b""  # retention took it a moment ago
+                return b""  # deleted by retention meanwhile
     return b""

@@ -1,6 +1,6 @@
-"""Logs of store directories, read from their files. Nothing is written, no lock is taken.
+"""Logs of store directories, read from their files. Takes no lock and writes nothing.
 
-How far a log may be read is looked up anew by `look`; what it found holds until the next look.
+`snapshot` determines the bounds of logs and queues; they hold until the next one.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ class _Store:
         return BrokerLog(start, end, bounds)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._files.close()
         self.queues = {}
 
-    def time_at(self, place: int) -> int:
-        """Store time of the record at a place; -1, earlier than all, for one that is gone."""
-        segment = next((one for one in self.segments if one.base <= place < one.end), None)
+    def time_at(self, position: int) -> int:
+        """Return the store time of the record at a physical offset; -1 if it is deleted."""
+        segment = next((one for one in self.segments if one.base <= position < one.end), None)
         if segment is None:
             return -1
         try:
             with open(segment.path, "rb") as file:
                 head = os.pread(
-                    file.fileno(), _STORE_TIMESTAMP_AT + 8 + HOST_V6_BYTES, place - segment.base
+                    file.fileno(), _STORE_TIMESTAMP_AT + 8 + HOST_V6_BYTES, position - segment.base
                 )
         except FileNotFoundError:
             return -1
@@ -90,13 +90,13 @@ class StoreLog:
         *,
         fail_on_loss: bool = True,
     ) -> None:
-        """`wants` says of broker, topic and queue whether it is read."""
+        """`wants(broker, topic, queue id)` selects the queues to read."""
         self._fail_on_loss = fail_on_loss
         names = brokers_of(paths, brokers)
         for path in paths:
             if not Path(path).is_dir():
                 raise UnreachableError(
-                    f"{path} is no directory that this machine sees. The driver and every executor "
+                    f"{path} is not a directory on this machine. The driver and every executor "
                     "must see a store under the same path (a shared file system, or one machine)."
                 )
         self._stores = {
@@ -108,12 +108,12 @@ class StoreLog:
         return {name: store.snapshot(queues=True) for name, store in self._stores.items()}
 
     def log_bounds(self) -> dict[str, BrokerLog]:
-        """The same without the queues, which a plain read of everything does not need."""
+        """Return the logs without queues, for reads of complete logs."""
         return {name: store.snapshot(queues=False) for name, store in self._stores.items()}
 
-    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
+    def offsets_at_position(self, broker: str, position: int) -> dict[QueueName, int]:
         queues = self._stores[broker].queues
-        return {name: units.bisect(lambda at: at, place) for name, units in queues.items()}
+        return {name: units.bisect(lambda at: at, position) for name, units in queues.items()}
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
         store = self._stores[broker]
@@ -124,7 +124,7 @@ class StoreLog:
     ) -> list[tuple[int, int] | None]:
         queues = self._stores[broker].queues
         return [
-            queues[topic, queue].place(offset) if (topic, queue) in queues else None
+            queues[topic, queue].position(offset) if (topic, queue) in queues else None
             for topic, queue, offset in messages
         ]
 
@@ -146,12 +146,14 @@ class StoreLog:
 
     def _miss(self, text: str) -> None:
         if self._fail_on_loss:
-            raise DataLossError(f"{text} Set failOnDataLoss=false to go on with what is there.")
+            raise DataLossError(
+                f"{text} Set failOnDataLoss=false to continue with the existing messages."
+            )
         _log.warning("pipeline.data_loss %s", text)
 
     def missing_topics(self, topics: Sequence[str]) -> list[str]:
         known = set(self.topic_names())
-        # A directory that holds nothing but the log names no topics: then any may be there.
+        # A directory with only a commit log names no topics: every name is accepted.
         return [topic for topic in topics if topic not in known] if known else []
 
     def topic_names(self) -> list[str]:
@@ -164,6 +166,6 @@ class StoreLog:
 
 def _gap(root: str, begin: int, end: int) -> str:
     return (
-        f"The log of {root} has no file for offsets {begin} to {end}: retention or somebody took it, "
-        "or this machine sees another directory under the path."
+        f"The log of {root} has no file for offsets {begin} to {end}: it was deleted, by retention "
+        "or otherwise, or this machine has another directory under the path."
     )

@@ -1,6 +1,6 @@
-"""Names of a store's topics: from `config/topics.json`, and from the folders of its queues.
+"""Topics of a store, from `config/topics.json` and the queue folders; either may be missing.
 
-Either may be missing or damaged; what the other says counts then. (store format, sections 1 and 8)
+Format: docs/formats/store-format.md, sections 1 and 8.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TABLE = "topicConfigTable"
 
 
 def topics_of(root: str) -> set[str]:
-    """Every topic that the store knows of; none where it does not say. Raises OSError."""
+    """Return the topics of the store; empty if unknown. Raises OSError."""
     found = _configured(os.path.join(root, CONFIG_FOLDER, "topics.json"))
     for kind in (QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
         try:
@@ -30,4 +30,4 @@ def _configured(path: str) -> set[str]:
         with open(path, encoding="utf-8") as file:
             return set(json.load(file)[_TABLE])
     except (OSError, ValueError, KeyError, TypeError):
-        return set()  # to name topics is all that it is needed for
+        return set()  # missing or damaged

@@ -1,9 +1,9 @@
-"""The streaming reader: micro-batches by ranges of the log, with limits, and Trigger.AvailableNow.
+"""Streaming reader: micro-batches by ranges of the log, with limits and Trigger.AvailableNow.
 
-Promises: offsets are next offsets, ends are exclusive, so nothing is read twice or left out over restarts; a
-batch that Spark repeats is cut into the tasks of the first time (`$plan`); queues that appear on the way begin
-at their first message; nothing beyond what may be read is ever an end. Progress is reported to a consumer group
-only after Spark has committed the batch. (pipeline note, sections 1 and 3)
+Offsets are next offsets and ends are exclusive, so restarts neither repeat nor skip messages. A batch
+that Spark repeats has the same tasks (`$plan`). New queues start at their first message. Batches end
+at or below the readable end of the log. Progress is committed to a consumer group only after Spark
+has committed the batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SPLIT_BYTES = "splitBytes"
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query's source; lives on the driver, tasks get its options alone."""
+    """Source of one streaming query. It stays on the driver; tasks get only its options."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -58,7 +58,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log, where = self._log(), self._options.starting or OffsetSpec("latest")
         logs = log.snapshot()
         warn_missing_topics(self._options, log, logs)
-        return self._said(resolve_offsets(log, logs, where, EARLIEST))
+        return self._to_json(resolve_offsets(log, logs, where, EARLIEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Called by Spark: the limits of the options."""
@@ -69,7 +69,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Called by Spark: where the next micro-batch ends."""
+        """Called by Spark: return the end of the next micro-batch."""
         log = self._log()
         begun, _ = from_json(start)
         ends = self._ends(log.snapshot(), begun)
@@ -83,18 +83,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else 0,
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0,
         )
-        return self._said({**begun, **found})
+        return self._to_json({**begun, **found})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Called by Spark for its progress reports."""
         return to_json(_ends_of(self._log().snapshot()))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Called by Spark: what is there now is what is read."""
+        """Called by Spark: read up to the current ends."""
         self._target = _ends_of(self._log().snapshot())
 
     def _ends(self, logs: dict[str, BrokerLog], begun: Offsets) -> Offsets:
-        """Every queue's end, at or behind its start."""
+        """Return every queue's end, at least its start."""
         ends = _ends_of(logs)
         if self._target is not None:
             ends = {queue: min(ends.get(queue, end), end) for queue, end in self._target.items()}
@@ -107,12 +107,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: max(end, begun.get(queue, 0)) for queue, end in ends.items()}
 
     def _start(self, begun: Offsets, queue: Queue) -> int:
-        """OffsetSpec a queue goes on; a new one with the first message that is there."""
+        """Return a queue's next offset; for a new queue its first message."""
         found = begun.get(queue)
         return self._firsts.get(queue, 0) if found is None else found
 
     def _waits(self, waiting: int) -> bool:
-        """`minOffsetsPerTrigger`: whether more messages are worth waiting for."""
+        """Whether to wait for more messages (`minOffsetsPerTrigger`)."""
         options = self._options
         if self._target is not None or waiting >= options.min_rows:
             self._waiting_since = None
@@ -125,7 +125,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since = None
         return False
 
-    def _said(self, offsets: Offsets) -> dict[str, Any]:
+    def _to_json(self, offsets: Offsets) -> dict[str, Any]:
         return to_json(offsets, {_SPLIT_BYTES: self._options.split_bytes})
 
     # -- tasks --------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks.read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Called by Spark when a batch is done for good."""
+        """Called by Spark when a batch is committed."""
         if self._options.consumer_group:
             from .wire import report_progress
 

@@ -1,4 +1,4 @@
-"""What a task does: reads its part and gives Arrow batches. Runs in executors; pickled with its part."""
+"""Task of the source: reads its part as Arrow batches. Runs in executors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogPartition(InputPartition):
-    """A planned part, as Spark hands it to a task."""
+    """A planned task, pickled by Spark."""
 
     def __init__(self, planned: PlannedTask) -> None:
         super().__init__(0)
@@ -31,7 +31,7 @@ class LogPartition(InputPartition):
 
 
 def read(options: SourceOptions, part: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a part; none for what Spark makes of an empty plan."""
+    """Yield the rows of a part; none for the partition that Spark creates for an empty plan."""
     if not isinstance(part, LogPartition):
         return iter(())
     return _rows(options, part.planned)
@@ -73,4 +73,4 @@ def _of_split(options: SourceOptions, planned: PlannedTask) -> Iterator[pa.Recor
     assert isinstance(split, WireSplit)
     decoder = Decoder(options.columns, split.broker, **settings)  # type: ignore[arg-type]
     for data, begin, end in frames(options.access, split):
-        yield from decoder.range(data, begin, begin, end, f"{split.broker} over the wire")
+        yield from decoder.range(data, begin, begin, end, f"ReadLog of {split.broker}")

@@ -1,8 +1,8 @@
-"""Logs of running brokers: ranges as raw frames (`Admin.ReadLog`), planned by `Admin.LocateLog`.
+"""Logs of running brokers: raw frames by `Admin.ReadLog`, planned with `Admin.LocateLog`.
 
-Promises: every frame is compared with its CRC-32; a stream that breaks goes on where it ended, at another
-replica if need be, because offsets of the log are the group's; nothing beyond what the broker shows. Brokers
-without these calls are read by PullMessage (`pulled.py`). (pipeline note, sections 0 and 3)
+Every frame is verified with its CRC-32. A broken stream continues at its last offset, at another
+replica if necessary, because physical offsets are common to a group. Brokers without these calls
+are read by PullMessage (`pulled.py`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from .offsets import Offsets
 from .options import Access, SourceOptions
 from .pulled import PulledLog
 
-#: Of one answer; larger ones are not faster and stay longer in memory.
+#: Bytes of one response; larger ones are not faster and need more memory.
 _FRAME_BYTES: Final = 2 << 20
 _PLACES_MAX: Final = 50_000
 
 
 def open_wire(options: SourceOptions) -> Log:
-    """The cluster's logs, by the best way that it serves. Raises UnreachableError."""
+    """Open the cluster's logs by ReadLog if the brokers support it, else by PullMessage.
+
+    Raises UnreachableError.
+    """
     assert options.access is not None
     wire = Channel(options.access)
     try:
@@ -47,7 +50,7 @@ def open_wire(options: SourceOptions) -> Log:
 
 
 class WireLog:
-    """Brokers that serve ReadLog."""
+    """Log of brokers that support ReadLog."""
 
     physical = True
 
@@ -58,7 +61,7 @@ class WireLog:
         self._topics = sorted(topics) if topics else []
 
     def snapshot(self) -> dict[str, BrokerLog]:
-        """Every broker that the access point knows."""
+        """Return the logs of all brokers of the access point."""
         first = self._locate("")
         found = {first.broker: self._log_of(first)}
         for name in first.brokers:
@@ -66,8 +69,8 @@ class WireLog:
                 found[name] = self._log_of(self._locate(name))
         return found
 
-    def offsets_at_position(self, broker: str, place: int) -> dict[QueueName, int]:
-        return self._offsets(self._locate(broker, place=place))
+    def offsets_at_position(self, broker: str, position: int) -> dict[QueueName, int]:
+        return self._offsets(self._locate(broker, position=position))
 
     def offsets_at_time(self, broker: str, time_ms: int) -> dict[QueueName, int]:
         return self._offsets(self._locate(broker, timestamp_ms=time_ms))
@@ -81,7 +84,7 @@ class WireLog:
                 v1.QueueOffset(topic=topic, queue_id=queue, offset=offset)
                 for topic, queue, offset in messages[begin : begin + _PLACES_MAX]
             ]
-            # A topic that cannot be: the bounds are not asked for.
+            # An impossible topic name: bounds of queues are not needed.
             request = v1.LocateLogRequest(broker=broker, topics=["\0"], messages=some)
             answer = self._wire.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
             found += [(one.place, one.size) if one.place >= 0 else None for one in answer.places]
@@ -106,10 +109,10 @@ class WireLog:
         self._wire.close()
 
     def _locate(
-        self, broker: str, *, place: int | None = None, timestamp_ms: int | None = None
+        self, broker: str, *, position: int | None = None, timestamp_ms: int | None = None
     ) -> v1.LocateLogResponse:
         request = v1.LocateLogRequest(
-            broker=broker, topics=self._topics, place=place, timestamp_ms=timestamp_ms
+            broker=broker, topics=self._topics, place=position, timestamp_ms=timestamp_ms
         )
         return self._wire.call(paths.LOCATE_LOG, request, v1.LocateLogResponse)
 
@@ -129,7 +132,7 @@ class WireLog:
 
 
 def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]:
-    """Whole records of the split: bytes, their first offset, and the end of those that belong to it."""
+    """Yield whole records of the split: bytes, their first offset, and the end of the split's."""
     offset, inside = split.start, True
     with Channel(access) as wire:
         last_s = steady_s()
@@ -149,7 +152,7 @@ def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]
                         stop = answer.offset + len(answer.frames)
                         yield answer.frames, answer.offset, min(stop, split.end)
                     offset, inside = answer.next_offset, False
-                    last_s = steady_s()  # who takes the rows may be slow: that is no silence
+                    last_s = steady_s()  # after the yield: a slow consumer is no timeout
             except UnreachableError:
                 if steady_s() - last_s > access.timeout_ms / 1000:
                     raise
@@ -157,21 +160,22 @@ def frames(access: Access, split: WireSplit) -> Iterator[tuple[bytes, int, int]]
                 continue
             if offset == before:
                 raise PipelineError(
-                    f"{split.broker} gives its log up to offset {offset} only; the plan goes to "
-                    f"{split.end}. Another replica leads it now, with less: try again."
+                    f"The log of {split.broker} ends at offset {offset}, before the end of the "
+                    f"planned range, {split.end}: a failover may have truncated it. Run the query "
+                    "again."
                 )
 
 
 def _check(answer: v1.LogFrames, split: WireSplit) -> None:
     if crc32(answer.frames) != answer.crc32:
         raise PipelineError(
-            f"The frames of {split.broker} from offset {answer.offset} on came damaged: their checksum "
-            "does not match."
+            f"Checksum mismatch in the frames of {split.broker} at offset {answer.offset}: they "
+            "were damaged in transit. Run the query again."
         )
 
 
 def report_progress(options: SourceOptions, offsets: Offsets) -> None:
-    """Commit these next offsets for the consumer group. Raises PipelineError."""
+    """Commit next offsets for the consumer group. Raises PipelineError."""
     assert options.access is not None
     group = v2.Resource(name=options.consumer_group)
     with Channel(options.access) as wire:
@@ -184,5 +188,5 @@ def report_progress(options: SourceOptions, offsets: Offsets) -> None:
                 wire.call(paths.UPDATE_OFFSET, request, v2.UpdateOffsetResponse)
             except PipelineError as error:
                 raise OptionError(
-                    f"The progress of group {options.consumer_group} cannot be reported: {error}"
+                    f"The progress of group {options.consumer_group} cannot be committed: {error}"
                 ) from error
