@@ -180,7 +180,7 @@ class _Pairs:
         return some_slices(self._data(), starts, lengths, valid)
 
     def _uniform_pairs(self) -> int:
-        """Return the number of pairs per record if all have the same names in the same order, else 0.
+        """Return the number of pairs per record if all have the same names in order, else 0.
 
         Messages of one sender do. Names are compared by length and first 8 bytes.
         """

@@ -5,8 +5,8 @@
 
 Tasks write synced files to the staging folder. The driver's commit writes one commit record for the
 micro-batch and renames the files (manifest.py). The record is named by query and batch: a batch
-that Spark repeats after a crash finds it, completes its publication and discards its new files. A batch
-write is one unit, all or nothing.
+that Spark repeats after a crash finds it, completes its publication and discards its new files. A
+batch write is one unit, all or nothing.
 
 Rows need `topic` and `storeTimestamp`; every other column is written unchanged.
 """

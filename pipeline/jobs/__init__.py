@@ -1,13 +1,13 @@
-"""The jobs of the pipeline: plain functions of a Spark session that return a `Report`.
+"""Jobs of the pipeline: functions of a Spark session that return a `Report`.
 
-    archive.py    a log's ranges to Parquet, then how far the broker may delete
-    replay.py     archive or store back into a topic
-    verify.py     checksums, structure, and whether queues and log agree
-    rebuild.py    queues and index made again, in a side directory
-    reconcile.py  one store beside another, or beside an archive
-    dlq.py        what lies in dead letter topics, and sending some of it again
+    archive.py    archive a log as Parquet and advance the broker's archive watermark
+    replay.py     send messages of an archive or store to a topic
+    verify.py     verify records, checksums and consume queues of a store
+    rebuild.py    rebuild consume queues and index in another directory
+    reconcile.py  compare a store with another store or an archive
+    dlq.py        report dead letters and send them again
     insights.py   rates, sizes, latencies, lag, hot keys, skew
-    compact.py    latest message of every key; many small files into few
+    compact.py    merge small archive files; latest message of every key
 
-Work on log ranges runs as one Spark task a range (`running.run_parts`), with functions that know no Spark.
+A range of a log is one Spark task (`running.run_parts`); the task functions do not use Spark.
 """

@@ -1,14 +1,14 @@
-"""Job archive: ranges of a log to Parquet, checked, and then the broker's watermark.
+"""Job archive: archives a log as Parquet and advances the broker's archive watermark.
 
     archive(spark, "/data/store", "/archive", gate="127.0.0.1:8081")
 
-One round: finish what a crash left, plan what the archive lacks, write it (a task a range), and with
-`gate` read everything back that lies between the broker's watermark and the end of what is archived
-without a gap, compare it with the log, and set the watermark there. Stops at the first unit that is not
-right: the watermark then stays below it, and the report says why. `follow` repeats rounds.
+A round publishes units committed before a crash, plans the missing ranges and archives them, one
+task per range. With `gate` it then reads back everything between the broker's watermark and the end
+of the gapless archived range, compares it with the log, and sets the watermark. The watermark stays
+below the first incorrect unit; the report names the problem.
 
-Promises: exactly once in the archive however often drivers and workers die (manifest.py); nothing is
-below the watermark that was not read back and found equal to the log.
+Each record is archived exactly once, also after crashes of driver and workers (manifest.py). Only
+ranges that were read back and found equal to the log are below the watermark.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
-    """What to archive, and how."""
+    """Store, archive and options of the job."""
 
     store: str
     out: str
-    broker: str = ""  #: name of the broker in the rows; empty: the folder's
-    live: bool = False  #: up to the end of what may be read, not whole segments only
+    broker: str = ""  #: broker name in the rows; empty: the folder's name
+    live: bool = False  #: up to the safe end of the log, not only complete segments
     written_before_ms: int | None = None
     topics: Any = None
     topics_said: str = ""
@@ -64,11 +64,13 @@ class _Check:
 def archive(
     spark: SparkSession | None, plan: ArchivePlan, *, dry_run: bool = False, known_end: int = 0
 ) -> Report:
-    """One round. `known_end`: where the log ended in the round before. Raises PipelineError, OSError,
-    and what the decoder raises."""
+    """Run one round. `known_end`: the log end of the previous round.
+
+    Raises PipelineError (including the decoder's errors), OSError.
+    """
     plan = replace(plan, store=os.path.abspath(plan.store), out=os.path.abspath(plan.out))
     if plan.gate and plan.topics_said:
-        text = "The delete gate needs every topic in the archive: leave the choice of topics out."
+        text = "The archive gate needs all topics in the archive. Leave the topic selection out."
         raise PipelineError(text)
     store = snapshot(plan.store, plan.broker, known_end)
     if dry_run and not os.path.isdir(plan.out):
@@ -82,9 +84,9 @@ def archive(
         manifests = all_manifests(plan.out, prefix)
         if not known_end and is_another_log(manifests, store):
             raise PipelineError(
-                f"{plan.out} holds another log under the name {store.broker!r}, which is only the name "
-                f"of the folder {plan.store} unless it is said: name the broker with --broker "
-                "(`broker` of the plan), so that each has its own."
+                f"{plan.out} contains another log under the broker name {store.broker!r}. The "
+                f"default name is that of the folder {plan.store}: give each log another name with "
+                "--broker (`broker` of the plan)."
             )
         ranges = ranges_of(manifests, store.broker, plan.topics_said)
         todo = left_to_do(grid_splits(store, settings.split_bytes, **_choice(plan)), ranges)
@@ -149,24 +151,24 @@ def _write(
 def _advance(
     spark: SparkSession | None, plan: ArchivePlan, store: StoreSnapshot, report: Report
 ) -> None:
-    """Check what is new below the watermark to be, and set it."""
-    mark = get_watermark(plan.gate)
-    if not mark.gate:
-        text = f"archiveGate is off at {plan.gate}: the broker deletes without looking at it."
+    """Check the units between the watermark and its target, then set it."""
+    state = get_watermark(plan.gate)
+    if not state.gate:
+        text = f"archiveGate is off at {plan.gate}: the broker's retention ignores the watermark."
         report.problems.append(text)
     manifests = all_manifests(plan.out, f"{escaped(store.broker)}.")
     ranges = ranges_of(manifests, store.broker)
-    target = covered_to(ranges, max(mark.log_start, store.start))
-    report.problems += _never_archived(ranges, mark.watermark, max(mark.log_start, store.start))
-    # Whole segments only: retention takes nothing less.
+    target = covered_to(ranges, max(state.log_start, store.start))
+    report.problems += _never_archived(ranges, state.watermark, max(state.log_start, store.start))
+    # Complete segments only: retention deletes segments.
     ends = [segment.end for segment in store.log if segment.end <= target]
     target = max(ends, default=0) if not plan.live else target
-    right_to = max(mark.watermark, min(mark.log_start, target))
+    right_to = max(state.watermark, min(state.log_start, target))
     units = [
         one
         for one in manifests
         if one.about["kind"] == KIND
-        and one.about["end"] > mark.watermark
+        and one.about["end"] > state.watermark
         and one.about["start"] < target
     ]
     units.sort(key=lambda one: one.about["start"])
@@ -177,7 +179,7 @@ def _advance(
             one,
             split_of(store, one.about["start"], one.about["end"]),
             plan.topics,
-            _of(one, moved),
+            _moved_files(one, moved),
         )
         for one in units
     ]
@@ -188,24 +190,26 @@ def _advance(
             break
     report.summary["checked"] = len(units)
     right_to = max(right_to, target)
-    if right_to > mark.watermark:
+    if right_to > state.watermark:
         set_watermark(plan.gate, right_to)
-    report.summary["watermark"] = max(right_to, mark.watermark)
+    report.summary["watermark"] = max(right_to, state.watermark)
 
 
 def _never_archived(ranges: Sequence[Range], watermark: int, log_start: int) -> list[str]:
-    """What the broker deleted above its watermark and before it was archived: its disk was too full."""
+    """Return a problem if the broker deleted records above its watermark: its disk was too full."""
     ends = [end for begin, end in ranges if begin < log_start] or [log_start]
     end = max(ends)
     if end >= log_start or log_start <= watermark:
         return []
     return [
-        f"The broker deleted [{end}, {log_start}) before it was archived (archive.overridden in "
-        "its log)."
+        f"The broker deleted [{end}, {log_start}) before it was archived: its disk was too full "
+        "(archive.overridden in its log)."
     ]
 
 
-def _of(manifest: Manifest, moved: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _moved_files(
+    manifest: Manifest, moved: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     return {file.path: moved[file.path] for file in manifest.files if file.path in moved}
 
 
@@ -216,7 +220,7 @@ def _check(part: _Check) -> list[str]:
 def check_archive(
     spark: SparkSession | None, root: str, store: str = "", broker: str = ""
 ) -> Report:
-    """Read a whole archive back; with a store, compare it with what the log still has."""
+    """Read a complete archive back; with a store, compare it with the log's remaining records."""
     root = os.path.abspath(root)
     manifests = all_manifests(root)
     moved = replaced(manifests)
@@ -227,7 +231,7 @@ def check_archive(
         if found is not None and one.about.get("kind") == KIND:
             split = split_of(found, one.about["start"], one.about["end"])
             split = split if one.about["broker"] == found.broker else None
-        parts.append(_Check(root, one, split, None, _of(one, moved)))
+        parts.append(_Check(root, one, split, None, _moved_files(one, moved)))
     problems = [text for found in run_parts(spark, parts, _check, "check") for text in found]
     summary = {"archive": root, "units": len(manifests), "rows": sum(m.rows for m in manifests)}
     return Report("check", summary, [], problems)

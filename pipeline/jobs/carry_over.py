@@ -1,13 +1,13 @@
-"""What rebuild cannot make from the log, because retention took the records: carried run_parts from the store.
+"""Carries over queue units and index entries of deleted records from the store's files.
 
-A consume queue's first file, and an index file, may begin with units and entries of records that lay below
-the log's first offset. They lead nowhere, but a broker's files have them, and a queue all of whose records
-are gone says with them how far its offsets went. So whatever the store's own files say about places below
-the log's start, from their beginning on and without a gap, is taken as it stands; it is not looked at
-further than that places rise, fit and lie below that start. Nothing that the log can prove comes from here.
+The first file of a consume queue and an index file may begin with units and entries of records
+below the log's start. They point to deleted records, but a broker's files have them, and a queue
+without remaining records gets its next offset from them. Units and entries below the log's start
+are copied from the beginning of the store's files up to the first gap, after a check that their
+physical offsets ascend. Everything at or above the log's start is rebuilt from the log.
 
-Units of queues with extension files are not carried run_parts: their codes are addresses in files that are made
-anew. (store format, sections 3.4, 3.5 and 4)
+Units of queues with extension files are not carried over: their tags codes are addresses in
+extension files that are rebuilt (docs/formats/store-format.md, sections 3.4, 3.5 and 4).
 """
 
 import os
@@ -31,7 +31,7 @@ from ...store.format.layout import INDEX_FOLDER, QUEUE_FOLDER, is_file_name
 from ...store.format.queue_unit import FILLER_SIZE
 from .queue_files import UNIT, UNIT_BYTES, QueueSizes, write_units
 
-#: Units and entries that are looked at with one read.
+#: Units and entries per read.
 _UNITS: Final = 4096
 _ENTRIES: Final = 1 << 16
 _ENTRY: Final = np.dtype(
@@ -42,7 +42,7 @@ assert _ENTRY.itemsize == ENTRY.size
 
 
 def known_queues(store: str) -> list[tuple[str, int]]:
-    """Topic and queue id of every queue that the store has files of."""
+    """Return topic and queue id of every queue with files in the store."""
     return sorted(
         (folder.parent.name, int(folder.name))
         for folder in (Path(store) / QUEUE_FOLDER).glob("*/*")
@@ -59,9 +59,9 @@ def carry_units(
     log_start: int,
     first: int = -1,
 ) -> tuple[int, int]:
-    """Write the old units of a queue; returns the numbers [begin, end) of them, equal if there are none.
+    """Write the units of deleted records of a queue. Return their numbers [begin, end).
 
-    `first` is the number of the first unit that the log proves; -1: there is none. Raises OSError.
+    `first` is the number of the first unit rebuilt from the log, -1 without one. Raises OSError.
     """
     if not log_start or key in sizes.extended:
         return 0, 0
@@ -69,7 +69,7 @@ def carry_units(
     begin, end = _old_range(store, key, log_start, stop)
     per_file = sizes.file_bytes // UNIT_BYTES
     if first >= 0 and end < first - first % per_file:
-        return 0, 0  # a hole before the first file that the log proves: the queue begins there
+        return 0, 0  # a gap before the first rebuilt file: the queue begins there
     for number, units in _chunks(store, key):
         if number >= end:
             break
@@ -88,7 +88,7 @@ def _old_range(store: str, key: tuple[str, int], log_start: int, stop: int) -> t
         units = found[: stop - number]
         offsets, lengths = units["offset"].astype(np.int64), units["size"].astype(np.int64)
         filler = (lengths == FILLER_SIZE) & (offsets == 0)
-        # A filler stands for the place before it, so that places rise.
+        # A filler takes the physical offset before it, so that offsets ascend.
         before = np.maximum.accumulate(np.where(filler, last, offsets))
         rises = np.diff(before, prepend=last) > 0
         old = (lengths > 0) & (offsets >= 0) & (offsets + lengths <= log_start) & rises
@@ -102,7 +102,7 @@ def _old_range(store: str, key: tuple[str, int], log_start: int, stop: int) -> t
 
 
 def _chunks(store: str, key: tuple[str, int]) -> Iterator[tuple[int, Any]]:
-    """The units of a queue's files from the first on, with the number of the first of each part."""
+    """Yield the units of a queue's files in parts, with the number of each part's first unit."""
     folder = os.path.join(store, QUEUE_FOLDER, key[0], str(key[1]))
     try:
         names = [name for name in os.listdir(folder) if is_file_name(name)]
@@ -117,11 +117,11 @@ def _chunks(store: str, key: tuple[str, int]) -> Iterator[tuple[int, Any]]:
                     yield number, units
                     number += len(units)
         except FileNotFoundError:
-            continue  # retention took it a moment ago
+            continue  # deleted by retention meanwhile
 
 
 class OldEntries:
-    """The index entries of records below the log's start, in their order; an iterator of parts."""
+    """Index entries of records below the log's start, in order; an iterator of parts."""
 
     def __init__(self, store: str, log_start: int) -> None:
         self.count = 0
@@ -129,7 +129,7 @@ class OldEntries:
         self._paths = index_files(os.path.join(store, INDEX_FOLDER)) if log_start else []
 
     def seed(self) -> IndexHeader:
-        """The header with which the first file began, so that its first entry counts as it did."""
+        """Return a header for the first file that gives its first entry the same time."""
         for path, layout, header in self._files():
             with open(path, "rb", buffering=0) as file:
                 entry = os.pread(file.fileno(), ENTRY.size, layout.entry_at(1))
@@ -162,7 +162,7 @@ class OldEntries:
                 with open(path, "rb", buffering=0) as file:
                     header = IndexHeader.decode(file.read(HEADER.size))
             except FileNotFoundError:
-                continue  # retention took it a moment ago
+                continue  # deleted by retention meanwhile
             if layout is None or header.is_empty or header.problem(layout):
                 return
             yield path, layout, header
@@ -175,7 +175,7 @@ def _entries_of(path: str, layout: IndexLayout, header: IndexHeader) -> Iterator
             data = os.pread(file.fileno(), count * ENTRY.size, layout.entry_at(number))
             rows: Any = np.frombuffer(data[: len(data) - len(data) % ENTRY.size], _ENTRY)
             times = header.begin_timestamp_ms + rows["seconds"].astype(np.int64) * MS_PER_SECOND
-            # To the millisecond at both ends: the next file counts from the last one's time.
+            # The header has both ends in ms: the next file's times continue from the last one.
             if number == 1 and len(rows):
                 times[0] = header.begin_timestamp_ms
             if number + len(rows) == header.count and len(rows):

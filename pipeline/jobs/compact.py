@@ -1,13 +1,13 @@
-"""Job compact: many small files of an archive into few, or the latest message of every key.
+"""Job compact: merges small files of an archive, or writes the latest message of every key.
 
-    compact_files(spark, "/archive")                         in destination, as one unit of work a folder
-    latest_by_key(spark, "/archive", "accounts", "/latest")  a table of its own
+    compact_files(spark, "/archive")                         in place, one unit of work per folder
+    latest_by_key(spark, "/archive", "accounts", "/latest")  to another table
 
-Files of one topic and day that are below the target are written again as one, in the order of broker,
-queue and offset, and read back before a record says that it takes their destination (manifest.py): whoever reads
-by the records sees the old ones or the new one; a plain listing has all rows once when the job, or the
-next one after a crash, has finished. The latest message of a key is that with the largest store
-time, then offset, of its queue; an empty body deletes the key, as in a compacted topic.
+Small files of one topic and day are merged in the order of broker, queue and offset. The new file
+is read back before a commit record replaces the old ones (manifest.py). Readers of the commit
+records see either the old files or the new one; a plain listing has all rows once when the job, or
+the next one after a crash, has finished. The latest message of a key has the largest store time,
+then queue and queue offset; an empty body deletes the key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TARGET_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactPart:
-    """Files of one folder that become one."""
+    """Files of one folder to merge."""
 
     root: str
     files: tuple[FileEntry, ...]
@@ -55,7 +55,7 @@ class CompactPart:
 
 @dataclass(frozen=True, slots=True)
 class CompactDone:
-    """What became of them."""
+    """Result of one task."""
 
     folder: str
     files: int
@@ -107,7 +107,7 @@ def _folder(file: FileEntry) -> str:
 
 
 def choose(files: list[FileEntry], target_bytes: int) -> list[list[FileEntry]]:
-    """Groups of small files of one folder, each of about the target; at least two files a group."""
+    """Return groups of at least two small files of a folder, each of about `target_bytes`."""
     folders: dict[str, list[FileEntry]] = {}
     for file in files:
         if file.bytes < target_bytes:
@@ -127,7 +127,7 @@ def choose(files: list[FileEntry], target_bytes: int) -> list[list[FileEntry]]:
 
 
 def compact_part(part: CompactPart) -> CompactDone:
-    """In a task: write, read back, commit. Raises ArchiveError, OSError."""
+    """Write, read back and commit one group; runs in a task. Raises ArchiveError, OSError."""
     token = new_token()
     name = f"{_PREFIX}{token}"
     batches: list[pa.RecordBatch] = []
@@ -157,13 +157,15 @@ def compact_part(part: CompactPart) -> CompactDone:
 
 
 def _as_staged(file: FileEntry) -> FileEntry:
-    """The entry with the destination where the file lies before it is committed."""
+    """Return the entry with the staged path as its path."""
     return replace(file, path=file.staged)
 
 
 def latest_by_key(spark: SparkSession, root: str, topic: str, out: str) -> Report:
-    """Write the latest message of every key of a topic to `out` as Parquet; every token of `keys`
-    counts as a key of its own. Raises ArchiveError; Spark's own errors."""
+    """Write the latest message of every key of a topic to `out` as Parquet.
+
+    Every word of `keys` is a key. Raises ArchiveError and Spark's errors.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -175,7 +177,7 @@ def latest_by_key(spark: SparkSession, root: str, topic: str, out: str) -> Repor
         if file.topic == topic
     ]
     if not paths:
-        raise ArchiveError(f"The archive {root} has nothing of topic {topic}.")
+        raise ArchiveError(f"The archive {root} has no messages of topic {topic}.")
     rows = spark.read.parquet(*paths)
     keyed = rows.where(f.col("keys").isNotNull()).withColumn("key", f.explode(f.split("keys", " ")))
     keyed = keyed.where(f.col("key") != "")

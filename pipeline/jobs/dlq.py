@@ -1,11 +1,12 @@
-"""Job dlq: what lies in dead letter topics, grouped, and sending some of it again.
+"""Job dlq: groups the messages of dead-letter queues, and sends them again.
 
-A dead letter is a copy in `%DLQ%GROUP`; where it was sent to first stands in its properties. They are
-grouped by consumer group, origin topic, reason and age. Brokers do not write a reason: it is the value of
-a property that the application sets (`reason`, `error` or `exception`, or as told), else how often the
-message was delivered. Sending again goes to the origin topic (or one that is named) with the original's
-body, tags, keys and properties, under a unique key made of the dead letter's place, so that a repeated
-task says the same one. The dead letters stay where they are. (broker semantics, section 4)
+A dead letter is a copy in `%DLQ%GROUP`; its properties have the original topic. The report groups
+by consumer group, original topic, reason and age. Brokers do not write a reason: it is the value of
+a property that the application sets (`reason`, `error`, `exception` or the given names), else the
+number of deliveries. Messages are sent again to the original topic or to a given one, with the
+original body, tags, keys and properties. Their unique key is derived from the position of the dead
+letter, so that a repeated task uses the same key. Dead letters are not deleted
+(docs/formats/broker-semantics.md, section 4).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _COLUMNS: Final = (
         "sysFlag",
     ),
 )
-#: Where the topic may stand that a message was sent to first; retry topics are none.
+#: Properties that may have the original topic; retry topics do not count.
 _ORIGINS: Final = ("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC", "REAL_TOPIC")
 REASONS: Final = ("reason", "error", "exception")
 _AGES: Final = (
@@ -52,31 +53,31 @@ _AGES: Final = (
     (3 * 86_400_000, "under 3 days"),
     (7 * 86_400_000, "under 7 days"),
 )
-#: Groups of one report; beyond, the reason is an identity and no reason.
+#: Groups of one report; beyond, the reason property is an id rather than a reason.
 _GROUPS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class DlqPlan:
-    """Which dead letters: all, or those of a consumer group, an origin, a reason, a time."""
+    """Selection of dead letters, and where to send them."""
 
     store: str = ""
     archive: str = ""
     group: str = ""
     origin: str = ""
-    reason: str = ""  #: a regular expression that the reason has to match
+    reason: str = ""  #: a regular expression for the reason
     start_ms: int = 0
     end_ms: int = NO_TIME
     reasons: tuple[str, ...] = REASONS
     resend: bool = False
     endpoints: str = ""
-    to: str = ""  #: instead of the origin topic
+    to: str = ""  #: destination instead of the original topic
     rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class DlqPart:
-    """What one task looks at."""
+    """Work of one task."""
 
     plan: DlqPlan
     split: Split | None
@@ -89,7 +90,7 @@ class DlqPart:
 
 @dataclass(slots=True)
 class DlqDone:
-    """Count, bytes, first and last store time by (group, origin, reason, age)."""
+    """Count, bytes, first and last store time per (group, origin, reason, age)."""
 
     groups: dict[tuple[str, str, str, str], list[int]] = field(default_factory=dict)
     sent: Sent = field(default_factory=Sent)
@@ -103,11 +104,11 @@ def dlq(
     dry_run: bool = False,
     tasks: int = 1,
 ) -> Report:
-    """Group dead letters, and with `plan.resend` send them. Raises PipelineError."""
+    """Group dead letters; with `plan.resend` send them again. Raises PipelineError."""
     if bool(plan.archive) == bool(plan.store):
         raise PipelineError("Name either an archive or a store to look for dead letters.")
     if plan.resend and not plan.endpoints:
-        raise PipelineError("To send dead letters again, name the endpoints (HOST:PORT).")
+        raise PipelineError("Sending dead letters again needs the endpoints (HOST:PORT).")
     parts = _parts(plan, now_ms, dry_run)
     rate = plan.rate / max(min(tasks, len(parts)), 1)
     parts = [replace(part, target=replace(part.target, rate=rate)) for part in parts]
@@ -151,7 +152,7 @@ def _parts(plan: DlqPlan, now_ms: int, dry_run: bool) -> list[DlqPart]:
 
 
 def dlq_part(part: DlqPart) -> DlqDone:
-    """In a task. Raises PipelineError, CometError."""
+    """Process one part; runs in a task. Raises PipelineError, CometError."""
     done = DlqDone()
     messages = _messages(part, done)
     if part.plan.resend and not part.dry_run:
@@ -195,16 +196,16 @@ def _messages(part: DlqPart, done: DlqDone) -> Iterator[Outgoing]:
             try:
                 yield message_of(row, plan.to or key[1], unique, part.now_ms)
             except (ValueError, TypeError) as error:
-                place = f"{row['topic']} at {row['queueOffset']}"
-                raise PipelineError(f"The dead letter {place} cannot be sent: {error}.") from error
+                text = f"The dead letter {row['topic']} at {row['queueOffset']} cannot be sent"
+                raise PipelineError(f"{text}: {error}.") from error
 
 
 def key_of(
     row: dict[str, Any], properties: dict[str, str], reasons: tuple[str, ...], age_ms: int
 ) -> tuple[str, str, str, str]:
-    """Group, origin topic, reason and age of a dead letter."""
-    said = [properties.get(name, "") for name in _ORIGINS]
-    origin = next((name for name in said if name and not name.startswith("%")), "")
+    """Return group, original topic, reason and age of a dead letter."""
+    topics = [properties.get(name, "") for name in _ORIGINS]
+    origin = next((topic for topic in topics if topic and not topic.startswith("%")), "")
     reason = next((properties[name] for name in reasons if properties.get(name)), "")
     age = next((text for limit, text in _AGES if age_ms < limit), "7 days and more")
     reason = reason or f"given up after {row['reconsumeTimes']} deliveries"

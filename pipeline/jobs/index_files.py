@@ -1,10 +1,10 @@
-"""Index files in a side directory: entries found by many tasks, chained by one.
+"""Rebuilds index files: many tasks collect the entries, one task writes the files.
 
-Tasks leave the entries of their split in `.entries/` (20 bytes each); one task at the end reads them in
-the order of the log and fills file after file, as a broker does. A file is called by the time at which
-it was made: those of the store's own files are taken run_parts, so that the results can be compared; where
-there are more, the name is the time of the file's first record. What the store's own files say of records
-that are gone comes first (`carried`). (store format, section 4)
+Tasks write the entries of their split to `.entries/` (20 bytes each). The last task reads them in
+log order and fills file after file, as a broker does. An index file is named by its creation time:
+names of the store's files are reused for comparison; further files are named by the time of their
+first record. Entries of deleted records come first, from the store's files (carry_over.py). Format:
+docs/formats/store-format.md, section 4.
 """
 
 import itertools
@@ -26,20 +26,20 @@ from .carry_over import OldEntries
 
 _DRAFTS: Final = ".entries"
 _DRAFT: Final = np.dtype([("hash", "<i4"), ("offset", "<i8"), ("time", "<i8")])
-#: Entries that are chained with one call.
+#: Entries per call of the writer.
 _ENTRIES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSizes:
-    """Slots and entries of a file."""
+    """Slots and entries per file."""
 
     slots: int
     entries: int
 
 
 def index_sizes(store: str, slots: int = 0, entries: int = 0) -> IndexSizes:
-    """As the store's own files have them. Raises OSError."""
+    """Return the sizes of the store's files. Raises OSError."""
     if slots and entries:
         return IndexSizes(slots, entries)
     for name in _names(store):
@@ -58,7 +58,7 @@ def _names(store: str) -> list[str]:
 
 
 def save_entries(out: str, split: Split, found: list[Entries]) -> int:
-    """Leave a split's entries for the end; returns how many. Raises OSError."""
+    """Write a split's entries to the drafts folder. Return their number. Raises OSError."""
     count = sum(len(one) for one in found)
     rows = np.empty(count, _DRAFT)
     begin = 0
@@ -76,11 +76,13 @@ def save_entries(out: str, split: Split, found: list[Entries]) -> int:
 
 
 def merge_index(store: str, out: str, sizes: IndexSizes, log_start: int = 0) -> int:
-    """Chain all entries, behind those of the store's that point below the log's start; returns how many
-    these are. Raises OSError."""
+    """Write the index files: entries carried over from the store, then the drafts.
+
+    Return the number of carried-over entries. Raises OSError.
+    """
     names = iter(_names(store))
     folder = os.path.join(out, INDEX_FOLDER)
-    shutil.rmtree(folder, ignore_errors=True)  # a task that died may have begun
+    shutil.rmtree(folder, ignore_errors=True)  # left by a failed attempt
     os.makedirs(folder)
     layout = IndexLayout(sizes.slots, sizes.entries)
     writer: IndexWriter | None = None

@@ -1,12 +1,12 @@
-"""Job insights: what a log says about its traffic: rates, sizes, latency, lag, hot keys, skew.
+"""Job insights: statistics of a log: rates, sizes, latency, lag, hot keys, skew.
 
     insights(spark, "/data/store", "/report")
 
-Only the fixed parts of the records and their keys are looked at. Each task counts its split; the driver
-adds up and writes a Parquet table for each question and one HTML file with charts, which needs nothing
-from anywhere. Latency is store time minus born time: two clocks, the broker's and the sender's. Lag is the
-end of a queue in the log minus the offset in `config/consumerOffset.json`. Hot keys are the most frequent of
-each part of the log, added up: keys that are rare everywhere are not seen, hot ones are.
+Only the fixed parts of records and their keys are read. Each task counts its split; the driver adds
+up the counts and writes a Parquet table per statistic and a self-contained HTML page with charts.
+Latency is store time minus born time, from the clocks of broker and sender. Lag is the end of a
+queue in the log minus the offset in `config/consumerOffset.json`. Hot keys are the sums of the most
+frequent keys of each split; keys that are infrequent in every split are not counted.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ LATENCY_EDGES: Final = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000),
     *(600_000, 3_600_000),
 )
-#: Keys that a part of the log remembers, and keys of the report.
+#: Keys kept per part of the log, and keys in the report.
 _KEYS_KEPT: Final = 256
 _KEYS_SHOWN: Final = 50
 
 
 @dataclass(slots=True)
 class InsightsDone:
-    """What one task counted."""
+    """Counts of one task."""
 
     records: int = 0
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)  #: count, bytes, end
@@ -67,11 +67,11 @@ def insights(
     include_system: bool = False,
     split_bytes: int = SPLIT_BYTES,
 ) -> Report:
-    """Count, and write tables and page to `out`. Raises PipelineError, OSError."""
+    """Collect the statistics and write tables and page to `out`. Raises PipelineError, OSError."""
     store = snapshot(root)
     out = os.path.abspath(out)
     if out.startswith(store.root + os.sep):
-        raise PipelineError(f"{out} lies in the store: name a folder beside it.")
+        raise PipelineError(f"{out} is inside the store. Use a folder outside it.")
     parts = [(split, include_system) for split in grid_splits(store, split_bytes, live=True)]
     done = _added(run_parts(spark, parts, insights_part, "insights"))
     tables = {
@@ -95,7 +95,7 @@ def insights(
 
 
 def insights_part(part: tuple[Split, bool]) -> InsightsDone:
-    """In a task. Raises OSError."""
+    """Count one split; runs in a task. Raises OSError."""
     split, include_system = part
     done = InsightsDone()
     for rows in SplitWalk(split):
@@ -137,7 +137,7 @@ def _bump(found: dict[str, Any], topic: str, values: Any, edges: tuple[int, ...]
 
 
 def _frequent(rows: RecordColumns, topic: str, which: Any) -> dict[tuple[str, str], int]:
-    """The most frequent keys among these records."""
+    """Return the most frequent keys of these records."""
     columns = rows.columns
     starts, lengths = columns.properties_start[which], columns.properties_length[which]
     at, sizes = value_spans(rows.raw, starts, lengths, b"KEYS")
@@ -204,7 +204,7 @@ def _keys(done: InsightsDone) -> list[dict[str, Any]]:
 
 
 def _skew(done: InsightsDone) -> list[dict[str, Any]]:
-    """How uneven the queues of each topic are."""
+    """Return the imbalance of each topic's queues."""
     topics: dict[str, list[int]] = {}
     for (topic, _), (count, _, _) in done.queues.items():
         topics.setdefault(topic, []).append(count)
@@ -224,12 +224,12 @@ def _lag(root: str, done: InsightsDone, include_system: bool) -> list[dict[str, 
     path = os.path.join(root, CONFIG_FOLDER, "consumerOffset.json")
     try:
         with open(path, encoding="utf-8") as file:
-            said = loads(file.read())["offsetTable"]
-        pairs = [(name, {int(q): int(n) for q, n in one.items()}) for name, one in said.items()]
+            table = loads(file.read())["offsetTable"]
+        pairs = [(name, {int(q): int(n) for q, n in one.items()}) for name, one in table.items()]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, AttributeError, TypeError):
-        return []  # half written: no lag is shown
+        return []  # incompletely written: report no lag
     found = []
     for name, offsets in sorted(pairs):
         topic, _, group = name.partition("@")

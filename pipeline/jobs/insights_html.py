@@ -1,7 +1,7 @@
-"""The page of `insights`: one HTML file with its charts as SVG; no script, nothing loaded from anywhere.
+"""HTML page of the job insights: one file with SVG charts, without scripts or external resources.
 
-Charts: messages a second over time by topic, body sizes, latency from born to store, lag by group, the
-share of each queue, hot keys. Pure: tables in, text out.
+Charts: messages per second over time by topic, body sizes, latency from born to stored, lag by
+group, skew of queues, hot keys. Pure.
 """
 
 import html
@@ -28,10 +28,10 @@ _STYLE: Final = (
 
 
 def page(store: str, records: int, tables: dict[str, Any]) -> str:
-    """The whole document."""
+    """Return the HTML document."""
     parts = [
         f"<h1>{html.escape(store)}</h1><p>{records:,} messages</p>",
-        "<h2>Messages a second</h2>" + _rates(tables["rates"]),
+        "<h2>Messages per second</h2>" + _rates(tables["rates"]),
         "<h2>Body sizes</h2>" + _histogram(tables["sizes"], "below_bytes", _bytes),
         "<h2>Latency from born to stored</h2>"
         + _histogram(tables["latency"], "below_ms", lambda ms: f"{ms:,} ms"),
@@ -84,7 +84,8 @@ def _lines(lines: dict[str, list[float]], begin: str, end: str) -> str:
         points = " ".join(places)
         drawn.append(
             f"<polyline fill=none stroke='{colour}' stroke-width=1.5 points='{points}'/>"
-            f"<text x={_LEFT + 8} y={28 + number * 14} style='fill:{colour}'>{html.escape(name)}</text>"
+            f"<text x={_LEFT + 8} y={28 + number * 14} style='fill:{colour}'>"
+            f"{html.escape(name)}</text>"
         )
     base = _HEIGHT - 30
     axis = (
@@ -120,7 +121,8 @@ def _skew(rows: Rows) -> str:
     names = ("topic", "queues", "messages", "largest share", "largest to mean")
     head = "".join(f"<th>{name}</th>" for name in names)
     body = "".join(
-        f"<tr><td>{html.escape(row['topic'])}</td><td>{row['queues']}</td><td>{row['messages']:,}</td>"
+        f"<tr><td>{html.escape(row['topic'])}</td><td>{row['queues']}</td>"
+        f"<td>{row['messages']:,}</td>"
         f"<td>{row['largest_share']:.1%}</td><td>{row['largest_to_mean']:.2f}</td></tr>"
         for row in rows
     )

@@ -1,9 +1,9 @@
-"""Files of consume queues in a side directory: units at their places, by any number of tasks at once.
+"""Writes files of rebuilt consume queues, from many tasks at once.
 
-    consumequeue/TOPIC/QUEUE/FILE       unit k at byte 20 * k of the virtual file, files of one size
+    consumequeue/TOPIC/QUEUE/FILE       unit k at byte 20 * k of the queue, files of equal size
 
-Where a queue begins inside a file, fillers stand before it (store format, section 3.4). Every write is of
-a fixed place and of bytes that follow from the log, so it may be repeated and may come in any order.
+A queue that begins inside a file has fillers before it (docs/formats/store-format.md, section 3.4).
+Position and bytes of every write follow from the log, so writes may be repeated and reordered.
 """
 
 import os
@@ -26,7 +26,7 @@ _DEFAULT_EXT_BYTES: Final = 48 << 20
 
 @dataclass(frozen=True, slots=True)
 class QueueSizes:
-    """Sizes of files, and the queues whose units point into extension files."""
+    """Sizes of files, and the queues with extension files."""
 
     file_bytes: int
     ext_bytes: int
@@ -34,7 +34,7 @@ class QueueSizes:
 
 
 def queue_sizes(store: str, file_bytes: int = 0) -> QueueSizes:
-    """As the store's own files have them."""
+    """Return the sizes of the store's files."""
     found = file_bytes or _first_size(Path(store) / QUEUE_FOLDER) or _DEFAULT_BYTES
     ext = Path(store) / QUEUE_EXT_FOLDER
     extended = frozenset(
@@ -53,7 +53,7 @@ def _first_size(folder: Path) -> int:
 
 
 def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, units: Any) -> None:
-    """Units from number `first` on. Raises OSError."""
+    """Write units from number `first` on. Raises OSError."""
     folder = os.path.join(out, QUEUE_FOLDER, key[0], str(key[1]))
     os.makedirs(folder, exist_ok=True)
     size = sizes.file_bytes
@@ -74,7 +74,7 @@ def write_units(out: str, sizes: QueueSizes, key: tuple[str, int], first: int, u
 
 
 def fill_front(out: str, sizes: QueueSizes, key: tuple[str, int], first: int) -> None:
-    """Fillers from the start of the first unit's file up to it. Raises OSError."""
+    """Write fillers from the start of the first unit's file up to the unit. Raises OSError."""
     position = first * UNIT_BYTES
     count = (position % sizes.file_bytes) // UNIT_BYTES
     if count:

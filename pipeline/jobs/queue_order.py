@@ -1,8 +1,8 @@
-"""What of the queues needs the order of the log: light queues, and units with extensions.
+"""Writes rebuilt units that need the order of the log: light queues and extension units.
 
-A light queue that was removed and made again counts from the start anew; the later units are the queue
-(store format, section 3.9). Extension units lie behind each other, so that a unit's address follows from
-those before it (section 3.3). Both are rare and small: they come to one place and are written there.
+A light queue that was deleted and created again restarts its numbers; only the later units count
+(docs/formats/store-format.md, section 3.9). The address of an extension unit depends on the units
+before it (section 3.3). Both are rare and small, so one task writes them in log order.
 """
 
 import os
@@ -21,7 +21,7 @@ _OPEN_FILES = 64
 
 @dataclass(slots=True)
 class UnitRun:
-    """Units of one queue with numbers from `first` on."""
+    """Consecutive units of one queue, from number `first` on."""
 
     topic: str
     queue_id: int
@@ -34,22 +34,24 @@ class UnitRun:
 def write_in_order(
     out: str,
     sizes: QueueSizes,
-    pieces: Iterable[UnitRun],
+    unit_runs: Iterable[UnitRun],
     begin: Callable[[tuple[str, int], int], object],
 ) -> None:
-    """Write these, which come in the order of the log; `begin` makes what stands before a queue's first
-    unit. Raises OSError."""
+    """Write units in log order. `begin` writes what precedes a queue's first unit.
+
+    Raises OSError.
+    """
     light: dict[tuple[str, int], list[UnitRun]] = {}
     extended: dict[tuple[str, int], list[UnitRun]] = {}
-    for piece in pieces:
-        key = (piece.topic, piece.queue_id)
-        if not piece.light:
-            extended.setdefault(key, []).append(piece)
+    for unit_run in unit_runs:
+        key = (unit_run.topic, unit_run.queue_id)
+        if not unit_run.light:
+            extended.setdefault(key, []).append(unit_run)
             continue
         known = light.setdefault(key, [])
-        if known and piece.first < known[-1].first + len(known[-1].units):
-            known.clear()  # the queue was removed in between
-        known.append(piece)
+        if known and unit_run.first < known[-1].first + len(known[-1].units):
+            known.clear()  # the queue was deleted in between
+        known.append(unit_run)
     for key, found in light.items():
         begin(key, found[0].first)
         _write(out, sizes, key, found)
@@ -60,17 +62,17 @@ def write_in_order(
 
 
 def _write(out: str, sizes: QueueSizes, key: tuple[str, int], found: list[UnitRun]) -> None:
-    for piece in found:
-        write_units(out, sizes, key, piece.first, piece.units)
+    for unit_run in found:
+        write_units(out, sizes, key, unit_run.first, unit_run.units)
 
 
 def _extend(out: str, sizes: QueueSizes, found: list[UnitRun]) -> None:
-    """Move the tags codes of these units into extension files, and put addresses in their place."""
+    """Move the tags codes of these units to extension files and replace them by addresses."""
     files = QueueFiles(Disk(), sizes.ext_bytes, _OPEN_FILES, os.path.join(out, QUEUE_EXT_FOLDER))
     ext = QueueExt(found[0].topic, found[0].queue_id, files)
     ext.end = 0
-    for piece in found:
-        for at, time in enumerate(piece.times.tolist()):
-            unit = ExtUnit(int(piece.units["code"][at]), time)
-            piece.units["code"][at] = ext.append(unit)
+    for unit_run in found:
+        for at, time in enumerate(unit_run.times.tolist()):
+            unit = ExtUnit(int(unit_run.units["code"][at]), time)
+            unit_run.units["code"][at] = ext.append(unit)
     ext.write_out()

@@ -1,14 +1,13 @@
-"""Job rebuild: consume queues and index of a store made again from its log, in a side directory.
+"""Job rebuild: rebuilds consume queues and index of a store from its log, in another directory.
 
     rebuild(spark, RebuildPlan(store="/data/store", out="/data/again"))
 
-Each task walks one split and writes the units of its records where they belong: a unit's place follows
-from its number alone, so tasks need not wait for each other, and one that is repeated writes the same
-bytes. What needs the order of the whole log is done at the end: index files, light queues, extension
-files. The store is only read; nothing is written into it. The result is byte by byte what a broker
-would have written. What points below the log's start no log can give: it is carried run_parts from the store's
-own files (`carried`), and fillers stand where these are gone. (store format, sections 3 and 4; pipeline
-study, section 2.5)
+Each task walks one split and writes the units of its records. A unit's position follows from its
+number alone, so tasks are independent and a repeated task writes the same bytes. What needs the
+order of the log is written at the end: index files, light queues, extension files. The store is not
+modified. The result is byte for byte what a broker writes. Units of records below the log's start
+are carried over from the store's files (carry_over.py), or replaced by fillers if those are
+missing. Format: docs/formats/store-format.md, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What to make again. Sizes that are 0 are taken from the store's own files."""
+    """Store, output and options of the job. Sizes of 0 are taken from the store's files."""
 
     store: str
     out: str
@@ -55,7 +54,7 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPart:
-    """What one task does."""
+    """Work of one task."""
 
     split: Split
     out: str
@@ -66,22 +65,22 @@ class RebuildPart:
 
 @dataclass(slots=True)
 class RebuildDone:
-    """What one task found: runs of units by queue, and what has to wait for the end."""
+    """Result of one task: written runs by queue, and units to write at the end."""
 
-    border: SplitBounds
+    bounds: SplitBounds
     runs: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-    pieces: list[UnitRun] = field(default_factory=list)
+    unit_runs: list[UnitRun] = field(default_factory=list)
     entries: int = 0
 
 
 def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
-    """Make them. Raises PipelineError, OSError."""
+    """Rebuild queues and index. Raises PipelineError, OSError."""
     store = snapshot(plan.store)
     out = os.path.abspath(plan.out)
     if out == store.root or out.startswith(store.root + os.sep):
-        raise PipelineError(f"{out} lies in the store: name a folder beside it.")
+        raise PipelineError(f"{out} is inside the store. Use a folder outside it.")
     if os.path.isdir(out) and os.listdir(out):
-        raise PipelineError(f"{out} is not empty: name a new folder.")
+        raise PipelineError(f"{out} is not empty. Use a new folder.")
     os.makedirs(out, exist_ok=True)
     queue_size = queue_sizes(store.root, plan.queue_file_bytes)
     index_size = index_sizes(store.root, plan.index_slots, plan.index_entries)
@@ -89,8 +88,8 @@ def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
     parts = [RebuildPart(split, out, queue_size, plan.queues, plan.index) for split in splits]
     done = run_parts(spark, parts, rebuild_part, "rebuild")
     report = Report("rebuild", {"store": store.root, "out": out, "splits": len(parts)})
-    report.problems += gaps(splits, [one.border for one in done])
-    report.summary["records"] = sum(one.border.records for one in done)
+    report.problems += gaps(splits, [one.bounds for one in done])
+    report.summary["records"] = sum(one.bounds.records for one in done)
     if plan.queues:
         _finish_queues(store, out, queue_size, done, report)
     if plan.index:
@@ -103,9 +102,9 @@ def rebuild(spark: SparkSession | None, plan: RebuildPlan) -> Report:
 
 
 def rebuild_part(part: RebuildPart) -> RebuildDone:
-    """In a task. Raises OSError."""
+    """Rebuild one split; runs in a task. Raises OSError."""
     walking = SplitWalk(part.split)
-    done = RebuildDone(walking.border)
+    done = RebuildDone(walking.bounds)
     codes = TagsCodes()
     entries: list[Entries] = []
     for rows in walking:
@@ -119,7 +118,7 @@ def rebuild_part(part: RebuildPart) -> RebuildDone:
 
 
 def entries_of(rows: RecordColumns) -> Iterator[Entries]:
-    """Index entries of these records, in parts of bounded size."""
+    """Yield the index entries of these records, in parts of bounded size."""
     columns = rows.columns
     lengths = np.cumsum(columns.properties_length)
     begin = 0
@@ -136,18 +135,18 @@ def _units(part: RebuildPart, rows: RecordColumns, codes: TagsCodes, done: Rebui
     found = codes.of(rows.raw, columns, rows.topics)
     for row, name, number in lmq_rows(rows.raw, columns, rows.topics):
         at = np.array([row])
-        done.pieces.append(_unit_run((name, 0, True), np.array([number]), columns, found, at))
+        done.unit_runs.append(_unit_run((name, 0, True), np.array([number]), columns, found, at))
     for topic_id, queue_id, which in by_queue(columns):
         name = rows.topics.names[topic_id]
         numbers = columns.queue_offset[which]
-        borders = np.flatnonzero(np.diff(numbers) != 1) + 1
-        for run in np.split(np.arange(len(which)), borders):
-            piece = _unit_run((name, queue_id, False), numbers[run], columns, found, which[run])
-            done.runs.setdefault((name, queue_id), []).append((piece.first, len(piece.units)))
+        breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+        for run in np.split(np.arange(len(which)), breaks):
+            unit_run = _unit_run((name, queue_id, False), numbers[run], columns, found, which[run])
+            done.runs.setdefault((name, queue_id), []).append((unit_run.first, len(unit_run.units)))
             if (name, queue_id) in part.sizes.extended:
-                done.pieces.append(piece)
+                done.unit_runs.append(unit_run)
             else:
-                write_units(part.out, part.sizes, (name, queue_id), piece.first, piece.units)
+                write_units(part.out, part.sizes, (name, queue_id), unit_run.first, unit_run.units)
 
 
 def _unit_run(
@@ -165,11 +164,11 @@ def _finish_queues(
     store: StoreSnapshot, out: str, sizes: QueueSizes, done: Iterable[RebuildDone], report: Report
 ) -> None:
     runs: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    pieces: list[UnitRun] = []
+    unit_runs: list[UnitRun] = []
     for one in done:
         for key, found in one.runs.items():
             runs.setdefault(key, []).extend(found)
-        pieces += one.pieces
+        unit_runs += one.unit_runs
     report.summary["queues"] = len(runs)
     report.summary["units"] = sum(count for found in runs.values() for _, count in found)
     heads = _QueueHeads(store, out, sizes)
@@ -180,14 +179,14 @@ def _finish_queues(
         report.problems += _holes(key, sorted(found))
         ends = max(first + count for first, count in found)
         report.rows.append({"topic": key[0], "queue": key[1], "first": first, "end": ends})
-    write_in_order(out, sizes, pieces, heads.begin)
+    write_in_order(out, sizes, unit_runs, heads.begin)
     heads.idle()
     report.summary["units_carried"] = heads.carried
     report.summary["queues_of_old_units"] = heads.idle_queues
 
 
 class _QueueHeads:
-    """What stands in queues before the first unit that the log proves: old units, else fillers."""
+    """Writes what precedes the first rebuilt unit of a queue: carried-over units, else fillers."""
 
     def __init__(self, store: StoreSnapshot, out: str, sizes: QueueSizes) -> None:
         self.carried = 0
@@ -198,13 +197,16 @@ class _QueueHeads:
         self._begun: set[tuple[str, int]] = set()
 
     def begin(self, key: tuple[str, int], first: int) -> None:
-        """Raises OSError."""
+        """Write the beginning of a queue. Raises OSError."""
         self._begun.add(key)
         fill_front(self._out, self._sizes, key, first)
         self._carry(key, first)
 
     def idle(self) -> None:
-        """Queues all of whose records are gone: their offsets go on where they ended. Raises OSError."""
+        """Write queues without remaining records, so that they keep their next offset.
+
+        Raises OSError.
+        """
         for key in known_queues(self._store.root):
             if key not in self._begun and self._carry(key, -1):
                 self.idle_queues += 1
@@ -219,7 +221,7 @@ class _QueueHeads:
 
 
 def _holes(key: tuple[str, int], found: list[tuple[int, int]]) -> list[str]:
-    """Numbers that no record has, and such that two have."""
+    """Return problems: unit numbers without a record, or with two."""
     problems = []
     end = found[0][0]
     for first, count in found:

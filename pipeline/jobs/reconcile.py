@@ -1,10 +1,10 @@
-"""Job reconcile: one store beside another, or beside an archive: digests first, records where they differ.
+"""Job reconcile: compares a store with another store or with an archive.
 
-Logs of a group are the same bytes, so a CRC-32 for each 64 MiB of what both have says whether they are;
-records are looked at only where a digest differs, and the first one is named. An archive has the digest of
-the bytes that each of its units was made from; where it differs, or where a file was damaged, rows and
-records are compared. Retention may have left one side less at the front, a replica may be behind at the
-end: neither is a difference, both are said. (pipeline study, section 4)
+Replicas have identical bytes, so one CRC-32 per 64 MiB of the common range is compared first; where
+digests differ, the records are compared and the first difference is reported. An archive stores the
+digest of the source bytes of each unit; where it differs, or where a file is damaged, rows and
+records are compared. A shorter beginning (retention) or end (a replica that is behind) is reported
+but is not a difference.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def reconcile_stores(
     }
     report.problems = [text for text in found if text]
     if begin >= end:
-        report.problems.append("The two logs have no range in common.")
+        report.problems.append("The two logs have no common range.")
     return report
 
 
@@ -83,20 +83,21 @@ def _pairs(
 
 
 def compare(pair: Pair) -> str:
-    """What is different; "" if nothing is. Raises OSError."""
+    """Return the difference of two ranges; "" if they are equal. Raises OSError."""
     if source_crc(pair.one) == source_crc(pair.other):
         return ""
-    place = f"[{pair.one.start}, {pair.one.end})"
+    extent = f"[{pair.one.start}, {pair.one.end})"
     left, right = (_records(split) for split in (pair.one, pair.other))
     for a, b in zip(left, right, strict=False):
         if a != b:
-            return f"The logs differ in {place}; first: {_said(a)} beside {_said(b)}."
+            return f"The logs differ in {extent}. First difference: {_text(a)} and {_text(b)}."
     if len(left) != len(right):
         extra = (left if len(left) > len(right) else right)[min(len(left), len(right))]
         side = "first" if len(left) > len(right) else "second"
-        return f"The logs differ in {place}; only the {side} has {_said(extra)}."
+        return f"The logs differ in {extent}. Only the {side} has {_text(extra)}."
     return (
-        f"The logs differ in {place}: the records are the same, bytes between or in them are not."
+        f"The logs differ in {extent}: the records are equal, other bytes in or between them are "
+        "not."
     )
 
 
@@ -108,7 +109,7 @@ def _records(split: Split) -> list[tuple[Any, ...]]:
     return found
 
 
-def _said(record: tuple[Any, ...]) -> str:
+def _text(record: tuple[Any, ...]) -> str:
     offset, _, topic, queue_id, number = record[:5]
     return f"{topic}/{queue_id}/{number} at {offset} (body checksum {record[5]})"
 
@@ -124,7 +125,7 @@ class _Unit:
 def reconcile_archive(
     spark: SparkSession | None, store: str, archive: str, *, broker: str = ""
 ) -> Report:
-    """Compare a log with what the archive has of it. Raises PipelineError, OSError."""
+    """Compare a log with its archived ranges. Raises PipelineError, OSError."""
     found = snapshot(store, broker)
     finish(archive)
     manifests = all_manifests(archive)
@@ -139,7 +140,7 @@ def reconcile_archive(
     report = Report("reconcile", {"store": found.root, "archive": archive})
     report.problems = [text for texts in results for text in texts]
     report.problems += [f"{path} is missing." for path in missing_files(archive, manifests)]
-    report.problems += [f"{path} is named by no record." for path in strays(archive, manifests)]
+    report.problems += [f"{path} is in no commit record." for path in strays(archive, manifests)]
     ranges = ranges_of(manifests, found.broker)
     report.summary |= {
         "units": len(units),
@@ -149,7 +150,7 @@ def reconcile_archive(
     }
     if not units:
         report.problems.append(
-            f"The archive has nothing of broker {found.broker} that the store still has."
+            f"The archive has no range of broker {found.broker} that is still in the store."
         )
     return report
 

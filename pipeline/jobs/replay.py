@@ -1,15 +1,15 @@
-"""Job replay: messages of an archive, or of a store, once more into a topic.
+"""Job replay: sends messages of an archive or a store to a topic.
 
     replay(spark, ReplayPlan(archive="/archive", topic="orders", to="orders-again",
                              endpoints="127.0.0.1:8081", rate=5000))
 
-Body, tags, keys, properties, message group and priority are the original's; where it came from (topic,
-broker, queue, offset, id, times) is kept in properties `replay-...`. Its unique key is made of the
-replay's identity and of its place in the log: what a repeated task sends again, a broker with
-`messageDeduplicationEnable` keeps once; without it a message may come twice. Messages that never were a
-consumer's (prepared, rolled back) are left out, and those without a body, which no broker takes; they are
-counted. With `keep_order` a task sends one queue from its first message to its last; messages of
-message groups are sent in no other way.
+Body, tags, keys, properties, message group and priority are those of the original. Properties
+`replay-...` have its origin (topic, broker, queue, offset, id, times). The unique key is derived
+from the replay's identity and the physical offset: a broker with `messageDeduplicationEnable`
+stores a message once although a task is repeated; without it a message may be stored twice.
+Prepared and rolled-back messages are left out; messages without a body, which brokers refuse, are
+left out and counted. With `keep_order` a task sends one queue in order; messages with message
+groups require it.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _COLUMNS: Final = (
     *("topic", "queueId", "queueOffset", "brokerName", "msgId", "tags", "keys", "body"),
     *("properties", "sysFlag", "bornTimestamp", "storeTimestamp", "physicalOffset"),
 )
-#: Bits of the system flag, and what they say of a message that is not a consumer's.
+#: Transaction bits of the system flag, and their values for prepared and rolled-back messages.
 _TRANSACTION: Final = 0xC
 _NOT_DELIVERED: Final = (0x4, 0xC)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What to send, and where to. Exactly one of `archive` and `store`."""
+    """Selection of messages and destination. Exactly one of `archive` and `store`."""
 
     topic: str
     to: str
@@ -61,21 +61,21 @@ class ReplayPlan:
     queue_id: int = -1
     start_ms: int = 0
     end_ms: int = NO_TIME
-    rate: float = 0.0  #: messages a second of all tasks
+    rate: float = 0.0  #: messages per second of all tasks
     keep_order: bool = False
-    identity: str = ""  #: of this replay; empty: made of the topics and the range
+    identity: str = ""  #: identity of this replay; empty: derived from topics and range
     access_key: str = ""
     secret_key: str = ""
 
     @property
     def selection(self) -> Selection:
-        """Which rows."""
+        """Selection of rows."""
         return Selection(self.topic, self.start_ms, self.end_ms, self.broker, self.queue_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPart:
-    """What one task sends: files, or ranges of the log, of one queue or of all."""
+    """Work of one task: files or ranges of the log, of one queue or of all."""
 
     root: str
     files: tuple[FileEntry, ...]
@@ -90,7 +90,7 @@ class ReplayPart:
 
 @dataclass(frozen=True, slots=True)
 class ReplayDone:
-    """What one task found and sent."""
+    """Counts of one task."""
 
     found: int
     sent: Sent
@@ -99,12 +99,14 @@ class ReplayDone:
 def replay(
     spark: SparkSession | None, plan: ReplayPlan, *, dry_run: bool = False, tasks: int = 1
 ) -> Report:
-    """Send what is chosen; `tasks`: how many run at a time, which share the rate. Raises
-    PipelineError."""
+    """Send the selected messages. `tasks`: concurrent tasks, which share the rate.
+
+    Raises PipelineError.
+    """
     if bool(plan.archive) == bool(plan.store):
         raise PipelineError("Name either an archive or a store to replay from.")
     if plan.rate < 0:
-        raise PipelineError(f"The rate must not be negative, but is {plan.rate}.")
+        raise PipelineError(f"The rate must be 0 or more, not {plan.rate}.")
     parts = _parts(plan, dry_run)
     rate = plan.rate / max(min(tasks, len(parts)), 1)
     parts = [replace(part, target=replace(part.target, rate=rate)) for part in parts]
@@ -175,7 +177,7 @@ def _queues_of(splits: Iterable[Split], chosen: Selection) -> set[int]:
 
 
 def replay_part(part: ReplayPart) -> ReplayDone:
-    """In a task: send its rows. Raises PipelineError, CometError."""
+    """Send the rows of one part; runs in a task. Raises PipelineError, CometError."""
     from ...client.clock import wall_ms
 
     counter = _Counter()
@@ -220,18 +222,18 @@ def _messages(part: ReplayPart, counter: _Counter, now_ms: int) -> Iterator[Outg
             row["properties"] = dict(row["properties"] or ()) | origin_of(row)
             if SHARDING_KEY in row["properties"] and not part.keep_order:
                 raise PipelineError(
-                    f"Messages of {part.selection.topic} have message groups, whose order counts: "
-                    "replay them with keep_order (--keep-order)."
+                    f"Messages of {part.selection.topic} have message groups and must keep their "
+                    "order. Replay them with keep_order (--keep-order)."
                 )
             try:
                 yield message_of(row, part.to, key, now_ms)
             except (ValueError, TypeError) as error:
-                place = f"{row['brokerName']} at {row['physicalOffset']}"
-                raise PipelineError(f"The message of {place} cannot be sent: {error}.") from error
+                text = f"The message of {row['brokerName']} at {row['physicalOffset']}"
+                raise PipelineError(f"{text} cannot be sent: {error}.") from error
 
 
 def origin_of(row: dict[str, Any]) -> dict[str, str]:
-    """Where a row came from, as properties."""
+    """Return the origin of a row as properties."""
     return {
         name: _text(row[column]) for column, name in ORIGIN.items() if row.get(column) is not None
     }

@@ -1,8 +1,8 @@
-"""How a job runs its parts on Spark, and what it says at the end.
+"""Runs the parts of a job on Spark; `Report` of a job.
 
-A part is a plain value, what is done with it a function of a module: both are pickled to where the task
-runs, which needs this package there (`cometmq pipeline pack`). One task a part: the splits of a log are
-large, and Spark repeats a part that failed where it may.
+A part is a plain value and its function belongs to a module: both are pickled into tasks, whose
+machines need this package (`cometmq pipeline pack`). Every part is one task, because splits are
+large; Spark repeats a failed part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Report:
-    """What a job did. `problems` not empty: something is wrong, in sentences."""
+    """Result of a job. `problems`: sentences about everything that is wrong."""
 
     job: str
     summary: dict[str, Any] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report as a JSON document."""
         return {
             "job": self.job,
             **self.summary,
@@ -40,9 +40,9 @@ class Report:
 def run_parts(
     spark: SparkSession | None, parts: Sequence[W], function: Callable[[W], R], what: str
 ) -> list[R]:
-    """Do `function` with every part, in tasks of their own; results in the order of the parts.
+    """Call `function` with every part, each in a task. Return the results in order.
 
-    Without a session it is done here, one after the other: for tests and for small stores.
+    Without a session the parts run in this process, one after the other.
     """
     if not parts:
         return []

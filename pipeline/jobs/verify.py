@@ -1,12 +1,12 @@
-"""Job verify: a store's log and queues, read once, in parallel; nothing is written.
+"""Job verify: verifies the log and consume queues of a store in parallel. Writes nothing.
 
-Every record: structure, its own place, and (`crc`) the checksum of its body. Every queue: that the unit of
-each record says where the record lies, and that no unit points to where there is none. The queue's unit is
-compared by the task that walks the record, so that the log is read once. What only the broker's own
-doctor looks at (index, timers, configuration), `cometmq store verify` does.
+Records: structure, physical offset and, with `crc`, the checksum of the body. Queues: every record
+has a unit that points to it, and no unit points to a missing record. The task that walks a record
+compares its unit, so the log is read once. Index, timers and configuration are verified by
+`cometmq store verify`.
 
-A live broker writes queues a moment after the log: units that are missing at the end of a queue are
-counted as behind; they are a problem only in a store that nobody has open.
+A live broker writes queues shortly after the log: missing units at the end of a queue are counted
+as `behind`, and are a problem only if no broker has the store open.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .walking import RecordColumns, SplitBounds, SplitWalk, gaps, queued
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Sentences about one queue; more say nothing new.
+#: Reported problems per queue.
 _SENTENCES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyPart:
-    """What one task does."""
+    """Work of one task."""
 
     split: Split
     crc: bool
@@ -46,21 +46,21 @@ class VerifyPart:
 
 @dataclass(slots=True)
 class QueueFound:
-    """What a walk has seen of one queue."""
+    """Result for one queue."""
 
     records: int = 0
     first: int = -1
     end: int = -1
-    wrong: int = 0  #: units that say something else
-    behind: int = 0  #: units that are not there
+    wrong: int = 0  #: units that do not match their record
+    behind: int = 0  #: missing units
     sentences: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class VerifyDone:
-    """What one task found."""
+    """Result of one task."""
 
-    border: SplitBounds
+    bounds: SplitBounds
     queues: dict[tuple[str, int], QueueFound] = field(default_factory=dict)
 
 
@@ -72,31 +72,31 @@ def verify(
     queues: bool = True,
     split_bytes: int = SPLIT_BYTES,
 ) -> Report:
-    """Look at all of it. Raises UnreachableError, OSError."""
+    """Verify a store. Raises UnreachableError, OSError."""
     store = snapshot(root)
     splits = grid_splits(store, split_bytes, live=True)
     size = queue_sizes(store.root).file_bytes if queues else 0
     done = run_parts(
         spark, [VerifyPart(split, crc, size) for split in splits], verify_part, "verify"
     )
-    borders = [one.border for one in done]
+    all_bounds = [one.bounds for one in done]
     report = Report("verify", {"store": store.root, "log_start": store.start})
     report.summary |= {
         "log_end": store.end,
         "splits": len(splits),
-        "records": sum(border.records for border in borders),
-        "lost_bytes": sum(one.end - one.begin for border in borders for one in border.lost),
+        "records": sum(bounds.records for bounds in all_bounds),
+        "lost_bytes": sum(one.end - one.begin for bounds in all_bounds for one in bounds.lost),
     }
-    report.problems += gaps(splits, borders)
+    report.problems += gaps(splits, all_bounds)
     if queues:
-        _judge(store, size, done, report)
+        _report_queues(store, size, done, report)
     return report
 
 
 def verify_part(part: VerifyPart) -> VerifyDone:
-    """In a task. Raises OSError."""
+    """Verify one split; runs in a task. Raises OSError."""
     walking = SplitWalk(part.split, check_crc=part.crc)
-    done = VerifyDone(walking.border)
+    done = VerifyDone(walking.bounds)
     codes = TagsCodes()
     for rows in walking:
         if part.queue_file_bytes:
@@ -119,20 +119,20 @@ def _compare(part: VerifyPart, rows: RecordColumns, codes: TagsCodes, done: Veri
         wrong = (units["offset"] != columns.physical_offset[which]) | (
             units["size"] != columns.size[which]
         )
-        told = ~np.array([is_address(code) for code in units["code"].tolist()], np.bool_)
-        wrong |= told & (units["code"] != tags[which])
+        is_code = ~np.array([is_address(code) for code in units["code"].tolist()], np.bool_)
+        wrong |= is_code & (units["code"] != tags[which])
         wrong &= ~absent
         found.behind += int(absent.sum())
         found.wrong += int(wrong.sum())
         for at in np.flatnonzero(wrong)[: _SENTENCES - len(found.sentences)].tolist():
             found.sentences.append(
-                f"{key[0]}/{key[1]}: unit {numbers[at]} points to {units['offset'][at]}, the record "
-                f"lies at {columns.physical_offset[which][at]}."
+                f"{key[0]}/{key[1]}: unit {numbers[at]} points to {units['offset'][at]}, "
+                f"its record is at {columns.physical_offset[which][at]}."
             )
 
 
 def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -> Any:
-    """The units with these numbers; zeros where there are none."""
+    """Return the units with these numbers; zeros for missing ones."""
     folder = os.path.join(root, QUEUE_FOLDER, key[0], str(key[1]))
     found = np.zeros(len(numbers), UNIT)
     positions = numbers * UNIT_BYTES
@@ -150,7 +150,7 @@ def read_units(root: str, file_bytes: int, key: tuple[str, int], numbers: Any) -
     return found
 
 
-def _judge(
+def _report_queues(
     store: StoreSnapshot, file_bytes: int, done: Iterable[VerifyDone], report: Report
 ) -> None:
     queues: dict[tuple[str, int], QueueFound] = {}
@@ -178,7 +178,7 @@ def _judge(
         )
         report.problems += found.sentences[:_SENTENCES]
         if found.wrong > _SENTENCES:
-            report.problems.append(f"{topic}/{queue_id}: {found.wrong} units are wrong in all.")
+            report.problems.append(f"{topic}/{queue_id}: {found.wrong} units do not match.")
         if found.behind and not in_use:
             text = f"{topic}/{queue_id}: {found.behind} records have no unit."
             report.problems.append(text)
@@ -188,12 +188,13 @@ def _judge(
 
 
 def _beyond(store: StoreSnapshot, file_bytes: int, key: tuple[str, int], end: int) -> list[str]:
-    """Units behind the last record that point into what was walked."""
+    """Return a problem if a unit after the last record points into the log."""
     units = read_units(store.root, file_bytes, key, np.arange(end, end + 64))
     inside = (units["size"] > 0) & (units["size"] != FILLER_SIZE) & (units["offset"] < store.end)
     if not inside.any():
         return []
     number = end + int(np.argmax(inside))
     return [
-        f"{key[0]}/{key[1]}: unit {number} points to {units['offset'][number - end]}, where no record of it lies."
+        f"{key[0]}/{key[1]}: unit {number} points to {units['offset'][number - end]}, which has no "
+        "record of this queue."
     ]

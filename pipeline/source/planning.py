@@ -149,7 +149,7 @@ def span(log: Log, broker: str, ranges: Mapping[QueueName, tuple[int, int]]) -> 
 
 
 def limit_batch(log: Log, ranges: QueueRanges, *, max_rows: int, max_bytes: int) -> Offsets:
-    """OffsetSpec the next micro-batch ends, by a limit of messages or of bytes of the log; 0: none."""
+    """Return the ends of the next micro-batch, limited by messages or log bytes; 0: no limit."""
     ends = {queue: end for queue, (_, end) in ranges.items()}
     count = sum(end - start for start, end in ranges.values())
     if not count or (not max_bytes and (not max_rows or count <= max_rows)):

@@ -141,8 +141,8 @@ def _messages(wire: Channel, options: SourceOptions, split: PullSplit) -> Iterat
                 following = answer.next_offset
         if following <= offset:
             raise DataLossError(
-                f"Queue {split.queue_id} of {split.topic} ({split.broker}) ends at {offset}, before "
-                f"the end of the planned range, {split.end}."
+                f"Queue {split.queue_id} of {split.topic} ({split.broker}) ends at {offset}, "
+                f"before the end of the planned range, {split.end}."
             )
         offset = following
 

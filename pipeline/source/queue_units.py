@@ -119,7 +119,7 @@ class QueueUnits:
             range(begin, stop), 1, key=lambda number: not self._is_written(number, log_end)
         )
         self.first = begin
-        self.first = self.bisect(lambda position: position, log_start)
+        self.first = self.bisect(lambda at: at, log_start)
 
     def position(self, offset: int) -> tuple[int, int] | None:
         if not self.first <= offset < self.end:

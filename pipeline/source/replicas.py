@@ -1,9 +1,9 @@
 """Detects directories of `path` that contain the same log: replicas or copies.
 
-Replicas have the same bytes at the same physical offsets, so reading both would return every message
-twice. Logs of two brokers differ within the first record, because records contain their physical
-offset, store time, broker address and ids. Therefore the first bytes that both logs have are
-compared. Logs without a common range cannot duplicate messages.
+Replicas have the same bytes at the same physical offsets, so reading both would return every
+message twice. Logs of two brokers differ within the first record, because records contain their
+physical offset, store time, broker address and ids. Therefore the first bytes that both logs have
+are compared. Logs without a common range cannot duplicate messages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Streaming reader: micro-batches by ranges of the log, with limits and Trigger.AvailableNow.
 
-Offsets are next offsets and ends are exclusive, so restarts neither repeat nor skip messages. A batch
-that Spark repeats has the same tasks (`$plan`). New queues start at their first message. Batches end
-at or below the readable end of the log. Progress is committed to a consumer group only after Spark
-has committed the batch.
+Offsets are next offsets and ends are exclusive, so restarts neither repeat nor skip messages. A
+batch that Spark repeats has the same tasks (`$plan`). New queues start at their first message.
+Batches end at or below the readable end of the log. Progress is committed to a consumer group only
+after Spark has committed the batch.
 """
 
 from __future__ import annotations
