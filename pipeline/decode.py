@@ -147,7 +147,7 @@ class Decoder:
         )
         self._verify_crc = verify_crc
         self._on_corrupt: OnCorrupt = on_corrupt
-        no_filter = topics is None or topics.takes_all
+        no_filter = topics is None or topics.matches_all
         self._row_filter = None if no_filter or topics is None else RowFilter(topics, self._topics)
         self._batch_rows = max(batch_rows, 1)
         self._batch_bytes = max(batch_bytes, 1)

@@ -51,7 +51,7 @@ class RowFilter:
         known = len(self._wanted)
         if len(names) == known:
             return
-        fresh = [self._filter.wants(name) for name in names[known:]]
+        fresh = [self._filter.matches(name) for name in names[known:]]
         self._wanted = np.concatenate((self._wanted, np.array(fresh, np.bool_)))
         if not self._by_queue:
             return
@@ -72,7 +72,7 @@ class RowFilter:
         return {
             (topic, queue): bounds
             for (topic, queue), bounds in self._filter.ranges.items()
-            if self._filter.wants_queue(topic, queue)
+            if self._filter.matches_queue(topic, queue)
         }
 
     def _in_range(self, columns: Columns, inner: bool) -> Flags:

@@ -55,7 +55,7 @@ class TopicFilter:
     tags: frozenset[str] | None = None
     queues: Mapping[str, frozenset[int]] | None = field(default=None)
 
-    def wants(self, topic: str) -> bool:
+    def matches(self, topic: str) -> bool:
         """Whether records of this topic may match."""
         if self.topics is not None:
             return topic in self.topics
@@ -63,14 +63,14 @@ class TopicFilter:
             return False
         return self.include_system or not is_system_topic(topic)
 
-    def wants_queue(self, topic: str, queue_id: int) -> bool:
+    def matches_queue(self, topic: str, queue_id: int) -> bool:
         """Whether records of this queue may match."""
-        if not self.wants(topic):
+        if not self.matches(topic):
             return False
         return self.queues is None or queue_id in self.queues.get(topic, frozenset())
 
     @property
-    def takes_all(self) -> bool:
+    def matches_all(self) -> bool:
         """Whether every record matches."""
         named = (self.topics, self.pattern, self.ranges, self.tags, self.queues)
         return self.include_system and all(one is None for one in named)

@@ -16,7 +16,7 @@ def apply_filter(options: SourceOptions, one: EqualTo | In) -> SourceOptions | N
     values = one.value if isinstance(one, In) else [one.value]
     if not all(isinstance(value, str) for value in values):
         return None
-    wanted = frozenset(value for value in values if options.topics.wants(value))
+    wanted = frozenset(value for value in values if options.topics.matches(value))
     # An impossible topic name selects nothing.
     topics = replace(options.topics, topics=wanted or frozenset(("",)), pattern=None)
     return replace(options, topics=topics)

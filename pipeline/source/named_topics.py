@@ -76,7 +76,7 @@ def _warn_pattern(options: SourceOptions, log: Log) -> None:
     if pattern is None:
         return
     known = log.topic_names()
-    if known and not any(options.topics.wants(name) for name in known):
+    if known and not any(options.topics.matches(name) for name in known):
         _log.warning(
             "pipeline.no_topic No topic fully matches subscribePattern %r.%s",
             pattern,

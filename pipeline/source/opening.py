@@ -14,7 +14,7 @@ def open_log(options: SourceOptions) -> Log:
     if options.access is None:
         log = StoreLog(
             *(options.paths, options.brokers),
-            lambda broker, topic, queue: options.queue_filter(broker).wants_queue(topic, queue),
+            lambda broker, topic, queue: options.queue_filter(broker).matches_queue(topic, queue),
             fail_on_loss=options.fail_on_loss,
         )
         if not options.allow_replicas:

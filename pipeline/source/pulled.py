@@ -56,7 +56,7 @@ class PulledLog:
             for queue in route.message_queues:
                 broker = queue.broker.name
                 chosen = self._options.queue_filter(broker)
-                if queue.broker.id or not chosen.wants_queue(topic, queue.id):
+                if queue.broker.id or not chosen.matches_queue(topic, queue.id):
                     continue
                 log = found.setdefault(broker, BrokerLog(0, 0))
                 bounds = (self._edge(queue, v2.BEGINNING), self._edge(queue, v2.END))

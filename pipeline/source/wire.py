@@ -118,7 +118,7 @@ class WireLog:
 
     def _wanted(self, answer: v1.LocateLogResponse) -> Iterator[v1.QueueBounds]:
         chosen = self._options.queue_filter(answer.broker)
-        return (one for one in answer.queues if chosen.wants_queue(one.topic, one.queue_id))
+        return (one for one in answer.queues if chosen.matches_queue(one.topic, one.queue_id))
 
     def _log_of(self, answer: v1.LocateLogResponse) -> BrokerLog:
         queues = {

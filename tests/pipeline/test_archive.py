@@ -70,9 +70,7 @@ def test_a_golden_directory_is_archived_record_by_record(
     assert archive(None, plan(root, tmp_path)).summary["splits"] == 0
 
 
-def test_rows_lie_by_topic_and_day_in_the_order_of_their_queues(
-    store: Path, tmp_path: Path
-) -> None:
+def test_files_hold_one_topic_and_day_in_queue_order(store: Path, tmp_path: Path) -> None:
     archive(None, plan(store, tmp_path))
     table = rows(tmp_path)
     assert sorted(set(table["topic"].to_pylist())) == ["%RETRY%group", "orders", "payments"]
@@ -87,7 +85,7 @@ def test_rows_lie_by_topic_and_day_in_the_order_of_their_queues(
         assert f"dt={stamp.date()}" == one.parent.name
 
 
-def test_a_round_goes_on_where_the_log_ended(store: Path, tmp_path: Path) -> None:
+def test_a_round_continues_at_the_archived_end(store: Path, tmp_path: Path) -> None:
     found = snapshot(str(store))
     for end in (found.start + 5000, found.start + 70_000, found.end):
         part = replace(found, end=end)
@@ -107,7 +105,7 @@ def manifests_ranges(root: Path, broker: str) -> list[tuple[int, int]]:
     return ranges_of(all_manifests(str(root)), broker)
 
 
-def test_only_whole_segments_without_live(store: Path, tmp_path: Path) -> None:
+def test_only_complete_segments_are_archived_without_live(store: Path, tmp_path: Path) -> None:
     report = archive(None, replace(plan(store, tmp_path), live=False))
     last = snapshot(str(store)).log
     ends = [segment.end for segment in last if segment.end <= snapshot(str(store)).end]
@@ -120,7 +118,7 @@ class DiedError(BaseException):
 
 
 @pytest.mark.parametrize("step", range(1, 40, 3))
-def test_a_death_at_any_step_leaves_each_row_once(
+def test_a_crash_at_any_step_leaves_each_row_once(
     step: int, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every call that changes the file system is a step; one of them is never reached."""
@@ -152,7 +150,7 @@ def test_a_death_at_any_step_leaves_each_row_once(
     assert os.listdir(tmp_path / "_staging") == []
 
 
-def test_of_two_tries_at_a_split_the_first_counts(
+def test_the_first_of_two_attempts_at_a_split_counts(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that everybody believed dead commits after its successor."""
@@ -176,17 +174,17 @@ def test_of_two_tries_at_a_split_the_first_counts(
     assert len(all_manifests(str(tmp_path))) == 1
 
 
-def test_two_archivers_of_one_broker_are_refused(tmp_path: Path) -> None:
+def test_a_second_archiver_of_one_broker_is_refused(tmp_path: Path) -> None:
     open_archive(str(tmp_path))
     with (
         only_writer(str(tmp_path), "x"),
-        pytest.raises(ArchiveError, match="Another process does the same"),
+        pytest.raises(ArchiveError, match="Another process runs the job"),
         only_writer(str(tmp_path), "x"),
     ):
         raise AssertionError
 
 
-def test_the_grid_of_an_archive_stays(store: Path, tmp_path: Path) -> None:
+def test_the_split_size_of_an_archive_cannot_be_changed(store: Path, tmp_path: Path) -> None:
     archive(None, plan(store, tmp_path))
     with pytest.raises(ArchiveError, match="splitBytes=16384"):
         archive(None, replace(plan(store, tmp_path), split_bytes=32 << 10))
@@ -200,7 +198,7 @@ def _damage(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_damage_in_the_archive_is_found(store: Path, tmp_path: Path) -> None:
+def test_check_reports_damage_in_the_archive(store: Path, tmp_path: Path) -> None:
     archive(None, plan(store, tmp_path))
     files = sorted(tmp_path.glob("topic=*/dt=*/*.parquet"))
     _damage(files[0], files[0].stat().st_size // 3)
@@ -212,7 +210,7 @@ def test_damage_in_the_archive_is_found(store: Path, tmp_path: Path) -> None:
     assert files[-1].name in names
 
 
-def test_a_log_that_was_changed_since_is_found(store: Path, tmp_path: Path) -> None:
+def test_check_reports_a_changed_log(store: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "broker-a"
@@ -220,10 +218,10 @@ def test_a_log_that_was_changed_since_is_found(store: Path, tmp_path: Path) -> N
     archive(None, plan(copy, tmp_path / "archive"))
     _damage(copy / "commitlog" / "00000000000000000000", 20_000)
     problems = check_archive(None, str(tmp_path / "archive"), str(copy)).problems
-    assert problems == ["The log's bytes [16384, 32768) are not those that were archived."]
+    assert problems == ["Bytes [16384, 32768) of the log differ from the archived ones."]
 
 
-def test_the_store_of_another_broker_was_taken_for_archived_because_its_folder_had_the_same_name(
+def test_another_log_under_the_same_broker_name_is_refused(
     tmp_path: Path,
 ) -> None:
     """Every broker of `cometmq up` keeps its log in a folder called `store`: the second one that was
@@ -234,14 +232,14 @@ def test_the_store_of_another_broker_was_taken_for_archived_because_its_folder_h
         write_store(root, [sent("orders", n, body=byte * 200) for n in range(500)])
     out = tmp_path / "archive"
     assert archive(None, plan(one, out)).summary["rows_written"] == 500
-    with pytest.raises(PipelineError, match=r"another log under the name 'store'.*--broker"):
+    with pytest.raises(PipelineError, match=r"another log under the broker name 'store'.*--broker"):
         archive(None, plan(two, out))
     assert archive(None, plan(two, out, broker="two")).summary["rows_written"] == 500
     assert archive(None, plan(one, out)).summary["splits"] == 0
     assert rows(out).num_rows == 1000
 
 
-def test_small_files_become_few_and_stay_checkable(store: Path, tmp_path: Path) -> None:
+def test_compaction_merges_small_files_that_check_verifies(store: Path, tmp_path: Path) -> None:
     archive(None, plan(store, tmp_path))
     before = rows(tmp_path).sort_by("physicalOffset")
     count = len(list(tmp_path.glob("topic=*/dt=*/*.parquet")))
@@ -254,7 +252,7 @@ def test_small_files_become_few_and_stay_checkable(store: Path, tmp_path: Path) 
     assert archive(None, plan(store, tmp_path)).summary["splits"] == 0
 
 
-def test_a_death_in_the_middle_of_a_compaction(
+def test_a_crash_during_compaction_keeps_each_row_once(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(None, plan(store, tmp_path))
@@ -283,7 +281,7 @@ def test_a_death_in_the_middle_of_a_compaction(
     assert rows(tmp_path).sort_by("physicalOffset").equals(before)
 
 
-def test_a_name_that_is_too_long_for_a_folder_is_cut() -> None:
+def test_a_topic_too_long_for_a_folder_is_truncated_with_a_checksum() -> None:
     long = "%RETRY%" + "g" * 255
     folder = folder_of(long, 20_000)
     assert all(len(part) <= 255 for part in folder.split("/"))
@@ -291,7 +289,7 @@ def test_a_name_that_is_too_long_for_a_folder_is_cut() -> None:
     assert split_name("a.b", 0, 0) != split_name("a", 0, 0)
 
 
-def test_what_was_archived_is_not_planned_again() -> None:
+def test_archived_ranges_are_not_planned_again() -> None:
     cell = Split("r", 0, "p", 0, 100, "b")
     assert left_to_do([cell], []) == [cell]
     assert left_to_do([cell], [(0, 100)]) == []
@@ -301,7 +299,7 @@ def test_what_was_archived_is_not_planned_again() -> None:
     assert covered_to([(0, 40)], 60) == 0
 
 
-def test_the_times_are_those_of_the_broker(store: Path, tmp_path: Path) -> None:
+def test_archived_times_equal_those_of_the_records(store: Path, tmp_path: Path) -> None:
     archive(None, plan(store, tmp_path))
     first = min(rows(tmp_path)["storeTimestamp"].to_pylist())
     assert round(first.timestamp() * 1000) == BEGIN_MS

@@ -36,7 +36,7 @@ def compressed(number: int, kind: int, body: bytes) -> Any:
     return message(number, body=codec(body), sys_flag=0x1 | kind)
 
 
-def test_compressed_bodies_are_inflated_in_bounded_batches(tmp_path: Path) -> None:
+def test_compressed_bodies_are_decompressed_in_bounded_batches(tmp_path: Path) -> None:
     log = MadeLog(tmp_path)
     body = b"text " * 4000
     kinds = (0x000, 0x100, 0x200, 0x300)
@@ -53,7 +53,7 @@ def test_compressed_bodies_are_inflated_in_bounded_batches(tmp_path: Path) -> No
     assert sum(batch.num_rows for batch in batches) == 10
 
 
-def test_a_body_that_cannot_be_inflated_meets_the_policy(tmp_path: Path) -> None:
+def test_on_corrupt_applies_to_bodies_that_cannot_be_decompressed(tmp_path: Path) -> None:
     log = MadeLog(tmp_path).append(message(0), message(1, body=b"no zlib", sys_flag=1), message(2))
     with pytest.raises(DamagedLogError, match="zlib"):
         rows(tmp_path)
@@ -75,7 +75,7 @@ def inner(*parts: tuple[int, bytes, bytes]) -> bytes:
     )
 
 
-def test_a_batch_in_one_record_becomes_its_messages(tmp_path: Path) -> None:
+def test_a_record_with_a_batch_is_unwrapped_to_its_messages(tmp_path: Path) -> None:
     body = inner(
         (1, b"first", encode_properties({"UNIQ_KEY": "A", "TAGS": "x"})),
         (2, b"", encode_properties({"UNIQ_KEY": "B"})),
@@ -107,7 +107,7 @@ def test_a_batch_in_one_record_becomes_its_messages(tmp_path: Path) -> None:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-def test_topics_queues_offsets_and_tags_are_chosen(tmp_path: Path) -> None:
+def test_topics_queues_offsets_and_tags_select_records(tmp_path: Path) -> None:
     log = MadeLog(tmp_path)
     for number in range(120):
         log.append(

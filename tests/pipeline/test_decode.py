@@ -36,7 +36,7 @@ def numbers(found: list[dict[str, Any]]) -> list[int]:
 # -- what rows say --------------------------------------------------------------------------------
 
 
-def test_a_row_says_what_the_record_says(tmp_path: Path) -> None:
+def test_a_row_equals_its_record(tmp_path: Path) -> None:
     log = MadeLog(tmp_path)
     properties = encode_properties({"KEYS": "a b", "TAGS": "x", "UNIQ_KEY": "ID", "own": "1"})
     log.append(
@@ -117,7 +117,7 @@ def test_batches_are_bounded_by_rows_and_by_bytes(tmp_path: Path) -> None:
     assert all(batch.num_rows == 1 for batch in decode(split, batch_bytes=1))
 
 
-def test_the_times_of_nonsense_are_null(tmp_path: Path) -> None:
+def test_times_out_of_range_are_null(tmp_path: Path) -> None:
     log = MadeLog(tmp_path)
     wild = message(0)
     wild.born_timestamp_ms = (1 << 62) + 5
@@ -139,7 +139,7 @@ WELL_FORMED = st.dictionaries(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(st.lists(PIECES, max_size=14).map(b"".join), WELL_FORMED), max_size=12))
-def test_properties_are_read_by_javas_rules(strings: list[bytes]) -> None:
+def test_properties_are_parsed_by_the_rules_of_java(strings: list[bytes]) -> None:
     import numpy as np
 
     lengths = np.array([len(one) for one in strings], np.int64)
@@ -164,7 +164,7 @@ def test_properties_are_read_by_javas_rules(strings: list[bytes]) -> None:
         (b"a\x01\xff\xfe\x02", {"a": "\ufffd\ufffd"}),
     ],
 )
-def test_malformed_properties_are_read_as_java_reads_them(
+def test_malformed_properties_are_parsed_as_by_java(
     tmp_path: Path, text: bytes, expected: dict[str, str]
 ) -> None:
     log = MadeLog(tmp_path).append(message(0), message(1, properties=text), message(2))
@@ -179,7 +179,7 @@ def test_malformed_properties_are_read_as_java_reads_them(
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_however_a_log_is_cut_every_record_comes_once(data: st.DataObject) -> None:
+def test_every_record_is_read_once_for_any_split_size(data: st.DataObject) -> None:
     """Bodies hold copies of records, so a magic alone proves nothing."""
     import tempfile
 
@@ -202,7 +202,7 @@ def test_however_a_log_is_cut_every_record_comes_once(data: st.DataObject) -> No
         assert found == list(range(25))
 
 
-def test_segments_that_were_prepared_and_are_empty_hold_nothing(tmp_path: Path) -> None:
+def test_preallocated_segments_give_no_rows(tmp_path: Path) -> None:
     log = made(tmp_path, 700)
     assert log.base > 0  # several segments, each ended by a blank
     for ahead in (1, 2):
@@ -223,7 +223,7 @@ def test_half_a_record_at_the_end_is_not_read(tmp_path: Path) -> None:
     assert numbers(rows(log.root)) == list(range(61))
 
 
-def test_a_body_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+def test_an_incompletely_written_body_is_not_read(tmp_path: Path) -> None:
     """A live broker writes while we read: all lengths can be there before the body is."""
     log = made(tmp_path)
     record = bytearray(encode(message(60, body=b"q" * 500), 60, log.end, 1))
@@ -232,7 +232,7 @@ def test_a_body_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
     assert numbers(rows(log.root)) == list(range(60))
 
 
-def test_nothing_beyond_the_confirmed_offset_is_read(tmp_path: Path) -> None:
+def test_nothing_above_the_confirm_offset_is_read(tmp_path: Path) -> None:
     from cometmq.ha.state.positions import Positions
 
     log = made(tmp_path)
@@ -251,7 +251,7 @@ def test_nothing_beyond_the_confirmed_offset_is_read(tmp_path: Path) -> None:
 # -- damage ---------------------------------------------------------------------------------------
 
 
-def test_damage_fails_or_is_counted(tmp_path: Path) -> None:
+def test_damage_raises_or_is_counted(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.change(log.starts[20], b"\x7f\xff\xff\xff")  # its size
     for split_bytes in (1 << 30, 700):
@@ -264,7 +264,7 @@ def test_damage_fails_or_is_counted(tmp_path: Path) -> None:
             assert report.lost_bytes == log.starts[21] - log.starts[20]
 
 
-def test_damage_at_a_border_between_splits_is_not_passed_over(tmp_path: Path) -> None:
+def test_damage_at_a_split_boundary_is_reported(tmp_path: Path) -> None:
     """The next split begins at the first record that it finds: somebody must notice what is missing."""
     log = made(tmp_path)
     (whole,) = plan([str(log.root)])
@@ -287,7 +287,7 @@ def test_damage_at_a_border_between_splits_is_not_passed_over(tmp_path: Path) ->
     assert report.lost_bytes == log.starts[21] - log.starts[20]
 
 
-def test_a_page_of_zeros_in_the_middle_is_damage(tmp_path: Path) -> None:
+def test_a_page_of_zeros_inside_the_log_is_damage(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.change(log.starts[30], bytes(log.starts[33] - log.starts[30]))
     (whole,) = [Split(str(log.root), 0, str(log.root / "commitlog" / f"{0:020d}"), 0, log.end, "b")]
@@ -301,7 +301,7 @@ def test_a_page_of_zeros_in_the_middle_is_damage(tmp_path: Path) -> None:
     assert report.lost_bytes == log.starts[33] - log.starts[30]
 
 
-def test_checksums_are_looked_at_when_asked_for(tmp_path: Path) -> None:
+def test_checksums_are_verified_with_verify_crc(tmp_path: Path) -> None:
     log = made(tmp_path)
     log.change(log.starts[10] + 90, b"!")
     assert len(rows(log.root)) == 60
@@ -311,7 +311,7 @@ def test_checksums_are_looked_at_when_asked_for(tmp_path: Path) -> None:
     assert len(rows(log.root, verify_crc=True, on_corrupt="permissive")) == 60
 
 
-def test_a_segment_that_is_gone_is_data_loss(tmp_path: Path) -> None:
+def test_a_deleted_segment_is_data_loss(tmp_path: Path) -> None:
     log = made(tmp_path)
     (split,) = plan([str(log.root)])
     Path(split.path).unlink()

@@ -52,7 +52,7 @@ def works(found: list[psutil.Process]) -> bool:
         (signal.SIGTERM, works, 143),
     ],
 )
-def test_a_signal_left_a_jvm_behind_or_printed_its_stacks(
+def test_a_signal_ends_the_jvm_without_stack_traces(
     number: int, moment: Callable[[list[psutil.Process]], bool], code: int, tmp_path: Path
 ) -> None:
     store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(50)])

@@ -97,7 +97,7 @@ def make_topics(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow  # the next one does the same with two brokers and a failover
-def test_nothing_goes_before_it_is_archived_and_all_of_it_comes_back(
+def test_no_record_is_deleted_before_it_is_archived(
     spark: Any, new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster("--single", env=RETENTION, segment_size=SEGMENT)
@@ -200,7 +200,7 @@ def mark_of(store: Path) -> int:
     return int(said["archiveWatermark"])
 
 
-def test_leader_and_follower_keep_what_is_not_archived_also_after_a_failover(
+def test_leader_and_follower_keep_unarchived_records_after_a_failover(
     spark: Any, new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     """A cluster as users get it: the controller elects, both brokers clean for themselves."""
@@ -262,7 +262,7 @@ def leads(endpoint: str) -> bool:
     return True
 
 
-async def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -> None:
+async def test_an_incorrect_archive_does_not_move_the_watermark(tmp_path: Path) -> None:
     chosen = tiny(settings(tmp_path / "store"), archive_gate=True)
     async with desk(tmp_path / "store", chosen) as one:
         one.topic("t")
@@ -290,7 +290,7 @@ async def test_an_archive_that_is_not_right_moves_no_watermark(tmp_path: Path) -
             await asyncio.to_thread(set_watermark, endpoint, 1 << 40)
 
 
-async def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_their_place(
+async def test_the_watermark_is_lowered_to_the_end_of_a_truncated_log(
     tmp_path: Path,
 ) -> None:
     """A leader that has less than its follower was told of: what it writes next is not archived."""
@@ -307,7 +307,7 @@ async def test_the_watermark_of_bytes_that_a_failover_lost_counted_for_those_in_
         assert store.retention.watermark.value == 7
 
 
-async def test_a_watermark_on_its_way_to_the_disk_at_the_promotion_came_after_the_check(
+async def test_a_watermark_written_during_a_promotion_is_limited_to_the_log_end(
     tmp_path: Path,
 ) -> None:
     async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
@@ -322,7 +322,7 @@ async def test_a_watermark_on_its_way_to_the_disk_at_the_promotion_came_after_th
         assert one.node.store.retention.watermark.value == end
 
 
-async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
+async def test_a_new_leader_keeps_the_watermark_that_is_set_on_it(
     tmp_path: Path,
 ) -> None:
     """What the archiver told it was undone a second later, and nothing was deleted any more."""
@@ -337,7 +337,7 @@ async def test_a_new_leader_took_its_predecessors_watermark_for_its_own_again(
         assert one.node.store.retention.watermark.value == 900
 
 
-async def test_a_full_disk_deletes_what_is_not_archived_and_the_archiver_says_so(
+async def test_a_full_disk_deletes_unarchived_records_and_the_job_reports_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     percent = [10]

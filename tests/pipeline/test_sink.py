@@ -37,7 +37,7 @@ def broker() -> Iterator[TestBroker]:
         yield one
 
 
-def test_names_that_brokers_keep_are_left_out() -> None:
+def test_properties_reserved_by_brokers_are_left_out() -> None:
     assert RESERVED == FORBIDDEN_PROPERTIES
 
 
@@ -66,7 +66,7 @@ def test_rows_become_messages(spark: Any, broker: TestBroker) -> None:
         assert message.properties["number"] == number
 
 
-def test_a_stream_goes_to_a_topic(spark: Any, broker: TestBroker, tmp_path: Path) -> None:
+def test_a_stream_is_written_to_a_topic(spark: Any, broker: TestBroker, tmp_path: Path) -> None:
     broker.create_topic("streamed", type="normal", queues=4)
     source = tmp_path / "in"
     rows(spark, 300).coalesce(1).write.json(str(source))
@@ -89,7 +89,7 @@ def test_a_stream_goes_to_a_topic(spark: Any, broker: TestBroker, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "columns", "said"),
+    ("options", "columns", "sentence"),
     [
         ({}, "'x' as body", "needs the option endpoints"),
         ({"endpoint": "x:1"}, "'x' as body", "Did you mean endpoints"),
@@ -98,15 +98,15 @@ def test_a_stream_goes_to_a_topic(spark: Any, broker: TestBroker, tmp_path: Path
         ({"endpoints": "x:1", "topic": "t"}, "'x' as body, 1 as tagz", "Did you mean tags"),
     ],
 )
-def test_options_and_columns_are_checked_at_once(
-    spark: Any, options: dict[str, str], columns: str, said: str
+def test_options_and_columns_are_validated_on_the_driver(
+    spark: Any, options: dict[str, str], columns: str, sentence: str
 ) -> None:
     written = spark.range(1).selectExpr(*columns.split(", ")).write.format("rocketmq")
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=sentence):
         written.mode("append").options(**options).save()
 
 
-def test_a_queue_id_is_passed_over_and_the_broker_chooses(spark: Any, broker: TestBroker) -> None:
+def test_the_queue_id_of_a_row_is_ignored(spark: Any, broker: TestBroker) -> None:
     """Rows that were read have one, of another topic with other queues; order is what a group is for."""
     broker.create_topic("chosen", type="normal", queues=4)
     frame = rows(spark, 40).selectExpr("*", "99 as queueId").coalesce(1)
@@ -117,7 +117,7 @@ def test_a_queue_id_is_passed_over_and_the_broker_chooses(spark: Any, broker: Te
     assert {one.queue_id for one in found} <= set(range(4))
 
 
-def test_an_empty_body_is_refused_with_its_row(spark: Any, broker: TestBroker) -> None:
+def test_an_empty_body_is_refused_with_its_row_number(spark: Any, broker: TestBroker) -> None:
     broker.create_topic("empty", type="normal", queues=1)
     frame = spark.createDataFrame([("a",), ("",)], "body string").coalesce(1)
     written = frame.write.format("rocketmq").mode("append").option("topic", "empty")
@@ -125,7 +125,7 @@ def test_an_empty_body_is_refused_with_its_row(spark: Any, broker: TestBroker) -
         written.option("endpoints", broker.endpoints).save()
 
 
-def test_a_batch_goes_to_an_archive(spark: Any, tmp_path: Path) -> None:
+def test_a_batch_is_written_to_an_archive(spark: Any, tmp_path: Path) -> None:
     store = write_store(tmp_path / "s", [sent(f"t{n % 2}", n) for n in range(1000)])
     frame = spark.read.format("rocketmq").option("path", str(store)).load()
     out = tmp_path / "out"
@@ -144,7 +144,7 @@ def test_a_batch_goes_to_an_archive(spark: Any, tmp_path: Path) -> None:
         frame.select("topic").write.format("rocketmq-archive").mode("append").save(str(out))
 
 
-def test_a_store_is_replayed_into_a_topic(spark: Any, broker: TestBroker, tmp_path: Path) -> None:
+def test_a_store_is_replayed_to_a_topic(spark: Any, broker: TestBroker, tmp_path: Path) -> None:
     broker.create_topic("again", type="normal", queues=2)
     messages = [sent("orders", n, region="eu") for n in range(400)]
     store = write_store(tmp_path / "broker-a", [*messages, sent("other", 1)])
@@ -187,7 +187,7 @@ def test_an_archive_is_replayed_by_time_and_queue(
     assert numbers == list(range(32, 80))
 
 
-def test_message_groups_are_replayed_in_order_or_not_at_all(
+def test_messages_with_message_groups_need_keep_order(
     spark: Any, broker: TestBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("ordered", type="fifo", queues=4)
@@ -196,7 +196,7 @@ def test_message_groups_are_replayed_in_order_or_not_at_all(
     out = str(tmp_path / "archive")
     archive(spark, ArchivePlan(str(store), out, live=True, split_bytes=8192))
     plan = ReplayPlan("orders", "ordered", broker.endpoints, archive=out)
-    with pytest.raises(Exception, match="message groups, whose order counts"):
+    with pytest.raises(Exception, match="have message groups and must keep their order"):
         replay(spark, plan)
     plan = ReplayPlan("orders", "ordered", broker.endpoints, archive=out, keep_order=True)
     assert replay(spark, plan).summary["sent"] == 300

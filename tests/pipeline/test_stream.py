@@ -45,7 +45,7 @@ def test_micro_batches_give_every_message_once_within_their_limits(tmp_path: Pat
         assert most == 1 or len(found) == 500
 
 
-def test_what_is_appended_and_queues_that_are_new_come_next(tmp_path: Path) -> None:
+def test_appended_messages_and_new_queues_are_read_next(tmp_path: Path) -> None:
     log = MadeLog(tmp_path).append(*(message(n) for n in range(10)))
     source = reader(log)
     start = source.initialOffset()
@@ -58,23 +58,23 @@ def test_what_is_appended_and_queues_that_are_new_come_next(tmp_path: Path) -> N
     assert rows(source, first, second) == [10, 11, 12]
 
 
-def test_a_stream_may_begin_before_its_topic_and_says_so(
+def test_a_stream_may_start_before_its_topic_exists_and_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = MadeLog(tmp_path).append(*(message(n, "orders") for n in range(10)))
     source = reader(log, subscribe="ordesr", startingOffsets="latest")
     start = source.initialOffset()
-    said = (
+    warning = (
         f"There is no topic 'ordesr' in {tmp_path}. Did you mean 'orders'? The query waits for it."
     )
-    assert said in caplog.text
+    assert warning in caplog.text
     assert source.latestOffset(start, ReadAllAvailable()) == start
     log.append(*(message(n, "ordesr") for n in range(10, 13)))
     end = source.latestOffset(start, ReadAllAvailable())
     assert rows(source, start, end) == [10, 11, 12]
 
 
-def test_a_repeated_batch_is_cut_as_the_first_time(tmp_path: Path) -> None:
+def test_a_repeated_batch_has_the_same_tasks(tmp_path: Path) -> None:
     """Another number of tasks after a restart would leave files of the first try behind."""
     log = MadeLog(tmp_path).append(*(message(n) for n in range(600)))
     source = reader(log, splitBytes="20000")
@@ -88,7 +88,7 @@ def test_a_repeated_batch_is_cut_as_the_first_time(tmp_path: Path) -> None:
     assert rows(again, start, end) == list(range(600))
 
 
-def test_available_now_reads_what_is_there_and_no_more(tmp_path: Path) -> None:
+def test_available_now_reads_up_to_the_current_ends(tmp_path: Path) -> None:
     log = MadeLog(tmp_path).append(*(message(n) for n in range(10)))
     source = reader(log, minOffsetsPerTrigger="1000")
     start = source.initialOffset()
@@ -99,7 +99,9 @@ def test_available_now_reads_what_is_there_and_no_more(tmp_path: Path) -> None:
     assert source.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_few_messages_may_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_messages_wait_for_more_up_to_the_maximum_delay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("cometmq.pipeline.source.stream.steady_s", lambda: now[0])
     log = MadeLog(tmp_path).append(*(message(n) for n in range(5)))
@@ -113,13 +115,13 @@ def test_few_messages_may_wait_for_more(tmp_path: Path, monkeypatch: pytest.Monk
     assert source.latestOffset(end, ReadAllAvailable()) != end
 
 
-def test_messages_that_retention_took_are_data_loss(tmp_path: Path) -> None:
+def test_messages_deleted_by_retention_are_data_loss(tmp_path: Path) -> None:
     log = MadeLog(tmp_path).append(*(message(n) for n in range(900)))
     source = reader(log)
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
-    with pytest.raises(DataLossError, match="Retention took them"):
+    with pytest.raises(DataLossError, match="Retention deleted them"):
         source.partitions(start, end)
     calm = reader(log, failOnDataLoss="false")
     found = rows(calm, start, end)
@@ -127,18 +129,18 @@ def test_messages_that_retention_took_are_data_loss(tmp_path: Path) -> None:
     assert 0 < len(found) < 900
 
 
-def test_a_topic_that_was_made_anew_is_data_loss(tmp_path: Path) -> None:
+def test_a_topic_deleted_and_created_again_is_data_loss(tmp_path: Path) -> None:
     """Its offsets begin at 0 again: going on at the old ones would pass over its messages."""
     log = MadeLog(tmp_path / "old").append(*(message(n) for n in range(50)))
     source = reader(log)
     start = source.initialOffset()
     end = source.latestOffset(start, ReadAllAvailable())
     new = MadeLog(tmp_path / "new").append(message(0))
-    with pytest.raises(DataLossError, match="there are 0 to 1"):
+    with pytest.raises(DataLossError, match="the queue has 0 to 1"):
         reader(new).partitions(start, end)
 
 
-def test_a_query_goes_on_where_it_ended(spark: Any, tmp_path: Path) -> None:
+def test_a_restarted_query_continues_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "store").append(*(message(n, "t", n % 4) for n in range(300)))
 
     def drain(**options: str) -> list[int]:
@@ -163,7 +165,7 @@ def test_a_query_goes_on_where_it_ended(spark: Any, tmp_path: Path) -> None:
     assert sorted(int(row[0], 16) for row in table) == list(range(400))
 
 
-def test_a_stream_has_no_end(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_with_an_end_is_refused(spark: Any, tmp_path: Path) -> None:
     MadeLog(tmp_path).append(message(0))
     stream = spark.readStream.format("rocketmq").option("path", str(tmp_path))
     with pytest.raises(Exception, match="A stream has no end"):

@@ -64,7 +64,7 @@ def key(row: dict[str, Any]) -> tuple[str, int, int]:
     return row["topic"], row["queueId"], row["queueOffset"]
 
 
-def test_every_message_comes_once_however_the_log_is_cut(broker: Live) -> None:
+def test_every_message_is_read_once_for_any_split_size(broker: Live) -> None:
     for split_bytes in ("1000000", "5000"):
         found = rows(options(broker, splitBytes=split_bytes))
         bodies = sorted(row["body"][:4] for row in found)
@@ -72,7 +72,7 @@ def test_every_message_comes_once_however_the_log_is_cut(broker: Live) -> None:
         assert {row["topic"] for row in found} == {"orders", "payments"}
 
 
-def test_the_wire_and_the_files_give_the_same_rows(broker: Live) -> None:
+def test_brokers_and_files_give_the_same_rows(broker: Live) -> None:
     name = broker.node.config.broker_name
     root = broker.node.store.config.store_path_root_dir
     wire = rows(options(broker, subscribe="orders"))
@@ -82,7 +82,7 @@ def test_the_wire_and_the_files_give_the_same_rows(broker: Live) -> None:
     assert all(by_key[key(row)] == row for row in wire)
 
 
-def test_offsets_times_and_tags_narrow_a_read(broker: Live) -> None:
+def test_offsets_times_and_tags_limit_a_read(broker: Live) -> None:
     everything = sorted(rows(options(broker, subscribe="payments")), key=key)
     first = everything[0]
     name, queue = first["brokerName"], str(first["queueId"])
@@ -107,7 +107,7 @@ def test_offsets_times_and_tags_narrow_a_read(broker: Live) -> None:
     assert tagged
 
 
-def test_a_misspelt_topic_gave_no_rows_and_no_word(
+def test_a_misspelt_topic_is_refused_with_a_suggestion(
     broker: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     for more in ({}, {"readLog": "never"}):
@@ -137,9 +137,7 @@ def test_pulled_queues_give_the_same_messages(broker: Live) -> None:
         rows(options(broker, readLog="never"))
 
 
-def test_reading_stops_at_what_consumers_may_see(
-    broker: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_stops_at_the_confirm_offset(broker: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing beyond the confirmed offset leaves the broker, in the middle of a record or not."""
     whole = frames_of(broker, 0)
     limit = whole[-1][1] + len(whole[-1][0]) - 1  # one byte of the last record is not confirmed
@@ -168,7 +166,7 @@ def test_a_range_may_begin_inside_a_record(broker: Live) -> None:
     assert b"".join(one[0] for one in whole).endswith(b"".join(one[0] for one in inside))
 
 
-def test_what_retention_took_is_an_error_unless_at_least_is_asked_for(
+def test_a_deleted_offset_is_an_error_without_at_least(
     broker: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = frames_of(broker, 0)[0][0]
@@ -184,9 +182,11 @@ def test_what_retention_took_is_an_error_unless_at_least_is_asked_for(
         assert answers[0].offset == first
 
 
-def test_damaged_frames_are_noticed(broker: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_frames_raise_a_checksum_mismatch(
+    broker: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cometmq.broker.admin.read_log.crc32", lambda data: 7)
-    with pytest.raises(PipelineError, match="checksum"):
+    with pytest.raises(PipelineError, match="Checksum mismatch"):
         frames_of(broker, 0)
 
 
@@ -198,13 +198,13 @@ def test_an_unknown_broker_name_is_refused(broker: Live) -> None:
         wire.call(paths.LOCATE_LOG, v1.LocateLogRequest(broker="nope"), v1.LocateLogResponse)
 
 
-def test_nobody_at_the_endpoint_is_a_sentence() -> None:
+def test_an_unreachable_endpoint_raises_unreachable_error() -> None:
     chosen = parse({"endpoints": "127.0.0.1:1", "wireTimeoutMs": "500"})
     with pytest.raises(UnreachableError, match="does not answer"):
         open_wire(chosen)
 
 
-def test_progress_is_the_groups_offset(broker: Live) -> None:
+def test_progress_is_committed_as_the_offset_of_the_group(broker: Live) -> None:
     chosen = replace(options(broker), consumer_group="spark-progress")
     first = rows(options(broker, subscribe="orders"))[0]
     queue = (first["brokerName"], "orders", first["queueId"])
@@ -225,7 +225,7 @@ def test_spark_reads_a_running_broker(spark: Any, broker: Live) -> None:
     assert frame.count() == 200
 
 
-def test_a_stream_over_the_wire_goes_on_where_it_ended(
+def test_a_stream_from_a_broker_continues_after_a_restart(
     spark: Any, broker: Live, tmp_path: Path
 ) -> None:
     def drain(limit: str) -> list[int]:
@@ -269,13 +269,13 @@ def test_a_stream_over_the_wire_goes_on_where_it_ended(
         for topic, queue in broker.node.store.queues()
         if topic == "stream"
     }
-    said = {queue: offsets.get("stream", "streamers", queue) or 0 for queue in ends}
+    committed = {queue: offsets.get("stream", "streamers", queue) or 0 for queue in ends}
     # Spark tells a source of a batch's end when the next one begins: never too much, one batch late.
-    assert sum(said.values()) == 40
+    assert sum(committed.values()) == 40
     assert sum(ends.values()) == 50
 
 
-def test_a_stream_that_breaks_goes_on_where_it_ended(
+def test_a_broken_frame_stream_continues_at_its_last_offset(
     broker: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = b"".join(one[0] for one in frames_of(broker, 0))

@@ -75,14 +75,14 @@ def test_the_files_of_a_split_have_the_rows_of_the_decoder(store: Path, tmp_path
     assert pa.concat_tables(parts).sort_by("physicalOffset").equals(log)
 
 
-def test_the_digest_of_the_source_is_that_of_its_bytes(store: Path, tmp_path: Path) -> None:
+def test_the_source_digest_is_the_crc_of_its_bytes(store: Path, tmp_path: Path) -> None:
     (split,) = grid_splits(snapshot(str(store)), SPLIT * 64, live=True)
     archive_split(SplitWork(str(tmp_path), split))
     (manifest,) = all_manifests(str(tmp_path))
     assert manifest.about["source_crc"] == source_crc(split)
 
 
-def test_places_are_sorted_and_hosts_stay_what_they_are(store: Path) -> None:
+def test_sorted_records_keep_their_hosts(store: Path) -> None:
     (split,) = grid_splits(snapshot(str(store)), SPLIT * 64, live=True)
     raw = RawBytes(open_bytes(Path(split.path)))
     end = split.end - split.base
@@ -112,9 +112,7 @@ def test_places_are_sorted_and_hosts_stay_what_they_are(store: Path) -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 9)), max_size=30),
     st.booleans(),
 )
-def test_records_that_are_in_no_queue_are_in_order_too(
-    rows: list[tuple[int, int, int]], wide: bool
-) -> None:
+def test_records_in_no_queue_are_sorted(rows: list[tuple[int, int, int]], wide: bool) -> None:
     scale = 1 << 20 if wide else 1
     topics, queues, offsets = (np.array([r[at] for r in rows], np.int64) for at in range(3))
     order = _order(topics, topics * 0 + 5, queues * scale, offsets)
@@ -123,7 +121,7 @@ def test_records_that_are_in_no_queue_are_in_order_too(
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=9), max_size=30), st.randoms(use_true_random=False))
-def test_values_in_any_order_are_gathered(parts: list[bytes], chance: random.Random) -> None:
+def test_slices_accept_starts_in_any_order(parts: list[bytes], chance: random.Random) -> None:
     places = np.cumsum([0, *(len(part) + 1 for part in parts)])[: len(parts)]
     order = list(range(len(parts)))
     chance.shuffle(order)
@@ -154,7 +152,7 @@ def test_records_of_one_sender_have_their_properties(names: list[str], values: l
 
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_every_checksum_is_that_of_zlib(first: bytes, second: bytes) -> None:
+def test_every_checksum_equals_zlib(first: bytes, second: bytes) -> None:
     assert crc32(first + second, 0) == zlib.crc32(first + second)
     assert crc32(memoryview(second), crc32(first, 0)) == zlib.crc32(first + second)
 
@@ -170,7 +168,7 @@ while True:
 """
 
 
-def test_the_end_of_a_log_is_found_while_a_broker_writes_behind_it(tmp_path: Path) -> None:
+def test_the_safe_end_is_found_while_a_broker_appends(tmp_path: Path) -> None:
     """NumPy looked for what is not zero, counted first, and raised when there was more the second time."""
     path = tmp_path / "segment"
     path.write_bytes(bytes(1 << 20))
