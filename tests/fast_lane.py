@@ -20,9 +20,10 @@ LEFT_OUT = {
         ack admin_forwarded admin_groups admin_offsets admin_topics apache_directory broadcast
         cold_records dedup delay_levels full_disk_broker lite lite_core lite_ends lite_subscribe
         message_queries meta_log observed offset_recent order_info pop_restart pull recall
-        redelivery registration replicas retention_broker role role_state telemetry_forward
-        timer_failover timer_kill timer_trouble transaction_bounds transaction_checks
-        transaction_restart trouble_that_passes
+        redelivery registration replicas retention_broker revive_codec reviver role role_state
+        send server telemetry_forward timer_core timer_failover timer_kill timer_service
+        timer_stamp timer_trouble transaction_bounds transaction_checks transaction_core
+        transaction_records transaction_restart transactions trouble_that_passes
     """,
     "cli": "commands ha proxy store_commands store_retention up up_controller",
     "client": """

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 EVERYTHING = frozenset({"*"})
 
-# Who may import what of ours, besides itself. The table of the design, section 1.
+# Who may import what of ours, besides itself. See docs/design/layers.md.
 MAY_IMPORT = {
     "proto": frozenset[str](),
     "store": frozenset[str](),

@@ -86,7 +86,7 @@ def leader(cluster: Cluster) -> str:
     for member in described["members"]:
         if member["role"] == "leader":
             return "master" if int(member["broker_id"]) == 0 else "slave"
-    raise RuntimeError(f"nobody leads: {described}")
+    raise RuntimeError(f"no leader: {described}")
 
 
 def stored(cluster: Cluster) -> set[str]:

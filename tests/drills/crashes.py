@@ -155,7 +155,7 @@ def power_loss_of_last(s: Stage) -> None:
     if s.setup.min_in_sync == 1:
         s.plant.wait("the group is held", lambda: hold_reason(s) or phase(s) == "hold")
         quiet(s, 0.5, leases=3)
-        s.check("nobody was elected", not s.plant.leaders(), s.plant.leaders())
+        s.check("no replica was elected", not s.plant.leaders(), s.plant.leaders())
         answer = force_elect(s, leader)
         s.check("the loss is said", "lost_end" in answer or "lost" in str(answer), answer)
         s.verdict.allowed_loss = (

@@ -69,7 +69,7 @@ def watched(s: Stage) -> None:
         if watch.poll() is None:
             watch.kill()
             watch.wait()
-    s.check("the watch promoted somebody", watch.returncode == 0, text[-800:])
+    s.check("the watch promoted a replica", watch.returncode == 0, text[-800:])
     s.plant.wait_leader(but=leader)
     roles = {
         name: value_of(s.plant.nodes[name].folder / "broker.conf", "brokerRole")

@@ -207,4 +207,4 @@ def test_a_certificate_that_the_client_does_not_trust_is_refused(
     stranger = start(shared_cluster.address("master"))
     with pytest.raises(OfficialError):
         stranger.call("producer", topics=["any"])
-        stranger.call("send", topic="any", body="to whom?")
+        stranger.call("send", topic="any", body="refused")

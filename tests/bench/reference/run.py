@@ -2,7 +2,7 @@
 
 Maven fetches the published jars once into `.cache/reference-5.5.0` (git ignores it). Ports are the
 system's choice; everything lives in a temporary folder and is stopped by its process ids. Settings
-are those of the figures in the front-door note: page cache or SYNC_FLUSH, one master, a heap of 2
+are those of docs/formats/front-door.md: page cache or SYNC_FLUSH, one master, a heap of 2
 GiB.
 """
 

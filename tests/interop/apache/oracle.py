@@ -29,7 +29,7 @@ JAVA_OPTIONS = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
-    # Shorter waits of the client, and no key pair of RSA for a port that nobody asks.
+    # Shorter waits of the client, and no RSA key pair for an unused port.
     "-Drocketmq.client.rebalance.waitInterval=1000",
     "-Drocketmq.client.rebalance.minInterval=200",
     "-Dtls.server.mode=disabled",
@@ -67,7 +67,7 @@ def jars() -> Path:
 
 
 def classpath() -> str:
-    """The jars and the compiled driver, compiled anew when its source changed."""
+    """Return the jars and the driver, compiled again if its source changed."""
     for tool in ("java", "javac"):
         if not shutil.which(tool):
             pytest.skip(f"{tool} is missing: a JDK runs the released Apache broker")
