@@ -39,7 +39,7 @@ def replica(directory: Path, broker_id: int, *, sync: bool = False, **broker: An
 class Elections:
     """Sends the decisions of a controller directly to the replicas."""
 
-    lives: dict[int, Live] = field(default_factory=dict)
+    replicas: dict[int, Live] = field(default_factory=dict)
     state: GroupState | None = None
     epoch: int = 0
     sync: bool = False
@@ -47,39 +47,39 @@ class Elections:
 
     def node(self, broker_id: int) -> Node:
         """Return the parts of a replica."""
-        return self.lives[broker_id].node
+        return self.replicas[broker_id].node
 
     async def start(self, chosen: Settings) -> Live:
         """Start a replica."""
         context = AsyncExitStack()
         live = await context.enter_async_context(running(chosen))
         self._contexts[chosen.broker.broker_id] = context
-        self.lives[chosen.broker.broker_id] = live
+        self.replicas[chosen.broker.broker_id] = live
         return live
 
     async def stop(self, broker_id: int) -> None:
         """Stop a replica."""
-        del self.lives[broker_id]
+        del self.replicas[broker_id]
         await self._contexts.pop(broker_id).aclose()
 
     async def elect(self, broker_id: int, *followers: int) -> Node:
         """Elect a leader for a new epoch with these followers in sync; return when it leads."""
         self.epoch += 1
-        self.tell(broker_id, *followers)
+        self.send_state(broker_id, *followers)
         node = self.node(broker_id)
         await until(lambda: node.replication.role is Role.LEADER and node.leadership.pop_leads)
         return node
 
-    def tell(self, broker_id: int, *followers: int) -> None:
+    def send_state(self, broker_id: int, *followers: int) -> None:
         """Send the group's state to all replicas."""
-        refs = {one: live.node.replication.replica.ref for one, live in self.lives.items()}
+        refs = {one: live.node.replication.replica.ref for one, live in self.replicas.items()}
         members = tuple(
             Member(
                 one,
                 live.node.replication.replica.meta.replica_uuid,
                 Addresses(live.bound.client, live.bound.ha, live.bound.metrics),
             )
-            for one, live in sorted(self.lives.items())
+            for one, live in sorted(self.replicas.items())
         )
         self.state = GroupState(
             "DefaultCluster",
@@ -91,7 +91,7 @@ class Elections:
             members=members,
             policy=Policy(self.sync, False, 1),
         )
-        for one, live in self.lives.items():
+        for one, live in self.replicas.items():
             roles = live.node.replication.roles
             if one == broker_id:
                 roles.directive(
@@ -111,17 +111,17 @@ class Elections:
                 live.node.replication.replica.meta.replica_uuid,
                 Addresses(live.bound.client, live.bound.ha, live.bound.metrics),
             )
-            for one, live in sorted(self.lives.items())
+            for one, live in sorted(self.replicas.items())
         )
         self.state = self.state.with_(members=members)
-        for live in self.lives.values():
+        for live in self.replicas.values():
             live.node.replication.roles.directive(DirectiveArrived(self.state, Order.NONE))
 
     def remove_leader(self) -> None:
         """Report the leader as gone, before an election."""
         assert self.state is not None
         self.state = self.state.with_(leader=None)
-        for live in self.lives.values():
+        for live in self.replicas.values():
             roles = live.node.replication.roles
             roles.feed(StateSeen(self.state))
             if live.node.leadership.is_leader:
@@ -137,5 +137,5 @@ async def elections(*chosen: Settings, sync: bool = False) -> AsyncIterator[Elec
             await group.start(one)
         yield group
     finally:
-        for broker_id in list(group.lives):
+        for broker_id in list(group.replicas):
             await group.stop(broker_id)

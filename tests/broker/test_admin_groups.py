@@ -107,11 +107,11 @@ async def test_invalid_requests_are_refused(tmp_path: Path) -> None:
 async def test_describe_counts_lag_in_flight_retries_and_dead_letters(tmp_path: Path) -> None:
     async with desk(tmp_path) as one, one.live.client() as wire:
         await _consumed_in_part(one)
-        told = await describe(wire, "g")
-        progress = told.progress
-        assert (progress.lag, progress.in_flight) == (told.lag, told.in_flight) == (4, 1)
+        described = await describe(wire, "g")
+        progress = described.progress
+        assert (progress.lag, progress.in_flight) == (described.lag, described.in_flight) == (4, 1)
         assert (progress.retries, progress.dead_letters) == (1, 1)
-        rows = {(row.topic, row.retry): row for row in told.queues}
+        rows = {(row.topic, row.retry): row for row in described.queues}
         assert rows["t", False].lag == 3
         assert rows["%RETRY%g_t", True].lag == 1
         assert (await listed(wire))["g"] == progress

@@ -182,8 +182,8 @@ async def test_queries_for_old_keys_go_to_a_follower(tmp_path: Path) -> None:
         await desk.sent("t", b"new", keys=["fresh"])
         await level(group.node(0), group.node(1))
         group.node(0).store._reader._memory_span = 1000
-        access = group.lives[0].server.access.statistics
-        async with group.lives[0].client() as wire:
+        access = group.replicas[0].server.access.statistics
+        async with group.replicas[0].client() as wire:
             for request, count, is_cold in (
                 (v1.QueryMessagesRequest(topic="t", key="k3"), 1, True),
                 (v1.QueryMessagesRequest(topic="t", tag="even", count=9), 9, True),

@@ -26,15 +26,15 @@ def waiting(flush: bool = True, replicas: bool = True) -> tuple[WaitingList, dic
     return made, {}
 
 
-def add(made: WaitingList, told: dict[int, PutStatus], end: int, now_ns: int) -> None:
+def add(made: WaitingList, results: dict[int, PutStatus], end: int, now_ns: int) -> None:
     """Wait for `end`."""
-    made.add(end, now_ns, lambda code: told.__setitem__(end, code))
+    made.add(end, now_ns, lambda code: results.__setitem__(end, code))
 
 
 def test_a_wait_ends_when_both_offsets_have_passed() -> None:
-    made, told = waiting()
+    made, results = waiting()
     for end in (10, 20, 30):
-        add(made, told, end, 0)
+        add(made, results, end, 0)
     assert [w.end for w in made.advance(25, 15)] == [10]
     assert [w.end for w in made.advance(25, 30)] == [20]
     assert [w.end for w in made.advance(30, 30)] == [30]
@@ -42,21 +42,21 @@ def test_a_wait_ends_when_both_offsets_have_passed() -> None:
 
 
 def test_a_wait_covers_only_the_configured_offsets() -> None:
-    flush_only, told = waiting(replicas=False)
-    add(flush_only, told, 10, 0)
+    flush_only, results = waiting(replicas=False)
+    add(flush_only, results, 10, 0)
     assert len(flush_only.advance(10, 0)) == 1
-    replicas_only, told = waiting(flush=False)
-    add(replicas_only, told, 10, 0)
+    replicas_only, results = waiting(flush=False)
+    add(replicas_only, results, 10, 0)
     assert len(replicas_only.advance(0, 10)) == 1
-    neither, told = waiting(flush=False, replicas=False)
-    add(neither, told, 10, 0)
+    neither, results = waiting(flush=False, replicas=False)
+    add(neither, results, 10, 0)
     assert len(neither.advance(0, 0)) == 1
 
 
 def test_a_timeout_reports_the_slow_part() -> None:
-    made, told = waiting()
-    add(made, told, 10, 0)
-    add(made, told, 20, 100)
+    made, results = waiting()
+    add(made, results, 10, 0)
+    add(made, results, 20, 100)
     assert made.next_deadline_ns() == REPLICA_NS
     assert made.expire(0, 0, REPLICA_NS - 1) == []
     ((first, code),) = made.expire(10, 0, REPLICA_NS)
@@ -74,12 +74,12 @@ def test_a_timeout_reports_the_slow_part() -> None:
 def test_every_wait_ends_once_and_in_order(
     appends: list[tuple[int, int]], events: list[tuple[int, int, int]]
 ) -> None:
-    made, told = waiting()
+    made, results = waiting()
     end = now_ns = 0
     for size, later in appends:
         end += size
         now_ns += later
-        add(made, told, end, now_ns)
+        add(made, results, end, now_ns)
     ends = [wait.end for wait in made.waits]
     over: list[tuple[int, PutStatus | None]] = []
     flushed = confirm = 0

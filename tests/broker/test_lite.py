@@ -188,10 +188,10 @@ async def test_an_expired_lock_costs_nothing_without_polls(tmp_path: Path) -> No
         one.one.advance(10_000)
         await asyncio.sleep(0)
         (sub,) = one.one.node.lite.receiving.subscriptions()
-        told: list[object] = []
-        sub.on_due = told.append
+        calls: list[object] = []
+        sub.on_due = calls.append
         await asyncio.sleep(0.05)
-        assert not told
+        assert not calls
         assert one.ack("no handle").status.code == v2.INVALID_RECEIPT_HANDLE
         assert (await one.receive()).attempts == [2]
 

@@ -110,13 +110,13 @@ class Subscriptions(RuleBasedStateMachine):
 
     @rule(queue=st.sampled_from(QUEUES), group=st.sampled_from([None, *GROUPS]))
     def ready(self, queue: str, group: str | None) -> None:
-        told = {client.key for client in self.table.ready(queue, PARENT, group)}
+        reported = {client.key for client in self.table.ready(queue, PARENT, group)}
         wanted = {
             key
             for key, queues in self.sets.items()
             if group in (None, key[0]) and (self.is_wild(key) or queue in queues)
         }
-        assert told == wanted
+        assert reported == wanted
         for key in wanted:
             self.owed[key].add(queue)
 

@@ -127,12 +127,12 @@ def test_replicas_merge_by_maximum(tmp_path: Path) -> None:
     leader.commit("t", "g", 1, 3)
     follower.commit("t", "g", 0, 8, 20)
     follower.commit("t", "g", 2, 6)
-    told: list[tuple[str, str, int, int]] = []
-    leader.on_merged = lambda topic, group, queue, position: told.append(
+    reported: list[tuple[str, str, int, int]] = []
+    leader.on_merged = lambda topic, group, queue, position: reported.append(
         (topic, group, queue, position.offset)
     )
     assert leader.apply(follower.snapshot()) == 1
-    assert told == [("t", "g", 0, 10), ("t", "g", 2, 6)]
+    assert reported == [("t", "g", 0, 10), ("t", "g", 2, 6)]
     assert leader.position("t", "g", 0) == Position(10, 0, 20)
     assert follower.apply(leader.snapshot()) == 2
     assert sorted(follower) == sorted(leader)

@@ -108,8 +108,8 @@ class Journals(RuleBasedStateMachine):
                     assert checkpoint.visible_ms == out.visible_ms, (how, offset)
                     assert checkpoint.pop_ms == out.pop_ms, (how, offset)
                     assert checkpoint.suspended == out.suspended, (how, offset)
-            for offset, told in world.done[queue].items():
-                if told <= length:
+            for offset, known_at in world.done[queue].items():
+                if known_at <= length:
                     assert offset not in book.open, (how, "came back", queue, offset)
 
     @invariant()

@@ -22,7 +22,7 @@ async def sent(
     group: Elections, broker_id: int, text: str, topic: str = "t"
 ) -> v2.SendMessageResponse:
     """Receive one message through a replica's client port."""
-    async with group.lives[broker_id].client() as wire:
+    async with group.replicas[broker_id].client() as wire:
         request = v2.SendMessageRequest(messages=[message(topic, text.encode())])
         answer: v2.SendMessageResponse = await wire.call(
             paths.SEND_MESSAGE, request, v2.SendMessageResponse
@@ -35,7 +35,7 @@ async def test_no_replica_leads_before_an_election(tmp_path: Path) -> None:
         node = group.node(0)
         assert (node.leadership.is_leader, node.replication.role) == (False, Role.FOLLOWER)
         await group.elect(0)
-        async with group.lives[0].client() as wire:
+        async with group.replicas[0].client() as wire:
             assert (await create_topic(wire, "t")).code == v2.OK
         assert (await sent(group, 0, "one")).status.code == v2.OK
 
@@ -43,7 +43,7 @@ async def test_no_replica_leads_before_an_election(tmp_path: Path) -> None:
 async def test_leader_and_follower_swap_roles_in_place(tmp_path: Path) -> None:
     async with elections(replica(tmp_path / "a", 0), replica(tmp_path / "b", 1)) as group:
         first = await group.elect(0, 1)
-        async with group.lives[0].client() as wire:
+        async with group.replicas[0].client() as wire:
             assert (await create_topic(wire, "t")).code == v2.OK
         assert (await sent(group, 0, "one")).status.code == v2.OK
         second = group.node(1)

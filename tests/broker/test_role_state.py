@@ -17,7 +17,7 @@ from cometmq.tests.broker.role_desk import Elections, elections, replica
 
 def desk_of(group: Elections, broker_id: int) -> Desk:
     """Return the desk of one replica."""
-    live = group.lives[broker_id]
+    live = group.replicas[broker_id]
     return Desk(live, live.node.acks, live.node.pulls)
 
 
@@ -44,7 +44,7 @@ async def test_a_topic_created_just_before_a_failover_exists_afterwards(tmp_path
         first.pump.appended()
         await until(lambda: second.store.log_end == first.store.log_end)
         group.epoch += 1
-        del group.lives[0], group._contexts[0]  # it is gone; its process ends with the test
+        del group.replicas[0], group._contexts[0]  # it is gone; its process ends with the test
         await group.elect(1)
         assert second.metadata.topic("fresh") is not None
         desk = desk_of(group, 1)
@@ -221,7 +221,7 @@ async def test_sends_wait_for_the_next_leader(tmp_path: Path) -> None:
 
 
 async def _sent(group: Elections, broker_id: int, text: bytes) -> v2.SendMessageResponse:
-    async with group.lives[broker_id].client(f"c@{broker_id}") as wire:
+    async with group.replicas[broker_id].client(f"c@{broker_id}") as wire:
         request = v2.SendMessageRequest(messages=[message("t", text)])
         answer: v2.SendMessageResponse = await wire.call(
             paths.SEND_MESSAGE, request, v2.SendMessageResponse, 10.0
@@ -299,7 +299,7 @@ async def test_a_prepared_transaction_is_committed_at_the_next_leader(tmp_path: 
             resolution=v2.COMMIT,
         )
         # Through the former leader, like a producer that has only that address.
-        async with group.lives[0].client("p@1") as wire:
+        async with group.replicas[0].client("p@1") as wire:
             for _ in range(2):
                 ended = await wire.call(
                     paths.END_TRANSACTION, request, v2.EndTransactionResponse, 10.0
@@ -329,10 +329,10 @@ async def test_cold_reads_go_to_a_follower(tmp_path: Path) -> None:
             offset=0,
             batch_size=2,
         )
-        async with group.lives[0].client() as wire:
+        async with group.replicas[0].client() as wire:
             for offset, is_cold in ((0, True), (9, False)):
                 request.offset = offset
-                access = group.lives[0].server.access.statistics
+                access = group.replicas[0].server.access.statistics
                 forwarded = access.forwarded
                 call = wire.channel.unary_stream(paths.PULL_MESSAGE)
                 items = [

@@ -42,7 +42,7 @@ async def test_a_producer_at_the_follower_answers_the_leaders_check(tmp_path: Pa
             assert client_of(leader, "p@1").topics == {"t"}
             await until(lambda: len(leader.node.transactions.table) == 1)
             await advance(operator, ROUND_MS)
-            asked = await producer.asked()
+            asked = await producer.next_check()
             assert (asked.transaction_id, asked.message.body) == (ident, b"body")
             assert await producer.end("t", asked.transaction_id) == v2.OK
             await until(lambda: follower.node.store.max_offset("t", 0) == 1)
@@ -166,7 +166,7 @@ async def test_a_producer_of_another_groups_topic_is_checked_through_its_own_nod
         await until(lambda: streams(other, "rust@1") == 1)
         await until(lambda: len(other.node.transactions.table) == 1)
         await advance(operator, ROUND_MS)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert await producer.end("there", asked.transaction_id) == v2.OK
         other.node.pump.run()
         assert other.node.store.max_offset("there", 0) == 1

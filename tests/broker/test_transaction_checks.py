@@ -40,7 +40,7 @@ async def test_checks_are_sent_at_the_references_times(tmp_path: Path) -> None:
         stats = live.node.transactions.stats
         assert stats.asked == 0
         await advance(producer.wire, ROUND_MS - 5_000)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert asked.transaction_id == ident
         assert asked.message.topic == v2.Resource(name="t", resource_namespace="space")
         assert asked.message.body == b"body"
@@ -51,7 +51,7 @@ async def test_checks_are_sent_at_the_references_times(tmp_path: Path) -> None:
         await advance(producer.wire, ROUND_MS - 15_000)
         assert stats.asked == 1
         await advance(producer.wire, 15_000)
-        again = await producer.asked()
+        again = await producer.next_check()
         assert again.transaction_id == ident, "its copies go by the same name"
         assert await producer.end("t", again.transaction_id) == v2.OK
         (commit,) = stored(live, "t") or stored_of(live, "t", 1)
@@ -74,14 +74,14 @@ async def test_checks_rotate_among_active_producers(tmp_path: Path) -> None:
         await first.send(half("t", "A"))
         await until(lambda: len(live.node.transactions.table) == 1)
         await advance(first.wire, ROUND_MS)
-        await first.asked()
+        await first.next_check()
         await advance(first.wire, ROUND_MS)
-        await second.asked()
+        await second.next_check()
         first.stream.cancel()
         await until(lambda: not client_of(live, "first@1").streams)
         for _ in range(2):
             await advance(second.wire, ROUND_MS)
-            asked = await second.asked()
+            asked = await second.next_check()
         assert await second.end("t", asked.transaction_id) == v2.OK
         second.stream.cancel()
         await until(lambda: not client_of(live, "second@1").streams)
@@ -96,7 +96,7 @@ async def test_a_producer_is_checked_for_its_transaction_before_its_settings_con
         await producer.settle("x")
         await until(lambda: len(live.node.transactions.table) == 1)
         await advance(producer.wire, ROUND_MS)
-        assert (await producer.asked()).message.topic.name == "t"
+        assert (await producer.next_check()).message.topic.name == "t"
 
 
 async def test_after_fifteen_checks_a_half_message_is_parked_even_without_a_producer(
@@ -140,12 +140,12 @@ async def test_no_check_is_sent_before_the_immunity_time(tmp_path: Path) -> None
         assert len(copies) == 20
         assert copies[-1].properties_dict["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
         await advance(producer.wire, ROUND_MS)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert asked.transaction_id == ident
         wait = asked.message.system_properties.orphaned_transaction_recovery_duration
         assert wait.seconds == 600
         await advance(producer.wire, ROUND_MS)
-        assert (await producer.asked()).transaction_id == ident
+        assert (await producer.next_check()).transaction_id == ident
         assert await producer.end("t", ident) == v2.OK, "late, and it counts"
         assert len(stored(live, "t")) == 1
 
@@ -156,7 +156,7 @@ async def test_a_large_round_runs_in_slices(tmp_path: Path) -> None:
         await producer.send(*(half("t", f"M{n}") for n in range(100)))
         await until(lambda: len(live.node.transactions.table) == 100)
         await advance(producer.wire, ROUND_MS)
-        asked = [await producer.asked() for _ in range(100)]
+        asked = [await producer.next_check() for _ in range(100)]
         assert [one.message.system_properties.message_id for one in asked] == [
             f"M{n}" for n in range(100)
         ]
@@ -174,7 +174,7 @@ async def test_checks_continue_after_a_restart(tmp_path: Path) -> None:
         await until(lambda: len(live.node.transactions.table) == 4)
         await advance(producer.wire, ROUND_MS)
         for _ in range(4):
-            await producer.asked()
+            await producer.next_check()
         assert await producer.end("t", ids[0]) == v2.OK
         assert await producer.end("t", ids[1], v2.ROLLBACK) == v2.OK
     async with running(settings(tmp_path)) as live, producing(live, "q@1", "t") as producer:
@@ -186,7 +186,7 @@ async def test_checks_continue_after_a_restart(tmp_path: Path) -> None:
         assert await producer.end("t", ids[2]) == v2.OK, "the id of before still leads there"
         assert len(stored(live, "t")) == 2
         await advance(producer.wire, ROUND_MS)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert asked.message.system_properties.message_id == "D"
         assert await producer.end("t", asked.transaction_id) == v2.OK
         assert len(stored(live, "t")) == 3
@@ -205,7 +205,7 @@ async def test_a_followers_copy_has_committed_and_open_transactions(tmp_path: Pa
             await until(lambda: len(leader.node.transactions.table) == 3)
             await advance(producer.wire, ROUND_MS)
             for _ in range(2):
-                await producer.asked()
+                await producer.next_check()
             assert await producer.end("t", second) == v2.OK
             await until(lambda: logs_equal(leader, follower))
         shutil.copytree(tmp_path / "b", tmp_path / "heir")
@@ -217,7 +217,7 @@ async def test_a_followers_copy_has_committed_and_open_transactions(tmp_path: Pa
         assert await producer.end("t", second) == v2.OK
         assert len(stored(live, "t")) == 2, "both were committed before, and are not again"
         await advance(producer.wire, ROUND_MS)
-        assert (await producer.asked()).message.system_properties.message_id == "C"
+        assert (await producer.next_check()).message.system_properties.message_id == "C"
         assert await producer.end("t", third) == v2.OK, "the id of before still leads there"
         assert len(stored(live, "t")) == 3
 
@@ -234,7 +234,7 @@ async def test_apaches_open_transactions_are_checked(tmp_path: Path) -> None:
             record.properties_dict["UNIQ_KEY"] for record in stored_of(live, "TopicTx", 1)
         }
         still = {one.key for one in transactions.halves.open()}
-        assert not still & committed, "what it committed is not asked about again"
+        assert not still & committed, "what it committed is not checked again"
         assert len(still) == 20, "ten that are open, ten whose rollback it put back in line"
         ids = [str(one.origin) for one in transactions.halves.open()]
         assert len(set(ids)) == 20

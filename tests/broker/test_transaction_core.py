@@ -217,7 +217,7 @@ def test_stored_outcomes_are_bounded() -> None:
 
 
 @dataclass
-class Told:
+class Expected:
     """The model's state of a transaction."""
 
     key: str
@@ -258,17 +258,17 @@ class Transactions(RuleBasedStateMachine):
         self.now_ms = START_MS
         self.disk = Disk()
         self.table = table()
-        self.told: dict[str, Told] = {}
+        self.expected: dict[str, Expected] = {}
 
     # The log.
 
     @rule(immunity_s=st.one_of(st.none(), st.integers(0, 20)))
     def send(self, immunity_s: int | None) -> None:
-        key = f"K{len(self.told)}"
+        key = f"K{len(self.expected)}"
         immunity_ms = None if immunity_s is None else immunity_s * 1000
         offset = len(self.disk.halves)
         self.disk.halves.append(Line(key, 0, -1, self.now_ms, immunity_ms))
-        self.told[key] = Told(key, self.now_ms, immunity_ms, offset)
+        self.expected[key] = Expected(key, self.now_ms, immunity_ms, offset)
 
     @rule(count=st.integers(1, 4))
     def read_halves(self, count: int) -> None:
@@ -295,16 +295,16 @@ class Transactions(RuleBasedStateMachine):
 
     # Producers.
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.expected)
     @rule(data=st.data(), outcome=st.sampled_from([Outcome.COMMITTED, Outcome.ROLLED_BACK]))
     def word(self, data: st.DataObject, outcome: Outcome) -> None:
-        told = self.told[data.draw(st.sampled_from(sorted(self.told)))]
-        found = self.table.find(-1, told.key)
+        expected = self.expected[data.draw(st.sampled_from(sorted(self.expected)))]
+        found = self.table.find(-1, expected.key)
         if found is None or found.outcome is not Outcome.OPEN:
             return
-        assert told.outcome is Outcome.OPEN, "what has ended is found no more, or as ended"
+        assert expected.outcome is Outcome.OPEN, "what has ended is found no more, or as ended"
         self.table.end(found, outcome)
-        told.outcome = outcome
+        expected.outcome = outcome
 
     # The leader's own records.
 
@@ -314,8 +314,8 @@ class Transactions(RuleBasedStateMachine):
         if batch:
             self.disk.ops.append(list(batch))
             self.table.op_written(batch)
-            for told in self.told.values():
-                told.in_op |= told.newest in batch
+            for expected in self.expected.values():
+                expected.in_op |= expected.newest in batch
 
     @rule(at_most=st.integers(0, 5))
     def round(self, at_most: int) -> None:
@@ -327,28 +327,28 @@ class Transactions(RuleBasedStateMachine):
             self._do(*decided)
 
     def _do(self, one: HalfMessage, step: Step) -> None:
-        told = self.told[one.key]
-        assert told.outcome is Outcome.OPEN, "an ended transaction is not checked"
-        assert told.newest == one.offset
-        age = self.now_ms - told.since_ms
+        expected = self.expected[one.key]
+        assert expected.outcome is Outcome.OPEN, "an ended transaction is not checked"
+        assert expected.newest == one.offset
+        age = self.now_ms - expected.since_ms
         if step is Step.GIVE_UP:
-            assert told.asked >= CHECK_MAX
+            assert expected.asked >= CHECK_MAX
             self.table.end(one, Outcome.GIVEN_UP)
-            told.outcome = Outcome.GIVEN_UP
+            expected.outcome = Outcome.GIVEN_UP
             return
         line = self.disk.halves[one.offset]
         offset = len(self.disk.halves)
         if step is Step.ASK:
-            wait = TIMEOUT_MS if told.immunity_ms is None else told.immunity_ms
+            wait = TIMEOUT_MS if expected.immunity_ms is None else expected.immunity_ms
             assert age >= wait, "never before its time"
-            assert told.asked < CHECK_MAX
-            told.asked += 1
-            copy = Line(line.key, told.asked, line.copy_of, line.since_ms, line.immunity_ms)
+            assert expected.asked < CHECK_MAX
+            expected.asked += 1
+            copy = Line(line.key, expected.asked, line.copy_of, line.since_ms, line.immunity_ms)
         else:
             copy = Line(line.key, line.checks, one.origin, line.since_ms, line.immunity_ms)
         self.disk.halves.append(copy)
         self.table.moved(one, offset, offset * 1000, 100, asked=step is Step.ASK)
-        told.newest = offset
+        expected.newest = offset
 
     # Restarts.
 
@@ -368,26 +368,28 @@ class Transactions(RuleBasedStateMachine):
             self.read_ops(1)
         while self.table.first_half < len(self.disk.halves):
             self.read_halves(1)
-        for told in self.told.values():
-            if not told.in_op:
-                told.outcome = Outcome.OPEN
+        for expected in self.expected.values():
+            if not expected.in_op:
+                expected.outcome = Outcome.OPEN
         open_now = sorted(one.key for one in self.table)
-        assert open_now == sorted(told.key for told in self.told.values() if not told.in_op)
+        assert open_now == sorted(
+            expected.key for expected in self.expected.values() if not expected.in_op
+        )
 
     @invariant()
     def what_is_open_is_at_its_newest_copy(self) -> None:
         for one in self.table:
-            told = self.told[one.key]
-            assert one.offset == told.newest
-            assert one.outcome is told.outcome
-            assert one.checks == told.asked
-            assert not told.in_op
+            expected = self.expected[one.key]
+            assert one.offset == expected.newest
+            assert one.outcome is expected.outcome
+            assert one.checks == expected.asked
+            assert not expected.in_op
 
     @invariant()
     def nothing_open_is_left_behind(self) -> None:
         mark, op_mark = self.table.bookmarks()
-        for told in self.told.values():
-            assert told.in_op or told.newest >= mark
+        for expected in self.expected.values():
+            assert expected.in_op or expected.newest >= mark
         for op_offset, halves in enumerate(self.disk.ops):
             assert op_offset >= op_mark or all(offset < mark for offset in halves)
 

@@ -129,12 +129,12 @@ def a_half(**properties: str) -> Record:
 
 def test_the_properties_of_a_half_message_are_read() -> None:
     assert half_properties(a_half().properties) == HalfProperties("t", 3, "K", 0, None, -1)
-    told = a_half(
+    half = a_half(
         TRANSACTION_CHECK_TIMES="4",
         CHECK_IMMUNITY_TIME_IN_SECONDS="60",
         TRAN_PREPARED_QUEUE_OFFSET="9",
     )
-    assert half_properties(told.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
+    assert half_properties(half.properties) == HalfProperties("t", 3, "K", 4, 60_000, 9)
     nonsense = a_half(TRANSACTION_CHECK_TIMES="x", CHECK_IMMUNITY_TIME_IN_SECONDS="-1")
     assert half_properties(nonsense.properties) == HalfProperties("t", 3, "K", 0, None, -1)
 

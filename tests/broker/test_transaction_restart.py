@@ -58,7 +58,7 @@ async def test_a_half_message_survives_and_is_ended_by_its_id_or_a_check(
         assert await producer.end("t", first) == v2.OK
         assert await received(producer.wire) == [b"a"]
         await advance(producer.wire, ROUND_MS)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert asked.transaction_id == second, "by another producer than the one that sent it"
         assert await producer.end("t", asked.transaction_id) == v2.OK
         assert await received(producer.wire) == [b"b"]
@@ -81,7 +81,7 @@ async def test_a_commit_without_its_op_record_is_neither_undone_nor_repeated(
         assert await producer.end("t", first) == v2.OK
         assert await stored(producer.wire, "t") == 1, "and is delivered once"
         await advance(producer.wire, ROUND_MS)
-        asked = [await producer.asked(), await producer.asked()]
+        asked = [await producer.next_check(), await producer.next_check()]
         assert [one.transaction_id for one in asked] == [second, third]
         assert await producer.end("t", second, v2.ROLLBACK) == v2.OK
         assert await producer.end("t", third) == v2.OK
@@ -93,8 +93,8 @@ async def test_checks_continue_from_the_newest_copy(tmp_path: Path) -> None:
         first, second = await producer.send(half("t", "A", b"a"), half("t", "B", b"b"))
         for _ in range(3):
             await advance(producer.wire, ROUND_MS)
-            assert (await producer.asked()).transaction_id == first
-            assert (await producer.asked()).transaction_id == second
+            assert (await producer.next_check()).transaction_id == first
+            assert (await producer.next_check()).transaction_id == second
         await broker.kill()
     async with running(settings(tmp_path)) as live:
         transactions = live.node.transactions
@@ -109,7 +109,7 @@ async def test_checks_continue_from_the_newest_copy(tmp_path: Path) -> None:
         assert await producer.end("t", second) == v2.OK
         assert await received(producer.wire) == [b"b"]
         await advance(producer.wire, ROUND_MS)
-        asked = await producer.asked()
+        asked = await producer.next_check()
         assert asked.message.body == b"a"
         assert await producer.end("t", asked.transaction_id) == v2.OK
         assert await received(producer.wire) == [b"a"]

@@ -23,12 +23,12 @@ from cometmq.tests.broker.desk import Desk, desk, message
 from cometmq.tests.broker.live import Settings, running, settings, until
 from cometmq.tests.broker.test_observed import samples
 from cometmq.tests.broker.transacting import (
+    end_transaction,
     half,
     ops,
     prepared,
     producing,
     stored,
-    told,
 )
 
 ROUND_MS = 30_000
@@ -41,16 +41,18 @@ async def test_a_commit_becomes_visible_once_and_a_rollback_never(tmp_path: Path
         assert first == "broker-a:0:A"
         await one.nothing("t", "g")
         waiting = one.start_receive("t", "g")
-        assert await told(one, "t", first) == v2.OK
-        assert await told(one, "t", second, v2.ROLLBACK) == v2.OK
-        assert await told(one, "t", first) == v2.OK, "again, because the answer was lost"
-        assert await told(one, "t", second, v2.ROLLBACK) == v2.OK
+        assert await end_transaction(one, "t", first) == v2.OK
+        assert await end_transaction(one, "t", second, v2.ROLLBACK) == v2.OK
+        assert await end_transaction(one, "t", first) == v2.OK, "again, because the answer was lost"
+        assert await end_transaction(one, "t", second, v2.ROLLBACK) == v2.OK
         await waiting
         (record,) = stored(one, "t")
         assert record.prepared_transaction_offset == stored(one, HALF_TOPIC)[0].physical_offset
         one.node.transactions.ops.flush()
         assert ops(one) == [[0, 1]]
-        assert await told(one, "t", first) == v2.OK, "also when the table has forgotten it"
+        assert await end_transaction(one, "t", first) == v2.OK, (
+            "also when the table has forgotten it"
+        )
         assert len(stored(one, "t")) == 1
 
 
@@ -60,18 +62,20 @@ async def test_invalid_ends_are_refused(tmp_path: Path) -> None:
         one.topic("other", message_type=v2.TRANSACTION)
         first, second = await prepared(one, "t", "A", "B")
         for ident in ("", "  ", "A:B", "broker-a:7:A", "broker-b:0:A", "broker-a:0:B", "C"):
-            assert await told(one, "t", ident) == v2.INVALID_TRANSACTION_ID, ident
-        assert await told(one, "other", first) == v2.INVALID_TRANSACTION_ID
-        assert await told(one, "rmq_sys_x", first) == v2.ILLEGAL_TOPIC
-        assert await told(one, "t", first, 0) == v2.OK, "an unknown outcome does not end it"
-        assert await told(one, "t", first) == v2.OK
-        assert await told(one, "t", first, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
+            assert await end_transaction(one, "t", ident) == v2.INVALID_TRANSACTION_ID, ident
+        assert await end_transaction(one, "other", first) == v2.INVALID_TRANSACTION_ID
+        assert await end_transaction(one, "rmq_sys_x", first) == v2.ILLEGAL_TOPIC
+        assert await end_transaction(one, "t", first, 0) == v2.OK, (
+            "an unknown outcome does not end it"
+        )
+        assert await end_transaction(one, "t", first) == v2.OK
+        assert await end_transaction(one, "t", first, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
         one.node.transactions.ops.flush()
-        assert await told(one, "t", first, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
-        assert await told(one, "t", first, 0) == v2.OK
-        assert await told(one, "other", first) == v2.INVALID_TRANSACTION_ID
-        assert await told(one, "t", "B") == v2.OK, "a bare message id will do"
-        assert await told(one, "t", second) == v2.OK
+        assert await end_transaction(one, "t", first, v2.ROLLBACK) == v2.INVALID_TRANSACTION_ID
+        assert await end_transaction(one, "t", first, 0) == v2.OK
+        assert await end_transaction(one, "other", first) == v2.INVALID_TRANSACTION_ID
+        assert await end_transaction(one, "t", "B") == v2.OK, "a bare message id will do"
+        assert await end_transaction(one, "t", second) == v2.OK
         assert len(stored(one, "t")) == 2
 
 
@@ -135,9 +139,9 @@ async def test_ends_are_written_in_batches_by_size_and_by_time(tmp_path: Path) -
         one.topic("t", message_type=v2.TRANSACTION)
         ids = await prepared(one, "t", *(f"M{n}" for n in range(8)))
         for ident in reversed(ids[2:]):
-            await told(one, "t", ident, v2.ROLLBACK)
+            await end_transaction(one, "t", ident, v2.ROLLBACK)
         assert ops(one) == [[7, 6, 5, 4, 3, 2]], "twelve bytes are full"
-        await told(one, "t", ids[1])
+        await end_transaction(one, "t", ids[1])
         assert len(ops(one)) == 1
         for ms, count in ((30_000, 1), (30_000, 2)):
             one.node.clock.advance_wall_ms(ms)
@@ -146,7 +150,7 @@ async def test_ends_are_written_in_batches_by_size_and_by_time(tmp_path: Path) -
         assert ops(one)[1:] == [[1]]
         kept = one.node.offsets
         assert kept.get(HALF_TOPIC, GROUP, 0) in (None, 0), "the first one is open"
-        await told(one, "t", ids[0])
+        await end_transaction(one, "t", ids[0])
         one.node.transactions.ops.flush()
         assert kept.get(HALF_TOPIC, GROUP, 0) == 8
         await until(lambda: one.node.transactions.table.first_op == 3)
@@ -160,13 +164,13 @@ async def test_a_commit_goes_to_a_queue_that_the_topic_still_has(tmp_path: Path)
         ids = await prepared(one, "t", "A", "B", "C")
         one.topic("t", 1, message_type=v2.TRANSACTION)
         for ident in ids:
-            assert await told(one, "t", ident) == v2.OK
+            assert await end_transaction(one, "t", ident) == v2.OK
         assert len(stored(one, "t")) == 3
         (again,) = await prepared(one, "t", "D")
         one.node.metadata.remove_topic("t")
-        assert await told(one, "t", again) == v2.TOPIC_NOT_FOUND
+        assert await end_transaction(one, "t", again) == v2.TOPIC_NOT_FOUND
         one.topic("t", message_type=v2.TRANSACTION)
-        assert await told(one, "t", again) == v2.OK, "it was open all the time"
+        assert await end_transaction(one, "t", again) == v2.OK, "it was open all the time"
 
 
 def in_sync_flush(chosen: Settings) -> Settings:
@@ -192,11 +196,11 @@ async def test_ends_are_refused_and_stay_open_while_the_store_is_not_writable(
         one.topic("t", message_type=v2.TRANSACTION)
         (ident,) = await prepared(one, "t", "A")
         (seen,) = await prepared(one, "t", "B")
-        assert await told(one, "t", seen, 0) == v2.OK
+        assert await end_transaction(one, "t", seen, 0) == v2.OK
         (hidden,) = await prepared(one, "t", "C")
         one.node.store._gate.refuse("the disk broke")
         for still_open in (ident, seen, hidden):
-            assert await told(one, "t", still_open) == v2.INTERNAL_SERVER_ERROR
+            assert await end_transaction(one, "t", still_open) == v2.INTERNAL_SERVER_ERROR
         assert {one.outcome.value for one in one.node.transactions.table} == {"open"}
 
 
@@ -232,19 +236,19 @@ async def test_op_records_whose_append_fails_are_written_later(
     async with desk(tmp_path, transaction_op_batch_interval=3_600_000) as one:
         one.topic("t", message_type=v2.TRANSACTION)
         ids = await prepared(one, "t", "A", "B", "C")
-        await told(one, "t", ids[0], v2.ROLLBACK)
+        await end_transaction(one, "t", ids[0], v2.ROLLBACK)
         refusing = one.node.replication
         monkeypatch.setattr(refusing, "write_refusal", lambda: "no replica is in sync")
         one.node.transactions.ops.flush()
         assert one.node.transactions.table.buffer == [0]
-        assert await told(one, "t", ids[1]) == v2.HA_NOT_AVAILABLE, "a commit is a write"
-        assert await told(one, "t", ids[1], v2.ROLLBACK) == v2.OK, "this waits in memory"
+        assert await end_transaction(one, "t", ids[1]) == v2.HA_NOT_AVAILABLE, "a commit is a write"
+        assert await end_transaction(one, "t", ids[1], v2.ROLLBACK) == v2.OK, "this waits in memory"
         monkeypatch.setattr("cometmq.broker.transactions.ops.BUFFER_MAX", 2)
-        assert await told(one, "t", ids[2], v2.ROLLBACK) == v2.INTERNAL_SERVER_ERROR
+        assert await end_transaction(one, "t", ids[2], v2.ROLLBACK) == v2.INTERNAL_SERVER_ERROR
         monkeypatch.undo()
         one.node.transactions.ops.flush()
         assert ops(one) == [[0, 1]]
-        assert await told(one, "t", ids[2]) == v2.OK
+        assert await end_transaction(one, "t", ids[2]) == v2.OK
 
 
 async def test_a_half_message_that_apache_stored_with_a_delay_is_delayed_when_it_is_committed(
@@ -262,7 +266,7 @@ async def test_a_half_message_that_apache_stored_with_a_delay_is_delayed_when_it
         }
         record = Message(HALF_TOPIC, 0, b"later", encode_properties(properties))
         one.node.sender.append_internal([record])
-        assert await told(one, "t", "A") == v2.OK
+        assert await end_transaction(one, "t", "A") == v2.OK
         assert not stored(one, "t")
         (timer,) = stored(one, "rmq_sys_wheel_timer")
         assert timer.properties_dict["REAL_TOPIC"] == "t"
@@ -283,9 +287,9 @@ async def test_a_follower_refuses_ends(tmp_path: Path) -> None:
         one.topic("t", message_type=v2.TRANSACTION)
         (ident,) = await prepared(one, "t", "A")
         one.node.transactions.follow()
-        assert await told(one, "t", ident) == v2.HA_NOT_AVAILABLE
+        assert await end_transaction(one, "t", ident) == v2.HA_NOT_AVAILABLE
         finish = lead_slowly(one)
-        early = asyncio.ensure_future(told(one, "t", ident))
+        early = asyncio.ensure_future(end_transaction(one, "t", ident))
         await asyncio.sleep(0)
         assert not early.done(), "it waits until the table is complete"
         finish()
@@ -302,9 +306,9 @@ async def test_ends_that_wait_for_the_start_are_bounded(
         first, second = await prepared(one, "t", "A", "B")
         one.node.transactions.follow()
         finish = lead_slowly(one)
-        early = asyncio.ensure_future(told(one, "t", first))
+        early = asyncio.ensure_future(end_transaction(one, "t", first))
         await asyncio.sleep(0)
-        assert await told(one, "t", second) == v2.TOO_MANY_REQUESTS
+        assert await end_transaction(one, "t", second) == v2.TOO_MANY_REQUESTS
         finish()
         assert await early == v2.OK
 

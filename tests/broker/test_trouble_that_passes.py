@@ -27,7 +27,7 @@ from cometmq.tests.broker.desk import desk, parse_received
 from cometmq.tests.broker.lite_desk import ADD, MINUTE_MS, NONE, PARENT, lite
 from cometmq.tests.broker.live import settings, until
 from cometmq.tests.broker.timing import HOUR, TOPIC, arrives, delayed, send
-from cometmq.tests.broker.transacting import prepared, told
+from cometmq.tests.broker.transacting import end_transaction, prepared
 
 ROUND_MS = 30_000
 
@@ -119,7 +119,7 @@ async def test_ends_are_answered_after_a_failed_read_during_the_start(
         (ident,) = await prepared(one, "t", "A")
     trouble = Trouble(monkeypatch, TransactionReader, "read_some")
     async with desk(tmp_path) as one:
-        assert await told(one, "t", ident) == v2.OK
+        assert await end_transaction(one, "t", ident) == v2.OK
         assert trouble.failed == 1
 
 

@@ -62,7 +62,7 @@ class Producer:
         command: v2.TelemetryCommand = answer
         return command
 
-    async def asked(self) -> v2.RecoverOrphanedTransactionCommand:
+    async def next_check(self) -> v2.RecoverOrphanedTransactionCommand:
         """Return the next transaction check."""
         command = await self.read()
         assert command.WhichOneof("command") == "recover_orphaned_transaction_command", command
@@ -148,7 +148,9 @@ async def prepared(one: Desk, topic: str, *ids: str) -> list[str]:
     return found
 
 
-async def told(one: Desk, topic: str, transaction_id: str, resolution: int = v2.COMMIT) -> int:
+async def end_transaction(
+    one: Desk, topic: str, transaction_id: str, resolution: int = v2.COMMIT
+) -> int:
     """Call EndTransaction; return the code."""
     request = v2.EndTransactionRequest(
         topic=resource(topic),
