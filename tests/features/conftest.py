@@ -8,18 +8,18 @@ the wall clock forward only.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from cometmq.front.event_loop import loop_factory
 from cometmq.tests.broker.live import Live, Settings, running, settings
 from cometmq.tests.features.client import Client
-from cometmq.tests.features.house import PATIENCE_S, House
+from cometmq.tests.features.house import House
 
 
 @pytest.fixture(scope="module")
@@ -28,28 +28,18 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings(tmp_path_factory.mktemp("features"))
 
 
-@pytest.fixture(scope="module")
-def house(chosen: Settings) -> Iterator[House]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(chosen: Settings) -> AsyncIterator[House]:
     """Run the module's broker."""
-    made = House(chosen)
-    try:
-        yield made
-    finally:
-        made.close()
+    async with running(chosen) as live:
+        yield House(live)
 
 
-@pytest.fixture
-def client(house: House, request: pytest.FixtureRequest) -> Iterator[Client]:
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(house: House, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     """Yield a client of the module's broker, with names that no other test uses."""
-    made = house.run(_client(house.live, request.node.name))
-    try:
+    async with Client(house.live.bound.client, request.node.name) as made:
         yield made
-    finally:
-        house.run(made.close())
-
-
-async def _client(live: Live, test: str) -> Client:
-    return Client(live.bound.client, test)
 
 
 @pytest.fixture
@@ -67,17 +57,6 @@ def alone(tmp_path: Path) -> Callable[..., Any]:
     return start
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test on its module's loop, or on one of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    work = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    house = pyfuncitem.funcargs.get("house")
-    if isinstance(house, House):
-        house.run(work)
-    else:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(asyncio.wait_for(work, PATIENCE_S))
-    return True
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run the tests on the event loop of server processes."""
+    return {"server": loop_factory()}

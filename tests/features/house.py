@@ -1,31 +1,14 @@
-"""House: a broker for the tests of one module, and the event loop that both share."""
+"""House: a broker for the tests of one module."""
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AsyncExitStack
-from typing import Any
+from dataclasses import dataclass
 
-from cometmq.front.event_loop import loop_factory
-from cometmq.tests.broker.live import Live, Settings, running
-
-PATIENCE_S = 90.0
+from cometmq.tests.broker.live import Live
 
 
+@dataclass(frozen=True, slots=True)
 class House:
-    """The loop of a module, its broker, and what is closed with it."""
+    """The running broker of a module; its tests share the broker's event loop."""
 
-    def __init__(self, chosen: Settings) -> None:
-        self.chosen = chosen
-        self._runner = asyncio.Runner(loop_factory=loop_factory())
-        self._stack = AsyncExitStack()
-        self.live: Live = self.run(self._stack.enter_async_context(running(chosen)))
-
-    def run(self, work: Any) -> Any:
-        """Run one coroutine to its end on the loop."""
-        return self._runner.run(asyncio.wait_for(work, PATIENCE_S))
-
-    def close(self) -> None:
-        """Stop the broker, close the loop."""
-        self.run(self._stack.aclose())
-        self._runner.close()
+    live: Live

@@ -21,6 +21,8 @@ from cometmq.tests.features.test_topics import assigned, route
 from cometmq.tests.features.test_transactions import check, half
 from cometmq.tests.front.raw_http2 import ACK, GOAWAY, PING, RawConnection, frame
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.mark.pitfall(30, 33, 35)
 async def test_every_call_succeeds_at_a_follower(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from cometmq.tests.features.client import MIXED, Client
 from cometmq.tests.features.house import House
 from cometmq.tests.features.records import append
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 DAY_MS = 86_400_000
 
 

@@ -11,6 +11,8 @@ import pytest
 from cometmq.proto import v2
 from cometmq.tests.features.client import Client
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 PEOPLE: list[dict[str, str]] = [
     {"name": "ada", "age": "36", "price": "9.5"},
     {"name": "bob", "age": "7", "price": "10"},

@@ -16,6 +16,8 @@ import pytest
 from cometmq.proto import paths, v2
 from cometmq.tests.features.client import Client, Session, consumer, resource
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 async def parent(client: Client, *attributes: str) -> tuple[str, str]:
     """Create a topic of type LITE and a group that is bound to it."""

@@ -19,6 +19,8 @@ from cometmq.tests.features.client import Client
 from cometmq.tests.features.house import House
 from cometmq.tests.features.table import SEMANTICS
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 #: Groups of the list that do not apply to this broker: other engines, other protocols, other
 #: processes.
 ELSEWHERE = ("RocksDB", "tiered store", "remoting", "proxy", "controller")

@@ -13,6 +13,8 @@ import pytest
 from cometmq.proto import v2
 from cometmq.tests.features.client import Client
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 async def ordered(client: Client, *bodies: str, queues: int = 1) -> tuple[str, str]:
     """Create a FIFO topic with messages of one message group, and a FIFO group."""

@@ -18,6 +18,8 @@ from cometmq.proto import v2
 from cometmq.tests.broker.live import until
 from cometmq.tests.features.client import Client, Received, patiently
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.mark.feature("Receive batch limit")
 async def test_a_batch_has_at_most_32_messages(client: Client) -> None:

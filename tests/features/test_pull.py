@@ -16,6 +16,8 @@ import pytest
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.features.client import POLL_S, Client, patiently, resource
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @dataclass(slots=True)
 class Pulled:

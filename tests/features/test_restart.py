@@ -20,6 +20,8 @@ from cometmq.tests.broker.broker_process import BrokerProcess
 from cometmq.tests.features.client import MIXED, Client
 from cometmq.tests.features.test_transactions import half
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @dataclass(slots=True)
 class Before:

@@ -11,6 +11,8 @@ import pytest
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.features.client import Client, consumer
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 LADDER_S = [1, 5, 10, 30, *(60 * n for n in range(1, 11)), 1200, 1800, 3600, 7200]
 
 

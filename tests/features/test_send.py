@@ -27,6 +27,8 @@ from cometmq.tests.features.client import MIXED, Client, producer, resource
 from cometmq.tests.features.house import House
 from cometmq.tests.features.records import append
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 MIB = 1 << 20
 
 

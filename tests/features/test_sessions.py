@@ -15,6 +15,8 @@ import pytest
 from cometmq.proto import paths, v2
 from cometmq.tests.features.client import Client, consumer, producer
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 @pytest.mark.feature("Settings")
 @pytest.mark.pitfall(13, 14, 17, 18, 20)

@@ -15,6 +15,8 @@ import pytest
 from cometmq.proto import paths, v1, v2
 from cometmq.tests.features.client import MIXED, Client, resource
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 async def route(client: Client, topic: str) -> v2.QueryRouteResponse:
     """Call QueryRoute as a client does, with the address that it dialled."""

@@ -14,6 +14,8 @@ import pytest
 from cometmq.proto import v2
 from cometmq.tests.features.client import Client, Session, producer
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 FIRST_CHECK_MS = 36_000
 """A half message is checked 6 to 36 s after it was sent: timeout and interval."""
 CHECKS = 15

@@ -7,7 +7,6 @@ the same suite (front-door note, section 4).
 import asyncio
 import contextlib
 import importlib.util
-import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,16 +33,9 @@ DOORS = ("grpcio", "native") if importlib.util.find_spec("cometmq_native") else 
 PATIENCE_S = 10.0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run coroutine tests on a fresh loop, the kind that servers run on."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(pyfuncitem.obj(**arguments))
-    return True
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run the tests on the event loop of server processes."""
+    return {"server": loop_factory()}
 
 
 class TalkSession:
