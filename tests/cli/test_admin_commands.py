@@ -108,7 +108,7 @@ def test_a_topic_is_created_altered_and_deleted(shell: Shell) -> None:
         *("topic", "alter", "life", "--write-queues", "2", "--perm", "none"),
         *("--attribute", "-lite.topic.expiration"),
     )
-    assert "it is now lite, 2 queues to write, 8 to read, permission: none." in altered
+    assert "Changed topic life: lite, 2 write queues, 8 read queues, permission: none." in altered
     listed = {row["topic"]: row for row in shell.json("topic", "list")}
     assert (listed["life"]["write_queues"], listed["life"]["permission"]) == (2, "none")
     assert "--write-queues" in shell(
