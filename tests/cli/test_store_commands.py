@@ -275,5 +275,6 @@ def test_a_file_in_place_of_the_log_folder_is_refused(root: Path) -> None:
     done = store("verify", root)
     assert done.returncode == 1
     assert (
-        done.stderr == f"cometmq: {root}/commitlog is a file, but must be a folder of the commit log.\n"
+        done.stderr
+        == f"cometmq: {root}/commitlog is a file, but must be a folder of the commit log.\n"
     )
