@@ -65,7 +65,7 @@ class TimerDedup:
         )
 
     def prepare(self, messages: Iterable[Timed], stop_ns: int) -> bool:
-        """Read the topics of due messages until `stop_ns`; return False if there is more to read."""
+        """Read the topics of due messages until `stop_ns`; return False if more is left."""
         for topic in {timed.topic for timed in messages if self._is_candidate(timed)}:
             if topic not in self._copies:
                 self._copies[topic] = Counter()

@@ -151,7 +151,7 @@ class TimerService:
         self.wake()
 
     def _replicated_progress(self) -> tuple[int, int]:
-        """Return the progress of earlier leaders, replicated as offsets: queue offset, read time."""
+        """Return the replicated progress of earlier leaders: queue offset and read time."""
         offsets = self._offsets
         queue_offset = offsets.get(TIMER_TOPIC, PROGRESS_GROUP, TIMER_QUEUE)
         return queue_offset or 0, offsets.get(TIMER_TOPIC, PROGRESS_GROUP, READ_TIME_QUEUE) or 0

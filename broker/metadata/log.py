@@ -178,7 +178,7 @@ class MetaLog:
         return result.end
 
     def snapshot(self, _segment_offset: int = 0) -> list[Message]:
-        """Return a snapshot as the first records of a new segment (the store's `on_new_segment`)."""
+        """Return a snapshot: the first records of a new segment (the store's `on_new_segment`)."""
         parts = snapshot_parts(
             self.version,
             self._metadata.topics.values(),

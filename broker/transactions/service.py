@@ -67,7 +67,10 @@ _FILE = "transactionMetrics"
 
 
 class Transactions:
-    """Handler of TRANSACTION messages (`sending/checked_path.py: TypeHandler`) and EndTransaction."""
+    """Handler of EndTransaction and of TRANSACTION messages.
+
+    For the latter it implements `TypeHandler` (`sending/checked_path.py`).
+    """
 
     table: TransactionTable
     ops: OpWriter
@@ -312,7 +315,7 @@ class Transactions:
         raise WireError(v2.INVALID_TRANSACTION_ID, f"the transaction is {known.value} already")
 
     def _past_outcome(self, ident: TransactionId, topic: str) -> Outcome | None:
-        """Return the outcome of a transaction that is not open. Raises WireError if none existed."""
+        """Return the outcome of a transaction that has ended. Raises WireError if none existed."""
         records: list[Record] = []
         if 0 <= ident.offset < self.table.first_half:
             records, _ = read_records(self._store, HALF_TOPIC, QUEUE, ident.offset, 1)
