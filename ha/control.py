@@ -2,7 +2,7 @@
 peers.
 
 Every call needs the cluster token. Code OK means that the action is complete, or started where the
-message says so. Actions that can lose bytes need `accept_loss`; `dry_run` changes nothing. In
+message states it. Actions that can lose bytes need `accept_loss`; `dry_run` changes nothing. In
 controller mode calls that would promote or redirect a replica are refused, because only the
 controller decides; the roles of a static group change by exactly these calls (`scripts/promote`).
 See docs/formats/ha.md, sections 6.6 and 6.14.

@@ -45,10 +45,10 @@ async def read_places(blocks: RangeReads, request: v1.ReadPlacesRequest) -> v1.R
     if sum(request.lengths) > _BYTES_MAX:
         text = f"more than {_BYTES_MAX} bytes requested"
         return v1.ReadPlacesResponse(code=v2.BAD_REQUEST, message=text)
-    places = list(zip(request.offsets, request.lengths, strict=True))
+    ranges = list(zip(request.offsets, request.lengths, strict=True))
     held = ExitStack()
     try:
-        read = held.enter_context(blocks.range_reader(places))
+        read = held.enter_context(blocks.range_reader(ranges))
         work = asyncio.get_running_loop().run_in_executor(None, read)
         # Not when this task ends: a cancelled call does not stop the thread, which needs the files.
         work.add_done_callback(lambda _: held.close())
@@ -69,10 +69,10 @@ class PeerRecordReads:
         self._channel = RedialedChannel(address, _OPTIONS)
         self._metadata = token_metadata(token)
 
-    async def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+    async def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (offset, length). Raises PeerError."""
         request = v1.ReadPlacesRequest(
-            offsets=[offset for offset, _ in places], lengths=[length for _, length in places]
+            offsets=[offset for offset, _ in ranges], lengths=[length for _, length in ranges]
         )
         try:
             raw = await self._channel.call(
@@ -81,7 +81,7 @@ class PeerRecordReads:
             answer = v1.ReadPlacesResponse.FromString(raw)
         except (grpc.RpcError, DecodeError) as error:
             raise PeerError(f"{self.address}: {error}") from error
-        if answer.code != v2.OK or len(answer.records) != len(places):
+        if answer.code != v2.OK or len(answer.records) != len(ranges):
             raise PeerError(f"{self.address}: {answer.message}")
         return list(answer.records)
 

@@ -202,7 +202,7 @@ class Follower:
         elif event.epoch < oldest:
             effects.append(Drop(f"the leader's epoch {event.epoch} is older than {oldest}"))
         elif not 0 <= event.verify_from <= event.verify_to <= verify_max:
-            effects.append(Drop("the leader asks to compare bytes outside the log"))
+            effects.append(Drop("the range to compare is outside the log"))
         else:
             return True
         return False

@@ -109,23 +109,23 @@ class _Cut:
         if plan.to >= log.end:
             self._cut_epochs(plan.to)
             return [f"the log already ends at or before {plan.to}"]
-        border = self._border()
-        found = survey_tail(log, border.at, self._positions.get("local_ok", 0))
-        tail = self._archive(border, found)
+        cut_point = self._cut_point()
+        found = survey_tail(log, cut_point.at, self._positions.get("local_ok", 0))
+        tail = self._archive(cut_point, found)
         steps = [_summary(tail)] if tail is not None else ["nothing to archive"]
-        self._prepare_recovery(border)
+        self._prepare_recovery(cut_point)
         if tail is not None:
             # While the tail is still in the log: a second run finds less of it.
             steps += self._lower_progress(found, tail)
-        digests.forget(self._directory, border.at, self._disk)
-        removed = log.cut(border.at)
-        steps.append(f"cut the log at {border.at}, {removed} segments removed, the rest zeroed")
-        self._cut_epochs(border.at)
-        self._lower_positions(border.at)
+        digests.forget(self._directory, cut_point.at, self._disk)
+        removed = log.cut(cut_point.at)
+        steps.append(f"cut the log at {cut_point.at}, {removed} segments removed, the rest zeroed")
+        self._cut_epochs(cut_point.at)
+        self._lower_positions(cut_point.at)
         _logger.warning(
             "ha.cut.done to=%d end=%d messages=%d answered_ok=%d archive=%s reason=%s",
-            border.at,
-            tail.end if tail is not None else border.at,
+            cut_point.at,
+            tail.end if tail is not None else cut_point.at,
             tail.messages if tail is not None else 0,
             tail.answered_ok if tail is not None else 0,
             tail.file_id if tail is not None else "-",
@@ -159,7 +159,7 @@ class _Cut:
                 "that."
             )
 
-    def _border(self) -> _CutPoint:
+    def _cut_point(self) -> _CutPoint:
         """Return the record end at or before `to`; `to` itself if damage precedes it (left to the
         scrub)."""
         log, to = self._log, self._plan.to
@@ -179,30 +179,30 @@ class _Cut:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def _archive(self, border: _CutPoint, found: TailSurvey) -> DivergedTail | None:
+    def _archive(self, cut_point: _CutPoint, found: TailSurvey) -> DivergedTail | None:
         """Step 1. An interrupted run may have zeroed a part already: then its archive counts."""
         plan = self._plan
         existing = archive.load_tails(self._directory)
         for tail in existing:
             if tail.plan_id == plan.plan_id:
                 return tail
-        if found.used_end <= border.at:
+        if found.used_end <= cut_point.at:
             return None
         epoch = self._epoch_of(found.end)
-        file_id = f"{epoch}-{border.at}-{found.end}"
+        file_id = f"{epoch}-{cut_point.at}-{found.end}"
         taken = {tail.file_id for tail in existing}
         number = 2
         while file_id in taken:  # the same bytes of another history
-            file_id = f"{epoch}-{border.at}-{found.end}.{number}"
+            file_id = f"{epoch}-{cut_point.at}-{found.end}.{number}"
             number += 1
         size, crc = archive.copy_tail(
-            self._directory, file_id, self._log, (border.at, found.used_end), self._disk
+            self._directory, file_id, self._log, (cut_point.at, found.used_end), self._disk
         )
         confirm = self._positions.get("confirm", 0)
         tail = DivergedTail(
             file_id=file_id,
             epoch=epoch,
-            start=border.at,
+            start=cut_point.at,
             end=found.end,
             size=size,
             crc32=crc,
@@ -212,7 +212,7 @@ class _Cut:
             sample_ids=tuple(found.sample_ids),
             local_ok=self._positions.get("local_ok", 0),
             confirm=confirm,
-            below_confirm=border.at < confirm,
+            below_confirm=cut_point.at < confirm,
             first_stored_ms=found.first_stored_ms,
             last_stored_ms=found.last_stored_ms,
             decided_epoch=plan.epoch,
@@ -237,7 +237,7 @@ class _Cut:
         except LookupError:
             return 0
 
-    def _prepare_recovery(self, border: _CutPoint) -> None:
+    def _prepare_recovery(self, cut_point: _CutPoint) -> None:
         """Step 2."""
         ownership = StoreLock(self._config.root, self._disk)
         if ownership.stopped_cleanly:
@@ -245,7 +245,7 @@ class _Cut:
         file = CheckpointFile(str(self._config.root / "checkpoint"), self._disk)
         try:
             checkpoint = file.load()
-            at, stored_ms = border.at, border.last_stored_ms
+            at, stored_ms = cut_point.at, cut_point.last_stored_ms
             checkpoint.flushed_end = min(checkpoint.flushed_end, at)
             # Without a record the time is unknown: 0 vouches for nothing.
             for name in ("physic", "logics", "index"):
@@ -254,7 +254,9 @@ class _Cut:
             for key in ("logics_physical_offset", "confirm_physical_offset"):
                 if getattr(checkpoint, key) >= at:
                     setattr(
-                        checkpoint, key, border.last_start if border.last_start >= 0 else at - 1
+                        checkpoint,
+                        key,
+                        cut_point.last_start if cut_point.last_start >= 0 else at - 1,
                     )
             file.save(checkpoint)
         finally:

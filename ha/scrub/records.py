@@ -24,16 +24,18 @@ def damaged_records(
     bytes.
     """
     position, length = place
-    border = _border(data, base, position)
+    record_start = _record_start(data, base, position)
     end = position + length
-    view = bytearray(data[border : end + _REACH_BYTES])
+    view = bytearray(data[record_start : end + _REACH_BYTES])
     if patch is not None:
-        view[position - border : end - border] = patch
-    records = walk(memoryview(view), base + border, 0, end - border, "skip", check_crc=True)
+        view[position - record_start : end - record_start] = patch
+    records = walk(
+        memoryview(view), base + record_start, 0, end - record_start, "skip", check_crc=True
+    )
     for columns in records:
         ends = (columns.position + columns.size).tolist()
         for at, stop in zip(columns.position.tolist(), ends, strict=True):
-            touches = at + border < end and position < stop + border
+            touches = at + record_start < end and position < stop + record_start
             if touches and _is_changed(bytes(view[at:stop])):
                 return True
     if any(lost.begin < base + end and base + position < lost.end for lost in records.lost):
@@ -48,13 +50,13 @@ def _is_changed(record: bytes) -> bool:
     return tail.startswith(CRC_NAME) and not property_crc_ok(record)
 
 
-def _border(data: memoryview, base: int, position: int) -> int:
+def _record_start(data: memoryview, base: int, position: int) -> int:
     """Return the start of the record at `position`, as far as whole records lead there."""
     records = walk(data, base, 0, position, "skip")
-    border = 0
+    record_start = 0
     for columns in records:
         ends = columns.position + columns.size
         before = ends <= position
         if before.any():
-            border = int(ends[before][-1])
-    return border
+            record_start = int(ends[before][-1])
+    return record_start

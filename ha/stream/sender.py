@@ -142,7 +142,7 @@ class Session:
             if frame is None:
                 if goodbye is not None:
                     await write(goodbye[0])
-                    raise SessionEndedError("this replica said goodbye")
+                    raise SessionEndedError("this replica sent a goodbye")
                 self._wake.clear()
                 await self._wake.wait()
                 continue

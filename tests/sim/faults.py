@@ -15,8 +15,8 @@ from cometmq.ha.core import (
 )
 from cometmq.ha.core.group_state import GroupState
 
-from .heirs import Heirs
-from .orders import MANY_ORDERS, ORDERS, Orders
+from .failing_successor import FailingSuccessor
+from .operator_commands import MANY_ORDERS, ORDERS, OperatorCommands
 from .scheduler import MS
 from .settings import SAFETY_MS
 
@@ -86,7 +86,7 @@ BIASES: dict[str, dict[str, int]] = {
 }
 
 
-class Faults(Orders, Heirs):
+class Faults(OperatorCommands, FailingSuccessor):
     def __init__(self, world: "World", rng: random.Random, bias: str = "") -> None:
         self.world = world
         self.rng = rng

@@ -59,7 +59,7 @@ class Oracle:
         self.newest: GroupState | None = None
         self.elections = self.cut_count = self.holds = self.forced = self.lost = 0
         self.handovers = self.policy_changes = 0
-        self.heir: tuple[Ref | None, bytes] = (None, b"")
+        self.successor: tuple[Ref | None, bytes] = (None, b"")
         self._order_checked = 0
 
     def demand(self, holds: bool, number: str, text: str, *values: object) -> None:
@@ -147,12 +147,12 @@ class Oracle:
         """Record a planned step-down after which this incarnation of another replica has
         everything."""
         self.handovers += 1
-        self.heir = (successor, bytes(node.disk.live[: node.log_end]))
+        self.successor = (successor, bytes(node.disk.live[: node.log_end]))
 
     def _inherits(self, node: "Node") -> None:
-        heir, log = self.heir
-        self.heir = (None, b"")
-        if node.ref == heir:
+        successor, log = self.successor
+        self.successor = (None, b"")
+        if node.ref == successor:
             same = node.disk.live[: min(node.log_end, len(log))] == log
             self.demand(same, "I3", "%s leads by plan without all %d bytes", node.name, len(log))
 

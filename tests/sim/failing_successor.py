@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STORY_MS = 3000
 
 
-class Heirs:
+class FailingSuccessor:
     """The part of the faults that waits for an election."""
 
     world: "World"
@@ -52,12 +52,12 @@ class Heirs:
         former, self._former = self._former, None
         if former is None or state.leader is None or self.over:
             return
-        heir = self.world.nodes[state.leader.broker_id]
-        if heir is former or not heir.alive:
+        successor = self.world.nodes[state.leader.broker_id]
+        if successor is former or not successor.alive:
             return
-        heir.steps_to_death = self.rng.randint(2, 9)
-        heir.dies_without_power = False
+        successor.steps_to_death = self.rng.randint(2, 9)
+        successor.dies_without_power = False
         self._in(20, 60, former.start)
-        self._in(800, 1000, heir.start)
-        edges = [(heir.name, former.name), (former.name, heir.name)]
+        self._in(800, 1000, successor.start)
+        edges = [(successor.name, former.name), (former.name, successor.name)]
         self._in(1200, 1500, self._cut_for, edges, 350, 500)

@@ -20,7 +20,7 @@ ORDERS = {"switchover": 4, "switchover_and_more": 4, "drain": 2, "full_disk": 2,
 MANY_ORDERS = {"switchover": 30, "switchover_and_more": 60, "full_disk": 15, "policy": 30}
 
 
-class Orders:
+class OperatorCommands:
     """The part of the faults that calls the active nameservers."""
 
     world: "World"
