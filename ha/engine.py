@@ -209,9 +209,9 @@ class Replication(Hooks):
             # The caller may register its waits after this call, so the callback comes in the next
             # turn.
             self._confirm_scheduled = True
-            asyncio.get_running_loop().call_soon(self._tell_confirm)
+            asyncio.get_running_loop().call_soon(self._notify_confirm)
 
-    def _tell_confirm(self) -> None:
+    def _notify_confirm(self) -> None:
         self._confirm_scheduled = False
         self.on_confirm()
 

@@ -148,7 +148,7 @@ class LeaderSide:
                     self.on_membership()
                     self.on_propose(effect)
                 case in_sync.ConfirmMoved():
-                    self._tell_confirm()  # first, so that it is sent before the answers
+                    self._send_confirm()  # first, so that it is sent before the answers
                     self.hooks.on_confirm()
                 case in_sync.MemberJoined():
                     _logger.info("ha.member.joined broker_id=%d", effect.broker_id)
@@ -170,7 +170,7 @@ class LeaderSide:
                     if closing is not None:
                         closing.close(effect.reason)
 
-    def _tell_confirm(self) -> None:
+    def _send_confirm(self) -> None:
         """Send the confirm offset before an OK: a follower that serves alone later must show the
         message.
 
