@@ -1,4 +1,4 @@
-"""Which Python client a test drives: the official one, unmodified, and our SDK in its place."""
+"""Fixtures that run tests with the official Python client, unmodified, and with the SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGENTS = {"official": AGENT, "sdk": SDK_AGENT}
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], Official]]:
-    """Starts processes that run a Python client: `start_agent("sdk", endpoints)`."""
+    """Start processes that run a Python client: `start_agent("sdk", endpoints)`."""
     made: list[Official] = []
 
     def begin(kind: str, endpoints: str) -> Official:
@@ -33,5 +33,5 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], Official]]:
 def start(
     request: pytest.FixtureRequest, start_agent: Callable[[str, str], Official]
 ) -> Callable[[str], Official]:
-    """The same with each of the clients: `start(endpoints)`."""
+    """Start a process with each client in turn: `start(endpoints)`."""
     return partial(start_agent, str(request.param))

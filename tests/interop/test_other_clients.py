@@ -1,8 +1,8 @@
-"""The official Go, Java and Node.js clients of their registries, with their default settings.
+"""The official Go, Java and Node.js clients with default settings.
 
-Java and Go speak TLS unless they are told not to: they connect because the native door speaks it on
-the same port. Each client sends, receives, retries, orders, delays, recalls and transacts against a cluster
-of master and slave. Built once into `.cache`; what the machine lacks is a skip that says so.
+Java and Go use TLS by default, which the native door accepts on the same port. Each client uses
+sends, receives, retries, FIFO, delays, recalls and transactions against a cluster of master and
+slave. Programs are built once into `.cache`; a missing tool skips the test with a reason.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def node() -> list[str]:
 
 
 def make_names(cluster: Cluster, mark: str) -> None:
-    """The topics and groups that the programs know by heart."""
+    """Create the topics and groups that the programs use."""
     for kind in ("normal", "fifo", "delay", "transaction"):
         cluster.create_topic(f"{mark}-{kind}", kind=kind, queues=4)
     cluster.create_group(f"{mark}-group")
@@ -93,7 +93,7 @@ def test_a_client_with_default_settings_does_everything(
     CACHE.mkdir(parents=True, exist_ok=True)
     command = client()
     language = client.__name__
-    # Both nodes are tried, at once: the one that leads, and the one that passes everything on.
+    # Both nodes at once: the leader, and the follower, which forwards.
     running = [
         start(command, shared_cluster, node, f"{language}-{node}", tmp_path / node)
         for node in ("master", "slave")
@@ -107,7 +107,7 @@ def test_a_client_with_default_settings_does_everything(
 def start(
     command: list[str], cluster: Cluster, node: str, mark: str, home: Path
 ) -> subprocess.Popen[str]:
-    """Run a program against one node, with topics, groups and a home directory of its own."""
+    """Run a program against one node, with separate topics, groups and home directory."""
     make_names(cluster, mark)
     home.mkdir()
     where = {"HOME": str(home), "JAVA_TOOL_OPTIONS": f"-Duser.home={home}"}
@@ -121,7 +121,7 @@ def start(
 
 
 def expect(seen: dict[str, Any], language: str) -> None:
-    """What every program must have seen."""
+    """Check the output that every program must have."""
     numbers = range(COUNT)
     assert sorted(seen["sent"]) == sorted(seen["got"])
     assert sorted(seen["got"].values()) == sorted(f"{language}-{n}" for n in numbers)

@@ -1,7 +1,7 @@
-"""The official Python client, unmodified, and our SDK against a real cluster of master and slave.
+"""The official Python client, unmodified, and the SDK against a cluster of master and slave.
 
-Producer, SimpleConsumer and PushConsumer of rocketmq-python-client, each test with a topic and a group
-of its own on one shared cluster (client wire, section 2). Our SDK passes the same tests.
+Producer, SimpleConsumer and PushConsumer of rocketmq-python-client and the SDK run the same tests,
+each with a separate topic and group on a shared cluster (docs/formats/client-wire.md, section 2).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def names(shared_cluster: Cluster) -> tuple[str, str]:
 
 
 @pytest.fixture(
-    # The SDK goes over plaintext in every other module.
+    # The other modules use the SDK over plaintext.
     params=("official-plaintext", "official-tls", "sdk-tls")
     if NATIVE_DOOR
     else ("official-plaintext", "sdk-plaintext")
@@ -48,7 +48,7 @@ def client(
     start_agent: Callable[[str, str], Official],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Official:
-    """Over plaintext with both addresses; over TLS, on the same port, with one."""
+    """Clients over plaintext with both addresses, and over TLS on the same port with one."""
     kind, _, transport = request.param.partition("-")
     start = partial(start_agent, kind)
     if transport == "plaintext":
@@ -59,7 +59,7 @@ def client(
 
 
 def receive_all(client: Official, count: int, *, ack: bool = True) -> list[dict[str, Any]]:
-    """Receive until `count` came or time is over."""
+    """Receive until `count` messages arrived or the time is over."""
     found: list[dict[str, Any]] = []
     end = time.monotonic() + WAIT_S
     while len(found) < count and time.monotonic() < end:
@@ -84,7 +84,7 @@ def test_a_message_comes_back_as_it_was_sent(client: Official, names: tuple[str,
     assert (got["attempt"], got["corrupted"], got["topic"]) == (1, False, topic)
 
 
-def test_asynchronous_sends_all_arrive_once(client: Official, names: tuple[str, str]) -> None:
+def test_asynchronous_sends_arrive_exactly_once(client: Official, names: tuple[str, str]) -> None:
     topic, group = names
     client.call("producer", topics=[topic])
     bodies = [f"body-{number}" for number in range(200)]
@@ -112,7 +112,7 @@ def test_a_waiting_receive_is_answered_when_a_message_comes(
     assert got["body"] == "wake"
 
 
-def test_tags_choose_what_a_group_sees(client: Official, names: tuple[str, str]) -> None:
+def test_a_tag_filter_selects_messages(client: Official, names: tuple[str, str]) -> None:
     topic, group = names
     client.call("producer", topics=[topic])
     for tag in ("red", "green", "blue", "red"):
@@ -123,7 +123,9 @@ def test_tags_choose_what_a_group_sees(client: Official, names: tuple[str, str])
     assert client.call("receive") == []
 
 
-def test_two_groups_each_see_everything(client: Official, names: tuple[str, str]) -> None:
+def test_each_of_two_groups_receives_every_message(
+    client: Official, names: tuple[str, str]
+) -> None:
     topic, group = names
     client.call("producer", topics=[topic])
     client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(10)])
@@ -134,7 +136,9 @@ def test_two_groups_each_see_everything(client: Official, names: tuple[str, str]
     assert len(receive_all(client, 10)) == 10
 
 
-def test_what_is_not_acknowledged_comes_again(client: Official, names: tuple[str, str]) -> None:
+def test_an_unacknowledged_message_is_delivered_again(
+    client: Official, names: tuple[str, str]
+) -> None:
     topic, group = names
     client.call("producer", topics=[topic])
     identity = client.call("send", topic=topic, body="again")
@@ -146,7 +150,9 @@ def test_what_is_not_acknowledged_comes_again(client: Official, names: tuple[str
     assert first["id"] == second["id"] == identity
 
 
-def test_the_handle_after_a_change_acknowledges(client: Official, names: tuple[str, str]) -> None:
+def test_the_receipt_handle_of_a_changed_invisible_time_acknowledges(
+    client: Official, names: tuple[str, str]
+) -> None:
     topic, group = names
     client.call("producer", topics=[topic])
     identity = client.call("send", topic=topic, body="longer")
@@ -188,7 +194,7 @@ def test_an_unknown_topic_is_an_error(client: Official, names: tuple[str, str]) 
     assert client.call("send", topic=names[0], body="the producer still works")
 
 
-def test_the_slave_alone_is_an_access_point(
+def test_the_slave_is_an_access_point(
     shared_cluster: Cluster, start: Start, names: tuple[str, str]
 ) -> None:
     topic, group = names

@@ -1,8 +1,8 @@
-"""The official Python client, and our SDK, live through the death and return of the master.
+"""The official Python client and the SDK survive a kill and restart of the master.
 
-The official client sends no settings for minutes after a broken stream (client wire, section 1, finding
-2), so a broker that needed them would stay dead for it; and both replicas are alternatives of one
-endpoint, so reads go on from the slave.
+The official client sends no settings for minutes after a broken stream
+(docs/formats/client-wire.md, section 1, finding 2), so a broker must not need them. Both replicas
+are addresses of one endpoint, so reads continue from the slave.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ def test_consumers_survive_the_masters_restart(
     wait_until("deliveries after", lambda: after <= pushed(client), WAIT_S)
 
 
-def test_reads_go_on_from_the_slave(new_cluster: Callable[..., Cluster], start: Start) -> None:
+def test_reads_continue_from_the_slave(new_cluster: Callable[..., Cluster], start: Start) -> None:
     cluster = new_cluster().wait_in_sync()
     topic, group = cluster.create_topic("reads"), cluster.create_group("readers")
     client = start(cluster.endpoints)
     client.call("producer", topics=[topic])
     client.call("simple", group=group, topics={topic: "*"}, await_s=3)
     sent = set(client.call("send_many", topic=topic, bodies=[f"{n}" for n in range(50)]))
-    # A follower serves what it was told is confirmed (HA, section 6.8, R10): some beats from here.
+    # A follower serves records below its confirm offset, which arrives with the heartbeats
+    # (docs/formats/ha.md, section 6.8, R10).
     time.sleep(2)
 
     cluster.kill9("master")

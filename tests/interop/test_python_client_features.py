@@ -1,7 +1,7 @@
-"""The official Python client, and our SDK, through every feature: order, delay, recall, filters, priorities.
+"""Features with the official Python client and the SDK: FIFO, delay, recall, filters, priorities,
+retries, dead letters, push consumers, offset resets and lite topics.
 
-Each test has topics and groups of its own on the cluster that the session shares. Retries, dead letters,
-push consumers, replay and lite topics as well; transactions have a module of their own (client wire,
+Each test has separate topics and groups on a shared cluster (docs/formats/client-wire.md,
 section 2).
 """
 
@@ -60,7 +60,7 @@ def bench(shared_cluster: Cluster, start: Start) -> Bench:
 
 
 def bodies(found: list[dict[str, Any]]) -> list[str]:
-    """In the order of their arrival."""
+    """Return the bodies in order of arrival."""
     return [one["body"] for one in found]
 
 
@@ -85,7 +85,7 @@ def test_an_ordered_push_consumer_retries_in_place(bench: Bench) -> None:
     bench.receiver.call("stop", name="push")
 
 
-def test_a_message_that_always_fails_ends_with_the_dead_letters(bench: Bench) -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter(bench: Bench) -> None:
     topic = bench.topic("normal")
     delays = ("--retry-policy", "customized", "--retry-delays", "1s")
     group = bench.group("--max-attempts", "2", *delays)
@@ -107,7 +107,7 @@ def dead_letters(bench: Bench, group: str) -> bool:
     return found.returncode == 0
 
 
-def test_a_delayed_message_comes_at_its_time(bench: Bench) -> None:
+def test_a_delayed_message_is_delivered_at_its_time(bench: Bench) -> None:
     topic = bench.topic("delay")
     due_s = int(time.time()) + 4
     bench.sender.call("delay", topic=topic, body="later", deliver_s=due_s)
@@ -116,7 +116,7 @@ def test_a_delayed_message_comes_at_its_time(bench: Bench) -> None:
     assert (found["body"], found["deliver"]) == ("later", due_s * 1000)
 
 
-def test_a_recalled_message_never_comes(bench: Bench) -> None:
+def test_a_recalled_message_is_not_delivered(bench: Bench) -> None:
     topic = bench.topic("delay")
     due_s = int(time.time()) + 4
     gone = bench.sender.call("delay", topic=topic, body="gone", deliver_s=due_s)
@@ -126,7 +126,7 @@ def test_a_recalled_message_never_comes(bench: Bench) -> None:
     assert bodies(bench.all(topic, 2)) == ["stays", "stays"], "nothing else until a second later"
 
 
-def test_expressions_choose_what_is_received(bench: Bench) -> None:
+def test_a_sql_filter_selects_messages(bench: Bench) -> None:
     topic = bench.topic("normal")
     for price in ("9.5", "10", "11", "cheap"):
         bench.sender.call("send", topic=topic, body=price, properties={"price": price})
@@ -137,7 +137,7 @@ def test_expressions_choose_what_is_received(bench: Bench) -> None:
     assert sorted(bodies(receive_all(bench.receiver, 2))) == ["9.5", "last"]
 
 
-def test_a_push_consumer_with_an_expression(bench: Bench) -> None:
+def test_a_sql_filter_applies_to_a_push_consumer(bench: Bench) -> None:
     topic = bench.topic("normal")
     wanted = {"sql": "TAGS = 'red' OR size IN ('l', 'xl')"}
     bench.receiver.call("push", group=bench.group(), topics={topic: wanted})
@@ -149,7 +149,7 @@ def test_a_push_consumer_with_an_expression(bench: Bench) -> None:
     bench.receiver.call("stop", name="push")
 
 
-def test_higher_priorities_come_first(bench: Bench) -> None:
+def test_higher_priorities_are_delivered_first(bench: Bench) -> None:
     topic = bench.topic("priority", 4)
     for body, priority in (("low", 0), ("high", 3), ("mid", 1)):
         bench.sender.call("send", topic=topic, body=body, priority=priority)
@@ -162,7 +162,7 @@ def test_higher_priorities_come_first(bench: Bench) -> None:
     ]
 
 
-def test_a_group_is_sent_back_in_time(bench: Bench) -> None:
+def test_a_group_reset_to_a_time_receives_messages_again(bench: Bench) -> None:
     topic, group = bench.topic("normal", 1), bench.group()
     bench.sender.call("send_many", topic=topic, bodies=["a", "b", "c"])
     bench.receiver.call("simple", group=group, topics={topic: "*"})
@@ -173,12 +173,12 @@ def test_a_group_is_sent_back_in_time(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["simple", "push"])
-def test_lite_consumers_get_their_lite_topics_in_order(
+def test_lite_consumers_receive_their_lite_topics_in_order(
     shared_cluster: Cluster, official: Start, kind: str
 ) -> None:
-    bench = Bench(shared_cluster, official)  # lite topics are no part of the SDK
+    bench = Bench(shared_cluster, official)  # the SDK has no lite topics
     topic = bench.topic("lite")
-    # Without --order a push consumer works on the messages of an answer at the same time.
+    # Without --order a push consumer handles the messages of a response concurrently.
     group = bench.group("--order", "true", "--attribute", f"+lite.bind.topic={topic}")
     bench.receiver.call(f"lite_{kind}", group=group, topic=topic, lites=["a", "b"])
     for number in range(5):

@@ -1,7 +1,7 @@
-"""The official Python client, unmodified, and our SDK: commit, rollback, and a check that another producer answers.
+"""Transactions with the official Python client and the SDK: commit, rollback, checks.
 
-Master and slave with short check times; a client's stream may lie at either of them (client wire,
-section 3; gRPC API, sections 5.10 and 8.6).
+Master and slave have short check times. A client's telemetry stream may be at either of them
+(docs/formats/client-wire.md, section 3; docs/formats/grpc-api.md, sections 5.10 and 8.6).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A cluster that asks after a second."""
+    """A cluster that checks transactions after one second."""
     made = Cluster(tmp_path_factory.mktemp("transactions") / "data", env=SHORT)
     try:
         yield made.start().wait_in_sync()
@@ -53,7 +53,7 @@ def consumer_of(start: Start, cluster: Cluster, topic: str) -> Official:
     return client
 
 
-def test_commit_and_rollback(cluster: Cluster, start: Start) -> None:
+def test_a_commit_delivers_and_a_rollback_discards(cluster: Cluster, start: Start) -> None:
     topic = cluster.create_topic("ends", kind="transaction", queues=2)
     client = start(cluster.endpoints)
     client.call("producer", topics=[topic], checks="ROLLBACK")
@@ -87,7 +87,7 @@ def test_a_check_is_answered_by_another_producer_through_either_node(
     assert not asked[0]["corrupted"]
 
 
-def test_a_kill_of_the_master_in_the_middle(new_cluster: Any, start: Start) -> None:
+def test_a_transaction_survives_a_kill_of_the_master(new_cluster: Any, start: Start) -> None:
     cluster = new_cluster(env=SHORT).wait_in_sync()
     topic = cluster.create_topic("through", kind="transaction", queues=2)
     client = start(cluster.endpoints)
@@ -96,7 +96,7 @@ def test_a_kill_of_the_master_in_the_middle(new_cluster: Any, start: Start) -> N
     left = client.call("transact", end="leave", topic=topic, body="left")
     cluster.kill9("master")
     cluster.restart("master")
-    # The client notices a lost stream at its next settings only, minutes later; another one is asked.
+    # The client detects a lost stream at its next settings, minutes later; another one is checked.
     other = start(cluster.endpoints)
     other.call("producer", topics=[topic], checks="COMMIT")
     found = received(consumer_of(start, cluster, topic), 2)

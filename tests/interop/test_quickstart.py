@@ -1,4 +1,4 @@
-"""`scripts/quickstart` itself, with fewer messages: what the README promises first is tested."""
+"""`scripts/quickstart` with fewer messages: the first example of the README."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESSAGES = 2000
 
 
 @pytest.mark.timeout(600)
-def test_the_verdict_is_nothing_lost(tmp_path: Path) -> None:
+def test_the_quickstart_loses_no_message(tmp_path: Path) -> None:
     verdict_file = tmp_path / "verdict.json"
     done = subprocess.run(
         [

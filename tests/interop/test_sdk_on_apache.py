@@ -1,6 +1,6 @@
-"""Our SDK against the released Apache RocketMQ: its proxy in one JVM, started from the published jars.
+"""The SDK against the released Apache RocketMQ proxy, started from the published jars.
 
-Over a minute, most of it the JVMs' start: run by `scripts/test --slow`.
+Takes over a minute, mostly for the start of JVMs: run by `scripts/test --slow`.
 """
 
 from __future__ import annotations

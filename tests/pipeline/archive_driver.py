@@ -1,8 +1,9 @@
-"""A driver of the streaming archive in a process of its own, for tests that kill it.
+"""Driver of a streaming archive query, for tests that kill it.
 
-    python -m cometmq.tests.pipeline.archive_driver STORE ARCHIVE CHECKPOINT MESSAGES_A_BATCH PARTITIONS
+    python -m cometmq.tests.pipeline.archive_driver STORE ARCHIVE CHECKPOINT MESSAGES_A_BATCH
+    PARTITIONS
 
-Prints `ready` when the query has started and `done` when it has archived what the store had.
+Prints `ready` when the query has started and `done` when it has archived the store.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the pipeline's tests share: one small Spark session a test process, and golden stores unpacked once."""
+"""Fixtures of the pipeline tests: a small Spark session per test process, unpacked golden stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cometmq.tests.formats import cases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A JVM starts in ten seconds, or in minutes where many others want the same two cores."""
+    """Raise the timeout: a JVM starts in ten seconds, or in minutes on a busy machine."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(480))
@@ -54,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A golden case's directory, unpacked once; nobody may write to it."""
+    """Directory of a golden case, unpacked once and read-only."""
     folder = tmp_path_factory.mktemp("golden")
     known: dict[str, Path] = {}
 

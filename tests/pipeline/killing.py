@@ -1,6 +1,6 @@
-"""Runs the streaming archive's driver, and kills it and its workers at chosen moments, by process id.
+"""Starts drivers of the streaming archive and kills them and their workers, by process id.
 
-Every process is started here, in a session of its own; what is left at the end is killed by id, too.
+Every process is started here in a separate session; remaining ones are killed by id at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL_S = 0.05
 
 @dataclass
 class Killer:
-    """One store, one archive, one checkpoint, and as many drivers as it takes."""
+    """Drivers of one store, archive and checkpoint."""
 
     store: Path
     out: Path
@@ -39,11 +39,11 @@ class Killer:
         self._random = random.Random(self.seed)
 
     def batches(self) -> int:
-        """Micro-batches that are committed."""
+        """Return the number of committed micro-batches."""
         return len(list((self.out / "_manifest").glob("batch.*.json")))
 
     def start(self) -> subprocess.Popen[str]:
-        """A driver; the number of partitions is another one every time."""
+        """Start a driver, each time with another number of partitions."""
         self.runs += 1
         arguments = [str(self.store), str(self.out), str(self.checkpoint)]
         arguments += [str(self.messages), str(1 + self.runs % 3)]
@@ -58,8 +58,10 @@ class Killer:
         )
 
     def kill_driver(self) -> bool:
-        """Start one, let it commit something, kill it and all that it has started. False: it was done
-        before."""
+        """Start a driver and kill it with its descendants after a commit.
+
+        Return False if it finished before.
+        """
         before = self.batches()
         driver = self.start()
         end = time.monotonic() + RUN_S
@@ -76,8 +78,7 @@ class Killer:
         return True
 
     def kill_workers(self, wanted: int) -> bool:
-        """Start one and kill its Python workers while it runs, `wanted` in all; True: it has ended
-        well."""
+        """Start a driver and kill `wanted` of its Python workers. Return True if it finished."""
         driver = self.start()
         end = time.monotonic() + RUN_S
         before = self.batches()
@@ -95,14 +96,14 @@ class Killer:
         return not self._ended(driver)
 
     def finish(self, tries: int = 5) -> None:
-        """Until a driver says that everything is archived."""
+        """Start drivers until one has archived everything."""
         for _ in range(tries):
             if self.kill_workers(self.worker_kills):
                 return
         raise AssertionError("no driver ended well:\n" + "\n".join(self.log[-2:]))
 
     def _ended(self, driver: subprocess.Popen[str]) -> bool:
-        """Whether it failed."""
+        """Return whether the driver failed."""
         self._note(driver)
         end_all(driver.pid)
         return driver.returncode != 0
@@ -127,7 +128,7 @@ def workers(pid: int) -> list[psutil.Process]:
 
 
 def end_all(pid: int) -> None:
-    """SIGKILL for a process and everything that it has started."""
+    """Send SIGKILL to a process and its descendants."""
     found: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         found = psutil.Process(pid).children(recursive=True)

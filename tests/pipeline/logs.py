@@ -1,4 +1,4 @@
-"""Logs made by hand for the pipeline's tests: records written with the codec, and a broker that runs."""
+"""Logs for the pipeline tests: records written with the codec, and a live broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BORN_MS = 1_700_000_000_000
 
 
 def message(number: int, topic: str = "t", queue: int = 0, **fields: Any) -> Message:
-    """A message whose content tells its number."""
+    """Return a message whose content has its number."""
     body = fields.pop("body", f"body-{number}".encode())
     properties = fields.pop("properties", None)
     if properties is None:
@@ -32,7 +32,7 @@ def message(number: int, topic: str = "t", queue: int = 0, **fields: Any) -> Mes
 
 @dataclass(slots=True)
 class MadeLog:
-    """A store directory: segments and consume queues, no broker."""
+    """A store directory of segments and consume queues, written without a broker."""
 
     root: Path
     segment: int = SEGMENT
@@ -43,7 +43,7 @@ class MadeLog:
     starts: list[int] = field(default_factory=list)
 
     def append(self, *messages: Message) -> MadeLog:
-        """Write these behind the last."""
+        """Append records."""
         for one in messages:
             units = self.queues.setdefault((one.topic, one.queue_id), [])
             record = encode(one, len(units), self.end, BORN_MS + 1_000 + len(self.starts))
@@ -86,7 +86,7 @@ class MadeLog:
 def rows(
     root: Path, split_bytes: int = 1 << 30, columns: Sequence[str] = COLUMNS, **options: Any
 ) -> list[dict[str, Any]]:
-    """Every row of a store, decoded split by split."""
+    """Return every row of a store, decoded split by split."""
     found: list[dict[str, Any]] = []
     for split in plan([str(root)], split_bytes):
         for batch in decode(split, columns, **options):
@@ -96,7 +96,7 @@ def rows(
 
 @contextmanager
 def live_broker(directory: Path, segment: int = 1 << 20, **broker: Any) -> Iterator[Live]:
-    """A broker on a loop in a thread of its own, for callers that block."""
+    """Run a broker on an event loop in another thread, for blocking callers."""
     chosen = settings(directory, **broker)
     chosen = replace(chosen, store=replace(chosen.store, mapped_file_size_commit_log=segment))
     loop = asyncio.new_event_loop()

@@ -9,7 +9,7 @@ from cometmq.pipeline.outbound import ORIGIN
 
 
 def whole_topic(endpoints: str, topic: str, count: int, quiet_s: float = 2.0) -> list[Any]:
-    """Every message of a topic, at least `count` and all that come within a moment behind them."""
+    """Return the messages of a topic: at least `count`, and those that follow shortly after."""
     found: list[Any] = []
     consumer = cometmq.sync.PullConsumer(
         endpoints, group=f"read-{topic}", topics=topic, start_at=cometmq.BEGINNING
@@ -23,7 +23,7 @@ def whole_topic(endpoints: str, topic: str, count: int, quiet_s: float = 2.0) ->
 
 
 def face(message: Any) -> tuple[Any, ...]:
-    """What a consumer sees of a message, apart from where it lies and where it came from."""
+    """Return a message's content without its position and origin."""
     properties = {
         name: value
         for name, value in message.properties.items()

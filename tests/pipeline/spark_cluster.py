@@ -1,7 +1,7 @@
-"""A Spark standalone cluster of the pip package on the loopback: a master and two workers of one core.
+"""Spark standalone cluster of the pip package on the loopback: a master and two one-core workers.
 
-The pip package has no start scripts for these, but `spark-class` starts their classes (pipeline note,
-section 5). Only processes that this object started are ended, by id.
+The pip package has no start scripts for them, but `spark-class` starts their classes. Only
+processes started by this object are ended, by id.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SparkCluster:
         self._workers = workers
 
     def environment(self) -> dict[str, str]:
-        """For everything that is started here."""
+        """Return the environment of all processes."""
         return {
             **os.environ,
             "SPARK_HOME": str(HOME),
@@ -92,7 +92,7 @@ class SparkCluster:
             time.sleep(0.1)
 
     def submit(self, archive: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """spark-submit of a pipeline job with a packed environment, as the documentation says it."""
+        """Run spark-submit of a pipeline job with a packed environment, as in docs/pipeline.md."""
         from cometmq.cli import main
 
         return subprocess.run(
@@ -113,7 +113,7 @@ class SparkCluster:
         )
 
     def stop(self) -> None:
-        """End master, workers and what they have started."""
+        """End master, workers and their descendants."""
         for process in self.processes:
             try:
                 children = psutil.Process(process.pid).children(recursive=True)

@@ -1,7 +1,7 @@
 """Archive, delete gate and replay against a live cluster whose retention deletes everything at once.
 
-Nothing goes before it is archived and checked; a disk that is too full overrides that and is logged; what
-is replayed from the archive is what was sent.
+Nothing goes before it is archived and checked; a disk that is too full overrides that and is
+logged; what is replayed from the archive is what was sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stores that tests write themselves: topics, queues, keys and days of their choice, small segments."""
+"""Stores written by tests, with given topics, queues, keys and days, and small segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TURN = 64
 def sent(
     topic: str, number: int, *, queues: int = 4, body: bytes = b"", **properties: str
 ) -> Message:
-    """Message `number`: its body says so, its queue follows from it."""
+    """Return message `number`; body and queue follow from the number."""
     said = {
         "KEYS": f"k{number}",
         "TAGS": f"t{number % 3}",
@@ -42,7 +42,7 @@ def write_store(
     segment: int = SEGMENT,
     **options: object,
 ) -> Path:
-    """A closed store with these messages; the clock moves `step_ms` with every 64 of them."""
+    """Write a closed store; the clock advances `step_ms` every 64 messages."""
     now = [BEGIN_MS]
     config = StoreConfig(
         store_path_root_dir=str(root),

@@ -1,1 +1,1 @@
-"""The released Apache broker, started from its published jars, as an oracle for our directories."""
+"""The released Apache broker, started from its published jars, as an oracle for stores."""

@@ -1,9 +1,8 @@
-"""The released Apache RocketMQ 5.5.0 broker as an oracle: it opens a directory and says what it sees.
+"""The released Apache RocketMQ 5.5.0 broker as an oracle: opens a directory and reports its content.
 
-Maven fetches its published jars once into `.cache/apache-5.5.0` (git ignores it), where the driver
-`ApacheStore.java` is compiled too. Every call is a process of its own on ports below those that the
-operating system hands out by itself. What a machine lacks (Maven, a JDK, the registry) is a skip with
-that reason.
+Maven fetches the published jars once into `.cache/apache-5.5.0`, where the driver
+`ApacheStore.java` is compiled. Every call is a process on ports below the ephemeral range. A
+missing tool (Maven, JDK, registry) skips the test with a reason.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ JAVA_OPTIONS = (
     "-Drocketmq.client.rebalance.minInterval=200",
     "-Dtls.server.mode=disabled",
 )
-HALTED = 9  # how ApacheStore.java dies when it is told to
+HALTED = 9  # exit code of ApacheStore.java after a requested halt
 
 
 def _say(done: subprocess.CompletedProcess[str]) -> str:
@@ -42,7 +41,7 @@ def _say(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def jars() -> Path:
-    """The folder of the broker's jars; fetched if it is not there yet."""
+    """Return the folder of the broker's jars, fetched on first use."""
     folder = CACHE / "lib"
     if folder.is_dir():
         return folder
@@ -61,13 +60,13 @@ def jars() -> Path:
     )
     if done.returncode:
         pytest.skip(f"Maven cannot fetch the released Apache broker: {_say(done)}")
-    if not folder.is_dir():  # another run may have been faster
+    if not folder.is_dir():  # else another run was faster
         partial.rename(folder)
     return folder
 
 
 def classpath() -> str:
-    """Return the jars and the driver, compiled again if its source changed."""
+    """Return the class path of jars and driver; compile the driver if its source changed."""
     for tool in ("java", "javac"):
         if not shutil.which(tool):
             pytest.skip(f"{tool} is missing: a JDK runs the released Apache broker")
@@ -92,7 +91,7 @@ def classpath() -> str:
 def ask(
     store: Path, work: Path, plan: dict[str, Any], conf: dict[str, str], *, halt: bool = False
 ) -> dict[str, Any]:
-    """Let Apache's broker open `store` and carry out `plan`; ApacheStore.java says what that is."""
+    """Open `store` with Apache's broker and execute `plan`, which ApacheStore.java documents."""
     work.mkdir(parents=True)
     (work / "plan.json").write_text(json.dumps(plan))
     out = work / "out.json"
@@ -108,6 +107,6 @@ def ask(
 
 
 def copy_of(root: Path, target: Path) -> Path:
-    """A copy that stays sparse: files of a gigabyte may hold some kilobytes."""
+    """Make a sparse copy: files of a gigabyte may hold only kilobytes."""
     subprocess.run(["cp", "-a", "--sparse=always", str(root), str(target)], check=True)
     return target

@@ -1,7 +1,7 @@
-"""A process of ours that writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT`.
+"""Writes a store for Apache's broker: `our_writer.py DIRECTORY OPTIONS COUNT`.
 
-OPTIONS is JSON for `StoreConfig`. With a COUNT it writes so many messages and stops cleanly; with 0 it
-writes until it is killed and prints, one number a line, how many it was promised.
+OPTIONS is JSON for `StoreConfig`. With a COUNT it writes that many messages and stops cleanly; with
+0 it writes until it is killed and prints the number of acknowledged messages, one per line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 10
 
 
 def body_of(number: int) -> bytes:
-    """Any body can be checked from its number alone; some are empty."""
+    """Return the body of a message by its number; some are empty."""
     if number % 50 == 49:
         return b""
     return f"{number:08d}".encode() + random.Random(number).randbytes(number * 7919 % 2500)
@@ -76,7 +76,7 @@ def message_of(number: int) -> Message:
 
 
 def key_queries(count: int) -> list[dict[str, str]]:
-    """Keys to ask for: unique ids, single keys, keys of many messages, and one of none."""
+    """Return keys to query: unique ids, single keys, keys of many messages, and an unused one."""
     asked = {(NOTES, "nosuchkey")}
     for number in range(0, count, max(count // 60, 1)):
         topic = message_of(number).topic
@@ -85,7 +85,7 @@ def key_queries(count: int) -> list[dict[str, str]]:
 
 
 def write(store: MessageStore, first: int, rng: random.Random) -> int:
-    """The next messages: a batch, or some single ones of a block. Returns the next number."""
+    """Write the next batch or single messages of a block. Return the next number."""
     rest = BLOCK - first % BLOCK
     count = rest if in_batch(first) else rng.randrange(1, rest + 1)
     append = store.append_batch if in_batch(first) else store.append_many

@@ -1,8 +1,8 @@
-"""A directory of a real broker of ours, with topics, groups and offsets, goes to Apache's broker.
+"""Apache's broker opens the directory of a CometMQ broker with topics, groups and offsets.
 
-Our broker takes sends, deliveries, acks and commits over the wire and is stopped; its log has
-`rmq_sys_COMETMQ_META` records, its `config/` our JSON. Apache's broker must know the topics, its consumers
-must go on at the committed offsets, and what it sees must be what our store sees.
+The CometMQ broker serves sends, deliveries, acks and commits and is stopped. Its log has
+`rmq_sys_COMETMQ_META` records, its `config/` CometMQ's JSON. Apache's broker must load the topics,
+its consumers must continue at the committed offsets, and it must read the same messages.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def committed(root: Path, group: str) -> dict[int, int]:
 
 
 def rest_of(view: dict[str, Any], offsets: dict[int, int]) -> list[tuple[int, int, str]]:
-    """What a consumer must still get: queue, offset, body."""
+    """Return the messages still to be delivered: queue, offset, body."""
     return sorted(
         (unit["record_queue_id"], unit["queue_offset"], unit["stored_body_b64"])
         for unit in units_of(view)
@@ -99,7 +99,7 @@ def rest_of(view: dict[str, Any], offsets: dict[int, int]) -> list[tuple[int, in
     )
 
 
-def test_apaches_consumers_go_on_where_ours_were(tmp_path: Path) -> None:
+def test_apaches_consumers_continue_at_the_committed_offsets(tmp_path: Path) -> None:
     root, copy = stopped_broker(tmp_path / "cluster"), tmp_path / "copy"
     options, conf = sizes(root)
     oracle.copy_of(root, copy)
@@ -113,14 +113,14 @@ def test_apaches_consumers_go_on_where_ours_were(tmp_path: Path) -> None:
             for group, offsets in groups.items()
         ],
     }
-    said = oracle.ask(root, tmp_path / "apache", plan, conf)
-    bodies = {base64.b64decode(u["stored_body_b64"]) for u in units_of(said["before"])}
+    report = oracle.ask(root, tmp_path / "apache", plan, conf)
+    bodies = {base64.b64decode(u["stored_body_b64"]) for u in units_of(report["before"])}
     assert {b"%d" % number for number in range(COUNT)} <= bodies
-    for consumed, offsets in zip(said["consumed"], groups.values(), strict=True):
+    for consumed, offsets in zip(report["consumed"], groups.values(), strict=True):
         came = sorted((m["queue"], m["queue_offset"], m["body_b64"]) for m in consumed)
-        assert came == rest_of(said["before"], offsets)
+        assert came == rest_of(report["before"], offsets)
     store = MessageStore(StoreConfig(str(copy), **options), lambda: NOW_MS)
     store.open()
     dispatch_all(store)
-    assert_agrees(store, said["before"])
+    assert_agrees(store, report["before"])
     store.close()

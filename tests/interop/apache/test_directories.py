@@ -1,8 +1,8 @@
-"""Store directories go to the released Apache broker and come back; nothing is lost on either way.
+"""Stores are handed to the released Apache broker and back without loss.
 
-A process of ours writes (`our_writer.py`) and stops cleanly or is killed with -9; Apache's broker opens
-the directory and must see what our store sees, and its consumers must read it; Apache's broker then
-writes on and stops cleanly or dies, and our store must see what Apache saw.
+`our_writer.py` writes a store and stops cleanly or is killed with -9. Apache's broker opens it,
+must report the same content, and its consumers must read it. Then Apache's broker appends and stops
+cleanly or dies, and CometMQ's store must report the same content.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NOW_MS = 1_900_000_000_000
 
 
 def run_writer(root: Path, options: dict[str, Any], count: int, kill_at: int = 0) -> int:
-    """Let our writer run to its end, or to its death; returns how many messages it was promised."""
+    """Run the writer to its end or kill it. Return the number of acknowledged messages."""
     command = [sys.executable, our_writer.__file__, str(root), json.dumps(options), str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -71,13 +71,13 @@ def run_writer(root: Path, options: dict[str, Any], count: int, kill_at: int = 0
 def opened(root: Path, options: dict[str, Any]) -> MessageStore:
     store = MessageStore(StoreConfig(str(root), **options), lambda: NOW_MS)
     store.open()
-    store.start()  # the index of a killed store is made again once the store may write
+    store.start()  # rebuilds the index of a killed store
     dispatch_all(store)
     return store
 
 
 def plan_for(written: int) -> dict[str, Any]:
-    """Ask for keys, consume one topic, then write more: over several segments and index files."""
+    """Plan: query keys, consume one topic, then write over several segments and index files."""
     orders = [our_writer.message_of(i) for i in range(written)]
     count = sum(m.topic == our_writer.ORDERS and m.sys_flag & 0xC != 0x4 for m in orders)
     more = [
@@ -102,7 +102,7 @@ def plan_for(written: int) -> dict[str, Any]:
 
 
 def check_numbers(view: dict[str, Any], promised: int) -> None:
-    """Every message from the first to the last once, none changed; prepared ones are in no queue."""
+    """Check that every message exists once and unchanged; prepared ones are in no queue."""
     seen: set[int] = set()
     for unit in units_of(view):
         number = unit["flag"]
@@ -118,7 +118,7 @@ def check_numbers(view: dict[str, Any], promised: int) -> None:
 
 
 def check_consumed(consumed: list[dict[str, Any]], view: dict[str, Any]) -> None:
-    """The consumers got every message of the topic once, as it is stored."""
+    """Check that the consumers received every message of the topic once, as stored."""
     expected = Counter(
         (unit["record_queue_id"], unit["record_queue_offset"], unit["stored_body_b64"])
         for unit in units_of(view)
@@ -127,14 +127,14 @@ def check_consumed(consumed: list[dict[str, Any]], view: dict[str, Any]) -> None
     assert Counter((m["queue"], m["queue_offset"], m["body_b64"]) for m in consumed) == expected
 
 
-def check_the_way_back(root: Path, options: dict[str, Any], said: dict[str, Any]) -> None:
-    """Our store sees what Apache saw at the end, and goes on behind it."""
-    assert {one["status"] for one in said["written"]} == {"PUT_OK"}
+def check_reopened_by_cometmq(root: Path, options: dict[str, Any], report: dict[str, Any]) -> None:
+    """Check that CometMQ's store reads what Apache's broker left, and appends to it."""
+    assert {one["status"] for one in report["written"]} == {"PUT_OK"}
     store = opened(root, options)
-    assert_agrees(store, said["after"])
+    assert_agrees(store, report["after"])
     (result,) = store.append_many([our_writer.message_of(5)])
     assert result.status is PutStatus.PUT_OK
-    assert result.physical_offset >= said["after"]["max_physical_offset"]
+    assert result.physical_offset >= report["after"]["max_physical_offset"]
     dispatch_all(store)
     end = store.log_end
     store.close()
@@ -143,31 +143,31 @@ def check_the_way_back(root: Path, options: dict[str, Any], said: dict[str, Any]
     store.close()
 
 
-def test_after_a_clean_stop(tmp_path: Path) -> None:
+def test_a_cleanly_stopped_store_is_exchanged_without_loss(tmp_path: Path) -> None:
     root, copy = tmp_path / "store", tmp_path / "copy"
     written = run_writer(root, SIZES, 600)
     oracle.copy_of(root, copy)
-    said = oracle.ask(root, tmp_path / "apache", plan_for(written), CONF)
-    check_numbers(said["before"], written)
-    check_consumed(said["consumed"][0], said["before"])
+    report = oracle.ask(root, tmp_path / "apache", plan_for(written), CONF)
+    check_numbers(report["before"], written)
+    check_consumed(report["consumed"][0], report["before"])
     ours = opened(copy, SIZES)
-    assert_agrees(ours, said["before"])
+    assert_agrees(ours, report["before"])
     ours.close()
-    check_the_way_back(root, SIZES, said)
+    check_reopened_by_cometmq(root, SIZES, report)
 
 
-def test_after_kill_9(tmp_path: Path) -> None:
+def test_a_killed_store_is_exchanged_without_loss(tmp_path: Path) -> None:
     root, copy = tmp_path / "store", tmp_path / "copy"
     options = SIZES | WITH_CRC
     promised = run_writer(root, options, 0, kill_at=600)
     assert (root / "abort").exists()
     oracle.copy_of(root, copy)
-    said = oracle.ask(
+    report = oracle.ask(
         root, tmp_path / "apache", plan_for(promised), CONF | CONF_WITH_CRC, halt=True
     )
-    check_numbers(said["before"], promised)
-    check_consumed(said["consumed"][0], said["before"])
+    check_numbers(report["before"], promised)
+    check_consumed(report["consumed"][0], report["before"])
     ours = opened(copy, options)
-    assert_agrees(ours, said["before"])
+    assert_agrees(ours, report["before"])
     ours.close()
-    check_the_way_back(root, options, said)
+    check_reopened_by_cometmq(root, options, report)

@@ -1,9 +1,9 @@
-"""Timers and delay levels of ours go to Apache's broker, and what it leaves comes back.
+"""Timers and delay levels are handed to Apache's broker and back.
 
-Our store holds messages of the timer topic, `TimerStore` puts them into wheel and timer log, our JSON
-says which topics there are and how far the delay levels are. Apache must deliver what is due, once
-after a clean stop, and nothing else: not what was cancelled, not what is due later, not what its delay
-level has passed. Then our recovery must find what Apache's broker left.
+The store has messages of the timer topic, `TimerStore` writes them to wheel and timer log, the JSON
+files have topics and positions of the delay levels. Apache's broker must deliver what is due (once
+after a clean stop), and nothing that is cancelled, due later or already delivered. Then CometMQ's
+recovery must find what Apache's broker left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cometmq.tests.interop.apache import oracle
 
 TOPIC = "Later"
 HOST = pack_host("127.0.0.1", 10911)
-#: A roll window of 10 s, so that a roll comes to its end within the test.
+#: A roll window of 10 s, so that a roll ends within the test.
 WINDOW = 10
 SIZES = {
     "mappedFileSizeCommitLog": "131072",
@@ -44,7 +44,7 @@ SIZES = {
     "mappedFileSizeTimerLog": "52000",
     "timerRollWindowSlot": str(WINDOW),
 }
-#: Body -> seconds from now; those with a name that begins with "not" never come.
+#: Body -> seconds from now; bodies that begin with "not" must not be delivered.
 TIMERS = {"one": 2, "two": 2, "three": 4, "rolled": 12, "not-cancelled": 3, "not-yet": 3600}
 
 
@@ -82,7 +82,7 @@ def put(store: MessageStore, topic: str, body: str, **properties: str) -> None:
 
 
 def enqueue(store: MessageStore, timers: TimerStore, begin: int, write_ms: int) -> int:
-    """Put what the timer topic holds from `begin` on into the slots; returns its end."""
+    """Enqueue the timer topic's messages from `begin` on. Return the end."""
     end = store.max_offset(TIMER_TOPIC, 0)
     for offset in range(begin, end):
         (stored,) = store.get(TIMER_TOPIC, 0, offset, 1).records
@@ -100,7 +100,7 @@ def enqueue(store: MessageStore, timers: TimerStore, begin: int, write_ms: int) 
 
 
 def configuration(root: Path) -> None:
-    """One topic, and the first level-1 message delivered already."""
+    """Write JSON files: one topic, and the first level-1 message already delivered."""
     topic = {
         "attributes": {},
         "order": False,
@@ -120,7 +120,7 @@ def configuration(root: Path) -> None:
 
 
 def written(root: Path, stopped: Path, end: str) -> None:
-    """Everything, in `stopped`: flushed and closed, or as a killed process leaves it."""
+    """Write the store in `stopped`: closed, or as a killed process leaves it."""
     store = MessageStore(config_of(root), wall_ms)
     store.open()
     store.start()
@@ -139,7 +139,7 @@ def written(root: Path, stopped: Path, end: str) -> None:
     put(store, SCHEDULE_TOPIC, "not-again", DELAY="1")
     put(store, SCHEDULE_TOPIC, "level", DELAY="1")
     if end == "kill":
-        # Units without slots: Apache finds them in the timer log. It enqueues them once more.
+        # Units without slots: Apache finds them in the timer log and enqueues them again.
         enqueue(store, timers, enqueued, write_ms)
         oracle.copy_of(root, stopped)
     timers.close()
@@ -149,7 +149,7 @@ def written(root: Path, stopped: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_apache_delivers_our_timers_and_we_recover_its(tmp_path: Path, end: str) -> None:
+def test_timers_are_exchanged_between_cometmq_and_apache(tmp_path: Path, end: str) -> None:
     root = tmp_path / "stopped"
     written(tmp_path / "ours", root, end)
     due = sorted(
@@ -157,8 +157,8 @@ def test_apache_delivers_our_timers_and_we_recover_its(tmp_path: Path, end: str)
     )
     count = len(due) + (2 if end == "kill" else 0)
     plan = {"consume": [{"group": "G", "topic": TOPIC, "count": count}]}
-    said = oracle.ask(root, tmp_path / "apache", plan, SIZES)
-    came = bodies(said["consumed"][0])
+    report = oracle.ask(root, tmp_path / "apache", plan, SIZES)
+    came = bodies(report["consumed"][0])
     assert sorted(set(came)) == due
     assert len(came) == count
     check_what_apache_left(root)
@@ -175,8 +175,8 @@ def check_what_apache_left(root: Path) -> None:
     timers = TimerStore(root, store.config, store.disk, store)
     report = timers.recover(wall_ms())
     assert (report.slots_beyond, report.cut_bytes) == (0, 0)
-    # On a busy machine Apache's broker may leave a unit in its log whose slot is older on the disk (seen
-    # after a clean stop): such a slot is made again, and what follows says that nothing is missing.
+    # On a busy machine Apache's broker may leave a unit whose slot on disk is older (seen after a
+    # clean stop). Recovery rebuilds the slot; the checks below verify that nothing is missing.
     assert report.slots_revised <= 1
     assert report.queue_offset == store.max_offset(TIMER_TOPIC, 0)
     waiting = [
@@ -194,7 +194,7 @@ def check_what_apache_left(root: Path) -> None:
 
 
 async def lead(root: Path, clock: Clock) -> None:
-    """A broker of ours delivers one message, and stops with others waiting."""
+    """Run a CometMQ broker that delivers one message and stops with others waiting."""
     chosen = replace(settings(root), store=config_of(root))
     async with desk(root, chosen, clock) as k:
         k.topic(TOPIC, message_type=v2.DELAY)
@@ -223,7 +223,7 @@ async def lead(root: Path, clock: Clock) -> None:
 
 
 async def take_back(root: Path, clock: Clock) -> list[bytes]:
-    """What the topic holds an hour later, in a broker of ours again."""
+    """Return the topic's messages one hour later, in a CometMQ broker."""
     async with desk(root, replace(settings(root), store=config_of(root)), clock) as k:
         await until(lambda: not k.node.timers.enqueue_lag)
         k.advance(3_600_000)
@@ -237,11 +237,11 @@ async def take_back(root: Path, clock: Clock) -> list[bytes]:
         return came()
 
 
-def test_apache_goes_on_where_our_broker_stopped_and_we_where_it_stopped(tmp_path: Path) -> None:
+def test_apache_and_cometmq_continue_each_others_timers(tmp_path: Path) -> None:
     root, clock = tmp_path / "ours", Clock()
     asyncio.run(lead(root, clock))
     plan = {"consume": [{"group": "G", "topic": TOPIC, "count": 3}]}
-    said = oracle.ask(root, tmp_path / "apache", plan, SIZES)
-    assert sorted(bodies(said["consumed"][0])) == ["a", "at-once", "b"]
+    report = oracle.ask(root, tmp_path / "apache", plan, SIZES)
+    assert sorted(bodies(report["consumed"][0])) == ["a", "at-once", "b"]
     came = asyncio.run(take_back(root, clock))
     assert set(came) == {b"a", b"at-once", b"b", b"not"}
