@@ -1,4 +1,4 @@
-"""Fixtures of the pipeline tests: a small Spark session per test process, unpacked golden stores."""
+"""Fixtures of the pipeline tests: one small Spark session per process, golden stores."""
 
 from __future__ import annotations
 

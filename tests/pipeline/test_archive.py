@@ -1,4 +1,4 @@
-"""The archive: every row once for whoever lists the folder, whatever died in between; damage is found."""
+"""Archive: each row exactly once after crashes; damage is reported."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class DiedError(BaseException):
 def test_a_crash_at_any_step_leaves_each_row_once(
     step: int, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every call that changes the file system is a step; one of them is never reached."""
+    """Every call that changes the file system is a step; the last one is never reached."""
     calls = 0
 
     def dying(real: Any) -> Any:
@@ -153,7 +153,7 @@ def test_a_crash_at_any_step_leaves_each_row_once(
 def test_the_first_of_two_attempts_at_a_split_counts(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that everybody believed dead commits after its successor."""
+    """A worker that was given up commits after its successor."""
     from cometmq.pipeline.archive import splits
 
     cell = grid_splits(snapshot(str(store)), SPLIT, live=True)[0]
@@ -224,8 +224,7 @@ def test_check_reports_a_changed_log(store: Path, tmp_path: Path) -> None:
 def test_another_log_under_the_same_broker_name_is_refused(
     tmp_path: Path,
 ) -> None:
-    """Every broker of `cometmq up` keeps its log in a folder called `store`: the second one that was
-    archived into the same folder gave "splits 0" and no row."""
+    """Every broker of `cometmq up` has its log in a folder named `store`."""
     one, two = (tmp_path / name / "store" for name in ("one", "two"))
     for root, byte in ((one, b"1"), (two, b"2")):
         root.parent.mkdir()

@@ -1,4 +1,4 @@
-"""The archive's order and its files: every record at its place, whatever the log looks like."""
+"""Order and files of the archive, for every kind of log."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ NAMES = st.sampled_from(("TAGS", "KEYS", "UNIQ_KEY", "COMETMQ_LONG_A", "COMETMQ_
 @settings(max_examples=200, deadline=None)
 @given(st.lists(NAMES, max_size=4), st.lists(st.text("xyz", max_size=3), min_size=4, max_size=9))
 def test_records_of_one_sender_have_their_properties(names: list[str], values: list[str]) -> None:
-    """All records have the same names in the same order: a name that comes twice, too."""
+    """All records have the same names in the same order, including a repeated name."""
     texts = [
         "".join(f"{name}\x01{value}{at}\x02" for at, name in enumerate(names)).encode()
         for value in values
@@ -169,7 +169,7 @@ while True:
 
 
 def test_the_safe_end_is_found_while_a_broker_appends(tmp_path: Path) -> None:
-    """NumPy looked for what is not zero, counted first, and raised when there was more the second time."""
+    """`np.flatnonzero` counts first and raises if bytes change before its second pass."""
     path = tmp_path / "segment"
     path.write_bytes(bytes(1 << 20))
     with subprocess.Popen(

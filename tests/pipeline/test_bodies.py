@@ -1,4 +1,4 @@
-"""The decoder: bodies that are not plain, and choosing by topic, queue, offset and tag."""
+"""Decoder: compressed bodies, inner batches, selection by topic, queue, offset and tag."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_on_corrupt_applies_to_bodies_that_cannot_be_decompressed(tmp_path: Path
     assert report.lost_bytes == log.starts[2] - log.starts[1]
     kept = rows(tmp_path, on_corrupt="permissive")
     assert [row["body"] for row in kept] == [b"body-0", None, b"body-2"]
-    assert numbers(rows(tmp_path, columns=("msgId",))) == [0, 1, 2]  # nobody wants the body
+    assert numbers(rows(tmp_path, columns=("msgId",))) == [0, 1, 2]  # without bodies
 
 
 def inner(*parts: tuple[int, bytes, bytes]) -> bytes:
@@ -130,7 +130,7 @@ def test_topics_queues_offsets_and_tags_select_records(tmp_path: Path) -> None:
     assert chosen(ranges=ranges) == expected(
         lambda r: (r["topic"] == "a" and 3 <= r["queueOffset"] < 7) or r["topic"] == "%DLQ%g"
     )
-    assert chosen(topics=frozenset(("nobody",))) == []
+    assert chosen(topics=frozenset(("unknown",))) == []
 
 
 def test_prepared_and_rolled_back_records_are_in_no_queue(tmp_path: Path) -> None:

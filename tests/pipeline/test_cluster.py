@@ -1,6 +1,6 @@
-"""Jobs on a standalone cluster of two workers, which have nothing but the packed environment.
+"""Jobs on a standalone cluster of two workers that have only the packed environment.
 
-LogPartition of the suite in CI; elsewhere by its own command, `scripts/spark_cluster`.
+Runs in CI; elsewhere with `scripts/spark_cluster`.
 """
 
 from __future__ import annotations

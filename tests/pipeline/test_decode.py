@@ -1,4 +1,4 @@
-"""The decoder: every kind of record, however the log is cut, and every policy for damage."""
+"""Decoder: every kind of record, any split size, every policy for damage."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_half_a_record_at_the_end_is_not_read(tmp_path: Path) -> None:
 
 
 def test_an_incompletely_written_body_is_not_read(tmp_path: Path) -> None:
-    """A live broker writes while we read: all lengths can be there before the body is."""
+    """A live broker writes concurrently: lengths may be visible before the body."""
     log = made(tmp_path)
     record = bytearray(encode(message(60, body=b"q" * 500), 60, log.end, 1))
     record[100:300] = bytes(200)
@@ -265,7 +265,7 @@ def test_damage_raises_or_is_counted(tmp_path: Path) -> None:
 
 
 def test_damage_at_a_split_boundary_is_reported(tmp_path: Path) -> None:
-    """The next split begins at the first record that it finds: somebody must notice what is missing."""
+    """The next split begins at its first valid record, so the previous one must report a gap."""
     log = made(tmp_path)
     (whole,) = plan([str(log.root)])
     log.change(log.starts[20] + 30, b"\xff\xff")  # its own offset

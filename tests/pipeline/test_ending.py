@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a job at any moment: no process is left behind, and no stack is printed."""
+"""Ctrl-C and SIGTERM end a job at any moment without leftover processes or stack traces."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_a_signal_ends_the_jvm_without_stack_traces(
     number: int, moment: Callable[[list[psutil.Process]], bool], code: int, tmp_path: Path
 ) -> None:
     store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(50)])
-    # The tests may run where somebody ignores Ctrl-C.
+    # The tests may run in an environment that ignores SIGINT.
     command = ["env", "--default-signal=INT", *cometmq_command(), "pipeline", "replay", str(store)]
-    # Nobody answers there: the task tries for a minute.
+    # Nothing listens there: the task retries for a minute.
     command += [
         "--topic",
         "t",

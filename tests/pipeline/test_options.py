@@ -1,4 +1,4 @@
-"""Options of the source: checked on the driver, with a sentence that says what to write instead."""
+"""Options of the source: validated on the driver, with sentences that name the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pyspark_rocketmq`: found by name, light to import, beside whatever else is installed."""
+"""`pyspark_rocketmq`: found by name, light to import, independent of other packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(json.dumps([names, source.name(), heavy]))
 
 
 def test_spark_finds_the_source_by_the_name_of_its_package(tmp_path: Path) -> None:
-    """Spark imports every such package whenever it looks for any source: nothing heavy may come along."""
+    """Spark imports every such package at each lookup, so the import must be light."""
     folder = Path(cometmq.__file__).parent / "pipeline"
     done = subprocess.run(
         [sys.executable, "-c", CODE],

@@ -1,4 +1,4 @@
-"""`cometmq pipeline`: every job as users call it; insights, compaction by key, packing, and usage errors."""
+"""`cometmq pipeline`: every job as a command; insights, compaction, packing, usage errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_job_runs_as_a_command(tmp_path: Path) -> None:
-    """As users have it: an embedded session, a table, the exit code."""
+    """An embedded session, a table, the exit code."""
     store = write_store(tmp_path / "broker-a", [sent("t", n) for n in range(500)])
     command = [*cometmq_command(), "pipeline", "verify", str(store), "--master", "local[1]"]
     command += ["--driver-memory", "512m"]
@@ -169,7 +169,7 @@ def test_a_missing_directory_is_reported_before_a_jvm_starts(
 def test_dlq_accepts_the_store_as_argument(
     run: Callable[..., Any],
 ) -> None:
-    """`cometmq pipeline dlq STORE` ended with 2; only `--store` was known. Real dead letters, sent again."""
+    """`cometmq pipeline dlq STORE` equals `--store`; real dead letters are sent again."""
     with TestBroker() as broker:
         topic, group = broker.create_topic("poison"), broker.create_group("billing", max_attempts=1)
         with (
@@ -200,7 +200,7 @@ def test_dlq_accepts_the_store_as_argument(
 
 
 def test_follow_archives_appended_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without Spark, and the pauses are this test's: a round without news says nothing."""
+    """Without Spark and with fake pauses; a round without new records prints nothing."""
     log = MadeLog(tmp_path / "broker-a").append(*(message(n) for n in range(900)))
     assert log.base, "one segment is full, one is not"
     pauses: list[float] = []

@@ -1,4 +1,4 @@
-"""Jobs verify and rebuild: queues and index from the log alone, byte by byte those of the broker."""
+"""Jobs verify, rebuild and reconcile: rebuilt files equal the broker's byte for byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_rebuilt_files_equal_those_of_apache(
 def test_units_of_deleted_records_are_carried_over_from_the_store(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Only where the store's own files are gone, nobody knows them: then fillers stand there."""
+    """Fillers are written only if the store's files are missing."""
     root = tmp_path / "expired"
     shutil.copytree(golden("expired"), root)
     theirs = contents(root, "consumequeue")
@@ -60,7 +60,7 @@ def test_units_of_deleted_records_are_carried_over_from_the_store(
 
 
 def test_a_queue_without_remaining_records_keeps_its_next_offset(tmp_path: Path) -> None:
-    """Consumers of a rebuilt store would have waited behind their offsets for a year of messages."""
+    """A queue that restarts at 0 would be behind the consumers' offsets."""
     messages = [sent("idle", n, queues=2) for n in range(400)]
     messages += [sent("busy", n, queues=2) for n in range(900)]
     root = write_store(tmp_path / "store", messages)
@@ -119,7 +119,7 @@ def test_verify_reports_a_missing_queue(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", [sent("t", n, queues=2) for n in range(100)])
     shutil.rmtree(root / "consumequeue/t/1")
     assert verify(None, str(root)).problems == ["t/1: 50 records have no unit."]
-    (root / "abort").write_text("1")  # somebody works on it, or was killed
+    (root / "abort").write_text("1")  # a broker has the store open, or was killed
     report = verify(None, str(root))
     assert (report.problems, report.summary["units_behind"]) == ([], 50)
 

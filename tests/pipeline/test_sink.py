@@ -1,4 +1,4 @@
-"""The `rocketmq` and `rocketmq-archive` sinks, and jobs that send, on real sessions and a real broker."""
+"""The `rocketmq` and `rocketmq-archive` sinks and sending jobs, with Spark and a real broker."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_options_and_columns_are_validated_on_the_driver(
 
 
 def test_the_queue_id_of_a_row_is_ignored(spark: Any, broker: TestBroker) -> None:
-    """Rows that were read have one, of another topic with other queues; order is what a group is for."""
+    """It belongs to another topic; message groups keep the order."""
     broker.create_topic("chosen", type="normal", queues=4)
     frame = rows(spark, 40).selectExpr("*", "99 as queueId").coalesce(1)
     written = frame.write.format("rocketmq").mode("append").option("topic", "chosen")

@@ -1,4 +1,4 @@
-"""The batch source through a real Spark session, from store directories."""
+"""Batch source with a real Spark session, from store directories."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_pattern_without_a_match_logs_a_warning(
 
 
 def test_a_topic_without_messages_gives_no_rows(tmp_path: Path) -> None:
-    """The configuration knows it; and of a log without configuration and queues any name may be right."""
+    """It is in the configuration; a log without configuration and queues accepts any name."""
     log = MadeLog(tmp_path).append(*(message(n, "orders") for n in range(9)))
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "topics.json").write_text('{"topicConfigTable":{"young":{}}}')
@@ -170,7 +170,7 @@ def test_a_topic_without_messages_gives_no_rows(tmp_path: Path) -> None:
     assert [list(read(chosen, LogPartition(one))) for one in plan(chosen)] == [[]]
     shutil.rmtree(tmp_path / "config")
     shutil.rmtree(tmp_path / "consumequeue")
-    for topic, count in (("orders", 9), ("nobody", 0)):
+    for topic, count in (("orders", 9), ("unused", 0)):
         chosen = parse({"path": str(tmp_path), "subscribe": topic})
         batches = [batch for one in plan(chosen) for batch in read(chosen, LogPartition(one))]
         assert sum(batch.num_rows for batch in batches) == count

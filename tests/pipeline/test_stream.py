@@ -1,4 +1,4 @@
-"""The streaming source from store directories: restarts, limits, new queues, retention."""
+"""Streaming source from store directories: restarts, limits, new queues, retention."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_stream_may_start_before_its_topic_exists_and_warns(
 
 
 def test_a_repeated_batch_has_the_same_tasks(tmp_path: Path) -> None:
-    """Another number of tasks after a restart would leave files of the first try behind."""
+    """Another number of tasks after a restart would leave files of the first attempt."""
     log = MadeLog(tmp_path).append(*(message(n) for n in range(600)))
     source = reader(log, splitBytes="20000")
     start = source.initialOffset()
@@ -130,7 +130,7 @@ def test_messages_deleted_by_retention_are_data_loss(tmp_path: Path) -> None:
 
 
 def test_a_topic_deleted_and_created_again_is_data_loss(tmp_path: Path) -> None:
-    """Its offsets begin at 0 again: going on at the old ones would pass over its messages."""
+    """Its offsets restart at 0: the old offsets would skip its messages."""
     log = MadeLog(tmp_path / "old").append(*(message(n) for n in range(50)))
     source = reader(log)
     start = source.initialOffset()

@@ -1,4 +1,4 @@
-"""The source over the wire: ranges of a broker's log as raw frames, and PullMessage where there is none."""
+"""The source from brokers: ranges of the log as raw frames, or PullMessage without ReadLog."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_pulled_queues_give_the_same_messages(broker: Live) -> None:
 
 
 def test_reading_stops_at_the_confirm_offset(broker: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing beyond the confirmed offset leaves the broker, in the middle of a record or not."""
+    """ReadLog returns no byte above the confirm offset, even inside a record."""
     whole = frames_of(broker, 0)
     limit = whole[-1][1] + len(whole[-1][0]) - 1  # one byte of the last record is not confirmed
     monkeypatch.setattr(type(broker.node.pump), "readable_limit", lambda self: limit)
@@ -270,7 +270,7 @@ def test_a_stream_from_a_broker_continues_after_a_restart(
         if topic == "stream"
     }
     committed = {queue: offsets.get("stream", "streamers", queue) or 0 for queue in ends}
-    # Spark tells a source of a batch's end when the next one begins: never too much, one batch late.
+    # Spark calls `commit` for a batch when the next one begins: one batch late, never too much.
     assert sum(committed.values()) == 40
     assert sum(ends.values()) == 50
 

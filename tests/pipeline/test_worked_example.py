@@ -1,4 +1,4 @@
-"""The programs of docs/pipeline.md, run as they stand there: a report, an archive, a replay, the report again."""
+"""The programs of docs/pipeline.md: a report, an archive, a replay, the report again."""
 
 from __future__ import annotations
 

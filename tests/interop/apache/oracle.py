@@ -1,4 +1,4 @@
-"""The released Apache RocketMQ 5.5.0 broker as an oracle: opens a directory and reports its content.
+"""The released Apache RocketMQ 5.5.0 broker as an oracle: reports the content of a store.
 
 Maven fetches the published jars once into `.cache/apache-5.5.0`, where the driver
 `ApacheStore.java` is compiled. Every call is a process on ports below the ephemeral range. A
