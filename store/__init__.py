@@ -1,6 +1,6 @@
 """The storage engine: commit log, consume queues, flush, checkpoint, recovery.
 
-Promises what `store/README.md` says and keeps the byte format of the RocketMQ 5 file store (store
-format, sections 1-9). Synchronous, called from one thread, never waits; no network, no asyncio.
-The face of the folder is `message_store.MessageStore`.
+Its guarantees are in `store/README.md`; the byte format is that of the RocketMQ 5 file store
+(docs/formats/store-format.md). Synchronous: called from one thread, never waits, without network
+and asyncio. The entry point is `message_store.MessageStore`.
 """

@@ -1,13 +1,14 @@
-"""Appending messages: validation, queue offsets, records into the log, hints for dispatch.
+"""Append: validates messages, assigns queue offsets, writes records, adds dispatch hints.
 
-One store timestamp a batch, never earlier than the last one, so that times grow with offsets. What a
-batch holds for one segment is written with one call (a run). Positions, and hints with them, move
-only after it. A message that is refused changes nothing, and does not stop the others of its batch. The one
-exception is a record that fits no segment: it ends the last one, as with Apache's broker (store
-format, section 2.6), unless every new segment begins with records of the hook.
+All records of a batch get one store timestamp, never earlier than the previous one, so that store
+times increase with offsets. The records that one segment takes from a batch are written with one
+call (a run); positions and hints move after the write. A refused message changes nothing and does
+not stop the rest of its batch. Exception: a record that fits no segment ends the last segment, as
+in Apache's broker (docs/formats/store-format.md, section 2.6), unless a hook writes records at the
+start of every segment.
 
-`append_batch` is the old-style batch of a remoting client (section 2.10): all of it or nothing, side
-by side in one queue and one segment.
+`append_batch` is the old-style batch of a remoting client (section 2.10): all or nothing, adjacent
+in one queue and one segment.
 """
 
 import logging
@@ -48,11 +49,11 @@ logger = logging.getLogger(__name__)
 _OK: Final = PutStatus.PUT_OK
 _FIXED_AND_LENGTH: Final = FIXED_V4.size + 2
 _UNCOMMON: Final = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | MULTI_DISPATCH
-#: Records are joined in memory before they are written: as many as the processor's caches still hold.
+#: Bytes of records that are joined in memory for one write: what fits into the CPU caches.
 _JOINED_BYTES_MIN: Final = 96 << 10
-#: A member of a batch on the wire, without body and properties: five numbers and two lengths.
+#: Wire size of a batch member without body and properties: five numbers and two lengths.
 _MEMBER_BYTES: Final = 22
-#: Records looked at in one step while offsets are taken from the log.
+#: Records parsed per step while queue offsets are taken from the log.
 _ASSIGN_STEP: Final = 10_000
 
 
@@ -61,7 +62,7 @@ def refused(status: PutStatus) -> AppendResult:
 
 
 def unflushed(result: AppendResult) -> AppendResult:
-    """Stored, but not known to be on the disk."""
+    """Return the result with the status "stored, not known to be flushed"."""
     return AppendResult(
         PutStatus.FLUSH_DISK_TIMEOUT,
         result.physical_offset,
@@ -72,7 +73,7 @@ def unflushed(result: AppendResult) -> AppendResult:
 
 
 class Appender:
-    """The one writer of messages (a follower's raw bytes go past it)."""
+    """The only writer of messages (raw bytes of a leader are written by `CommitLog.append_raw`)."""
 
     def __init__(
         self,
@@ -86,11 +87,11 @@ class Appender:
         lmq_max: int = 0,
     ) -> None:
         self.on_new_segment: Callable[[int], list[Message]] | None = None
-        #: Messages that were refused so far.
+        #: Number of refused messages.
         self.refusals = 0
-        #: Why the last segment could not be made; "" while there is no trouble.
+        #: Why the last segment could not be created, or "".
         self.allocation_failure = ""
-        #: Whether it was a buffer of the transient store pool that was missing.
+        #: Whether the cause was a missing buffer of the transient pool.
         self.out_of_buffers = False
         self._log = log
         self._queues = queues
@@ -100,12 +101,13 @@ class Appender:
         self._light = LmqNumbers(queues, lmq_max, body_bytes_max)
         self._seal = seal  # end every record with its checksum (enabledAppendPropCRC)
         self._encode = encode_sealed if seal else encode
-        self._assigned_end = 0  # queue offsets of all records before it are known
-        self._headed = -1  # start of the segment whose first record may come now
+        self._assigned_end = 0  # the queue offsets of all records before it are known
+        self._headed = -1  # start of the segment that may take its first record
         self._in_hook = False
 
     def append_many(self, messages: Sequence[Message]) -> list[AppendResult]:
-        """One result a message, in order. Raises OSError when the log cannot be written."""
+        """Append in order; one result per message. Raises OSError when the log cannot be
+        written."""
         now_ms = self._begin()
         begin = self._log.end
         if self._seal:
@@ -120,7 +122,7 @@ class Appender:
         return results
 
     def append_batch(self, messages: Sequence[Message]) -> list[AppendResult]:
-        """All of them, with consecutive queue offsets in one segment, or none with one reason.
+        """Append all with consecutive queue offsets in one segment, or none, with one status.
         Raises OSError when the log cannot be written."""
         if not messages:
             return []
@@ -131,7 +133,7 @@ class Appender:
         status = self._batch_fault(messages)
         results: list[AppendResult] = []
         if status is _OK:
-            status = self._place(sum(record_size(message) for message in messages), now_ms)
+            status = self._roll_if_needed(sum(record_size(message) for message in messages), now_ms)
         if status is _OK:
             results += self._write_batch(messages, now_ms)
         self._finish(begin, now_ms)
@@ -140,7 +142,7 @@ class Appender:
         return results or [refused(status) for _ in messages]
 
     def _begin(self) -> int:
-        """Ready to append; returns the store time of what comes."""
+        """Prepare an append; return its store time."""
         log = self._log
         log.drop_part()
         if self._assigned_end != log.end:
@@ -157,8 +159,8 @@ class Appender:
     def _append_run(  # noqa: PLR0915  (the hot loop of every send: a call more costs 3 %)
         self, messages: Sequence[Message], now_ms: int, results: list[AppendResult]
     ) -> Sequence[Message]:
-        """Append the common messages at the front, in one write; returns those from the first
-        uncommon one on: another segment, an unknown queue, IPv6, a transaction, a refusal."""
+        """Append the simple messages at the front with one write; return those from the first other
+        one on (another segment, an unknown queue, IPv6, a transaction, a refusal)."""
         log = self._log
         end = log.end
         limit = self._run_limit()
@@ -201,7 +203,7 @@ class Appender:
             except struct.error:
                 break
             parts += (head, body, queue.topic_field, length.to_bytes(2, "big"), properties)
-            # The usual cases of `tags_code`, without the call: known tags behind a mark, or none.
+            # Inlined common cases of `tags_code`: known tags at the end of the properties, or none.
             _, mark, tail = properties.rpartition(TAGS_MARK)
             code = 0
             if mark or properties.startswith(TAGS_NAME):
@@ -232,7 +234,7 @@ class Appender:
         )
 
     def _run_limit(self) -> int:
-        """Where a run must end: before the segment's blank."""
+        """Return where a run must end: before the segment's blank."""
         log = self._log
         segment = log.tail
         if segment is None or (log.end == segment.start and segment.start != self._headed):
@@ -240,14 +242,15 @@ class Appender:
         return segment.end - BLANK_BYTES
 
     def _fault(self, message: Message) -> PutStatus:
-        """Why the message cannot be stored, wherever it goes; PUT_OK if it can."""
+        """Return the status that refuses the message, independent of its position; PUT_OK if it is
+        valid."""
         if len(message.body) > self._body_bytes_max:
             return PutStatus.MESSAGE_ILLEGAL
         if len(message.properties) > PROPERTIES_BYTES_MAX:
             return PutStatus.PROPERTIES_SIZE_EXCEEDED
         try:
             self._queues.queue(message.topic, message.queue_id)
-            encode(message, 0, 0, 0)  # whatever is wrong with it shows before room is made
+            encode(message, 0, 0, 0)  # raises for an invalid message before a segment is rolled
         except (ValueError, struct.error):
             return PutStatus.MESSAGE_ILLEGAL
         return _OK
@@ -291,7 +294,7 @@ class Appender:
         return arrivals
 
     def _append_one(self, message: Message, now_ms: int) -> AppendResult:
-        """The careful way: any message, wherever it has to go."""
+        """Append any message: the general path."""
         status = _OK
         lights: list[ConsumeQueue] = []
         if message.sys_flag & MULTI_DISPATCH:
@@ -306,7 +309,7 @@ class Appender:
         log = self._log
         size = record_size(message)
         queue = self._queues.queue(message.topic, message.queue_id)
-        status = self._place(size, now_ms)
+        status = self._roll_if_needed(size, now_ms)
         if status is not _OK:
             self.refusals += 1
             return refused(status)
@@ -328,18 +331,18 @@ class Appender:
         self._dispatcher.add_hint(hint)
         return arrival
 
-    def _place(self, size: int, now_ms: int) -> PutStatus:
-        """Let the log end where `size` bytes fit."""
+    def _roll_if_needed(self, size: int, now_ms: int) -> PutStatus:
+        """Roll to a new segment if `size` bytes do not fit; return the status."""
         log = self._log
         whole = log.segment_bytes - BLANK_BYTES
         if size > whole:
-            if self.on_new_segment is None and self._make_room(whole, now_ms):
+            if self.on_new_segment is None and self._roll_until_fits(whole, now_ms):
                 log.mark_unfit()
             return PutStatus.END_OF_FILE
-        return _OK if self._make_room(size, now_ms) else PutStatus.CREATE_MAPPED_FILE_FAILED
+        return _OK if self._roll_until_fits(size, now_ms) else PutStatus.CREATE_MAPPED_FILE_FAILED
 
-    def _make_room(self, size: int, now_ms: int) -> bool:
-        """Let the log end where a record of `size` bytes fits; false if there is no segment."""
+    def _roll_until_fits(self, size: int, now_ms: int) -> bool:
+        """Roll until a record of `size` bytes fits; return false without a new segment."""
         try:
             self._turn_page(size)
             self._write_heads(now_ms)
@@ -365,7 +368,8 @@ class Appender:
             self._dispatcher.skip_blank(begin)
 
     def _write_heads(self, now_ms: int) -> None:
-        """Let the hook's records begin a new segment. They may roll on; there is no hook in a hook."""
+        """Write the hook's records at the start of a segment. They may roll again; the hook is not
+        called for its own records."""
         log = self._log
         segment = log.segments[-1]
         if log.end > segment.start or segment.start == self._headed:
@@ -380,7 +384,7 @@ class Appender:
                 self._in_hook = False
 
     def assign_from_log(self) -> None:
-        """Raise the next offset of every queue over the records that came in raw."""
+        """Raise the next offset of every queue over the records that were appended raw."""
         log, dispatcher = self._log, self._dispatcher
         begin = max(self._assigned_end, dispatcher.offset, log.start)
         while begin < log.end:
@@ -389,7 +393,7 @@ class Appender:
                 if arrival.topic in self._queues.batch_topics:
                     continue
                 queue = self._queues.queue(arrival.topic, arrival.queue_id)
-                # The latest record of a light queue is right: it may have begun anew.
+                # For a light queue the latest record counts: the queue may have restarted.
                 known = 0 if is_lmq(arrival.topic) else queue.next_offset
                 queue.next_offset = max(known, arrival.queue_offset + 1)
             if end == begin:

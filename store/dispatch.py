@@ -1,9 +1,9 @@
-"""Dispatch: from the log to the consume queues, in log order.
+"""Dispatch: builds the consume queues from the log, in log order.
 
-What the appender knows about its records it leaves here as hints, so that the hot path never parses
-what it has just written. Everything else (a follower's bytes, what recovery left, what came while the
-hints were full) is parsed from the log. Both give the same units; a test holds them against each
-other. Losing hints loses nothing.
+The appender adds a hint for every write, so that the hot path does not parse what was just written.
+All other records (a leader's bytes, records after a recovery, records written while the hints were
+full) are parsed from the log. Both produce the same units; a test compares them. Lost hints lose
+nothing.
 """
 
 from bisect import bisect_right
@@ -33,12 +33,12 @@ from .log.segment import Segment
 from .queue.consume_queue import ConsumeQueue
 from .queue.table import QueueTable
 
-#: Hints held while readers may not see the records yet (synchronous modes); about 200 bytes each.
+#: Maximum number of hints while dispatch is held back (synchronous modes); about 200 bytes each.
 HINTS_MAX: Final = 65_536
-#: From here on the log is read in columns; below, that costs more than a record at a time.
+#: From this many bytes on the log is parsed in columns; below, record by record is faster.
 BULK_BYTES_MIN: Final = 512 << 10
 BULK_RECORDS_MIN: Final = 512
-#: Transaction types that get no unit (store format, section 3.4).
+#: Transaction types without a unit (docs/formats/store-format.md, section 3.4).
 
 if TYPE_CHECKING:
     from .queue.building import ArrivalReader
@@ -52,9 +52,10 @@ def _topic(data: bytes) -> str:
 
 
 def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]:
-    """The arrivals of the whole record at `position`, its own queue's first, and its system flag.
+    """Return the arrivals of the whole record at `position`, that of its own queue first, and its
+    system flag.
 
-    Trusts the lengths in the record: recovery, the appender or raw append checked them.
+    The record's lengths are not validated: recovery, the appender or raw append has done so.
     """
     data = segment.map
     fixed = FIXED_V4
@@ -87,14 +88,14 @@ def parse_arrivals(segment: Segment, position: int) -> tuple[list[Arrival], int]
 
 @dataclass(slots=True)
 class Hint:
-    """What one write of the appender put into the log: at least one record, without a gap."""
+    """One write of the appender: at least one record, no gap."""
 
     arrivals: list[Arrival]
-    #: For each queue the number of the first unit, then offset, size, tags code of every unit.
+    #: Per queue: number of the first unit, then offset, size and tags code of every unit.
     units: dict[ConsumeQueue, list[int]]
 
     def split(self, count: int) -> tuple["Hint", "Hint"]:
-        """The first `count` records, which are not all, and the others."""
+        """Split into the first `count` records (not all) and the rest."""
         queues = {(queue.topic, queue.queue_id): queue for queue in self.units}
         halves = []
         for arrivals in (self.arrivals[:count], self.arrivals[count:]):
@@ -108,11 +109,11 @@ class Hint:
 
 
 class Dispatcher:
-    """Moves `offset` along the log; what lies before it is in the queues."""
+    """Moves `offset` along the log; all records before it are in the queues."""
 
     def __init__(self, log: CommitLog, queues: QueueTable) -> None:
         self.offset = 0
-        #: Start and store time of the last record that got a unit, for the checkpoint.
+        #: Start and store time of the last record with a unit, for the checkpoint.
         self.last: tuple[int, int] = (0, 0)
         self._hints: deque[Hint] = deque()
         self._hinted = 0  # records in the hints
@@ -122,12 +123,12 @@ class Dispatcher:
         self._reader: ArrivalReader | None = None
 
     def begin_hints(self) -> None:
-        """Hints may begin when the queues have caught up with the log."""
+        """Accept hints from now on, if the queues have caught up with the log."""
         if not self._hints and self.offset == self._log.end:
             self._hints_end = self.offset
 
     def add_hint(self, hint: Hint) -> None:
-        """The appender wrote this, behind what it wrote before."""
+        """Add the hint of the appender's next write."""
         first, last = hint.arrivals[0], hint.arrivals[-1]
         if self._hints_end == first.physical_offset and self._hinted < HINTS_MAX:
             self._hints.append(hint)
@@ -135,20 +136,21 @@ class Dispatcher:
             self._hints_end = last.physical_offset + last.size
 
     def drop_hints(self) -> None:
-        """Parse from the log again: some queues of the first hint may have their units already."""
+        """Drop all hints and parse the log instead: after a failed write some queues may already
+        hold units of the first hint."""
         self._hints.clear()
         self._hinted = 0
         self._hints_end = -1
 
     def skip_blank(self, begin: int) -> None:
-        """A blank was written at `begin`: the next record lies where the log ends now."""
+        """Skip the blank that was written at `begin`; the next record begins at the log end."""
         if self._hints_end == begin:
             self._hints_end = self._log.end
 
     def dispatch(self, up_to: int, records_max: int) -> list[Arrival]:
-        """Write units for records that end at or before `up_to`; returns what became visible.
+        """Write units for records that end at or before `up_to`; return the new arrivals.
 
-        Raises OSError, ValueError or CorruptLogError; what was visible before stays so.
+        Raises OSError, ValueError or CorruptLogError; units that were visible stay visible.
         """
         up_to = min(up_to, self._log.readable_end)
         self.offset = max(self.offset, self._log.start)
@@ -167,7 +169,7 @@ class Dispatcher:
         return arrivals
 
     def _take_hint(self, up_to: int, records_max: int) -> list[Arrival]:
-        """Write the units of the first hint, or of that part of it that may be seen."""
+        """Write the units of the first hint, or of its part before `up_to`."""
         hint = self._hints[0]
         last = hint.arrivals[-1]
         if last.physical_offset + last.size > up_to or len(hint.arrivals) > records_max:
@@ -175,7 +177,7 @@ class Dispatcher:
             if not count:
                 return []
             if hint.arrivals[0].physical_offset < last.physical_offset:
-                # More than one record: the units of a record in light queues stay together.
+                # Only for several records: the units of one record in light queues are not split.
                 hint, rest = hint.split(count)
                 self._hints[0] = rest
                 self._hints.appendleft(hint)
@@ -196,16 +198,17 @@ class Dispatcher:
 
     def _read_many(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
         if self._reader is None:
-            # Comes with NumPy: for a store that has fallen behind, or follows another.
+            # Loads NumPy; needed only after falling behind, or on a follower.
             from .queue.building import ArrivalReader
 
             self._reader = ArrivalReader(self._log)
         return self._reader.read(begin, up_to, records_max)
 
     def parse(self, begin: int, up_to: int, records_max: int) -> tuple[list[Arrival], int]:
-        """Arrivals of the queued records in [begin, up_to), and where the next record begins.
+        """Return the arrivals of the queued records in [begin, up_to), and the start of the next
+        record.
 
-        `begin` is the border of a record. Looks at `records_max` records at most.
+        `begin` is a record boundary. Parses at most `records_max` records.
         """
         if up_to - begin >= BULK_BYTES_MIN and records_max >= BULK_RECORDS_MIN:
             arrivals, end = self._read_many(begin, up_to, records_max)

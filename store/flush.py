@@ -1,18 +1,18 @@
-"""The flush threads: when the log, the queues and the checkpoint reach the disk.
+"""Flush threads: make the log, the queues and the checkpoint durable.
 
-SYNC_FLUSH is group commit: one fdatasync serves every append that came before it began. While it
-runs, the next group gathers (`group_commit.py`). With several senders at work a flush also waits a moment
-(`syncFlushGatherMax`) for as many records as the last groups had: senders that were released
-together send again together, and one flush then serves them all. A single sender never waits.
+SYNC_FLUSH is group commit: one fdatasync serves every append before it. During the fdatasync the
+next group collects (`group_commit.py`). With several senders a flush also waits briefly
+(`syncFlushGatherMax`) for as many records as the last groups had: senders that are released
+together send again together, and one flush then serves all of them. A single sender never waits.
 
-ASYNC_FLUSH wakes every 500 ms, flushes when 4 pages are dirty, and every 10 s whatever there is
-(store format, section 7.2); `hasten` makes it flush at once.
+ASYNC_FLUSH wakes every 500 ms, flushes when 4 pages are dirty, and every 10 s unconditionally
+(docs/formats/store-format.md, section 7.2); `hasten` triggers a flush at once.
 
-With the transient pool only what was committed can be flushed: SYNC_FLUSH commits first, ASYNC_FLUSH
+With the transient pool only committed bytes can be flushed: SYNC_FLUSH commits first, ASYNC_FLUSH
 follows the commit thread (log/transient_pool.py).
 
-A failed fdatasync is never tried again: the kernel may have dropped the pages and would report
-success the next time. The thread reports the failure and ends; the store becomes read-only.
+A failed fdatasync is never repeated: the kernel may have dropped the pages and would report success
+the next time. The thread reports the failure and ends; the store becomes read-only.
 
 No clock is read here: threads wait with timeouts and count their rounds.
 """
@@ -32,13 +32,13 @@ from .log.write_gate import WriteGate
 from .queue.table import QueueTable
 
 _PAGE_BYTES: Final = 4096
-#: The cause of a pause: queue files or the checkpoint find no room.
+#: Pause cause: no disk space for queue files or the checkpoint.
 _FILES: Final = "queue files"
 _NEVER: Final = 1 << 62
 
 
 class LogFlusher:
-    """Moves `flushed` behind the end of the log. `wake` and `stop` are the loop's."""
+    """Moves `flushed` towards the log end. `wake` and `stop` are called by the event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LogFlusher:
         on_failed: Callable[[str], None],
     ) -> None:
         self.flushed = log.end
-        self.rounds = 0  #: flushes that found something; each is one fdatasync, two at a roll-over
+        self.rounds = 0  #: flushes that wrote something; each is one fdatasync, two at a roll
         self._log = log
         self._config = config
         self._checkpoint = checkpoint
@@ -61,15 +61,15 @@ class LogFlusher:
         self._ended = False
         self._hurry = False
         self._group = GroupCommit()
-        self._needed = _NEVER  # wake the thread at so many
-        self._expected = 1  # records that the last groups had, decaying
+        self._needed = _NEVER  # wake the thread at this many records
+        self._expected = 1  # records of the last groups, decaying
         self._thread = threading.Thread(target=self._run, name="store-flush-log", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def request(self, request: FlushRequest) -> None:
-        """Something was appended; only in SYNC_FLUSH."""
+        """Register an append; only in SYNC_FLUSH."""
         with self._condition:
             self._group.add(request)
             if self._group.pending >= self._needed or request.settled is not None:
@@ -78,13 +78,14 @@ class LogFlusher:
                 self._group.give_up()
 
     def hasten(self) -> None:
-        """In ASYNC_FLUSH: flush soon, however little there is. SYNC_FLUSH never waits long."""
+        """In ASYNC_FLUSH: flush soon, however little is dirty. In SYNC_FLUSH the thread flushes
+        anyway."""
         with self._condition:
             self._hurry = True
             self._condition.notify()
 
     def stop(self) -> None:
-        """Flush what is left, unless a flush failed, and end the thread."""
+        """Flush the rest, unless a flush failed, and end the thread."""
         with self._condition:
             self._stopping = True
             self._condition.notify()
@@ -114,7 +115,7 @@ class LogFlusher:
         while True:
             with self._condition:
                 while not self._stopping and self._log.end <= self.flushed:
-                    self._group.swap()  # what came while its bytes were flushed already
+                    self._group.swap()  # requests whose bytes were flushed already
                     self._group.settle()
                     self._needed = 1
                     self._condition.wait()
@@ -153,7 +154,7 @@ class LogFlusher:
         self._flush()
 
     def _flush(self) -> None:
-        # The time first: read the other way round it could belong to a record behind `end`.
+        # The time is read first: in the other order it could belong to a record behind `end`.
         store_timestamp_ms = self._log.readable_store_timestamp_ms
         end = self._log.readable_end
         if end <= self.flushed:
@@ -167,7 +168,7 @@ class LogFlusher:
 
 
 class QueueFlusher:
-    """Flushes queue files and full index files, and the checkpoint behind them."""
+    """Flushes queue files, full index files and then the checkpoint."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class QueueFlusher:
         self._config = config
         self._gate = gate
         self._index = index
-        self._flushed = (0, 0)  # last record whose unit is on the disk: start, store time
+        self._flushed = (0, 0)  # last record whose unit is durable: start, store time
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-flush-queues", daemon=True)
 
@@ -202,7 +203,7 @@ class QueueFlusher:
         self._thread.join()
 
     def finish(self) -> None:
-        """Flush all queues and the checkpoint, on the caller's thread. Raises OSError."""
+        """Flush all queues and the checkpoint on the caller's thread. Raises OSError."""
         last = self._dispatcher.last
         self._queues.flush(0)
         self._flushed = last
@@ -232,10 +233,11 @@ class QueueFlusher:
             raise
 
     def _write_out(self) -> bool:
-        """Put into the files what waits, and whether there was room. All of it is in the log: on a
-        full disk it goes on waiting in memory, and the store takes no more until it finds room."""
+        """Write waiting units into the files; return whether there was disk space. On a full disk
+        the units stay in memory (the log has all of them), and the store pauses until space is
+        free."""
         try:
-            self._file.make_room()
+            self._file.allocate()
             self._queues.write_out()
         except OSError as error:
             if error.errno not in NO_SPACE:

@@ -1,12 +1,12 @@
-"""Group commit: two lists of requests, one that gathers while the disk works for the other.
+"""Group commit: two request lists; one collects while the other is flushed.
 
-The writer adds a request for every append; the flush thread swaps the lists, makes one fdatasync for
-all that the taken one asks for, and settles it. Log order makes one number, the flushed offset, an
-answer for everybody: senders of the broker wait on that number (`broker/sending/durability.py`, together with
-the confirm offset of the replicas and the timeouts), so their requests only say how large a group is.
-A caller without an event loop waits on the request itself (`MessageStore.append_and_wait`).
+The writer adds a request for every append; the flush thread swaps the lists, runs one fdatasync for
+the swapped list and settles it. As the log is ordered, the flushed offset answers all requests: the
+broker's senders wait for that number (`broker/sending/durability.py`, together with the confirm
+offset and the timeouts), and their requests only count records. A caller without an event loop
+waits for the request's event (`MessageStore.append_and_wait`).
 
-Pure but for the events; the flusher's lock guards all calls.
+The flusher's lock guards all calls.
 """
 
 import threading
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class FlushRequest:
-    """One append that should reach the disk."""
+    """One append to be flushed."""
 
     end: int  #: log offset behind its last record
     records: int
-    #: Set when it is on the disk, or when it never will be.
+    #: Set when it is durable, or when no flush will happen any more.
     settled: threading.Event | None = None
 
 
 class GroupCommit:
-    """The two lists. Bounded by what senders may have in flight (`sendThreadPoolQueueCapacity`)."""
+    """The two lists. `sendThreadPoolQueueCapacity` bounds them."""
 
     __slots__ = ("_flushing", "_gathering", "pending")
 
     def __init__(self) -> None:
-        self.pending = 0  #: records that gather
+        self.pending = 0  #: records in the collecting list
         self._gathering: list[FlushRequest] = []
         self._flushing: list[FlushRequest] = []
 
@@ -38,21 +38,22 @@ class GroupCommit:
         self._gathering.append(request)
 
     def swap(self) -> int:
-        """What gathered is the next group; returns its records."""
+        """Make the collected requests the current group; return its records."""
         assert not self._flushing, "settle comes first"
         self._gathering, self._flushing = self._flushing, self._gathering
         records, self.pending = self.pending, 0
         return records
 
     def settle(self) -> None:
-        """The group is on the disk."""
+        """Settle the current group: it is durable."""
         for request in self._flushing:
             if request.settled is not None:
                 request.settled.set()
         self._flushing.clear()
 
     def give_up(self) -> None:
-        """Nothing reaches the disk any more: let all go; the flushed offset says who came too late."""
+        """Settle all requests after a failed flush; callers compare their end with the flushed
+        offset."""
         self.settle()
         self.swap()
         self.settle()

@@ -12,9 +12,9 @@ confirmed.
 After a failed log flush or queue write the store is read-only until the next start: `writable` is
 false and `refusal` holds the reason. No message is lost: the queues are rebuilt from the log.
 
-Parts: `log` (commit log), `queue_table` (consume queues), `index` (index files), `queries` (messages
-by key and id), `retention` (segment deletion, full disks), `blocks` (scrub and repair), `meter`
-(counters).
+Parts: `log` (commit log), `queue_table` (consume queues), `index` (index files), `queries`
+(messages by key and id), `retention` (segment deletion, full disks), `blocks` (scrub and repair),
+`meter` (counters).
 """
 
 import logging

@@ -1,16 +1,16 @@
-"""Finding messages by key, unique key and id: from index entries to records.
+"""Queries for messages by key, unique key and id, from index entries to records.
 
-The index knows hashes only. Every record that an entry leads to is read, and counts when it really has
-the key and lies in the time range; so neither collisions nor entries of deleted records take a place in the
-answer. (The reference returns collisions, and asks up to three times when nothing could be read; here
-the walk goes on instead. Store format, section 4: query, queryMessage.)
+The index holds hashes only. Every record that an entry points to is read, and counts if it has the
+key and lies in the time range; so hash collisions and entries of deleted records do not use up the
+result's size. (The reference returns collisions, and retries up to three times when nothing could
+be read. docs/formats/store-format.md, section 4: query, queryMessage.)
 
-    index type    looks at                    key string of the index
+    index type    compares                    key string of the index
     None          UNIQ_KEY and KEYS           topic#key
     "U", "K"      only UNIQ_KEY, only KEYS    topic#key
     "T"           TAGS, as a whole            topic#T#tags
 
-`StoreQuery` asks any directory, without a store and without changing it.
+`MessageQueries` runs over an opened store, `StoreQuery` over any directory, read-only.
 """
 
 import itertools
@@ -35,16 +35,16 @@ from .scan.single import inspect
 
 TIME_MAX_MS: Final = (1 << 63) - 1
 INDEX_TYPES: Final = (None, "K", "U", "T")
-#: Entries that one query looks at. A common tag with a time range long ago would walk over millions
-#: while the loop waits; so many take about 50 ms. What was found till then is the answer.
+#: Index entries examined by one query, about 50 ms. A common tag with an early time range would
+#: otherwise examine millions while the event loop waits; the result is what was found so far.
 STEPS_MAX: Final = 100_000
-#: Records that one query reads: each is a copy out of the log.
+#: Records read by one query; each is a copy out of the log.
 READS_MAX: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """A question; `begin_ms` and `end_ms` are store times, both included."""
+    """A query by key; `begin_ms` and `end_ms` are store times, both included."""
 
     topic: str
     key: str
@@ -63,7 +63,7 @@ class KeyQuery:
         return key_hash(f"{self.topic}{sign}{self.key}")
 
     def matches(self, record: Record) -> bool:
-        """Whether the record has the key, not only its hash."""
+        """Return whether the record has the key, not only its hash."""
         if record.topic != self.topic:
             return False
         if not self.begin_ms <= record.store_timestamp_ms <= self.end_ms:
@@ -77,25 +77,25 @@ class KeyQuery:
 
 
 class RecordSource(Protocol):
-    """What knows the records of a log."""
+    """A source of records by physical offset."""
 
     def record_or_none(self, offset: int) -> Record | None:
-        """The whole record that begins there; None if there is none, whatever the offset is."""
+        """Return the whole record that begins at any given offset; None if there is none."""
         ...
 
 
 class EntrySource(Protocol):
-    """What knows the entries of an index."""
+    """A source of index entries."""
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets, newest first; negative ones do not count (see `IndexFile.find`)."""
+        """Return physical offsets, newest first; skip negative ones (see `IndexFile.find`)."""
         ...
 
 
 def find_records(
     query: KeyQuery, index: EntrySource, log: RecordSource, *, bounded: bool = True
 ) -> list[Record]:
-    """The newest records that match, at most `count_max`, oldest first; `bounded` within STEPS_MAX
+    """Return the newest matching records, at most `count_max`, oldest first; `bounded` by STEPS_MAX
     and READS_MAX. Raises OSError."""
     found: list[Record] = []
     seen: set[int] = set()
@@ -118,7 +118,7 @@ def find_records(
 
 
 def find_by_id(text: str, log: RecordSource) -> Record | None:
-    """The record that an offset id names."""
+    """Return the record of an offset id."""
     wanted = OffsetId.parse(text)
     if wanted is None:
         return None
@@ -127,7 +127,7 @@ def find_by_id(text: str, log: RecordSource) -> Record | None:
 
 
 def record_in(data: memoryview, position: int, base: int) -> Record | None:
-    """The whole record at `position` of a segment that starts at `base`, or None."""
+    """Return the whole record at `position` of a segment that starts at `base`, or None."""
     try:
         found = inspect(data, position, base, check_crc=False)
         if found.blank:
@@ -214,10 +214,10 @@ class MessageQueries:
 
 
 class StoreQuery:
-    """Queries over a directory that nobody has to have opened. Use it in a `with` statement.
+    """Queries over a store directory, opened or not. Use it in a `with` statement.
 
-    Reads segments and index files where they lie; without `layout` the sizes of index files are
-    guessed from their contents. Nothing is changed and no lock is taken.
+    Reads segments and index files; without `layout` the sizes of index files are guessed from their
+    contents. Changes nothing and takes no lock.
     """
 
     def __init__(
@@ -234,16 +234,16 @@ class StoreQuery:
                 self._segment_bytes = max(self._segment_bytes, os.path.getsize(path))
 
     def query(self, query: KeyQuery) -> list[Record]:
-        """See `find_records`; nobody waits, so nothing bounds it. Raises OSError,
+        """Return the records as `find_records` does, unbounded. Raises OSError,
         UnsupportedLayoutError."""
         return find_records(query, self, self, bounded=False)
 
     def by_id(self, text: str) -> Record | None:
-        """The record that an offset id names."""
+        """Return the record of an offset id."""
         return find_by_id(text, self)
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Entries of all index files, the newest first."""
+        """Yield entries of all index files, newest first."""
         for path in reversed(index_files(self._index)):
             layout = self._layout or guess_layout(path)
             if layout is None:

@@ -1,32 +1,31 @@
-"""Reading a queue: from queue offsets to copies of records.
+"""Queue reads: from queue offsets to copies of records.
 
 | status | when | next offset |
 | --- | --- | --- |
-| NO_MATCHED_LOGIC_QUEUE | no such queue can be: an illegal name, or queues of the batch form | 0 |
-| NO_MESSAGE_IN_QUEUE | the queue never held a message, or is not known | 0 |
+| NO_MATCHED_LOGIC_QUEUE | illegal topic or queue id, or queues of the batch form | 0 |
+| NO_MESSAGE_IN_QUEUE | the queue never held a message, or does not exist | 0 |
 | OFFSET_TOO_SMALL | before the first unit | the first unit |
-| OFFSET_OVERFLOW_ONE | exactly where the next unit will come | the same |
-| OFFSET_OVERFLOW_BADLY | behind that | where the next unit will come |
-| OFFSET_FOUND_NULL | the queue file is gone (somebody deleted it) | first unit of the next file |
-| FOUND | at least one record | behind the last unit looked at |
-| NO_MATCHED_MESSAGE | units were looked at, none matched (or all were fillers) | the same |
-| MESSAGE_WAS_REMOVING | units were looked at, no record behind them is there | the same |
+| OFFSET_OVERFLOW_ONE | equal to the next unit's offset | the same |
+| OFFSET_OVERFLOW_BADLY | above that | the next unit's offset |
+| OFFSET_FOUND_NULL | the queue file was deleted | first unit of the next file |
+| FOUND | at least one record | behind the last unit examined |
+| NO_MATCHED_MESSAGE | units were examined, none matched (or all were fillers) | the same |
+| MESSAGE_WAS_REMOVING | units were examined, none had a record | the same |
 
-A record of a finished segment whose body is damaged is handed out to nobody: the batch ends in front of it while it can be
-mended from another replica (blocks.py), else it is passed over.
+A damaged record of a finished segment is never returned: the batch ends in front of it while it can
+be repaired from another replica (blocks.py), else it is skipped.
 
-Statuses and next offsets are RocketMQ's (store format, section 9.1). OFFSET_RESET is the answer of a
-broker that was told to reset a group; a store never gives it. A unit whose record retention took is
-passed over; one whose record should be there and is not (damage) as well, with one warning a queue.
+Statuses and next offsets are RocketMQ's (docs/formats/store-format.md, section 9.1), without
+OFFSET_RESET, which only a broker returns. A unit whose record retention has deleted is skipped; so
+is one whose record is missing because of damage, with one warning per queue.
 
-How much one read returns: what the caller says. A caller that gives no `bytes_max` gets RocketMQ's
-limits instead (9.2: few and small answers for what is read from the disk, 32 records or 256 KiB
-of what is in memory), judged by the first record, the oldest of the batch. The broker's pop and
-pull always give theirs, so their batches of 32 records of up to 4 MiB are never cut. One bound of
-RocketMQ's is not here: a read may cross queue files (`travelCqFileNumWhenGetMessage` keeps theirs
-inside one), because `maxFilterMessageSize` bounds anyway what is looked at.
+Limits: `bytes_max` of the caller. Without it RocketMQ's limits apply (section 9.2: 32 records or
+256 KiB from memory, less from the disk), chosen by the first record, the oldest of the batch. The
+broker's pop and pull always pass `bytes_max`, so that a batch of 32 records of up to 4 MiB is not
+cut. Unlike in RocketMQ (`travelCqFileNumWhenGetMessage`) a read may cross queue files:
+`maxFilterMessageSize` bounds the units examined.
 
-Records are copied out of the map, so what a caller holds never depends on a segment.
+Records are copied out of the map, so a result does not depend on a segment.
 """
 
 import logging
@@ -49,12 +48,12 @@ from .scan.single import body_matches
 
 logger = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
-#: A record's own size, and its own place: what a unit says must be what the record says.
+#: A record's own size and physical offset; both must equal the unit's.
 _SIZE_AND_OFFSET: Final = struct.Struct(">i24xq")
 
 
 def machine_memory() -> int:
-    """Bytes of memory that the machine has."""
+    """Return the bytes of memory of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -69,7 +68,7 @@ def tags_match(tags_code: int, wanted: frozenset[int]) -> bool:
 
 
 class QueueReader:
-    """Answers questions about queues; a queue that does not exist is an empty one."""
+    """Reads queues; a queue that does not exist is treated as empty."""
 
     def __init__(
         self,
@@ -84,12 +83,12 @@ class QueueReader:
         self._config = config
         units = config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES
         self._filter_units_max = max(units, 1)
-        #: So far behind the log's end records count as being in memory.
+        #: Records within this distance of the log end count as being in memory.
         self._memory_span = memory_bytes() * config.access_message_in_memory_max_ratio // 100
         self._warned: set[ConsumeQueue] = set()
         #: See blocks.py; while it is set, bodies of finished segments are checked.
         self.on_damaged_record: Callable[[int, int], bool] | None = None
-        #: Ranges of the log that no reader gets.
+        #: Damaged ranges of the log, withheld from readers.
         self.damaged: set[tuple[int, int]] = set()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -138,7 +137,8 @@ class QueueReader:
         return GetStatus.NO_MESSAGE_IN_QUEUE
 
     def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message lies so far behind the log's end that it has to come from the disk."""
+        """Return whether a message lies so far behind the log end that it must come from the
+        disk."""
         log = self._log
         if log.readable_end - log.start <= self._memory_span:
             return False
@@ -146,7 +146,7 @@ class QueueReader:
         return place is not None and self.is_cold_position(place)
 
     def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where in the log a message lies; None for one that readers do not see."""
+        """Return the physical offset of a visible message, else None."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
@@ -154,7 +154,7 @@ class QueueReader:
         return int(UNIT.unpack(unit)[0]) if unit else None
 
     def is_cold_position(self, physical_offset: int) -> bool:
-        """The same for a place in the log."""
+        """Return whether a physical offset lies that far behind the log end."""
         return self._log.readable_end - physical_offset > self._memory_span
 
     def cold_units(
@@ -167,8 +167,8 @@ class QueueReader:
         *,
         tag_codes: frozenset[int] | None,
     ) -> tuple[list[ColdUnit], int] | None:
-        """The units that `get` would read, as far as their records have to come from the disk, and the offset behind
-        the last that was looked at. None: the first one is in memory, or is not there at all."""
+        """Return the units of the cold records that `get` would read, and the queue offset behind
+        the last unit examined; None if the record at `offset` is not cold or does not exist."""
         log = self._log
         border = log.readable_end - self._memory_span
         queue = self._queues.get((topic, queue_id))
@@ -194,7 +194,7 @@ class QueueReader:
         return (units, number) if number > offset else None
 
     def _limits(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[int, int]:
-        """RocketMQ's own, for a batch that begins at `offset`."""
+        """Return RocketMQ's limits (count, bytes) for a batch that begins at `offset`."""
         config = self._config
         unit = queue.read(offset, 1)
         place = UNIT.unpack(unit)[0] if unit else 0
@@ -212,17 +212,17 @@ class QueueReader:
         bytes_max: int,
         tag_codes: frozenset[int] | None,
     ) -> None:
-        """Look at units from `result.next_offset` on until the batch is full.
+        """Examine units from `result.next_offset` on until the batch is full.
 
-        This is the loop that reading waits for: one look at a map a record, and one copy.
+        Hot loop: one lookup in a map and one copy per record.
         """
         log = self._log
         segments = log.segments
         log_start, log_end, segment_bytes = log.start, log.readable_end, log.segment_bytes
         records, granted = result.records, bytes_max
         check = _SIZE_AND_OFFSET.unpack_from
-        begin = stop = 0  # of the segment that `data` is the map of
-        cold = False  # it is finished, and to be checked
+        begin = stop = 0  # bounds of the segment that `data` maps
+        cold = False  # the segment is finished and its bodies are checked
         data: mmap.mmap | bytes = b""
         number = result.next_offset
         end = min(number + max(self._filter_units_max, count_max), result.max_offset)
@@ -236,7 +236,7 @@ class QueueReader:
                 if size != FILLER_SIZE:
                     tags_code = code if code >= _INT_MIN else self._table.exts.resolve(queue, code)
                     if tag_codes is None or tags_match(tags_code, tag_codes):
-                        # A full batch is left here, at the next match: what lies before is passed.
+                        # A full batch ends here, at the next matching unit.
                         if records and (len(records) >= count_max or size > bytes_max):
                             end = number
                             break
@@ -246,7 +246,8 @@ class QueueReader:
                             stop = min(stop, log_end)
                             cold = self.on_damaged_record is not None and segment is not log.tail
                         at = offset - begin
-                        # A record's place is checked on every read (store format, section 9.4).
+                        # Every read checks the record's own offset (docs/formats/store-format.md,
+                        # section 9.4).
                         if (
                             begin <= offset
                             and size >= RECORD_BYTES_MIN
@@ -275,7 +276,8 @@ class QueueReader:
         result.suggest_pulling_from_slave = log_end - seen > self._memory_span
 
     def _is_damaged(self, record: bytes, offset: int) -> bool:
-        """Whether the disk has changed a record: its body's checksum is wrong, or a scrub says so."""
+        """Return whether the record lies in a damaged block or its body's checksum does not
+        match."""
         damaged = self.damaged
         if damaged:
             stop = offset + len(record)
@@ -284,7 +286,7 @@ class QueueReader:
         return not body_matches(record)
 
     def _waits(self, offset: int, size: int) -> bool:
-        """Whether a record that is not what it was will be mended, so that nobody may pass it over."""
+        """Return whether a damaged record will be repaired, so that readers must not skip it."""
         return (
             offset >= self._log.start
             and offset + size <= self._log.readable_end
@@ -295,7 +297,7 @@ class QueueReader:
     def _miss(
         self, queue: ConsumeQueue, number: int, offset: int, size: int, result: GetResult
     ) -> None:
-        """The record of a unit is not there: retention took it, or something is damaged."""
+        """Note a unit without its record: deleted by retention, or damaged."""
         result.status = GetStatus.MESSAGE_WAS_REMOVING
         if offset >= self._log.start and queue not in self._warned:
             self._warned.add(queue)
@@ -315,7 +317,7 @@ class QueueReader:
         return queue.offset_by_time(timestamp_ms, upper, self._store_timestamp)
 
     def _store_timestamp(self, physical_offset: int) -> int:
-        """Store time of a record; -1, earlier than all, for one that is no longer there."""
+        """Return the store time of a record; -1, earlier than all, for a deleted one."""
         try:
             return self._log.store_timestamp(physical_offset)
         except OffsetOutOfRangeError:

@@ -1,12 +1,12 @@
-"""What the store has done: counters on the way, and all of it as one frozen answer.
+"""Store statistics: counters, rates and a frozen snapshot.
 
-The hot path pays two readings of the steady clock and a few additions a batch, whatever its size.
-Latencies are counted in buckets: "put" is the time inside one append (a message of a batch took as
-long as its batch), the disk and the replicas not included. Rates come from samples that the broker's
-timer takes once a second. Nothing here is written down; a restart begins at zero.
+Each batch costs two readings of the steady clock and a few additions, whatever its size. Latencies
+are counted in buckets: "put" is the time inside one append (a message of a batch counts with the
+time of its batch), without disk and replicas. Rates are computed from samples that the broker's
+timer takes once a second. Nothing is persisted; counters start at zero.
 
-Bounds of the buckets are ours, in microseconds: RocketMQ's own begin at whole milliseconds, where a
-store that writes to the page cache would show one bucket.
+The bucket bounds are ours, in microseconds: RocketMQ's begin at whole milliseconds, where a store
+that writes to the page cache would show one bucket.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: Upper bounds in microseconds; what is longer falls into one more bucket.
+#: Upper bounds in microseconds; one more bucket holds everything above.
 LATENCY_BOUNDS_US: Final = (
     20,
     50,
@@ -35,16 +35,16 @@ LATENCY_BOUNDS_US: Final = (
     5_000_000,
 )
 _BOUNDS_NS: Final = tuple(bound * 1_000 for bound in LATENCY_BOUNDS_US)
-#: Rates are taken over these times.
+#: Windows of the rates, in seconds.
 WINDOWS_S: Final = (10, 60, 600)
 _NS_PER_S: Final = 1_000_000_000
-#: Samples closer together than this are one.
+#: Minimum distance of two samples.
 _SAMPLE_EVERY_NS: Final = _NS_PER_S // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A second, over one window (or since the start, while that is shorter)."""
+    """Per second, over one window (or since the start, while that is shorter)."""
 
     window_s: int
     put_messages: float
@@ -57,17 +57,17 @@ class Rates:
 class StoreStats:
     """The store at one moment; sizes in bytes."""
 
-    #: Messages that were accepted, and their bytes in the log.
+    #: Accepted messages, and their bytes in the log.
     put_messages: int
     put_bytes: int
     put_batches: int
-    #: Messages that were refused, for whatever reason.
+    #: Refused messages, for any reason.
     put_refused: int
-    #: Messages by the time that their append took: upper bound in microseconds (None: above all).
+    #: Accepted messages by append time: (upper bound in microseconds, None above all; count).
     put_latency: tuple[tuple[int | None, int], ...]
     put_longest_us: int
     gets: int
-    #: Reads that found nothing.
+    #: Reads without a record.
     get_misses: int
     get_messages: int
     get_bytes: int
@@ -80,12 +80,12 @@ class StoreStats:
     segments: int
     segment_size: int
     queues: int
-    #: Percent; the fuller of the disks that count, -1 unknown.
+    #: Percent of the fullest disk; -1 unknown.
     disk_use: int
-    #: What retention makes of it: none, any_hour, forced or stop.
+    #: Retention's disk pressure: none, any_hour, forced or stop.
     pressure: str
     archive_watermark: int
-    #: Why no message is taken now, or "".
+    #: Why the store refuses writes, or "".
     refusal: str
 
     @property
@@ -93,7 +93,8 @@ class StoreStats:
         return self.put_bytes / self.put_messages if self.put_messages else 0.0
 
     def put_percentile_us(self, share: float) -> int | None:
-        """The bound under which so large a share of the puts lies; None: none or above all."""
+        """Return the bucket bound below which this share of the puts lies; None without puts or
+        above all bounds."""
         total = sum(count for _, count in self.put_latency)
         seen = 0
         for bound, count in self.put_latency:
@@ -104,7 +105,7 @@ class StoreStats:
 
 
 class Meter:
-    """The counters; called from the one thread that writes and reads."""
+    """The counters; used from the thread that writes and reads."""
 
     __slots__ = (
         "_samples",
@@ -122,7 +123,7 @@ class Meter:
     )
 
     def __init__(self) -> None:
-        #: The clock of latencies and rates; without one neither is measured.
+        #: Clock of latencies and rates; None: neither is measured.
         self.steady_ns: Callable[[], int] | None = None
         self.put_messages = 0
         self.put_bytes = 0
@@ -137,7 +138,8 @@ class Meter:
         self._samples: deque[tuple[int, int, int, int, int]] = deque()
 
     def put(self, messages: int, refused: int, size: int, took_ns: int) -> None:
-        """One append: of so many messages so many were refused; the log grew by `size`."""
+        """Count one append of `messages`, of which `refused` were refused; the log grew by
+        `size`."""
         accepted = messages - refused
         self.put_batches += 1
         self.put_messages += accepted
@@ -148,7 +150,7 @@ class Meter:
             self.longest_ns = max(self.longest_ns, took_ns)
 
     def get(self, messages: int, size: int) -> None:
-        """One read, which gave so many records of so many bytes."""
+        """Count one read of `messages` records with `size` bytes."""
         self.gets += 1
         if messages:
             self.get_messages += messages
@@ -161,7 +163,8 @@ class Meter:
         return tuple(zip((*LATENCY_BOUNDS_US, None), self.latency, strict=True))
 
     def sample(self) -> None:
-        """Remember the counters of now, for the rates; samples older than any window go."""
+        """Store the current counters as a sample for the rates; drop samples older than all
+        windows."""
         if self.steady_ns is None:
             return
         now_ns = self.steady_ns()
@@ -173,7 +176,7 @@ class Meter:
             samples.popleft()
 
     def rates(self) -> tuple[Rates, ...]:
-        """Over each window, from the oldest sample in it to now."""
+        """Return the rates of each window, from its oldest sample to now."""
         if self.steady_ns is None or not self._samples:
             return tuple(Rates(window, 0.0, 0.0, 0.0, 0.0) for window in WINDOWS_S)
         now = self._counters(self.steady_ns())

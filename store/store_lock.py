@@ -1,9 +1,10 @@
-"""Who owns the store directory: the files `lock` and `abort` (store format, sections 1 and 6.1).
+"""Exclusive use of a store directory: the files `lock` and `abort`.
 
-`lock` holds the four bytes "lock"; byte 0 is locked with fcntl, as the format has it, so that an
-Apache broker and ours exclude each other, and the file with flock, which also excludes a second
-store in the same process. It is taken before anything is read. `abort` exists while a store runs and
-holds the process id: finding it at the start means that the last owner did not stop cleanly.
+`lock` holds the four bytes "lock"; its byte 0 is locked with fcntl, as the format requires, so that
+an Apache broker and this one exclude each other, and the file with flock, which also excludes a
+second store in the same process. The lock is taken before anything is read. `abort` exists while a
+store runs and holds the process id: finding it on start means that the last run did not stop
+cleanly (docs/formats/store-format.md, sections 1 and 6.1).
 """
 
 import fcntl
@@ -27,8 +28,9 @@ class StoreLock:
         self._descriptor = -1
 
     def acquire(self) -> None:
-        """Raises StoreLockedError when another store has the directory, StoreError when this process
-        may not write there, DiskFullError when a new store finds no room."""
+        """Take the lock. Raises StoreLockedError when another store holds it, StoreError when
+        this process may not write the directory, DiskFullError when there is no space for a new
+        store."""
         try:
             descriptor = self._open_lock()
         except OSError as error:
@@ -44,7 +46,7 @@ class StoreLock:
             ) from error
         self._descriptor = descriptor
         if os.pread(descriptor, len(_LOCK_BYTES) + 1, 0) != _LOCK_BYTES:
-            with suppress_no_space():  # the locks count, not the word
+            with suppress_no_space():  # only the locks matter, not the content
                 self._disk.truncate(descriptor, 0)
                 self._disk.pwrite(descriptor, _LOCK_BYTES, 0)
                 self._disk.fsync(descriptor)
@@ -58,11 +60,11 @@ class StoreLock:
     def _unusable(self, error: OSError) -> StoreError:
         if error.errno in NO_SPACE:
             return DiskFullError(
-                f"There is no room to make the store directory {self._root}: free some space."
+                f"No disk space for the store directory {self._root}: free some space."
             )
         return StoreError(
-            f"The store directory {self._root} cannot be used: {error.strerror}. Start as its owner, "
-            "on a file system that is mounted for writing, or name another storePathRootDir."
+            f"The store directory {self._root} cannot be used: {error.strerror}. Start as its "
+            "owner, on a file system that is mounted for writing, or name another storePathRootDir."
         )
 
     def _owner(self) -> str:
@@ -77,9 +79,10 @@ class StoreLock:
         return not self._abort.exists()
 
     def mark_running(self) -> None:
-        """Write `abort`; from now on only `mark_stopped` makes the next start a clean one.
+        """Write `abort`: the next start is unclean unless `mark_stopped` is called.
 
-        Raises StoreError when the file cannot be made: a store that is not marked must not run."""
+        Raises StoreError when the file cannot be created: an unmarked store must not run.
+        """
         data = str(os.getpid()).encode()
         path = str(self._abort)
         try:
@@ -87,7 +90,7 @@ class StoreLock:
         except OSError as error:
             raise self._unusable(error) from error
         try:
-            with suppress_no_space():  # the name is what counts; the number only helps people
+            with suppress_no_space():  # only the name matters; the number is for operators
                 self._disk.pwrite(descriptor, data, 0)
             self._disk.fsync(descriptor)
         finally:
@@ -99,7 +102,7 @@ class StoreLock:
         self._disk.sync_directory(str(self._root))
 
     def release(self) -> None:
-        """Give the lock up; the file stays."""
+        """Release the lock; the file stays."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

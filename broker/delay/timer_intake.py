@@ -18,7 +18,7 @@ from ...store.format.errors import OffsetOutOfRangeError, RecordFormatError
 from ...store.format.properties import property_value
 from ...store.format.record import decode_delivery
 from ...store.format.results import GetStatus
-from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, place
+from ...store.timer.rules import TIMER_QUEUE, TIMER_TOPIC, slot_for
 from ...store.timer.store import DUE, KNOWN, TimerStore
 from .delivery_copy import DUE_BEFORE_ENQUEUED, number
 from .timer_core import Timed, TimerCore
@@ -182,7 +182,7 @@ class TimerIntake:
             else:
                 self._put_direct(properties, out_ms, stored)
             return
-        where = place(out_ms, write_ms, self._config)
+        where = slot_for(out_ms, write_ms, self._config)
         assert where is not None
         if not cancelled:
             timers.metrics.add(topic, 1, now_ms)

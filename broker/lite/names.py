@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...proto import v2
-from ...store.format.topic_names import LIGHT_PREFIX
+from ...store.format.topic_names import LMQ_PREFIX
 
 if TYPE_CHECKING:
     from ..metadata.tables import Group, Metadata, Topic
@@ -20,7 +20,7 @@ PROPERTY = "__LITE_TOPIC"
 UNLIMITED = 1_000_000
 """No limit, as sent to clients: they compare numbers and do not support -1."""
 _SEPARATOR = "$"
-_PREFIX = LIGHT_PREFIX + _SEPARATOR
+_PREFIX = LMQ_PREFIX + _SEPARATOR
 _QUOTA = 2_000
 _EVENTS_MAX = 400
 _MINUTE_MS = 60_000

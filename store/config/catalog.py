@@ -1,19 +1,19 @@
-"""The JSON files of `config/`: which there are, and what must hold in each.
+"""Catalogue of the JSON files of `config/`, with a check for each.
 
-For the reader that wants to believe a file, and for `store verify`. Fields that are not named here are
-fine: readers ignore them and writers keep them (store format, sections 12.2 and 12.3). A field counts as
-required when Apache writes it always. Dialect and protocol: `format/json_file.py`.
+Used by readers that validate a file, and by `store verify`. Unknown fields are valid: readers
+ignore them and writers keep them (docs/formats/store-format.md, sections 12.2 and 12.3). A field is
+required if Apache always writes it. Dialect and protocol: `format/json_file.py`.
 
-| file                                  | what                                    | lost, it costs           |
-| ------------------------------------- | --------------------------------------- | ------------------------ |
-| topics.json, topicQueueMapping.json   | topics; static topics                   | foreign settings         |
-| subscriptionGroup.json                | consumer groups                         | foreign settings         |
-| consumerOffset.json, lmqConsumer...   | next offset of each group and queue     | repeated deliveries      |
-| delayOffset.json                      | next offset of each delay level         | repeated deliveries      |
-| consumerFilter.json                   | SQL filters of consumers                | registered again         |
-| consumerOrderInfo.json                | ordered pops that are not acknowledged  | repeated deliveries      |
-| messageRequestMode.json               | pull or pop, by topic and group         | foreign settings         |
-| timermetrics, transactionMetrics      | counts of what waits                    | counts                   |
+| file                                | content                             | if lost             |
+| ----------------------------------- | ----------------------------------- | ------------------- |
+| topics.json, topicQueueMapping.json | topics; static topics               | foreign settings    |
+| subscriptionGroup.json              | consumer groups                     | foreign settings    |
+| consumerOffset.json, lmqConsumer... | next offset of each group and queue | repeated deliveries |
+| delayOffset.json                    | next offset of each delay level     | repeated deliveries |
+| consumerFilter.json                 | SQL filters of consumers            | registered again    |
+| consumerOrderInfo.json              | unacknowledged ordered pops         | repeated deliveries |
+| messageRequestMode.json             | pull or pop, by topic and group     | foreign settings    |
+| timermetrics, transactionMetrics    | counts of waiting messages          | counts              |
 """
 
 import re
@@ -24,10 +24,10 @@ from typing import Any, Final
 from ..format.json_file import ConfigSyntaxError, loads
 
 Check = Callable[[Any, str], Iterator[str]]
-"""Problems of a value that stands at a place, as sentences."""
+"""Yields the problems of a value at a path, as sentences."""
 
 _WHOLE_NUMBER: Final = re.compile(r"-?\d{1,19}", re.ASCII)
-#: fastjson escapes these; raw ones are what damage leaves.
+#: fastjson escapes these; raw ones are damage.
 _CONTROL_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]+")
 _TOPIC_AND_GROUP: Final = re.compile(r"[^@]+@[^@]+")
 
@@ -65,7 +65,7 @@ def flag(value: Any, at: str) -> Iterator[str]:
 def array(item: Check) -> Check:
     def check(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, list):
-            yield f"{at} is no array."
+            yield f"{at} is not an array."
             return
         for index, each in enumerate(value):
             yield from item(each, f"{at}[{index}]")
@@ -74,12 +74,12 @@ def array(item: Check) -> Check:
 
 
 def bean(required: Mapping[str, Check], optional: Mapping[str, Check] | None = None) -> Check:
-    """An object with fields of known names, and any others. null counts as absent."""
+    """Return a check of an object with known fields, and any others. null counts as absent."""
     known = {**required, **(optional or {})}
 
     def check(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at or 'the file'} is no object."
+            yield f"{at or 'the file'} is not an object."
             return
         for name in required:
             if value.get(name) is None:
@@ -92,11 +92,12 @@ def bean(required: Mapping[str, Check], optional: Mapping[str, Check] | None = N
 
 
 def table(item: Check, key: Check | None = None, named: str = "") -> Check:
-    """An object that maps names to values of one kind; `named`: the field that repeats the name."""
+    """Return a check of an object that maps names to values of one kind; `named`: the field that
+    repeats the name."""
 
     def check(value: Any, at: str) -> Iterator[str]:
         if not isinstance(value, dict):
-            yield f"{at} is no object."
+            yield f"{at} is not an object."
             return
         for name, each in value.items():
             place = f"{at}.{name}"
@@ -104,13 +105,13 @@ def table(item: Check, key: Check | None = None, named: str = "") -> Check:
                 yield from key(name, f"the key {place}")
             yield from item(each, place)
             if named and isinstance(each, dict) and each.get(named) not in (None, name):
-                yield f"{place} calls itself {each[named]!r}."
+                yield f"{place} has the name {each[named]!r}."
 
     return check
 
 
 def number_key(value: Any, at: str) -> Iterator[str]:
-    """A key of a map of numbers: bare, or quoted as strict JSON needs it."""
+    """Check a numeric key: bare, or quoted as strict JSON needs it."""
     if not isinstance(value, int) and not _WHOLE_NUMBER.fullmatch(value):
         yield f"{at} is not a number."
 
@@ -200,7 +201,7 @@ _MAPPING: Final = bean(
 _METRIC: Final = table(bean({"count": number, "timeStamp": number}))
 _CONSUMER_OFFSETS: Final = {"groupTopicMap": table(array(text)), "pullOffsetTable": _OFFSETS}
 
-#: What must hold in each file, by its name in `config/`.
+#: The check of each file, by its name in `config/`.
 FILES: Final[Mapping[str, Check]] = {
     "topics.json": bean({"topicConfigTable": table(_TOPIC, named="topicName")}, _VERSIONED),
     "subscriptionGroup.json": bean(
@@ -237,18 +238,18 @@ COMPACT: Final = frozenset({"timermetrics", "transactionMetrics"})
 
 
 def check_of(name: str) -> Check | None:
-    """The check of a file or of its backup; None for a file that is not ours to judge."""
+    """Return the check of a file or of its backup; None for an unknown file."""
     return FILES.get(name.removesuffix(".bak"))
 
 
 def problems(name: str, content: Any) -> list[str]:
-    """What is wrong with the content of a known file, as sentences."""
+    """Return what is wrong with the content of a known file, as sentences."""
     return list(FILES[name.removesuffix(".bak")](content, ""))
 
 
 def examine(name: str, data: bytes) -> list[Fault]:
-    """Everything that is wrong with the bytes of a known file; an empty file is a crash's leftover,
-    which readers pass over."""
+    """Return all faults in the bytes of a known file; an empty file is left over from a crash and
+    is valid."""
     if not data.strip():
         return []
     try:
@@ -256,7 +257,7 @@ def examine(name: str, data: bytes) -> list[Fault]:
     except UnicodeDecodeError as error:
         return [Fault(error.start, error.end, "bytes that are not UTF-8.")]
     faults = [
-        Fault(*match.span(), "control characters that no writer leaves.")
+        Fault(*match.span(), "unescaped control characters.")
         for match in _CONTROL_BYTES.finditer(data)
     ]
     try:
@@ -270,5 +271,5 @@ def examine(name: str, data: bytes) -> list[Fault]:
 
 
 def number_table(value: Mapping[Any, Any]) -> dict[int, int]:
-    """A map of numbers; keys may have been quoted."""
+    """Return a map of numbers; keys may have been quoted."""
     return {int(key): int(item) for key, item in value.items()}

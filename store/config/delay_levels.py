@@ -1,12 +1,13 @@
-"""Fixed delays: the levels, the schedule topic's queues, and how far each was delivered.
+"""Delay levels: the levels, the schedule topic's queues, and the delivery progress of each.
 
     messageDelayLevel = 1s 5s 10s 30s 1m ... 2h      level 1, 2, 3, ... (s, m, h and d)
 
-A message with DELAY = n lies in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue unit is
-the time it is due, store time + delay (store format, sections 3.2, 11.1 and 11.3). A level beyond the
-last one counts as the last. `config/delayOffset.json` holds the next queue offset for every level that
-was delivered from; it is derived, and losing it (or a crash: it is written every few seconds) delivers
-again what came since. Levels that this configuration does not know stay in the file.
+A message with DELAY = n lies in queue n - 1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue unit
+is its due time, store time + delay (docs/formats/store-format.md, sections 3.2, 11.1 and 11.3). A
+level above the last one counts as the last. `config/delayOffset.json` holds the next queue offset
+of every level that was delivered from; after its loss (or a crash: it is written every few seconds)
+the messages since then are delivered again. Levels that this configuration does not have stay in
+the file.
 """
 
 import re
@@ -26,7 +27,7 @@ _LEVEL: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
 
 @lru_cache(maxsize=16)
 def parse_levels(text: str) -> tuple[int, ...]:
-    """The delays in ms of `messageDelayLevel`. Raises ValueError with a sentence."""
+    """Return the delays in ms of `messageDelayLevel`. Raises ValueError with a sentence."""
     levels = []
     for part in text.split():
         match = _LEVEL.fullmatch(part)
@@ -41,18 +42,18 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def queue_of(level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """The queue of the schedule topic for a level above 0."""
+    """Return the queue of the schedule topic for a level above 0."""
     return min(level, len(levels_ms)) - 1
 
 
 def due_ms(store_ms: int, level: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """When a message is due: the tags code of its queue unit."""
+    """Return the due time of a message: the tags code of its queue unit."""
     return store_ms + levels_ms[queue_of(level, levels_ms)]
 
 
 def deliver_ms(due: int, now_ms: int, level: int, levels_ms: Sequence[int]) -> int:
-    """When it is delivered: now, if the clock was set back by so much that it would wait longer than
-    its delay."""
+    """Return the delivery time: now, if the clock was set back so far that the message would wait
+    longer than its delay."""
     return due if due <= now_ms + levels_ms[queue_of(level, levels_ms)] else now_ms
 
 
@@ -69,13 +70,13 @@ class DelayOffsets:
         self._changed = False
 
     def load(self) -> None:
-        """Read the file or its backup; neither is an empty table. Raises ConfigFileError."""
+        """Read the file or its backup; an empty table without both. Raises ConfigFileError."""
         self._content = load(self._path, _offsets_of) or {}
         self._version.update(self._content.get("dataVersion") or {})
         self._offsets = _offsets_of(self._content)
 
     def offset(self, level: int, first: int, end: int) -> int:
-        """Where delivery goes on, within the queue's bounds."""
+        """Return where delivery continues, within the queue's bounds."""
         return max(first, min(self._offsets.get(level, 0), end))
 
     def set(self, level: int, offset: int) -> None:
@@ -93,7 +94,8 @@ class DelayOffsets:
             persist(self._path, self.next_version(), self._disk)
 
     def next_version(self) -> str:
-        """The text of the file, for who writes it; a version of its own if an offset moved."""
+        """Return the text of the file for a caller that writes it; with a new version if an offset
+        moved."""
         if self._changed:
             self._changed = False
             self._version["counter"] += 1

@@ -1,7 +1,7 @@
-"""Configuration of the store: one frozen dataclass, the only place where its defaults stand.
+"""Configuration of the store: one frozen dataclass with all defaults.
 
-Names, keys, units and defaults are RocketMQ's own (store format, section 14.1) unless the help says
-"ours". The key in `broker.conf` is the camelCase of the field name.
+Names, keys, units and defaults are RocketMQ's (docs/formats/store-format.md, section 14.1) unless
+the help has "ours". The key in `broker.conf` is the camelCase of the field name.
 """
 
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from typing import Any, Final
 from .delay_levels import parse_levels
 
 CONSUME_QUEUE_UNIT_BYTES: Final = 20
-#: One extension unit without a bitmap, and the room behind it.
+#: One extension unit without a bitmap, and the end mark behind it.
 CONSUME_QUEUE_EXT_BYTES_MIN: Final = 24
 FLUSH_DISK_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
-#: The smallest segment that still holds a record and its blank; tests use a few KiB.
+#: The smallest segment that holds a record and its blank; tests use a few KiB.
 SEGMENT_BYTES_MIN: Final = 512
 #: Slots of the timer wheel: two weeks of seconds.
 TIMER_SLOTS: Final = 7 * 86_400 * 2
@@ -367,7 +367,7 @@ class StoreConfig:
 
     @property
     def commit_log_directory(self) -> Path:
-        """The first one, where there are several."""
+        """The first directory, where there are several."""
         return self.commit_log_directories[0]
 
     @property
@@ -408,6 +408,6 @@ class StoreConfig:
 
 
 def _key(name: str) -> str:
-    """The key of a field in `broker.conf`."""
+    """Return the key of a field in `broker.conf`."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)

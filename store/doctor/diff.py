@@ -2,7 +2,7 @@
 
 Logs are compared byte by byte where both have them; a replica's is a copy, so the first different byte
 is where histories part. Retention may have left one of them less at the front: that is no difference.
-Queues are compared unit by unit, as the derived files they are. (store format, sections 1-3)
+Queues are compared unit by unit, as the derived files they are. (docs/formats/store-format.md, sections 1-3)
 """
 
 from collections.abc import Iterator

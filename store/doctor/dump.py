@@ -14,7 +14,7 @@ import numpy as np
 
 from ..format.batch_queue import BatchQueue
 from ..format.json_file import loads
-from ..format.queue_ext import decode_unit, is_address, place_of
+from ..format.queue_ext import decode_unit, is_address, position_of
 from ..format.queue_unit import FILLER_SIZE
 from ..format.record import decode
 from ..scan.walk import Columns, LostRange
@@ -136,7 +136,7 @@ def _unit_rows(
         if int(unit["size"]) == FILLER_SIZE:
             row["filler"] = True
         if is_address(code):
-            place = place_of(code)
+            place = position_of(code)
             row["ext_position"] = place
             data = read_bytes(opened, ext.files, place, 512) if ext is not None else b""
             found = decode_unit(data, 0)

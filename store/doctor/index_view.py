@@ -1,6 +1,6 @@
 """An index file as arrays: header, slots, entries; and whether its chains hold together.
 
-The file says nothing about its own sizes (store format, section 4), so they are told, taken from the
+The file says nothing about its own sizes (docs/formats/store-format.md, section 4), so they are told, taken from the
 files beside it, or guessed from the contents. Chains are checked in one pass over the entries, with one
 number for each slot in memory: the newest entry so far, which the next one of the slot has to name.
 """

@@ -2,7 +2,7 @@
 
 Every size is taken from the files: a segment is as long as the distance to the next one, queue files
 are as long as most of their kind. `Sizes` overrides that for directories that are too damaged or too
-small to tell (store format, section 1).
+small to tell (docs/formats/store-format.md, section 1).
 """
 
 import itertools

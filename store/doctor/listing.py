@@ -1,7 +1,7 @@
 """`store ls`: what there is, in few reads: names, sizes, first and last of everything.
 
 The log is walked only in its last segment that holds records, to find its end; everything else is looked
-up in constant time a file. (store format, section 1)
+up in constant time a file. (docs/formats/store-format.md, section 1)
 """
 
 import struct

@@ -2,7 +2,7 @@
 
     unit k at byte 20 * k:   physical offset i64 | total size of the record i32 | tags code i64
 
-(store format, section 3.1.) Files are sparse: only ranges that hold data are ever looked at, and what no
+(docs/formats/store-format.md, section 3.1.) Files are sparse: only ranges that hold data are ever looked at, and what no
 file covers reads as zeros, like a hole. At most `_OPEN_MAX` descriptors stay open.
 """
 

@@ -1,4 +1,4 @@
-"""The index made again from the log, beside the old one. (store format, section 4)"""
+"""The index made again from the log, beside the old one. (docs/formats/store-format.md, section 4)"""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ class QueueWriter:
         self.next_number = max(self.next_number, first + len(units))
         self._write(first, units.tobytes())
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """What was written is not the queue's any more. Raises OSError."""
         for path in self.folder.iterdir():
             self._disk.unlink(str(path))
@@ -133,12 +133,12 @@ def _write_batch(
 def _write_light(
     batch: Batch, columns: Columns, codes: Integers, writers: dict[tuple[str, int], QueueWriter]
 ) -> None:
-    """Units of light queues (store format, section 3.9)."""
+    """Units of light queues (docs/formats/store-format.md, section 3.9)."""
     for row, name, number in lmq_rows(batch.raw, columns, batch.topics):
         writer = writers.get((name, 0))
         if writer is not None:
             if number < writer.next_number:
-                writer.begin_anew()  # the queue was removed in between
+                writer.restart()  # the queue was removed in between
             unit = (int(columns.physical_offset[row]), int(columns.size[row]), int(codes[row]))
             writer.write(number, np.array([unit], UNIT))
 

@@ -2,7 +2,7 @@
 
 The log is the truth. What is derived from it (queues, index, checkpoint, wheel) is made again; a torn
 tail is cut. Damage with valid records behind it is never cut and never filled: only another replica
-or a backup has the bytes. (store format, section 6; recovery.py judges a start in the same way)
+or a backup has the bytes. (docs/formats/store-format.md, section 6; recovery.py judges a start in the same way)
 """
 
 import enum

@@ -1,7 +1,7 @@
 """Batch consume queues against the log: one unit for each record of a BatchCQ topic, in log order.
 
 A record with a batch inside says how many messages it holds (`INNER_NUM`) and the queue offset of the
-first (`INNER_BASE`); any other counts as one at its own queue offset. (store format, section 3.8)
+first (`INNER_BASE`); any other counts as one at its own queue offset. (docs/formats/store-format.md, section 3.8)
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The checkpoint and the JSON files.
 
 A checkpoint may be behind: then a start takes longer. It may not be ahead of the log, and offsets in it
-are those of records (store format, section 5). JSON files have to be readable (12.2), and no
+are those of records (docs/formats/store-format.md, section 5). JSON files have to be readable (12.2), and no
 consumer may be ahead of its queue.
 """
 

@@ -5,7 +5,14 @@ Only units that a queue points to are looked at: what lies between them nobody r
 
 from typing import Final
 
-from ..format.queue_ext import HEAD, PLACE_MAX, UNIT_BYTES_MAX, decode_unit, is_address, place_of
+from ..format.queue_ext import (
+    HEAD,
+    POSITION_MAX,
+    UNIT_BYTES_MAX,
+    decode_unit,
+    is_address,
+    position_of,
+)
 from ..scan.raw import Integers
 from .layout import Layout, QueueFolder
 from .problems import Findings
@@ -31,13 +38,13 @@ class ExtCheck:
             units["code"].tolist(), codes.tolist(), times.tolist(), strict=True
         ):
             if is_address(address):
-                self._compare_one(ext, folder, place_of(address), code, time_ms)
+                self._compare_one(ext, folder, position_of(address), code, time_ms)
 
     def _compare_one(
         self, ext: QueueFolder | None, folder: QueueFolder, place: int, code: int, time_ms: int
     ) -> None:
         name = f"{folder.topic}/{folder.queue_id}"
-        if ext is None or place > PLACE_MAX or file_at(ext.files, place) is None:
+        if ext is None or place > POSITION_MAX or file_at(ext.files, place) is None:
             what = f"A unit of queue {name} points to an extension at {place}, which is not there."
             self._findings.add(f"consumequeue_ext/{name}", 0, 0, what, "queue_ext")
             return

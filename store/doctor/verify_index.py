@@ -3,7 +3,7 @@
 Log and index are written in one order, so the entries that the records should have and those that
 are there run in step. Where they part, the shortest explanation counts: some entries are damaged, some are
 missing, some are extra. An entry that contradicts its record, but hangs in the chain of its own hash,
-accuses the record. (store format, section 4)
+accuses the record. (docs/formats/store-format.md, section 4)
 
 Legal are: an index that begins later than the log (what was lost in a crash is not indexed again), the
 entries of the last record twice (a restart), files of RocketMQ before 5.5 without entries for tags.

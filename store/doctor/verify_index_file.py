@@ -1,7 +1,7 @@
 """One index file by itself: chains, slots, and what its header counts.
 
 The header's last time is compared with the record of the last entry, where the log still has it.
-(store format, section 4)
+(docs/formats/store-format.md, section 4)
 """
 
 from dataclasses import dataclass, field

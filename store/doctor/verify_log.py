@@ -3,7 +3,7 @@
 A place where no whole record stands is judged as recovery judges it (`recovery_rules.py`), because what a
 start would cut by itself is a note and no problem: a torn tail after a kill, pages that a power loss took
 in front of records that nobody was promised. What had been on the disk, or lies in a store that was stopped
-cleanly, is a problem. (store format, section 6)
+cleanly, is a problem. (docs/formats/store-format.md, section 6)
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..format.checkpoint import FILE_BYTES, Checkpoint
 from ..format.record import BLANK_BYTES
 from ..recovery.rules import Finding as Question
-from ..recovery.rules import Place, Verdict, bytes_missing, flushed_beyond, judge
+from ..recovery.rules import StopKind, Verdict, bytes_missing, flushed_beyond, judge
 from ..scan.files import open_bytes
 from ..scan.walk import LostRange, StopReason
 from .layout import Layout
@@ -89,7 +89,7 @@ def _is_lost_page(layout: Layout, end: SegmentEnd, lost: LostRange, checkpoint: 
     base = end.file.start
     data = open_bytes(end.file.path)
     missing = bytes_missing(data, lost.begin - base, base, min(lost.end - base, len(data)))
-    return judge(Question(Place.DAMAGED, True, durable, missing)) is Verdict.LOST_PAGES
+    return judge(Question(StopKind.DAMAGED, True, durable, missing)) is Verdict.LOST_PAGES
 
 
 def _records_follow(end: SegmentEnd, lost: LostRange) -> bool:

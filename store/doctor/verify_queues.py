@@ -6,7 +6,7 @@ queue as a rule, so the second half only looks at what is left over.
 
 A unit that points at a record which calls itself another queue's or number's, and whose own unit is
 not there: then three witnesses stand against the record's header, and the header is reported.
-(store format, sections 3.1-3.9)
+(docs/formats/store-format.md, sections 3.1-3.9)
 """
 
 import itertools

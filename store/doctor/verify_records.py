@@ -1,6 +1,6 @@
 """What a record says about itself beyond its structure: properties, and the CRC of the whole record.
 
-Properties are pairs `name 0x01 value 0x02` in UTF-8 (store format, section 2.4); the last pair of an old
+Properties are pairs `name 0x01 value 0x02` in UTF-8 (docs/formats/store-format.md, section 2.4); the last pair of an old
 client may lack its end. A record written with `enabledAppendPropCRC` ends with
 `__CRC32#` 0x01 ten digits 0x02: the CRC-32 of all bytes before these twenty, least digit first (2.8).
 

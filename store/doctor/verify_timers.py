@@ -1,7 +1,7 @@
 """Timer log and timer wheel: units, their chains, the slots, and the messages that they stand for.
 
 The wheel is worked out again from the timer log: the first, the last and the number of units of every
-time, as they were put (store format, section 11.4). Slots that a later time took over, and what
+time, as they were put (docs/formats/store-format.md, section 11.4). Slots that a later time took over, and what
 retention took from the log's front, cannot be compared. A wheel that is behind the log is what a killed
 broker leaves.
 """

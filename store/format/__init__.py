@@ -1,1 +1,1 @@
-"""Formats of the store files: record codec, properties, and readers and writers of single files."""
+"""File formats of the store: record codec, properties, readers and writers of single files."""

@@ -1,4 +1,4 @@
-"""Batch consume queues: what Apache's broker keeps for topics whose `queue.type` is BatchCQ. Read only.
+"""Batch consume queues (topics whose `queue.type` is BatchCQ in Apache's broker). Read only.
 
 offset  size  field
      0     8  physical offset of the record (one record holds a whole batch)
@@ -10,11 +10,11 @@ offset  size  field
     38     4  compacted offset, -1
     42     4  reserved, 0
 
-Files `batchconsumequeue/<topic>/<queue>/<20 digits>` have room for a whole number of units (300,000 by
-default) and are named by their start byte. Queue offsets count messages, units count batches: a message
-is found by searching, not by its place (store format, section 3.8).
+Files `batchconsumequeue/<topic>/<queue>/<20 digits>` hold a whole number of units (300,000 by
+default) and are named by their start byte. Queue offsets count messages, units count batches: a
+message is found by bisection, not by its position (docs/formats/store-format.md, section 3.8).
 
-Nothing here is ever written: the store leaves these topics as they are (it refuses their messages),
+These files are never written: the store leaves the topics unchanged and refuses their messages;
 `cometmq store` shows them.
 """
 
@@ -51,25 +51,25 @@ class BatchUnit(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether something was written here."""
+        """Whether a unit was written here."""
         return self.size > 0 and self.physical_offset >= 0 and self.messages > 0
 
 
 def encode_unit(unit: BatchUnit) -> bytes:
-    """Raises struct.error for a field out of range."""
+    """Encode a unit. Raises struct.error for a field out of range."""
     return UNIT.pack(*unit)
 
 
 def decode_unit(data: bytes, position: int = 0) -> BatchUnit:
-    """The 46 bytes at `position`; `is_whole` says whether they are a unit."""
+    """Decode the 46 bytes at `position`; check `is_whole` before using the result."""
     return BatchUnit._make(UNIT.unpack_from(data, position))
 
 
 class BatchQueue:
-    """The units of one directory, in order. Opens a file for each question, keeps none."""
+    """The units of one directory, in order. Opens a file per call and keeps none open."""
 
     def __init__(self, directory: str) -> None:
-        """Lists the files. Raises OSError, or UnsupportedLayoutError for a file that is none."""
+        """List the files. Raises OSError, or UnsupportedLayoutError for a foreign file."""
         self._files: list[tuple[str, int]] = []  # path, units before it
         units = 0
         for name in sorted(os.listdir(directory)):
@@ -80,11 +80,11 @@ class BatchQueue:
             self._files.append((path, units))
             units += size // UNIT_BYTES
         self._room = units
-        #: Units that are there: the first that is not whole ends them.
+        #: Number of units; the first one that is not whole ends them.
         self.units = _first(units, lambda index: not self.unit(index).is_whole)
 
     def unit(self, index: int) -> BatchUnit:
-        """Unit `index`, counted from the first file."""
+        """Return unit `index`, counted from the first file."""
         if not 0 <= index < self._room:
             raise IndexError(f"{index} is outside of {self._room} units.")
         place = _first(len(self._files), lambda at: self._files[at][1] > index) - 1
@@ -103,7 +103,7 @@ class BatchQueue:
 
     @property
     def min_offset(self) -> int:
-        """Queue offset of the first message; 0 when there is none."""
+        """Queue offset of the first message; 0 without messages."""
         return self.unit(0).base_offset if self.units else 0
 
     @property
@@ -112,7 +112,7 @@ class BatchQueue:
         return self.unit(self.units - 1).end_offset if self.units else 0
 
     def find(self, offset: int) -> BatchUnit | None:
-        """The batch that holds the message at queue offset `offset`."""
+        """Return the batch that holds the message at queue offset `offset`."""
         index = _first(self.units, lambda at: self.unit(at).base_offset > offset) - 1
         if index < 0:
             return None
@@ -121,7 +121,7 @@ class BatchQueue:
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of `count` numbers for which `holds` is true, if it is for all behind it."""
+    """Return the first of `count` numbers for which `holds` is true; `holds` must be monotonic."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,8 @@
-"""Bodies as their senders meant them: decompressed.
+"""Message bodies, decompressed.
 
-The system flag says whether and how a body was compressed (store format, section 2.3): zlib streams,
-LZ4 frames, Zstandard frames without a content size. Damaged or foreign bodies raise ValueError.
+The system flag tells whether and how a body is compressed (docs/formats/store-format.md, section
+2.3): zlib streams, LZ4 frames, Zstandard frames without a content size. Damaged or foreign bodies
+raise ValueError.
 """
 
 import zlib
@@ -12,12 +13,12 @@ _TYPE_MASK: Final = 0x700
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _ZLIB: Final = (0x000, 0x300)
-#: A small body may claim to be huge; nothing that a broker takes decompresses to more.
+#: Limit against small bodies that decompress to huge ones; no valid body is larger.
 BODY_BYTES_MAX: Final = 1 << 30
 
 
 def decompress(body: bytes, sys_flag: int, limit: int = BODY_BYTES_MAX) -> bytes:
-    """The body before compression, of at most `limit` bytes; `body` itself if it was not compressed.
+    """Return the decompressed body, at most `limit` bytes; `body` itself if it is not compressed.
     Raises ValueError."""
     if not sys_flag & COMPRESSED:
         return body

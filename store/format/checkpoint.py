@@ -1,4 +1,5 @@
-"""The checkpoint: how far the disk certainly is. Derived data; losing it makes recovery longer.
+"""The checkpoint: positions up to which the files are durable. Derived data; without it recovery
+takes longer.
 
 offset  size  field
      0     8  store time up to which the log was flushed
@@ -7,16 +8,16 @@ offset  size  field
     24     8  flushed offset of the master (replication)
     32     8  start of the last whole record that recovery found
     40     8  start of the last record whose queue unit was flushed
-    48     8  ours: 1 + offset up to which the log was flushed; 0 = nothing known
-    56     8  ours: the first value, as it was when the one before was written
+    48     8  ours: 1 + offset up to which the log was flushed; 0 = unknown
+    56     8  ours: copy of the first value, as of the write of the one before
     64  4032  zeros
 
-Big-endian i64 in a file of 4096 bytes (store format, section 5; the sixth is 5.5's). The last queue
-unit counts only once the log is flushed beyond its record, so that recovery may trust everything
-before it.
+Big-endian i64 in a file of 4096 bytes (docs/formats/store-format.md, section 5; the sixth value is
+5.5's). The last queue unit counts only once the log is flushed beyond its record, so that recovery
+may trust everything before it.
 
-Apache's broker reads and writes the first six values and leaves the rest. Where it has been at work since,
-the first value has moved away from its copy, and our flushed end is not believed any more.
+Apache's broker reads and writes the first six values and leaves the rest. After it has run, the
+first value differs from its copy, and our flushed end is ignored.
 """
 
 import os
@@ -29,13 +30,13 @@ from .errors import UnsupportedLayoutError
 
 FILE_BYTES: Final = 4096
 _FIELDS: Final = struct.Struct(">8q")
-#: What any writer leaves at least.
+#: The minimum size that any writer produces.
 _BYTES_MIN: Final = 48
 
 
 @dataclass(slots=True)
 class Checkpoint:
-    """The values; times in ms, 0 = nothing known."""
+    """The values; times in ms, 0 = unknown."""
 
     physic_msg_timestamp_ms: int = 0
     logics_msg_timestamp_ms: int = 0
@@ -43,12 +44,12 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
     logics_physical_offset: int = 0
-    #: Everything in front of this offset was flushed; -1 = not known.
+    #: Everything before this offset was flushed; -1 = unknown.
     flushed_end: int = -1
 
     def note_flushed(self, end: int, store_timestamp_ms: int) -> None:
-        """The log was flushed up to `end`, and to records of this time. (A reader on another thread
-        may see one without the other: both are true by themselves.)"""
+        """Note that the log was flushed up to `end`, and to records of this time. (A reader on
+        another thread may see only one of both; each is valid alone.)"""
         self.physic_msg_timestamp_ms = store_timestamp_ms
         self.flushed_end = end
 
@@ -78,7 +79,7 @@ class CheckpointFile:
         self._on_disk = b""
 
     def load(self) -> Checkpoint:
-        """The values; all 0 when there is no file. Changes nothing.
+        """Return the values; all 0 without a file. Changes nothing.
 
         Raises UnsupportedLayoutError for a file that is too short, and for a folder.
         """
@@ -89,22 +90,21 @@ class CheckpointFile:
             return Checkpoint()
         except IsADirectoryError as error:
             raise UnsupportedLayoutError(
-                f"{self._path} is a folder, not a checkpoint. Move it away: the next start then walks "
-                "more of the log."
+                f"{self._path} is a folder, not a checkpoint. Move it away: "
+                f"the next start then reads more of the log."
             ) from error
-        if not data:  # created, then the process died
+        if not data:  # created, then the process was killed
             return Checkpoint()
         if len(data) < _BYTES_MIN:
             raise UnsupportedLayoutError(
                 f"{self._path} has {len(data)} bytes, a checkpoint has {FILE_BYTES}. Delete it: "
-                "the next start then walks more of the log."
+                "the next start then reads more of the log."
             )
         self._on_disk = data[: _FIELDS.size]
         return Checkpoint.decode(data)
 
-    def make_room(self) -> None:
-        """Have the file with all its bytes; after that saving cannot meet a full disk. Raises
-        OSError."""
+    def allocate(self) -> None:
+        """Allocate the whole file, so that `save` cannot fail on a full disk. Raises OSError."""
         if self._descriptor >= 0:
             return
         descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
@@ -122,7 +122,7 @@ class CheckpointFile:
         data = checkpoint.encode()
         if data == self._on_disk:
             return
-        self.make_room()
+        self.allocate()
         self._disk.pwrite(self._descriptor, data, 0)
         self._disk.fdatasync(self._descriptor)
         if not self._named:

@@ -1,8 +1,8 @@
-"""The one seam between the store and the disk.
+"""System calls of the store: the one interface to the disk.
 
-Every system call that creates, grows, writes or flushes a file goes through `Disk`. It counts the
-calls by name (benchmarks and tests count fdatasync, they never time it) and asks `fault` first, which
-may raise OSError: that is how a full or failing disk is tested. Nothing here retries.
+Every call that creates, grows, writes or flushes a file goes through `Disk`. It counts the calls by
+name (benchmarks and tests count fdatasync, they never time it) and calls `fault` first, which may
+raise OSError: tests simulate a full or failing disk with it. Nothing is retried here.
 """
 
 import ctypes
@@ -14,22 +14,22 @@ from typing import Final, NamedTuple
 
 
 class Space(NamedTuple):
-    """Bytes of a file system; `usable` is what is free for who is not root."""
+    """Bytes of a file system; `usable` is what is free for a process that is not root."""
 
     total: int
     free: int
     usable: int
 
 
-#: What the kernel says when there is no room; everything else is a fault of the disk.
+#: Error numbers for "no disk space"; all others are faults of the disk.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-#: The same for a file that is allocated in full: it may also be larger than files may be.
+#: The same for a file that is allocated in full: it may also exceed the maximum file size.
 NO_SPACE_FOR_FILE: Final = (*NO_SPACE, errno.EFBIG)
 
 
 class Disk:
-    """System calls, counted; `fault` is called with the call's name before the call is made, on
-    whichever thread makes it (the store's flush threads make some)."""
+    """System calls, counted; `fault` is called with the call's name before each, on the calling
+    thread (some run on the flush threads)."""
 
     __slots__ = ("counts", "fault")
 
@@ -51,7 +51,7 @@ class Disk:
         os.close(descriptor)
 
     def fdatasync(self, descriptor: int) -> None:
-        """Durable on return, size included. Releases the GIL."""
+        """Flush the file, size included. Releases the GIL."""
         self._enter("fdatasync")
         os.fdatasync(descriptor)
 
@@ -69,7 +69,7 @@ class Disk:
             os.close(descriptor)
 
     def sync_file_system(self, path: str) -> None:
-        """Make everything on the file system of `path` durable, in one call. Releases the GIL."""
+        """Flush the file system of `path` with one call. Releases the GIL."""
         self._enter("syncfs")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -83,17 +83,17 @@ class Disk:
             os.close(descriptor)
 
     def fallocate(self, descriptor: int, size: int) -> None:
-        """Reserve [0, size): a later write into it cannot find the disk full."""
+        """Reserve [0, size): a later write into it cannot fail on a full disk."""
         self._enter("fallocate")
         os.posix_fallocate(descriptor, 0, size)
 
     def free_bytes(self, path: str) -> int:
-        """What this process may still write to the file system of `path`. Raises OSError."""
+        """Return what this process may still write to the file system of `path`. Raises OSError."""
         space = self.space(path)
         return space.free if os.geteuid() == 0 else space.usable
 
     def space(self, path: str) -> Space:
-        """How full the file system of `path` is. Raises OSError."""
+        """Return the use of the file system of `path`. Raises OSError."""
         self._enter("statvfs")
         found = os.statvfs(path)
         unit = found.f_frsize
@@ -106,7 +106,7 @@ class Disk:
         return os.pwrite(descriptor, data, position)
 
     def write_log(self, descriptor: int, data: bytes | memoryview, position: int) -> int:
-        """`pwrite` into the commit log; a call of its own, so that faults can tell it apart."""
+        """`pwrite` into the commit log; a call of its own, so that `fault` can distinguish it."""
         self.counts["write_log"] += 1
         if self.fault is not None:
             self.fault("write_log")

@@ -1,25 +1,25 @@
-"""Errors of the store, one class for each thing that a caller can react to.
+"""Errors of the store, one class per way to react.
 
     StoreError
-        CorruptLogError         bytes that were whole once are not any more; restore from a replica
-        UnsupportedLayoutError  a file that this configuration cannot read; nothing was changed
-        RecordFormatError       bytes that are no record (the codec's verdict, before anyone judges)
-        OffsetOutOfRangeError   an offset that the log or a queue does not hold
-        DiskFullError           no room for the next file; nothing was half written
+        CorruptLogError         bytes that were whole are damaged; restore from a replica
+        UnsupportedLayoutError  a file does not fit the configuration; nothing was changed
+        RecordFormatError       bytes that are not a record
+        OffsetOutOfRangeError   an offset outside of the log or a queue
+        DiskFullError           no space for the next file; nothing was half written
         NoBufferError           all buffers of the transient store pool are in use
-        StoreLockedError        another process owns the directory
+        StoreLockedError        another process uses the directory
         StoreClosedError        the store was not opened, or was closed
 
-Every message is a sentence that says what is wrong and, where someone can act, what to do.
+Each message is a sentence: what failed, why, and what to do.
 """
 
 
 class StoreError(Exception):
-    """Anything that the store refuses or finds broken."""
+    """Base class of all errors of the store."""
 
 
 class CorruptLogError(StoreError):
-    """Damage in the middle of the log: valid records follow, so nothing may be cut."""
+    """Damage inside the log: valid records follow, so the log cannot be cut."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(
@@ -36,29 +36,29 @@ class UnsupportedLayoutError(StoreError):
 
 
 class RecordFormatError(StoreError):
-    """The bytes at hand do not form a record; `reason` says which check failed."""
+    """The bytes do not form a record; the message names the failed check."""
 
 
 class OffsetOutOfRangeError(StoreError):
     """The requested offset lies outside [first, end)."""
 
     def __init__(self, requested: int, first: int, end: int) -> None:
-        super().__init__(f"Offset {requested} is outside of what is held, [{first}, {end}).")
+        super().__init__(f"Offset {requested} is outside of [{first}, {end}).")
         self.requested = requested
         self.first = first
         self.end = end
 
 
 class DiskFullError(StoreError):
-    """A new file could not get its space; what was there before is unchanged."""
+    """A new file could not be allocated; existing files are unchanged."""
 
 
 class NoBufferError(StoreError):
-    """The disk is slower than the senders; there is a buffer again in a moment."""
+    """No transient pool buffer is free: the disk is slower than the senders. Temporary."""
 
 
 class StoreLockedError(StoreError):
-    """A second process wants the directory."""
+    """Another process uses the directory."""
 
 
 class StoreClosedError(StoreError):

@@ -1,4 +1,4 @@
-"""One file of the index: hash slots that lead to chains of entries, newest first. Derived data.
+"""One index file: hash slots with chains of entries, newest first. Derived data.
 
     0               40                40 + 4 * slots        40 + 4 * slots + 20 * entries
     | header        | slot slot ...   | (unused) entry 1 entry 2 ...                     |
@@ -7,20 +7,20 @@
             8  i64  store time of the last entry        32  i32  slots in use
            16  i64  log offset of the first entry       36  i32  number of the next entry; 0 means 1
     slot    0  i32  number of the newest entry of its chain, 0 = none
-    entry   0  i32  hash of the key                     12  i32  seconds since the first entry's time
+    entry   0  i32  hash of the key                     12  i32  seconds since the first time
             4  i64  log offset of the record            16  i32  the next older entry of the chain
 
-Big-endian; entries count from 1; a file of n entries holds n - 1 (store format, section 4). A file
-that follows a full one starts with the last time and offset of that one in its header ("seed"); its
-first entry's seconds count from there, and the header is then overwritten.
+Big-endian; entries count from 1; a file of n entries holds n - 1 (docs/formats/store-format.md,
+section 4). A file that follows a full one starts with that one's last time and offset in its header
+("seed"); its first entry's seconds count from there, and the header is then overwritten.
 
-Files are sparse: 420 MB by default, of which a young file uses little. So they are written with pwrite
-(a full disk is then an error; through a map it would be a SIGBUS) and mapped, read-only, only for as
-long as a question is answered. Only entries are read through the map: slots may lie in holes, and a
-full tmpfs has no page for a hole that is looked at.
+Files are sparse: 420 MB by default, little of which a young file uses. They are written with pwrite
+(a full disk is an error then; through a map it would be a SIGBUS) and mapped, read-only, only
+during a query. Only entries are read through the map: slots may lie in holes, and a full tmpfs has
+no page for a hole that is read.
 
-Losing a file costs time: it is built again from the log. Readers trust nothing in it: whatever the
-bytes are, a chain is walked towards smaller numbers only, so it ends.
+A lost file costs time: it is rebuilt from the log. Readers trust nothing in it: a chain is only
+followed towards smaller numbers, so it ends for any content.
 """
 
 import mmap
@@ -45,10 +45,10 @@ assert (HEADER.size, SLOT.size, ENTRY.size) == (40, 4, 20)
 
 #: More keys do not fit the properties of a record: each takes two bytes of at most 32,767.
 ENTRIES_A_RECORD_MAX: Final = 1 << 14
-#: Looking for unknown sizes takes a step an entry.
+#: Size limit of `guess_layout`, which takes one step per entry.
 GUESS_BYTES_MAX: Final = 64 << 20
 
-#: What holds the bytes of a file.
+#: Types that hold the bytes of a file.
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 
@@ -68,7 +68,7 @@ class IndexLayout:
         return self.entries_at + self.entries * ENTRY.size
 
     def slot_at(self, hash_: int) -> int:
-        """Byte position of the slot of a key hash."""
+        """Return the byte position of the slot of a key hash."""
         return HEADER.size + hash_ % self.slots * SLOT.size
 
     def entry_at(self, number: int) -> int:
@@ -80,7 +80,7 @@ USUAL_LAYOUT: Final = IndexLayout(5_000_000, 20_000_000)
 
 @dataclass(slots=True)
 class IndexHeader:
-    """What a file covers; `count` is the number of the next entry, at least 1."""
+    """The range of a file; `count` is the number of the next entry, at least 1."""
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
@@ -101,7 +101,7 @@ class IndexHeader:
 
     @classmethod
     def decode(cls, data: Buffer) -> "IndexHeader":
-        """Raises struct.error when there are fewer than 40 bytes."""
+        """Decode the first 40 bytes. Raises struct.error for fewer."""
         header = cls(*HEADER.unpack_from(data))
         header.count = max(header.count, 1)
         return header
@@ -111,15 +111,15 @@ class IndexHeader:
         return self.count <= 1
 
     def follower(self) -> "IndexHeader":
-        """The header of the file after this one, which is full."""
+        """Return the header of the file after this full one."""
         return IndexHeader(
             self.end_timestamp_ms, self.end_timestamp_ms, self.end_offset, self.end_offset
         )
 
     def problem(self, layout: IndexLayout) -> str:
-        """Why this cannot be the header of such a file; "" if it can."""
+        """Return why this cannot be the header of such a file; "" if it can."""
         if self.count > layout.entries:
-            return f"it counts {self.count} entries, there is room for {layout.entries}."
+            return f"it counts {self.count} entries, the maximum is {layout.entries}."
         if not 0 <= self.begin_offset <= self.end_offset:
             return f"its offsets are {self.begin_offset} and {self.end_offset}."
         if not 0 <= self.slots_used <= min(layout.slots, self.count - 1):
@@ -128,14 +128,15 @@ class IndexHeader:
 
 
 def seconds_since(begin_ms: int, store_timestamp_ms: int) -> int:
-    """The time field of an entry."""
+    """Return the time field of an entry."""
     if begin_ms <= 0:
         return 0
     return min(max(store_timestamp_ms - begin_ms, 0) // MS_PER_SECOND, _INT_MAX)
 
 
 def file_name(wall_ms: int, last: str) -> str:
-    """Local time of creation, yyyyMMddHHmmssSSS; always a greater number than the file before."""
+    """Return a file name: local time of creation, yyyyMMddHHmmssSSS, always above the previous
+    name."""
     name = datetime.fromtimestamp(wall_ms // MS_PER_SECOND).strftime("%Y%m%d%H%M%S")
     name += f"{wall_ms % MS_PER_SECOND:03d}"
     if last and int(name) <= int(last):
@@ -144,13 +145,13 @@ def file_name(wall_ms: int, last: str) -> str:
 
 
 def key_hash(text: str) -> int:
-    """The hash of a key string (`topic#key`): Math.abs of Java's, and 0 where that has no answer."""
+    """Return the hash of a key string (`topic#key`): Math.abs of Java's hash, 0 for the minimum."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value)
 
 
 def index_files(directory: str) -> list[str]:
-    """Paths of the index files, oldest first. Other names are not ours and are left alone."""
+    """Return the paths of the index files, oldest first; other names are ignored."""
     try:
         names = [
             entry.name
@@ -163,10 +164,10 @@ def index_files(directory: str) -> list[str]:
 
 
 class IndexFile:
-    """A file for reading, mapped until it is closed. Use it in a `with` statement."""
+    """A file opened for reading, mapped until it is closed. Use it in a `with` statement."""
 
     def __init__(self, path: str, layout: IndexLayout) -> None:
-        """Raises OSError; UnsupportedLayoutError when the size is another one."""
+        """Open the file. Raises OSError; UnsupportedLayoutError for another size."""
         self.path = path
         self.layout = layout
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -182,7 +183,7 @@ class IndexFile:
         self.header.count = min(self.header.count, layout.entries)
 
     def slot(self, hash_: int) -> int:
-        """Number of the newest entry in the chain of this hash."""
+        """Return the number of the newest entry in the chain of this hash."""
         data = os.pread(self._descriptor, SLOT.size, self.layout.slot_at(hash_))
         return int(SLOT.unpack(data)[0])
 
@@ -195,12 +196,12 @@ class IndexFile:
         header: IndexHeader | None = None,
         first: int = -1,
     ) -> Iterator[int]:
-        """Log offsets of the entries with this hash, newest first; -1 for an entry that does not
-        count (another hash, too young), so that whoever walks can bound the walk.
+        """Yield the log offsets of the entries with this hash, newest first; -1 for an entry that
+        does not count (another hash, too young), so that the caller can limit the steps.
 
-        Times of entries are cut to seconds: the last second before `begin_ms` comes as well, and
-        the reader of the record decides. Of a file that is being filled, header and the newest
-        entry of the chain are the caller's.
+        Times of entries are whole seconds: the last second before `begin_ms` is included, and the
+        caller compares the record's time. For a file that is being filled the caller passes the
+        header and the newest entry of the chain.
         """
         header = header or self.header
         number = self.slot(hash_) if first < 0 else first
@@ -220,7 +221,7 @@ class IndexFile:
             number = previous
 
     def entries_at_end(self, offset: int) -> int:
-        """How many of the last entries are of the record at this offset."""
+        """Return how many of the last entries belong to the record at this offset."""
         found = 0
         last = self.header.count - 1
         for number in range(last, max(last - ENTRIES_A_RECORD_MAX, 0), -1):
@@ -246,7 +247,7 @@ class IndexFile:
 
 
 def read_header(path: str, layout: IndexLayout) -> IndexHeader:
-    """The header of the file. Raises OSError; UnsupportedLayoutError for another size."""
+    """Return the header of the file. Raises OSError; UnsupportedLayoutError for another size."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size != layout.file_bytes:
@@ -257,18 +258,19 @@ def read_header(path: str, layout: IndexLayout) -> IndexHeader:
 def wrong_size(path: str, size: int, layout: IndexLayout) -> UnsupportedLayoutError:
     return UnsupportedLayoutError(
         f"{path} has {size} bytes; with maxHashSlotNum={layout.slots} and maxIndexNum="
-        f"{layout.entries} it would have {layout.file_bytes}. Start with the numbers that this store "
-        "was made with, or move its index folder away: it is then built again. Nothing was changed."
+        f"{layout.entries} it would have {layout.file_bytes}. Start with the numbers that this "
+        "store was made with, or move its index folder away: it is then "
+        "rebuilt. Nothing was changed."
     )
 
 
 def guess_layout(path: str) -> IndexLayout | None:
-    """The sizes of an index file of which only the length is known; None if nothing fits, or if it is
-    larger than GUESS_BYTES_MAX and not of the usual sizes.
+    """Return the sizes of an index file of which only the length is known; None if none fit, or if
+    it is larger than GUESS_BYTES_MAX and not of a common size.
 
-    Right are those with which the header's first and last offset stand in the first and the last
-    entry, the last entry is the newest of its chain, and as many slots are in use as the header says.
-    Raises OSError.
+    Sizes fit if the header's first and last offset are those of the first and the last entry, the
+    last entry is the newest of its chain, and the number of used slots equals the header's. Raises
+    OSError.
     """
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,16 +1,17 @@
-"""Which keys a record is found by, and their hashes, for thousands of records at once (NumPy).
+"""Index keys of records and their hashes, for thousands of records at once (NumPy).
 
-A record has one entry for UNIQ_KEY, one for each non-empty token of KEYS (split at one space) and one
-for TAGS, in this order; records of a rolled back transaction have none (store format, section 4).
+A record has one entry for UNIQ_KEY, one for each non-empty token of KEYS (split at one space) and
+one for TAGS, in this order; records of a rolled back transaction have none
+(docs/formats/store-format.md, section 4).
 
     key string      topic#KEY for UNIQ_KEY and KEYS, topic#T#TAGS for the tag
     key hash        absolute value of Java's String.hashCode, 0 for -2^31
 
-The hash is a polynomial over UTF-16 units modulo 2^32: h = sum of c[i] * 31^(n-1-i). 31 has an inverse
-there, so with S[i] = sum of c[j] * 31^-j over all j < i the hash of any slice [a, b) of a buffer is
-(S[b] - S[a]) * 31^(b-1): one pass over the buffer serves every key in it, and hash(x + y) =
-hash(x) * 31^len(y) + hash(y) puts topic and key together. ASCII bytes are their own UTF-16 units;
-keys with other bytes are decoded first (malformed UTF-8 as the replacement character) and hashed the
+The hash is a polynomial over UTF-16 units modulo 2^32: h = sum of c[i] * 31^(n-1-i). 31 has an
+inverse there, so with S[i] = sum of c[j] * 31^-j over all j < i the hash of any slice [a, b) of a
+buffer is (S[b] - S[a]) * 31^(b-1): one pass over the buffer serves every key in it, and hash(x + y)
+= hash(x) * 31^len(y) + hash(y) joins topic and key. ASCII bytes are their own UTF-16 units; keys
+with other bytes are decoded first (malformed UTF-8 as the replacement character) and hashed the
 same way.
 """
 
@@ -25,7 +26,7 @@ from .record import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 Words = npt.NDArray[np.uint32]
 Integers = npt.NDArray[np.int64]
 
-#: Properties of one batch, in bytes, at most (but one record always goes): bounds the tables below.
+#: Maximum bytes of properties in one batch (one record always fits): bounds the tables below.
 BATCH_BYTES_MAX: Final = 1 << 20
 UNIQUE, KEY, TAG = 0, 1, 2  # kinds of entries, in their order within a record
 
@@ -45,7 +46,7 @@ _POWERS_MIN: Final = 1 << 16
 
 
 class RecordColumns(Protocol):
-    """What is read of `scan.Columns`; starts are positions in the buffer that was walked."""
+    """The columns of `scan.Columns` that are read; starts are positions in the scanned buffer."""
 
     @property
     def physical_offset(self) -> Integers: ...
@@ -65,7 +66,7 @@ class RecordColumns(Protocol):
 
 @dataclass(slots=True)
 class Entries:
-    """Index entries in the order in which they are written."""
+    """Index entries in write order."""
 
     hashes: Integers
     offsets: Integers
@@ -101,7 +102,7 @@ _POWERS: Final = _Powers()
 
 
 class SliceHashes:
-    """Hashes of any slices of one sequence of UTF-16 units."""
+    """Hashes of arbitrary slices of one sequence of UTF-16 units."""
 
     def __init__(self, units: npt.NDArray[Any]) -> None:
         self._up, down = _POWERS.tables(len(units) + 1)
@@ -109,7 +110,7 @@ class SliceHashes:
         np.cumsum(units * down[: len(units)], dtype=np.uint32, out=self._sums[1:])
 
     def of(self, starts: Integers, ends: Integers) -> Words:
-        """Of [start, end) each; 0 for an empty one."""
+        """Return the hashes of the slices [start, end); 0 for an empty one."""
         hashes: Words = self._sums[ends] - self._sums[starts]
         hashes *= self._up[ends - 1]
         return hashes
@@ -119,35 +120,35 @@ class SliceHashes:
 
 
 def entries_of(data: Any, columns: RecordColumns) -> Entries:
-    """The entries of these records, which lie in `data`."""
+    """Return the entries of these records, which lie in `data`."""
     return KeyText(data, columns, indexed(columns)).entries()
 
 
 def indexed(columns: RecordColumns) -> Integers:
-    """Which of these records have entries."""
+    """Return which of these records have entries."""
     return np.flatnonzero((columns.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
 
 
 class KeyText:
-    """Topics and properties of the records, copied behind each other into one buffer.
+    """Topics and properties of the records, copied into one buffer.
 
-    Every record ends with a pair end, and so does its topic: a pair that is not terminated on disk is
-    terminated here, and no pair reaches over a border. So `bytes` has three pair ends for a record
-    besides its own, and eight zeros at its end.
+    Every topic and every record ends with a pair end: an unterminated pair is terminated here, and
+    no pair crosses a record boundary. So `bytes` has three extra pair ends per record, and eight
+    zeros at its end.
     """
 
     def __init__(self, data: Any, columns: RecordColumns, keep: Integers) -> None:
         begins = columns.topic_start[keep]
         ends = columns.properties_start[keep] + columns.properties_length[keep]
         pieces = [data[b:e] for b, e in zip(begins.tolist(), ends.tolist(), strict=True)]
-        pieces.append(_ROOM)  # room for the words that `_find` looks at
+        pieces.append(_ROOM)  # padding for the words that `_find` reads
         self._bytes = bytearray(b"\x02").join(pieces)
         self._units = np.frombuffer(self._bytes, np.uint8)
         self._topic_starts = np.zeros(len(keep), np.int64)
         np.cumsum((ends - begins + 1)[:-1], out=self._topic_starts[1:])
         self._topic_ends = self._topic_starts + columns.topic_length[keep]
         self._units[self._topic_ends] = _PAIR_END
-        self._units[self._topic_ends + 1] = _PAIR_END  # over the length of the properties
+        self._units[self._topic_ends + 1] = _PAIR_END  # overwrites the length of the properties
         self._columns = columns
         self._keep = keep
 
@@ -170,7 +171,8 @@ class KeyText:
         ]
         records = np.concatenate([records for records, _, _ in found])
         kinds = np.repeat((UNIQUE, KEY, TAG), [len(records) for records, _, _ in found])
-        # By record, then kind; places in `found` keep the order of tokens and make every key unique.
+        # By record, then kind; positions in `found` keep the order of tokens and make every key
+        # unique.
         order = (records * 4 + kinds) << 32 | np.arange(len(records))
         order.sort()
         order &= 0xFFFFFFFF
@@ -192,20 +194,21 @@ class KeyText:
     def _values(
         self, starts: Integers, ends: Integers, named: npt.NDArray[np.bool_], name_bytes: int
     ) -> tuple[Integers, Integers, Integers]:
-        """Record, start and end of the non-empty values of one name; the last of each record."""
+        """Return record, start and end of the non-empty values of one name; the last of each
+        record."""
         at = np.flatnonzero(named)
         begins, ends = starts[at] + name_bytes, ends[at]
         at = np.flatnonzero((self._units[begins - 1] == _NAME_END) & (begins < ends))
         begins, ends = begins[at], ends[at]
         records = np.searchsorted(self._topic_starts, begins, "right") - 1
-        keep = begins - name_bytes > self._topic_ends[records]  # the topic is no pair
-        keep[:-1] &= records[1:] != records[:-1]  # all behind one that is kept are kept
+        keep = begins - name_bytes > self._topic_ends[records]  # the topic is not a pair
+        keep[:-1] &= records[1:] != records[:-1]  # keep the last of each record
         return records[keep], begins[keep], ends[keep]
 
     def _tokens(
         self, records: Integers, starts: Integers, ends: Integers
     ) -> tuple[Integers, Integers, Integers]:
-        """The non-empty tokens of these values, in order."""
+        """Return the non-empty tokens of these values, in order."""
         if not len(starts):
             return records, starts, ends
         spaces = np.flatnonzero(self._units == _SPACE)
@@ -240,7 +243,7 @@ class KeyText:
         return signed
 
     def _not_ascii(self) -> Integers | None:
-        """How many bytes before each place are not ASCII; None if all are."""
+        """Return how many bytes before each position are not ASCII; None if all are."""
         wide = self._units >= _ASCII_END
         if not wide.any():
             return None
@@ -251,7 +254,7 @@ class KeyText:
     def _slices(
         self, units: SliceHashes, wide: Integers | None, starts: Integers, ends: Integers
     ) -> tuple[Words, Integers]:
-        """Hashes and lengths of slices, both in UTF-16 units."""
+        """Return hashes and lengths of slices, both in UTF-16 units."""
         hashes, lengths = units.of(starts, ends), ends - starts
         if wide is None:
             return hashes, lengths

@@ -1,9 +1,9 @@
-"""The index file that is being filled: many entries at once (NumPy). Derived data.
+"""The index file that is being filled, many entries at once (NumPy). Derived data.
 
-Entries go to the file as they come, one pwrite a batch; slots and header stay in memory (20 MB for
-5,000,000 slots) until the file is full or the store stops: slots are hit at random, so writing them
-with every batch would write all of them every time. A killed process leaves a file that counts no
-entries; the next start builds it again (store format, section 4: load).
+Entries are written as they come, one pwrite per batch; slots and header stay in memory (20 MB for
+5,000,000 slots) until the file is full or the store stops: slots are updated at random, so writing
+them with every batch would write all of them every time. After a kill the file counts no entries;
+the next start rebuilds it (docs/formats/store-format.md, section 4: load).
 
 A failed write changes nothing in memory: the same entries can be put again.
 """
@@ -29,19 +29,19 @@ _ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _INT_MAX: Final = (1 << 31) - 1
-#: Slots are written in pages, those that changed; the others stay holes.
+#: Only slot pages that changed are written; the others stay holes.
 _PAGE_SLOTS: Final = 1024
 assert _ENTRY.itemsize == ENTRY.size
 
 
 class IndexWriter:
-    """One open file with room for `room` more entries."""
+    """One open file with space for `room` more entries."""
 
     def __init__(
         self, path: str, layout: IndexLayout, header: IndexHeader, disk: Disk, *, create: bool
     ) -> None:
-        """Make the file (all zeros), or go on in one that was closed. Raises OSError; a file that
-        could not be made is gone again."""
+        """Create the file (all zeros), or continue one that was closed. Raises OSError; a file that
+        could not be created is removed."""
         self.path = path
         self.header = header
         self._layout = layout
@@ -68,11 +68,11 @@ class IndexWriter:
         return self._layout.entries - self.header.count
 
     def slot(self, hash_: int) -> int:
-        """Number of the newest entry in the chain of this hash."""
+        """Return the number of the newest entry in the chain of this hash."""
         return int(self._slots[hash_ % self._layout.slots])
 
     def put(self, entries: Entries, begin: int, end: int) -> None:
-        """Append entries [begin, end), for which there is room, in their order. Raises OSError."""
+        """Append entries [begin, end), in order; they must fit. Raises OSError."""
         count = end - begin
         header = self.header
         offsets = entries.offsets[begin:end]
@@ -97,14 +97,12 @@ class IndexWriter:
         header.count = first + count
 
     def _link(self, slots: Integers, first: int) -> tuple[Integers, Integers, Integers]:
-        """For each entry the one before it in its chain; and which are the first and the last of
-        this batch in their chains."""
+        """Return for each entry the previous one in its chain, and which are the first and the last
+        of this batch in their chains."""
         order = slots << 32 | np.arange(len(slots))
         order.sort()
         place = order & 0xFFFFFFFF
-        same = np.zeros(
-            len(slots) + 1, np.bool_
-        )  # whether a place and the one before share a chain
+        same = np.zeros(len(slots) + 1, np.bool_)  # whether neighbours share a chain
         same[1:-1] = slots[place[1:]] == slots[place[:-1]]
         heads, tails = place[~same[:-1]], place[~same[1:]]
         previous = np.empty(len(slots), np.int64)
@@ -115,7 +113,8 @@ class IndexWriter:
         return previous, heads, tails
 
     def _seconds(self, times: Integers) -> Integers:
-        """Of the first entry since the header's time, of the others since the first entry's."""
+        """Return the time fields: the first entry's since the header's time, the others' since the
+        first entry's."""
         header = self.header
         begin = header.begin_timestamp_ms if header.count > 1 else int(times[0])
         if begin > 0:
@@ -133,7 +132,7 @@ class IndexWriter:
             position += done
 
     def write_out(self) -> None:
-        """Let the file be whole: slots, then the header. Raises OSError."""
+        """Complete the file: write slots, then the header. Raises OSError."""
         pages = np.flatnonzero(self._changed)
         borders = np.flatnonzero(np.diff(pages) > 1) + 1
         for run in np.split(pages, borders):
@@ -148,5 +147,5 @@ class IndexWriter:
         self._disk.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the descriptor only; `write_out` comes before, if the file is to be kept."""
+        """Close the descriptor only; call `write_out` before, if the file is to be kept."""
         os.close(self._descriptor)

@@ -1,22 +1,24 @@
-"""RocketMQ's JSON configuration files: a lenient reader, a writer of its dialect, the `.bak` protocol.
+"""RocketMQ's JSON configuration files: a lenient reader, a writer of its dialect, the `.bak`
+protocol.
 
-Promises: reads what fastjson 1 and 2 write and what people do to such files by hand; writes what
-fastjson 2 writes, so that a file of Apache's 5.5 broker goes through `loads` and `dumps` unchanged
-(store format, section 12.2); a crash at any point of `persist` leaves at least one whole file.
+Reads what fastjson 1 and 2 write, and hand-edited files; writes what fastjson 2 writes, so that a
+file of Apache's 5.5 broker passes through `loads` and `dumps` unchanged
+(docs/formats/store-format.md, section 12.2). A crash at any point of `persist` leaves at least one
+whole file.
 
-The dialect. Tabs, no space after the colon, no newline at the end. Keys that are numbers stand without
-quotes: they are `int` here, all other keys `str`. An array of numbers stands on one line, any other
-one has a line for each element. Reading also takes fastjson 1's inline maps, quoted numbers as keys
-(they stay `str`), single quotes, bare names, comments, trailing commas, raw control characters and a
-byte order mark. Floats are written in Python's shortest form; no file of RocketMQ's holds one.
+Dialect: tabs, no space after the colon, no newline at the end. Numeric keys have no quotes: they
+are `int` here, all other keys `str`. An array of numbers is on one line, any other has a line per
+element. The reader also accepts fastjson 1's inline maps, quoted numbers as keys (they stay `str`),
+single quotes, bare names, comments, trailing commas, raw control characters and a byte order mark.
+Floats are written in Python's shortest form; RocketMQ's files hold none.
 
-The protocol. Apache renames the file to `.bak`, syncs the directory, then writes the file in place
-(section 12.1): a crash in between leaves `.bak` alone, and `load` on both sides falls back to it. Here
-the new content goes to `.tmp` first and is synced; then the file becomes `.bak` and `.tmp` the file.
-Every state that a crash leaves is one of Apache's own, but for the half-written file, which does not
-occur, and a `.tmp` that nobody reads and the next write replaces.
+Protocol: Apache renames the file to `.bak`, syncs the directory, then writes the file in place
+(section 12.1): a crash in between leaves only `.bak`, and `load` on both sides falls back to it.
+Here the new content is first written to `.tmp` and synced; then the file is renamed to `.bak` and
+`.tmp` to the file. A crash leaves one of Apache's states (never the half-written file), and perhaps
+a `.tmp`, which is not read and which the next write replaces.
 
-What these files hold is derived from the log, or a few seconds old at most; the owners say which.
+The content is derived from the log, or at most a few seconds old; see the owning modules.
 """
 
 import json
@@ -34,8 +36,8 @@ from .errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: One part of the text that strict JSON cannot have, or that hides such parts (strings). A string
-#: without an end runs to the end of the text, so that no text takes more than one pass.
+#: One part of the text that is invalid in strict JSON, or that may contain such parts (strings). An
+#: unterminated string extends to the end of the text, so that one pass is enough.
 _PARTS: Final = re.compile(
     r'(?P<string>"(?:[^"\\]++|\\.)*+(?:"|\\?\Z))'
     r"|(?P<single>'(?:[^'\\]++|\\.)*+(?:'|\\?\Z))"
@@ -48,7 +50,7 @@ _STRING_OR_LAST_COMMA: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"-?\d+", re.ASCII)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-#: Private characters, one of which marks keys without quotes while the text is parsed.
+#: Private characters, one of which marks unquoted keys during parsing.
 _MARKS: Final = range(0xE000, 0xF900)
 
 
@@ -57,7 +59,7 @@ class ConfigFileError(StoreError):
 
 
 class ConfigSyntaxError(ValueError):
-    """Text that is not JSON in any dialect; `position` is a character of it."""
+    """Text that is not JSON in any dialect; `position` is the index of the failing character."""
 
     def __init__(self, reason: str, position: int) -> None:
         super().__init__(f"{reason} at character {position}")
@@ -105,8 +107,8 @@ def _loads_leniently(text: str) -> Any:
         raise ConfigSyntaxError(str(error), 0) from None
 
 
-class _Places:
-    """Where the parts of a changed text stood in the original."""
+class _SourcePositions:
+    """Maps positions of a rewritten text to the original."""
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
@@ -124,11 +126,11 @@ class _Places:
         return at[1] + position - at[0]
 
 
-def _to_strict(text: str) -> tuple[str, _Places]:
-    """The text as strict JSON; keys that are bare numbers carry a mark."""
+def _to_strict(text: str) -> tuple[str, _SourcePositions]:
+    """Return the text as strict JSON; unquoted numeric keys carry a mark."""
     lower = text.lower()
     mark = next(chr(c) for c in _MARKS if chr(c) not in text and f"\\u{c:04x}" not in lower)
-    places = _Places(mark)
+    places = _SourcePositions(mark)
     result: list[str] = []
     length = 0
     end = 0
@@ -160,8 +162,8 @@ def _keep_length(match: re.Match[str]) -> str:
 
 
 def dumps(value: dict[Any, Any], *, compact: bool = False) -> str:
-    """Write an object; the caller orders the fields. `compact` is the form of the metrics files: one
-    line, nothing but ASCII."""
+    """Encode an object; the caller orders the fields. `compact` is the form of the metrics files:
+    one line, ASCII only."""
     out: list[str] = []
     if compact:
         _write(value, out, "", "", encode_basestring_ascii)
@@ -171,7 +173,7 @@ def dumps(value: dict[Any, Any], *, compact: bool = False) -> str:
 
 
 def ordered(bean: dict[Any, Any]) -> dict[Any, Any]:
-    """The fields in the order in which Apache writes them: alphabetical."""
+    """Return the fields in Apache's order: alphabetical."""
     return dict(sorted(bean.items(), key=lambda item: str(item[0])))
 
 
@@ -179,7 +181,7 @@ def _quoted(text: str) -> str:
     if text.isascii() or _SURROGATE.search(text) is None:
         found: str = encode_basestring(text)
         return found
-    # Half a surrogate pair has no UTF-8: it stays an escape, as it must have been in the source.
+    # A lone surrogate has no UTF-8: it stays an escape, as in the source.
     return encode_basestring_ascii(text)
 
 
@@ -208,7 +210,8 @@ def _write_object(
     separator = "{" + inner
     for key, item in value.items():
         name = key if isinstance(key, int) else quoted(key)
-        # Most values are these: a file of ten thousand topics is made on the broker's loop.
+        # Fast path for the most common type: a file of ten thousand topics is encoded on the event
+        # loop.
         if type(item) is str:
             out.append(f"{separator}{name}:{quoted(item)}")
         elif type(item) is int:
@@ -244,11 +247,11 @@ def backup_of(path: Path) -> Path:
 def load(
     path: Path, decode: Callable[[dict[Any, Any]], object] | None = None
 ) -> dict[Any, Any] | None:
-    """The file's object, or its backup's; None when there is neither.
+    """Return the file's object, or its backup's; None without both.
 
-    `decode` is tried on the content: if it raises, the file counts as unreadable. Such a file is moved
-    to `.broken`, so that the next `persist` does not make it the backup. Raises ConfigFileError when
-    there is a backup and it cannot be read either.
+    `decode` is applied to the content: if it raises, the file counts as unreadable. Such a file is
+    renamed to `.broken`, so that the next `persist` does not make it the backup. Raises
+    ConfigFileError when the backup exists and is unreadable too.
     """
     found = _read(path, decode)
     if found is not None:
@@ -285,7 +288,7 @@ def _read(path: Path, decode: Callable[[dict[Any, Any]], object] | None) -> dict
 
 
 def persist(path: Path, text: str, disk: Disk | None = None) -> None:
-    """Write the file; what was there before becomes `.bak`. Raises OSError."""
+    """Write the file; the previous one becomes `.bak`. Raises OSError."""
     disk = disk or Disk()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
@@ -297,7 +300,7 @@ def persist(path: Path, text: str, disk: Disk | None = None) -> None:
             position += disk.pwrite(descriptor, data[position:], position)
         disk.fsync(descriptor)
     except OSError:
-        with suppress(OSError):  # a full disk needs the room
+        with suppress(OSError):  # a full disk needs the space
             os.unlink(fresh)
         raise
     finally:

@@ -1,10 +1,10 @@
-"""Names and load rules of a directory of equal-sized files ("file queue": store format, section 1).
+"""File names and load rules of a directory of equal-sized files ("file queue").
 
     <20 decimal digits>     the start offset of the file; every file has exactly the configured size
 
-Loading refuses what it does not understand and changes nothing then. The one leftover that a crash
-may make is a last file that is still empty or still being allocated (shorter, nothing but zeros): it
-holds nothing and is reported for removal.
+Loading refuses unknown files and then changes nothing. A crash may leave one last file that is
+empty or partly allocated (shorter, only zeros): it holds nothing and is reported for removal
+(docs/formats/store-format.md, section 1).
 """
 
 import itertools
@@ -48,11 +48,10 @@ def is_file_name(name: str) -> bool:
 
 
 def list_files(directories: str | Sequence[str], size: int, key: str) -> FileList:
-    """The files of one file queue, which may be spread over several directories; `key` is the
-    option that gives `size`, for the sentence.
+    """Return the files of one file queue, which may span several directories; `key` is the option
+    that sets `size`, for the error message.
 
-    Raises UnsupportedLayoutError for a foreign name, another size, a gap between files or a file
-    that is there twice.
+    Raises UnsupportedLayoutError for a foreign name, another size, a missing or a duplicate file.
     """
     if isinstance(directories, str):
         directories = (directories,)

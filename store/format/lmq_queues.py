@@ -1,14 +1,16 @@
-"""Light queues (LMQ): one record in several queues. Pure functions over names and properties.
+"""Light message queues (LMQ): one record in several queues. Pure functions over names and
+properties.
 
-    INNER_MULTI_DISPATCH=%LMQ%a,%LMQ%b        the queues besides the record's own, as the sender says
-    INNER_MULTI_QUEUE_OFFSET=7,12             the record's number in queue 0 of each, as the store says
+    INNER_MULTI_DISPATCH=%LMQ%a,%LMQ%b    the additional queues, set by the sender
+    INNER_MULTI_QUEUE_OFFSET=7,12             the offset in queue 0 of each, set by the store
 
-Both are properties of the record, so that the log alone tells which units there are (store format,
-section 3.9). Records of retry topics, of the broker's own topics and of delay levels have none.
+Both are properties of the record, so that the log alone determines all units
+(docs/formats/store-format.md, section 3.9). Records of retry topics, of the broker's own topics and
+of delay levels have none.
 
-Light queues come and go: an unused one is removed with its files and begins at 0 when it is used again.
-The log then holds numbers that were used twice. The later record is right, for everybody who reads the
-log in its order: the dispatcher, recovery, a follower.
+Light queues are temporary: an unused one is removed with its files and restarts at offset 0 when it
+is used again. The log then holds offsets that were used twice; for every reader in log order (the
+dispatcher, recovery, a follower) the later record counts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,23 +20,24 @@ from typing import Final
 
 from .properties import SCHEDULE_TOPIC, java_hash, property_value
 from .record import Message
-from .topic_names import LIGHT_PREFIX, check_topic
+from .topic_names import LMQ_PREFIX, check_topic
 
 NAMES: Final = b"INNER_MULTI_DISPATCH"
 NUMBERS: Final = b"INNER_MULTI_QUEUE_OFFSET"
-#: In memory only: this bit of the system flag sends a message the appender's careful way, so that
-#: the common ones need not be searched for a property that they do not have. (Bit 30 would cost them
-#: more than the rest of this: Python's numbers have digits of 30 bits.)
+#: In memory only: this bit of the system flag sends a message to the appender's general path, so
+#: that common messages need not be searched for the property. (Bit 30 would be slower: Python's
+#: integers have digits of 30 bits.)
 MULTI_DISPATCH: Final = 1 << 29
 _WAIT: Final = b"WAIT"
 _SEPARATOR: Final = ","
 _NO_LIGHT_QUEUES: Final = ("%RETRY%", "rmq_sys_", SCHEDULE_TOPIC)
-#: RocketMQ keeps what it decodes in a Java hash map of so many buckets, and writes it in their order.
+#: RocketMQ keeps decoded properties in a Java hash map of this many buckets, and writes them in its
+#: order.
 _BUCKETS: Final = 128
 
 
 def with_lmqs(message: Message, names: Iterable[str]) -> Message:
-    """The message, to be put into queue 0 of each of these light queues as well."""
+    """Return the message with these light queues added."""
     text = _SEPARATOR.join(names).encode()
     return replace(
         message,
@@ -44,16 +47,16 @@ def with_lmqs(message: Message, names: Iterable[str]) -> Message:
 
 
 def may_have(topic: str) -> bool:
-    """Whether records of this topic can be in light queues."""
+    """Return whether records of this topic can be in light queues."""
     return not topic.startswith(_NO_LIGHT_QUEUES)
 
 
 def asked_for(message: Message) -> list[str]:
-    """The light queues that a message names. Raises ValueError for names that cannot be."""
+    """Return the light queues that a message names. Raises ValueError for invalid names."""
     if not may_have(message.topic):
         return []
     value = property_value(message.properties, NAMES).decode()
-    names = [name for name in value.split(_SEPARATOR) if name.startswith(LIGHT_PREFIX)]
+    names = [name for name in value.split(_SEPARATOR) if name.startswith(LMQ_PREFIX)]
     if len(set(names)) < len(names):
         raise ValueError("A light queue is named twice.")
     for name in names:
@@ -62,18 +65,18 @@ def asked_for(message: Message) -> list[str]:
 
 
 def numbered(properties: bytes, numbers: Sequence[int]) -> bytes:
-    """The properties of a record that has these numbers in the light queues that it names.
+    """Return the properties with these offsets for the light queues that they name.
 
-    Names that are no light queue's have an empty number; WAIT goes, as with Apache's broker.
+    Names that are not light queues have an empty offset; WAIT is removed, as in Apache's broker.
     """
     names = property_value(properties, NAMES).decode().split(_SEPARATOR)
     rest = iter(numbers)
-    texts = [str(next(rest)) if name.startswith(LIGHT_PREFIX) else "" for name in names]
+    texts = [str(next(rest)) if name.startswith(LMQ_PREFIX) else "" for name in names]
     return _with_property(_without(properties, _WAIT), NUMBERS, _SEPARATOR.join(texts).encode())
 
 
 def lmq_units(topic: str, properties: bytes) -> list[tuple[str, int]]:
-    """Light queue and unit number for every unit that a record has besides its own."""
+    """Return light queue and unit number of every additional unit of a record."""
     if NUMBERS not in properties or not may_have(topic):
         return []
     names = property_value(properties, NAMES).decode("utf-8", "replace").split(_SEPARATOR)
@@ -82,13 +85,13 @@ def lmq_units(topic: str, properties: bytes) -> list[tuple[str, int]]:
         return []
     units: dict[str, int] = {}
     for name, number in zip(names, numbers, strict=True):
-        if name.startswith(LIGHT_PREFIX) and number.isdigit() and _can_be(name):
+        if name.startswith(LMQ_PREFIX) and number.isdigit() and _can_be(name):
             units.setdefault(name, int(number))
     return list(units.items())
 
 
 def _can_be(name: str) -> bool:
-    """Whether the name can be a folder's: what a foreign log holds may be anything."""
+    """Return whether the name can be a folder name; a foreign log may hold any name."""
     try:
         check_topic(name)
     except ValueError:
@@ -111,7 +114,8 @@ def _without(properties: bytes, name: bytes) -> bytes:
 
 
 def _with_property(properties: bytes, name: bytes, value: bytes) -> bytes:
-    """The properties with one pair more, where RocketMQ's order has it; a pair of that name goes."""
+    """Return the properties with this pair, at RocketMQ's position; an older pair of that name is
+    removed."""
     pairs = [pair for pair in _without(properties, name).split(b"\x02") if pair]
     own = _bucket(name)
     at = len(pairs)

@@ -1,12 +1,12 @@
-"""The two ids that a message goes by.
+"""Message ids: offset id and unique key.
 
     offset id    host (4 or 16 bytes), port i32, log offset i64
     unique key   host (4 or 16 bytes), process u16, loader i32, milliseconds u32, counter u16
 
-Both are upper-case hex of 32 digits (IPv4) or 56 (IPv6), so the length does not tell one from the other:
-an offset id counts only if a record with this store host lies there. The broker makes the first; the
-client makes the second (property UNIQ_KEY) and puts its own idea of time into it: milliseconds since
-its local month began (store format, section 13).
+Both are upper-case hex of 32 digits (IPv4) or 56 (IPv6), so the length does not distinguish them:
+an offset id is valid only if a record with this store host begins there. The broker creates offset
+ids. The client creates unique keys (property UNIQ_KEY); their time is in milliseconds since the
+client's local month began (docs/formats/store-format.md, section 13).
 """
 
 import struct
@@ -23,7 +23,7 @@ _MS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class OffsetId:
-    """Where a record lies: the packed store host (`record.pack_host`) and the log offset."""
+    """Position of a record: the packed store host (`record.pack_host`) and the physical offset."""
 
     store_host: bytes
     physical_offset: int
@@ -33,7 +33,7 @@ class OffsetId:
 
     @classmethod
     def parse(cls, text: str) -> "OffsetId | None":
-        """None when the text has another form."""
+        """Parse the text; None for another form."""
         data = _unhex(text)
         if data is None:
             return None
@@ -43,7 +43,7 @@ class OffsetId:
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """What a client of the remoting protocol puts into UNIQ_KEY."""
+    """The UNIQ_KEY of a client of the remoting protocol."""
 
     address: bytes  #: 4 or 16 bytes
     process: int  #: low 16 bits of the process id
@@ -57,7 +57,7 @@ class UniqueKey:
 
     @classmethod
     def parse(cls, text: str) -> "UniqueKey | None":
-        """None when the text has another form."""
+        """Parse the text; None for another form."""
         data = _unhex(text)
         if data is None:
             return None
@@ -65,8 +65,8 @@ class UniqueKey:
         return cls(address, *_UNIQUE_TAIL.unpack(data[len(address) :]))
 
     def born_ms(self, near_ms: int) -> int:
-        """About when the key was made: the latest time not after `near_ms` (its store time, or now)
-        that fits, if the client lives in our time zone."""
+        """Return the approximate creation time: the latest time not after `near_ms` (its store
+        time, or now) that fits, if the client is in our time zone."""
         month = datetime.fromtimestamp(near_ms // _MS).replace(
             day=1, hour=0, minute=0, second=0, microsecond=0
         )

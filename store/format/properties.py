@@ -1,11 +1,11 @@
-"""Properties of a message and what is derived from them: pure functions.
+"""Message properties and values derived from them. Pure functions.
 
-    name 0x01 value 0x02  name 0x01 value 0x02 ...        UTF-8 (store format, section 2.4)
+    name 0x01 value 0x02  name 0x01 value 0x02 ...        UTF-8 (docs/formats/store-format.md, 2.4)
 
 The writer ends every pair with 0x02. The reader splits at 0x02 and uses a part only if it has at
-least 3 bytes, a name and a value: empty names and values are on disk but are not read back, so the
-encoded bytes are kept wherever bit identity matters. Of a repeated name the last one counts.
-The tags code of a queue unit follows section 3.2.
+least 3 bytes, a name and a value: empty names and values exist on disk but are not read, so the
+encoded bytes are kept wherever bit identity matters. Of a repeated name the last one counts. The
+tags code of a queue unit follows section 3.2.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ PROPERTIES_BYTES_MAX: Final = 32_767  # the length field is a signed i16
 TAGS: Final = "TAGS"
 DELAY: Final = "DELAY"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-#: RocketMQ's default delay levels 1-18 (store format, section 11.1).
+#: RocketMQ's default delay levels 1-18 (docs/formats/store-format.md, section 11.1).
 _DELAY_SECONDS = "1 5 10 30 60 120 180 240 300 360 420 480 540 600 1200 1800 3600 7200"
 DELAY_LEVELS_MS: Final = tuple(1000 * int(seconds) for seconds in _DELAY_SECONDS.split())
 
@@ -28,8 +28,8 @@ _PART_CHARS_MIN: Final = 3
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Encode in the order of the mapping.
 
-    Raises ValueError when a name or value holds a separator, because the reader would see other
-    properties than the writer meant.
+    Raises ValueError when a name or value holds a separator: the reader would decode other
+    properties.
     """
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     if text.count(_PAIR_END) != len(properties) or text.count(_NAME_END) != len(properties):
@@ -44,7 +44,7 @@ def _check_separators(properties: Mapping[str, str]) -> None:
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """Read as RocketMQ does; malformed UTF-8 becomes the replacement character."""
+    """Decode as RocketMQ does; malformed UTF-8 becomes the replacement character."""
     properties: dict[str, str] = {}
     for part in data.decode("utf-8", "replace").split(_PAIR_END):
         if len(part) < _PART_CHARS_MIN:
@@ -56,9 +56,9 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 
 def property_value(data: bytes, name: bytes) -> bytes:
-    """The value that `decode_properties` would give for `name`, still encoded; b"" if absent.
+    """Return the value that `decode_properties` gives for `name`, still encoded; b"" if absent.
 
-    Searches instead of splitting: a pair begins at the start or after a 0x02, nowhere else.
+    Searches instead of splitting: a pair begins only at the start or after a 0x02.
     """
     mark = name + b"\x01"
     end = len(data)
@@ -79,7 +79,8 @@ def property_value(data: bytes, name: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: 31 * h + c over UTF-16 code units, as a signed 32-bit number."""
+    """Return Java's String.hashCode: 31 * h + c over UTF-16 code units, as a signed 32-bit
+    number."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for index in range(0, len(units), 2):
@@ -87,8 +88,8 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-#: Codes of tags seen lately, by the encoded tags, for the appender's short cut. Emptied when full:
-#: tags are few, or never come again. Never holds a key with a separator in it.
+#: Cache of tag codes by the encoded tags, for the appender's hot path. Cleared when full. Never
+#: holds a key with a separator.
 KNOWN_CODES: Final[dict[bytes, int]] = {}
 _KNOWN_CODES_MAX: Final = 4096
 TAGS_NAME: Final = b"TAGS\x01"
@@ -96,7 +97,8 @@ TAGS_MARK: Final = b"\x02" + TAGS_NAME
 
 
 def tags_code(topic: str, properties: bytes, store_timestamp_ms: int) -> int:
-    """The third field of the queue unit: hash of the tags, or when a scheduled record is due."""
+    """Return the third field of the queue unit: the hash of the tags, or the due time of a
+    scheduled record."""
     if topic == SCHEDULE_TOPIC:
         level = _delay_level(properties)
         if level > 0:
@@ -120,7 +122,7 @@ _DELIVERY_TIMES: Final = (b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER
 
 
 def is_delayed(properties: bytes) -> bool:
-    """Whether the message asks for a later delivery, by level or by time."""
+    """Return whether the message has a delay level or a delivery time."""
     if b"DEL" not in properties:
         return False
     return _delay_level(properties) > 0 or any(
@@ -129,7 +131,7 @@ def is_delayed(properties: bytes) -> bool:
 
 
 def waits(properties: bytes) -> bool:
-    """Whether the sender waits for the disk and the replicas (WAIT, true unless it says false)."""
+    """Return whether the sender waits for flush and replicas (WAIT, true unless "false")."""
     return b"WAIT\x01" not in properties or property_value(properties, b"WAIT") != b"false"
 
 

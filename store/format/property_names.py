@@ -1,7 +1,7 @@
-"""Names in a message's property string that are the broker's: no producer may set them. Constants only.
+"""Property names that are reserved for the broker. Constants only.
 
-User and system properties share one string on the disk, so whoever takes properties of a client, or sends a stored
-message again, asks here. Source: gRPC API, sections 4.4 and 10.3.
+User and system properties share one string on disk, so code that accepts client properties or
+forwards a stored message checks these names (docs/formats/grpc-api.md, sections 4.4 and 10.3).
 """
 
 
@@ -28,6 +28,6 @@ INTERNAL_PROPERTIES = _names(
     __transactionId__ INNER_MULTI_DISPATCH INNER_NUM INNER_BASE REDIRECT ORIGIN_GROUP
     """
 )
-"""Internal names that the protocol does not reserve. User and system properties share one string in
-the store, so that accepting them would let a client forge what the broker means by them."""
+"""Internal names that the protocol does not reserve. Accepting them would let a client forge the
+broker's own properties."""
 FORBIDDEN_PROPERTIES = RESERVED_PROPERTIES | INTERNAL_PROPERTIES

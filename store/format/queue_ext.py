@@ -7,14 +7,15 @@ offset  size  field
     18     2  length of the bitmap
     20     n  bitmap (a Bloom filter of SQL consumers; this store writes none)
 
-With `enableConsumeQueueExt` the queue unit holds the address of such a unit in place of the tags
-code: the unit's place in the virtual file plus the smallest i64, so that no hash can be mistaken for it.
-A unit never crosses a file: where fewer than its size and 4 bytes remain, -1 as i16 ends the file
-(store format, section 3.3). Derived data; where a file is gone the unit matches every filter.
+With `enableConsumeQueueExt` the queue unit holds the address of such a unit instead of the tags
+code: the unit's position in the virtual file plus the smallest i64, which no hash can equal. A unit
+never crosses a file: where fewer than its size and 4 bytes remain, -1 as i16 ends the file
+(docs/formats/store-format.md, section 3.3). Derived data; if a file is missing its units match
+every filter.
 
-Units are written before the queue unit that points to them, straight into the page cache. How far
-they are valid is known from the last queue unit; what lies behind it, a crash left, and the same
-records write the same bytes there again.
+Units are written before the queue unit that points to them, into the page cache. The last queue
+unit determines the valid end; bytes behind it are left over from a crash, and the same records
+write the same bytes there again.
 """
 
 import contextlib
@@ -31,14 +32,14 @@ from .queue_files import QueueFiles
 HEAD: Final = struct.Struct(">hqqh")
 assert HEAD.size == 20
 UNIT_BYTES_MAX: Final = 32_767
-#: Room that a unit leaves behind it for the mark of the file's end.
+#: Bytes kept free behind a unit for the end mark of the file.
 END_BYTES: Final = 4
 _END_MARK: Final = b"\xff\xff"
 _ADDRESS_BASE: Final = -(1 << 63)
-#: Larger places cannot be told from hashes.
-PLACE_MAX: Final = 9_223_372_034_707_292_159
+#: Larger positions cannot be distinguished from hashes.
+POSITION_MAX: Final = 9_223_372_034_707_292_159
 _INT_MIN: Final = -(1 << 31)
-#: Neighbours are read together: queues are read in order.
+#: Read-ahead: queues are read in order.
 _WINDOW_BYTES: Final = 4096
 
 
@@ -51,7 +52,7 @@ class ExtUnit(NamedTuple):
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether the third field of a queue unit is the address of an extension unit."""
+    """Return whether the third field of a queue unit is the address of an extension unit."""
     return tags_code < _INT_MIN
 
 
@@ -59,12 +60,12 @@ def address_of(place: int) -> int:
     return place + _ADDRESS_BASE
 
 
-def place_of(address: int) -> int:
+def position_of(address: int) -> int:
     return address - _ADDRESS_BASE
 
 
 def encode_unit(unit: ExtUnit) -> bytes:
-    """Raises ValueError for a bitmap that no unit can hold."""
+    """Encode a unit. Raises ValueError for a bitmap that is too long."""
     size = HEAD.size + len(unit.bitmap)
     if size > UNIT_BYTES_MAX:
         raise ValueError(f"A filter bitmap of {len(unit.bitmap)} bytes does not fit a unit.")
@@ -73,7 +74,7 @@ def encode_unit(unit: ExtUnit) -> bytes:
 
 
 def decode_unit(data: bytes, position: int) -> ExtUnit | None:
-    """The unit at `position`, or None where none stands or its end is not in `data`."""
+    """Return the unit at `position`, or None without one or if `data` ends inside it."""
     if position < 0 or position + HEAD.size > len(data):
         return None
     size, tags_code, store_timestamp_ms, bitmap = HEAD.unpack_from(data, position)
@@ -84,14 +85,15 @@ def decode_unit(data: bytes, position: int) -> ExtUnit | None:
 
 
 def walk_units(data: bytes, position: int = 0) -> Iterator[tuple[int, ExtUnit]]:
-    """Position and unit of all units of a file, up to its end mark or to where none stands."""
+    """Yield position and unit of all units of a file, up to its end mark or the first invalid
+    one."""
     while (unit := decode_unit(data, position)) is not None:
         yield position, unit
         position += HEAD.size + len(unit.bitmap)
 
 
 class QueueExt:
-    """The extension units of one queue: places [begin, end) over files of one size."""
+    """The extension units of one queue: positions [begin, end) over files of one size."""
 
     __slots__ = (
         "_directory",
@@ -105,15 +107,15 @@ class QueueExt:
     )
 
     def __init__(self, topic: str, queue_id: int, files: QueueFiles) -> None:
-        """Looks at names and sizes only; `find_end` before anything is written. A file may be
-        missing, its units are then. Raises UnsupportedLayoutError or OSError."""
+        """List names and sizes only; call `find_end` before writing. Missing files make their units
+        missing. Raises UnsupportedLayoutError or OSError."""
         self._files = files
         self._directory = os.path.join(files.directory, topic, str(queue_id))
         starts = _list(self._directory, files.size)
         self.begin = starts[0] if starts else 0  #: start of the first file
         self.stop = starts[-1] + files.size if starts else 0  #: end of the last file
-        self.end = -1  #: where the next unit goes; -1: not found yet
-        self._pending: list[tuple[int, bytes]] = []  # place and bytes, not written yet
+        self.end = -1  #: position of the next unit; -1: unknown
+        self._pending: list[tuple[int, bytes]] = []  # position and bytes, not written yet
         self._window = b""
         self._window_at = 0
 
@@ -126,8 +128,8 @@ class QueueExt:
     # -- reading ------------------------------------------------------------------------------
 
     def unit(self, address: int) -> ExtUnit | None:
-        """What the address points to, or None if it is not there."""
-        place = place_of(address)
+        """Return the unit at the address, or None."""
+        place = position_of(address)
         unit = decode_unit(self._window, place - self._window_at)
         if unit is not None or not self.begin <= place < self.stop:
             return unit
@@ -145,14 +147,14 @@ class QueueExt:
         return decode_unit(self._window, 0)
 
     def find_end(self, last_address: int | None) -> None:
-        """The end, from the address in the queue's last unit that has one; without it from a walk
-        over the files (store format, section 3.3). An address whose unit is gone is never given
-        again: units then go on in the next file."""
+        """Find the end from the last address in the queue; without one by a walk over the files
+        (docs/formats/store-format.md, section 3.3). An address whose unit is missing is not reused:
+        units then continue in the next file."""
         if last_address is None:
             self.end = self._walk()
             return
         unit = self.unit(last_address)
-        place = place_of(last_address)
+        place = position_of(last_address)
         if unit is None:
             self.end = self._start_of(place) + self._files.size
         else:
@@ -173,7 +175,7 @@ class QueueExt:
     # -- writing ------------------------------------------------------------------------------
 
     def append(self, unit: ExtUnit) -> int:
-        """Put a unit behind the last one; returns its address. `write_out` puts it into the file."""
+        """Append a unit; return its address. `write_out` writes it into the file."""
         data = encode_unit(unit)
         size = self._files.size
         if len(data) > size - END_BYTES:
@@ -183,14 +185,14 @@ class QueueExt:
             self._pending.append((self.end, _END_MARK))
             self.end += rest
         place = self.end
-        if place + len(data) > PLACE_MAX:
-            raise ValueError(f"The extension files end at {PLACE_MAX}.")
+        if place + len(data) > POSITION_MAX:
+            raise ValueError(f"The extension files end at {POSITION_MAX}.")
         self._pending.append((place, data))
         self.end += len(data)
         return address_of(place)
 
     def write_out(self) -> list[tuple[str, int]]:
-        """Write what was appended: paths, and bytes written there. Raises OSError."""
+        """Write what was appended; return (path, bytes written). Raises OSError."""
         if not self._pending:
             return []
         pending, self._pending = self._pending, []
@@ -207,7 +209,7 @@ class QueueExt:
     def _write(self, place: int, data: bytes) -> tuple[str, int]:
         start = self._start_of(place)
         path = self._path_of(start)
-        if self.stop == self.begin:  # no files: they begin where the units begin
+        if self.stop == self.begin:  # no files yet: they begin where the units begin
             self.begin = self.stop = start
         self.stop = max(self.stop, start + self._files.size)
         written = self._files.write(path, data, place - start)
@@ -229,9 +231,9 @@ class QueueExt:
         self._window = b""
 
     def trim(self, address: int) -> int:
-        """Remove files that end at or before the address; returns how many."""
+        """Remove files that end at or before the address; return how many."""
         removed = 0
-        while self.begin + self._files.size <= min(place_of(address), self.stop):
+        while self.begin + self._files.size <= min(position_of(address), self.stop):
             removed += self._remove(self.begin)
             self.begin += self._files.size
         return removed
@@ -245,7 +247,7 @@ class QueueExt:
 
 
 def _list(directory: str, size: int) -> list[int]:
-    """Start bytes of the files there are. A crash may have left the last one short."""
+    """Return the start bytes of the files. A crash may have left the last one short."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -257,8 +259,8 @@ def _list(directory: str, size: int) -> list[int]:
             raise UnsupportedLayoutError(f"{path} is not an extension file. Move it away.")
         if length > size or (length < size and name != names[-1]):
             raise UnsupportedLayoutError(
-                f"{path} has {length} bytes, mappedFileSizeConsumeQueueExt is {size}. Start with the "
-                "size that this store was made with, or move consumequeue_ext away: then every "
+                f"{path} has {length} bytes, mappedFileSizeConsumeQueueExt is {size}. Start with "
+                "the size that this store was made with, or move consumequeue_ext away: then every "
                 "filter matches its messages."
             )
     return [int(name) for name in names]

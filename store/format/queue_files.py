@@ -1,7 +1,7 @@
-"""Descriptors of consume queue files, kept open within a bound.
+"""Descriptors of consume queue files, with a limit of open ones.
 
-Queue files are sparse (tens of thousands of queues would fill any disk) and are read with pread; none
-is ever mapped. At most `limit` stay open, the least recently used is closed first: a broker may have
+Queue files are sparse (tens of thousands of queues would fill any disk) and are read with pread,
+never mapped. At most `limit` stay open, the least recently used is closed first: a broker may have
 far more queues than descriptors.
 """
 
@@ -22,11 +22,11 @@ class QueueFiles:
         self._disk = disk
         self._limit = limit
         self._open: OrderedDict[str, int] = OrderedDict()
-        self._created: deque[str] = deque()  # paths whose names are not known to be durable
+        self._created: deque[str] = deque()  # paths whose names are not durable yet
 
     def open_for_writing(self, path: str) -> int:
-        """A descriptor for the caller to close; a new file is sparse zeros of the one size, and the
-        folder of the queue is made as well. Any thread. Raises OSError."""
+        """Return a descriptor that the caller closes; a new file is sparse zeros of the fixed size,
+        in a new folder if needed. Any thread. Raises OSError."""
         try:
             descriptor = self._disk.open(path, os.O_RDWR)
         except FileNotFoundError:
@@ -34,7 +34,8 @@ class QueueFiles:
             descriptor = self._disk.open(path, os.O_RDWR | os.O_CREAT)
             self._created.append(path)
         try:
-            if os.fstat(descriptor).st_size < self.size:  # also what a crash left half made
+            # also extends a file that a crash left short
+            if os.fstat(descriptor).st_size < self.size:
                 self._disk.truncate(descriptor, self.size)
         except BaseException:
             os.close(descriptor)
@@ -42,8 +43,8 @@ class QueueFiles:
         return descriptor
 
     def take_folders(self) -> set[str]:
-        """Folders to sync for the files made since the last call: the queue's, the topic's, and the
-        one of all queues. Any thread."""
+        """Return the folders to sync for the files created since the last call: the queue's, the
+        topic's, and the root. Any thread."""
         folders: set[str] = set()
         while self._created:
             folder = os.path.dirname(self._created.popleft())
@@ -53,11 +54,11 @@ class QueueFiles:
         return folders
 
     def read(self, path: str, size: int, position: int) -> bytes:
-        """Raises FileNotFoundError when the file is gone."""
+        """Read through a cached descriptor. Raises FileNotFoundError when the file is missing."""
         return self._disk.pread(self._descriptor(path), size, position)
 
     def read_once(self, path: str, size: int) -> bytes:
-        """The first `size` bytes of a file that will not be needed again soon; of a folder none."""
+        """Return the first `size` bytes of a file, without keeping it open; b"" for a folder."""
         descriptor = self._disk.open(path, os.O_RDONLY)
         try:
             return self._disk.pread(descriptor, size, 0)
@@ -67,14 +68,14 @@ class QueueFiles:
             self._disk.close(descriptor)
 
     def write(self, path: str, data: bytes, position: int) -> int:
-        """Write through a descriptor that stays open, into a new file if need be; returns how many
-        bytes were written. Raises OSError."""
+        """Write through a cached descriptor, into a new file if needed; return the bytes written.
+        Raises OSError."""
         if path not in self._open:
             self._keep(path, self.open_for_writing(path))
         return self._disk.pwrite(self._descriptor(path), data, position)
 
     def clear_from(self, path: str, position: int) -> None:
-        """Zeros from `position` to the end of the file, as holes."""
+        """Zero the file from `position` to its end, as holes."""
         descriptor = self._descriptor(path)
         self._disk.truncate(descriptor, position)
         self._disk.truncate(descriptor, self.size)
@@ -105,9 +106,9 @@ class QueueFiles:
 
 
 def salvage(directory: str, size: int) -> tuple[list[int], list[str]]:
-    """What a crash left of a queue's files: start bytes of the whole ones from the first on, paths
-    of the others, which hold nothing (the loss of power may take a file's name or size) or lie
-    behind a gap. Both empty when no crash explains what is there. Changes nothing."""
+    """Return what a crash left of a queue's files: start bytes of the whole ones from the first on,
+    and paths of the others, which hold nothing (a power loss may take a file's name or size) or lie
+    behind a gap. Both are empty when no crash explains the files. Changes nothing."""
     starts: list[int] = []
     others: list[str] = []
     for name in sorted(os.listdir(directory)):

@@ -1,8 +1,8 @@
-"""The unit of a consume queue: where one record lies in the commit log, 20 bytes.
+"""The unit of a consume queue: the position of one record in the commit log, 20 bytes.
 
-    physical offset i64 | total size i32 | tags code i64        big-endian (docs/formats/store-format.md)
+    physical offset i64 | total size i32 | tags code i64        big-endian
 
-A filler stands where a queue has no record; its size is `FILLER_SIZE`.
+A filler is a unit without a record; its size is `FILLER_SIZE`.
 """
 
 import struct

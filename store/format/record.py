@@ -21,10 +21,11 @@ offset     size  field
             T    topic length, then the topic (UTF-8)
             2    properties length, then the properties
 
-All integers are big-endian (store format, sections 2.1-2.5; blank: 2.6). Version 2 is written exactly
-when the topic has more than 127 bytes, because version 1 reads its length back as a signed byte.
-Only the body has a checksum: `decode` also requires that all lengths add up to the total size. With
-`enabledAppendPropCRC` the properties end in a checksum of all that stands before it (section 2.8):
+All integers are big-endian (docs/formats/store-format.md, sections 2.1-2.5; blank: 2.6). Version 2
+is written exactly when the topic has more than 127 bytes, because
+version 1 reads its length as a signed byte. Only the body has a checksum: `decode` also requires
+that all lengths add up to the total size. With `enabledAppendPropCRC` the properties end in a
+checksum of everything before it (section 2.8):
 
     __CRC32# 0x01 <CRC-32, top bit cleared: decimal, last digit first, filled up with 0 to 10> 0x02
 """
@@ -124,13 +125,13 @@ HEAD: Final = struct.Struct(">iiIiiqqi")
 _LENGTH_16: Final = struct.Struct(">H")
 _SYS_FLAG_LOW_BYTE: Final = 39
 RECORD_BYTES_MIN: Final = FIXED_V4.size + 1 + 2
-#: Largest record for a given largest body: the rest of a record never needs more than this.
+#: Upper bound of a record's size without its body.
 RECORD_OVERHEAD_MAX: Final = 65_536
 
 
 @dataclass(slots=True)
 class Message:
-    """What a caller appends. `properties` is the encoded string, hosts are packed (`pack_host`)."""
+    """A message to append. `properties` is the encoded string, hosts are packed (`pack_host`)."""
 
     topic: str
     queue_id: int
@@ -147,7 +148,7 @@ class Message:
 
 @dataclass(slots=True)
 class Record(Message):
-    """A message with what the store added. `version` is 1 or 2."""
+    """A message with the fields that the store added. `version` is 1 or 2."""
 
     version: int = 1
     size: int = 0
@@ -166,7 +167,7 @@ class Record(Message):
 
 @dataclass(slots=True)
 class Delivery:
-    """The fields that a delivery to a consumer needs; topic and checksum are not looked at."""
+    """The fields of a delivery to a consumer; topic and checksum are not checked."""
 
     body: bytes
     properties: bytes
@@ -180,12 +181,12 @@ class Delivery:
     store_timestamp_ms: int
     store_host: bytes
     reconsume_times: int
-    #: For whoever looks at the properties one by one: kept, so that the next one need not.
+    #: Cache of the decoded properties.
     decoded: dict[bytes, bytes] | None = field(default=None, repr=False, compare=False)
 
 
 def pack_host(host: str, port: int) -> bytes:
-    """Address bytes and i32 port: 8 bytes for IPv4, 20 for IPv6."""
+    """Return address bytes and i32 port: 8 bytes for IPv4, 20 for IPv6."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.inet_pton(family, host) + port.to_bytes(4, "big", signed=True)
 
@@ -197,7 +198,8 @@ def unpack_host(data: bytes) -> tuple[str, int]:
 
 @lru_cache(maxsize=4096)
 def topic_field(topic: str) -> tuple[int, bytes]:
-    """Magic and length-prefixed topic. Raises ValueError for a topic that no version can hold."""
+    """Return magic and length-prefixed topic. Raises ValueError for a topic that is too long or
+    empty."""
     data = topic.encode()
     if not data or len(data) > TOPIC_BYTES_MAX:
         raise ValueError(f"A topic has 1 to {TOPIC_BYTES_MAX} bytes; this one has {len(data)}.")
@@ -207,7 +209,8 @@ def topic_field(topic: str) -> tuple[int, bytes]:
 
 
 def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    """The system flag with bits 4 and 5 as the hosts say. Raises ValueError for other lengths."""
+    """Return the system flag with bits 4 and 5 set from the hosts. Raises ValueError for other
+    lengths."""
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     for host, bit in ((born_host, BORN_HOST_V6), (store_host, STORE_HOST_V6)):
         if len(host) == HOST_V6_BYTES:
@@ -218,7 +221,7 @@ def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
 
 
 def record_size(message: Message) -> int:
-    """Total size that `encode` will produce."""
+    """Return the total size that `encode` will produce."""
     hosts = len(message.born_host) + len(message.store_host)
     topic = topic_field(message.topic)[1]
     return 72 + hosts + len(message.body) + len(topic) + 2 + len(message.properties)
@@ -227,7 +230,7 @@ def record_size(message: Message) -> int:
 def encode(
     message: Message, queue_offset: int, physical_offset: int, store_timestamp_ms: int
 ) -> bytes:
-    """One whole record. Raises ValueError or struct.error for a field out of range."""
+    """Encode one whole record. Raises ValueError or struct.error for a field out of range."""
     magic, topic = topic_field(message.topic)
     body = message.body
     properties = message.properties
@@ -259,7 +262,8 @@ def encode(
 
 
 def crc_room(properties: bytes) -> bytes:
-    """The properties with room for the checksum behind them; one that is there already goes."""
+    """Return the properties with space for the checksum at the end; an existing checksum is
+    removed."""
     if CRC_NAME in properties:
         pairs = properties.split(b"\x02")
         properties = b"\x02".join(pair for pair in pairs if not pair.startswith(CRC_NAME))
@@ -271,7 +275,8 @@ def crc_room(properties: bytes) -> bytes:
 def encode_sealed(
     message: Message, queue_offset: int, physical_offset: int, store_timestamp_ms: int
 ) -> bytes:
-    """One whole record whose properties, made by `crc_room`, end in the checksum of the rest."""
+    """Encode one whole record whose properties, made by `crc_room`, end in the checksum of the
+    rest."""
     data = encode(message, queue_offset, physical_offset, store_timestamp_ms)
     return data[: -CRC_DIGITS - 1] + _digits(data) + b"\x02"
 
@@ -282,23 +287,23 @@ def _digits(record: bytes | memoryview) -> bytes:
 
 
 def property_crc_ok(record: bytes | memoryview) -> bool:
-    """Whether the whole record ends in its checksum and is what the checksum was made of."""
+    """Return whether the record ends in its checksum and the checksum matches."""
     tail = bytes(record[-CRC_TAIL_BYTES:])
     return tail == b"%b%b\x02" % (CRC_NAME, _digits(record))
 
 
 def with_crc_room(message: Message) -> Message:
-    """The message as it is appended with `enabledAppendPropCRC`."""
+    """Return the message as it is appended with `enabledAppendPropCRC`."""
     return replace(message, properties=crc_room(message.properties))
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes that `record` was decoded from."""
+    """Return the bytes that `record` was decoded from."""
     return encode(record, record.queue_offset, record.physical_offset, record.store_timestamp_ms)
 
 
 def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
-    """Return the record at the start of `data`, which may be longer.
+    """Decode the record at the start of `data`, which may be longer.
 
     Raises RecordFormatError when magic, lengths or the checksum of the body do not fit.
     """
@@ -356,7 +361,7 @@ def decode(data: bytes | memoryview, check_crc: bool = True) -> Record:
 
 
 def decode_delivery(data: bytes) -> Delivery:
-    """The fields of a delivery, from a whole record that the store handed out (`StoredRecord`)."""
+    """Return the fields of a delivery from a whole record (`StoredRecord`)."""
     fixed = FIXED[data[_SYS_FLAG_LOW_BYTE] >> 4 & 3]
     (
         _size,

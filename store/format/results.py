@@ -1,6 +1,6 @@
-"""What the store answers: small slotted values, built once a message on the hot path.
+"""Result types of the store: small slotted values, one per message on the hot path.
 
-Names of the statuses are RocketMQ's (store format, sections 7.3 and 9.1).
+Names of the statuses are RocketMQ's (docs/formats/store-format.md, sections 7.3 and 9.1).
 """
 
 import enum
@@ -8,47 +8,48 @@ from dataclasses import dataclass, field
 
 
 class PutStatus(enum.Enum):
-    """Outcome of one append: every name that RocketMQ has, with who says it here."""
+    """Outcome of one append: RocketMQ's names, each with the component that returns it."""
 
     PUT_OK = "PUT_OK"
-    #: Store (`append_and_wait`) and durability gate: stored, but not on the disk in time.
+    #: Store (`append_and_wait`) and durability gate: stored, but not flushed in time.
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     #: Durability gate: stored, but the replicas did not confirm in time.
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    #: Nobody: replicas that lack are met before the append (HA_NOT_AVAILABLE), as in the reference.
+    #: Not used: missing replicas are detected before the append (HA_NOT_AVAILABLE), as in the
+    #: reference.
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    #: Nobody, for the same reason: the sender asks `write_refusal` before it appends.
+    #: Not used: the sender checks `write_refusal` before the append.
     IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
-    #: Store: it is closed, read-only or paused; `MessageStore.refusal` says why.
+    #: Store: closed, read-only or paused; `MessageStore.refusal` has the reason.
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
-    #: Store: no next segment (the disk is full, no buffer is free). Nothing of it was written.
+    #: Store: no next segment (the disk is full, no buffer is free). Nothing was written.
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
-    #: Store: topic too long, body too large, a host that is neither IPv4 nor IPv6, a batch that is
-    #: transactional, delayed or for several queues.
+    #: Store: topic too long, body too large, a host that is neither IPv4 nor IPv6, or a batch that
+    #: is transactional, delayed or for several queues.
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     #: Store: more than 32,767 bytes of properties.
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     #: Store: the record does not fit an empty segment (only with tiny segments).
     END_OF_FILE = "END_OF_FILE"
-    #: Sender of the broker: a write to the page cache hung; what piled up meanwhile is refused.
+    #: The broker's sender: a write to the page cache took too long; queued sends are refused.
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
-    #: Store: writing failed in the middle, the message may be there. The store is read-only then.
+    #: Store: writing failed midway, the message may be stored. The store is read-only then.
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
-    #: The broker's timers: too many messages for one moment; a time too far away; switched off.
+    #: The broker's timers: too many messages for one moment, a time too far ahead, or switched off.
     WHEEL_TIMER_FLOW_CONTROL = "WHEEL_TIMER_FLOW_CONTROL"
     WHEEL_TIMER_MSG_ILLEGAL = "WHEEL_TIMER_MSG_ILLEGAL"
     WHEEL_TIMER_NOT_ENABLE = "WHEEL_TIMER_NOT_ENABLE"
-    #: Nobody: there is no escape bridge.
+    #: Not used: there is no escape bridge.
     PUT_TO_REMOTE_BROKER_FAIL = "PUT_TO_REMOTE_BROKER_FAIL"
-    #: Store: the message would begin a light queue more than `maxLmqConsumeQueueNum`.
+    #: Store: the message would exceed `maxLmqConsumeQueueNum` light queues.
     LMQ_CONSUME_QUEUE_NUM_EXCEEDED = "LMQ_CONSUME_QUEUE_NUM_EXCEEDED"
 
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where a message came to lie. Offsets are -1 and size 0 unless it was stored.
+    """Position of a stored message. Offsets are -1 and size 0 unless it was stored.
 
-    The result of an accepted message is an `Arrival`: one object a message, not two.
+    The result of an accepted message is an `Arrival`: one object per message, not two.
     """
 
     status: PutStatus
@@ -72,31 +73,31 @@ class Arrival(AppendResult):
 
 
 class GetStatus(enum.Enum):
-    """Outcome of one read of a queue; `reading.py` says when each comes, and its next offset."""
+    """Outcome of one queue read; `reading.py` lists conditions and next offsets."""
 
     FOUND = "FOUND"
-    #: There is no such queue and cannot be.
+    #: The queue does not exist and cannot be created.
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
-    #: Units were looked at, none matched the filter; go on at `next_offset`.
+    #: Units were examined, none matched the filter; continue at `next_offset`.
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
     #: The queue has never held a message.
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    #: The records were deleted by retention (or are damaged) while the units are still there.
+    #: The records were deleted by retention (or are damaged), their units still exist.
     MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    #: Asked for exactly the next message that will come.
+    #: The offset is that of the next message to come.
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    #: The queue's file at that offset is gone; go on at `next_offset`.
+    #: The queue file of that offset is missing; continue at `next_offset`.
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    #: For brokers that were told to reset a group's offset; no store answers it.
+    #: Only for brokers that reset a group's offset; the store never returns it.
     OFFSET_RESET = "OFFSET_RESET"
 
 
 @dataclass(slots=True)
 class StoredRecord:
-    """A copy of one whole record, as it lies on disk. `tags_code` is the hash behind the address
-    where the queue has extension units."""
+    """A copy of one whole record, as on disk. `tags_code` is the resolved hash where the queue has
+    extension units."""
 
     queue_offset: int
     physical_offset: int
@@ -106,14 +107,14 @@ class StoredRecord:
 
 @dataclass(slots=True)
 class GetResult:
-    """Records of one queue in order; `next_offset` is where to go on."""
+    """Records of one queue in order; continue at `next_offset`."""
 
     status: GetStatus
     next_offset: int
     min_offset: int
     max_offset: int
     records: list[StoredRecord] = field(default_factory=list)
-    #: What was read lies so far back that it is probably not in memory here.
+    #: The records lie so far back that they are probably not in memory here.
     suggest_pulling_from_slave: bool = False
     #: Bytes of all records.
     size: int = 0
@@ -121,7 +122,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class ColdUnit:
-    """A unit of a queue whose record has to come from the disk."""
+    """A queue unit whose record must be read from the disk."""
 
     queue_offset: int
     physical_offset: int
@@ -131,7 +132,7 @@ class ColdUnit:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What `open` found, kept, cut and rebuilt; all places are offsets of the log."""
+    """What `open` found, kept, cut and rebuilt; all positions are physical offsets."""
 
     clean: bool  #: the last run was stopped properly
     log_start: int
@@ -142,23 +143,23 @@ class RecoveryReport:
     dispatched_offset: int
     queues: int
     segments_removed: int
-    segments: int = 0  #: that the log has now
-    verdict: str = "end of the log"  #: what stood behind the last whole record (recovery/rules.py)
-    reason: str = ""  #: what was wrong there, if something was cut
+    segments: int = 0  #: segments of the log now
+    verdict: str = "end of the log"  #: what followed the last whole record (recovery/rules.py)
+    reason: str = ""  #: what was wrong there, if bytes were cut
     lost_bytes: int = 0  #: bytes that were cut because pages before them never reached the disk
     lost_records: int = 0  #: whole records among them
     lost_kept_at: str = ""  #: the file that holds a copy of them
-    units_from: int = -1  #: queue units of records from here on were written again; -1: none
+    units_from: int = -1  #: queue units of records from here on were rewritten; -1: none
     units_rebuilt: int = 0
-    files_unfinished: int = 0  #: files of a run that died while it made them, removed
+    files_unfinished: int = 0  #: files that a killed process left unfinished, removed
 
     def lines(self) -> list[str]:
-        """The report for people: one sentence a line; two when there was nothing to do."""
+        """Return the report as sentences, one per line; two without changes."""
         stop = "was stopped properly" if self.clean else "was not stopped properly"
         found = [
             f"The store {stop}. Kept: the log from {self.log_start} to {self.log_end} "
             f"({_count(self.segments, 'segment')}), {_count(self.queues, 'queue')}.",
-            f"Checked: {_count(self.records_scanned, 'record')} from offset {self.scanned_from} on.",
+            f"Checked: {_count(self.records_scanned, 'record')} from offset {self.scanned_from}.",
         ]
         if self.torn_bytes:
             found.append(
@@ -168,8 +169,8 @@ class RecoveryReport:
         if self.lost_bytes:
             found.append(
                 f"Cut at {self.log_end}: {_count(self.lost_bytes, 'byte')} with "
-                f"{_count(self.lost_records, 'whole record')}, because pages before them never reached "
-                f"the disk (nothing of it had been flushed). A copy is in {self.lost_kept_at}."
+                f"{_count(self.lost_records, 'whole record')}, because pages before them did not "
+                f"reach the disk (nothing of it had been flushed). A copy is in {self.lost_kept_at}."
             )
         if self.segments_removed or self.files_unfinished:
             found.append(
@@ -178,8 +179,8 @@ class RecoveryReport:
             )
         if self.units_from >= 0:
             found.append(
-                f"Rebuilt: {_count(self.units_rebuilt, 'queue unit')} from offset {self.units_from} "
-                f"on. Readers see the log up to {self.dispatched_offset}."
+                f"Rebuilt: {_count(self.units_rebuilt, 'queue unit')} from offset "
+                f"{self.units_from} on. Readers see the log up to {self.dispatched_offset}."
             )
         return found
 

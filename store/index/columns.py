@@ -1,10 +1,10 @@
-"""The next records of a segment, as columns, for the index (NumPy).
+"""The next records of a segment as columns, for the index (NumPy).
 
-The index walks what was dispatched, in small bounded steps, so it needs neither the lockstep nor the
-damage report of `scan.walk`. Records of the usual form (version 1, IPv4) are taken by a short cut that
-gathers only what the index needs; where one record of a batch is anything else, the whole batch is
-judged by `columns_at`. Damage (only a rebuild over old segments can meet it) is stepped over: recovery
-and `store verify` report it.
+The index reads dispatched records in small steps, so it needs neither the lockstep nor the damage
+report of `scan.walk`. Records of the common form (version 1, IPv4) take a fast path that gathers
+only what the index needs; if any record of a batch differs, the whole batch goes through
+`columns_at`. Damage (only a rebuild over old segments can meet it) is skipped: recovery and `store
+verify` report it.
 """
 
 import logging
@@ -68,11 +68,11 @@ class IndexColumns:
 def next_columns(
     data: Any, base: int, position: int, limit: int, records_max: int
 ) -> tuple[IndexColumns | None, int]:
-    """Records that lie in [position, limit) of `data`, and the position behind them. None if there
-    are none there: a blank or damage, which the new position is behind, or a record that goes on
-    behind the limit, whose position it then is."""
+    """Return the records in [position, limit) of `data`, and the position behind them. None without
+    records: the new position is then behind a blank or damage, or at a record that crosses the
+    limit."""
     raw = RawBytes(data)
-    positions = _borders(data, position, limit, records_max)
+    positions = _record_starts(data, position, limit, records_max)
     columns = _usual(raw, base, positions, limit)
     if columns is None and len(positions):
         every, whole = columns_at(raw, base, positions, TopicTable())
@@ -86,8 +86,8 @@ def next_columns(
     return columns, columns.end()
 
 
-def _borders(data: Any, position: int, limit: int, records_max: int) -> Integers:
-    """Where records may begin, from size field to size field."""
+def _record_starts(data: Any, position: int, limit: int, records_max: int) -> Integers:
+    """Return candidate record starts, following the size fields."""
     unpack = _SIZE.unpack_from
     found: list[int] = []
     add = found.append
@@ -104,7 +104,7 @@ def _borders(data: Any, position: int, limit: int, records_max: int) -> Integers
 
 
 def _usual(raw: RawBytes, base: int, positions: Integers, limit: int) -> IndexColumns | None:
-    """All of these records, if every one is whole and of the usual form."""
+    """Return all of these records, if every one is whole and of the common form."""
     if not len(positions):
         return None
     head = raw.blocks(positions, FIXED_V4.size).view(_USUAL)
@@ -137,7 +137,7 @@ def _usual(raw: RawBytes, base: int, positions: Integers, limit: int) -> IndexCo
 
 
 def _behind(data: Any, base: int, position: int, limit: int) -> int:
-    """Where to go on: no readable record lies at `position` and before `limit`."""
+    """Return the next position; no readable record begins at `position` and ends before `limit`."""
     try:
         found = inspect(data, position, base, check_crc=False)
         if found.blank:

@@ -1,22 +1,22 @@
-"""The index: which records carry a key, in a row of files that are filled one after the other.
+"""The message index: a sequence of index files that are filled one after the other.
 
-Derived data, built from the log behind dispatch, in batches: NumPy pays from about a thousand records
-on, and a batch of BATCH_RECORDS takes the loop 2-3 ms. Losing it costs the time of building it again, in
-the background; until then a query finds only what is indexed already. Keys and files stand in
-`format/index_keys.py` and `format/index_file.py` (store format, section 4).
+Derived data, built from the log behind dispatch, in batches: NumPy pays off from about a thousand
+records on, and a batch of BATCH_RECORDS takes the event loop 2-3 ms. A lost index is rebuilt in the
+background; until then a query finds only what is indexed. Keys and files are defined in
+`format/index_keys.py` and `format/index_file.py` (docs/formats/store-format.md, section 4).
 
     offset          records before it are indexed; never beyond what was dispatched
-    files           oldest first; only the last one has room
+    files           oldest first; only the last one has free entries
 
-* Starting after a clean stop keeps everything and goes on behind the last indexed record. After an
-  unclean stop every file is deleted that the checkpoint does not vouch for, or that is not full (its
-  slots were in memory); indexing goes on with the last record of what is left, whose entries are then
-  written twice, as Apache's broker does it. A file whose header makes no sense, or that points behind
-  the log's end, is deleted too. With a file go all later ones.
-* A full disk makes the index stand still (`trouble`) until there is room; messages and queues go on.
-  Any other failed write is for the caller: the store becomes read-only.
+* After a clean stop everything is kept and indexing continues behind the last indexed record. After
+  an unclean stop every file is deleted that is newer than the checkpoint or not full (its slots
+  were in memory only); indexing continues with the last record of the rest, whose entries are then
+  written twice, as in Apache's broker. A file with an invalid header, or one that points behind the
+  log end, is deleted too. All files after a deleted one are deleted.
+* A full disk suspends indexing (`stall_reason`) until space is free; messages and queues continue.
+  Any other failed write is raised: the store becomes read-only.
 
-The loop's thread calls everything but `flush`, which belongs to the flush thread.
+The event loop's thread calls everything but `flush`, which runs on the flush thread.
 """
 
 import itertools
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from ..format.index_writer import IndexWriter
 
 logger = logging.getLogger(__name__)
-#: Records of one batch: more do not make it cheaper a record, and the loop waits for it.
+#: Records of one batch: larger ones are not cheaper per record, and the event loop waits for one.
 BATCH_RECORDS: Final = 2048
 
 
 class _File:
-    """One file of the row; `header` is kept current for the one that is being filled."""
+    """One file; `header` is kept current for the one that is being filled."""
 
     __slots__ = ("header", "path")
 
@@ -58,7 +58,7 @@ class _File:
 
 
 class Index:
-    """Load, recover, then advance and ask; `finish` and `close` at the end."""
+    """Call `load` and `recover`, then `advance` and `find`; `finish` and `close` at the end."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Index:
         wall_ms: Callable[[], int],
     ) -> None:
         self.offset = 0
-        #: Why nothing is indexed at the moment: the disk is full. "" while there is no trouble.
-        self.trouble = ""
+        #: Why indexing is suspended (the disk is full), or "".
+        self.stall_reason = ""
         self._directory = directory
         self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
         self._log = log
@@ -84,16 +84,16 @@ class Index:
     # -- life ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what files there are; changes nothing. Raises OSError, or UnsupportedLayoutError for
-        files of another size. A file that is still empty is not there, and what comes behind it is not
-        believed (see `recover`): a power loss may take the size of one, or bring one back."""
+        """Read the files; changes nothing. Raises OSError, or UnsupportedLayoutError for files of
+        another size. An empty file is ignored, and all files behind it are distrusted (see
+        `recover`): a power loss may take the size of one, or restore one."""
         paths = index_files(self._directory)
         whole = itertools.takewhile(os.path.getsize, paths)
         self._files = [_File(path, read_header(path, self._layout)) for path in whole]
 
     def recover(self, clean: bool, index_timestamp_ms: int) -> int:
-        """Delete what cannot be trusted, when log and checkpoint are known; set `offset`. Returns
-        the number of files deleted. Raises OSError."""
+        """Delete untrusted files, once log and checkpoint are known; set `offset`. Returns the
+        number of files deleted. Raises OSError."""
         kept = 0
         for file in self._files:
             reason = self._doubt(file, clean, index_timestamp_ms)
@@ -116,13 +116,13 @@ class Index:
         if not header.is_empty and header.end_offset >= self._log.end:
             return f"it points to offset {header.end_offset}, the log ends at {self._log.end}."
         if not clean and header.end_timestamp_ms > index_timestamp_ms:
-            return "the store was not stopped, and the checkpoint does not vouch for it."
+            return "the store was not stopped, and the checkpoint is older."
         if not clean and header.count < self._layout.entries:
             return "the store was not stopped while this file was being filled."
         return ""
 
     def _resume(self, clean: bool) -> None:
-        """After an unclean stop go on with the last indexed record, as the reference does; after a
+        """After an unclean stop resume with the last indexed record, as the reference does; after a
         clean one behind its last entry, for a file may have become full in the middle of it."""
         self.offset, self._put = self._log.start, 0
         filled = [file for file in self._files if not file.header.is_empty]
@@ -142,19 +142,19 @@ class Index:
             self.offset, self._put = end, 0
 
     def warm_up(self) -> None:
-        """Read the slots of the last file now, not under the first message. Raises OSError."""
+        """Read the slots of the last file now, not during the first append. Raises OSError."""
         if self._files and self._files[-1].header.count < self._layout.entries:
             self._writer_with_room()
 
     def flush(self, log_flushed: int) -> int:
-        """On the flush thread: make full files durable whose records are; returns the store time
-        up to which the index now is (for the checkpoint), or 0. Raises OSError."""
+        """On the flush thread: flush full files whose records are flushed; return the store time up
+        to which the index is durable (for the checkpoint), or 0. Raises OSError."""
         stamp = 0
         while self._full and self._full[0].header.end_offset < log_flushed:
             file = self._full[0]
             try:
                 descriptor = self._disk.open(file.path, os.O_RDWR)
-            except FileNotFoundError:  # retention was faster
+            except FileNotFoundError:  # deleted by retention
                 self._full.popleft()
                 continue
             try:
@@ -169,7 +169,7 @@ class Index:
     def finish(self) -> None:
         """Write out and flush everything, for a clean stop. Raises OSError.
 
-        What a full disk does not take is deleted instead: the next start builds it again.
+        On a full disk the unwritten file is deleted; the next start rebuilds it.
         """
         self.flush(1 << 62)
         if self._writer is None:
@@ -192,8 +192,8 @@ class Index:
     # -- building -----------------------------------------------------------------------------
 
     def advance(self, up_to: int, records_max: int = BATCH_RECORDS) -> int:
-        """Index records that end at or before `up_to`, at most so many; returns how many bytes of
-        the log were covered, 0 if there is nothing to do or no room for it. Raises OSError."""
+        """Index records that end at or before `up_to`, at most `records_max`; return how many bytes
+        of the log were covered, 0 without work or disk space. Raises OSError."""
         if self.offset < self._log.start:
             self.offset, self._put = self._log.start, 0
         begin = self.offset
@@ -207,17 +207,17 @@ class Index:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            if not self.trouble:
-                logger.warning("index.stands_still offset=%d reason=%s", self.offset, error)
-            self.trouble = f"The index stands still at offset {self.offset}: {error}."
+            if not self.stall_reason:
+                logger.warning("index.stalled offset=%d reason=%s", self.offset, error)
+            self.stall_reason = f"Indexing is suspended at offset {self.offset}: {error}."
             return self.offset - begin
-        if self.trouble and self.offset > begin:
+        if self.stall_reason and self.offset > begin:
             logger.info("index.goes_on offset=%d", self.offset)
-            self.trouble = ""
+            self.stall_reason = ""
         return self.offset - begin
 
     def _step(self, up_to: int, records_max: int) -> int:
-        """Index some records of one segment; returns how many."""
+        """Index some records of one segment; return how many."""
         entries, end, records = self._next(up_to, records_max)
         if entries is not None:
             self._put_entries(entries)
@@ -227,7 +227,8 @@ class Index:
         return records
 
     def _next(self, up_to: int, records_max: int) -> tuple["Entries | None", int, int]:
-        """Entries of the records at `offset`, the offset behind them, and how many records."""
+        """Return the entries of the records at `offset`, the offset behind them, and how many
+        records."""
         from ..format.index_keys import entries_of
         from .columns import next_columns
 
@@ -241,8 +242,8 @@ class Index:
             return entries_of(data, columns), segment.start + end, len(columns)
 
     def _put_entries(self, entries: "Entries") -> None:
-        """Put all of them, the rest of what fits no more into the next file; those that went in
-        before a write failed are not put again."""
+        """Put all entries, the rest of what does not fit into the next file; entries that were put
+        before a failed write are not put again."""
         at = min(self._put, len(entries))
         while at < len(entries):
             writer = self._writer_with_room()
@@ -284,7 +285,7 @@ class Index:
     # -- asking -------------------------------------------------------------------------------
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets of entries with this hash, newest first; see `IndexFile.find`."""
+        """Return the log offsets of entries with this hash, newest first; see `IndexFile.find`."""
         writer = self._writer
         for file in reversed(self._files[:]):
             header = file.header
@@ -302,8 +303,9 @@ class Index:
     # -- retention ----------------------------------------------------------------------------
 
     def trim(self, log_start: int) -> int:
-        """Delete the oldest file if all its records are gone; never the last file, and one a call,
-        because a file of 420 MB takes a while. Returns the number of files deleted (0 or 1)."""
+        """Delete the oldest file if all its records are deleted; never the last file, and one
+        per call, because a file of 420 MB takes a while. Returns the number of files deleted (0
+        or 1)."""
         if len(self._files) < 2 or self._files[0].header.end_offset >= log_start:
             return 0
         file = self._files.pop(0)

@@ -1,12 +1,12 @@
-"""When the store indexes: behind dispatch, in batches, never beyond what was dispatched.
+"""Index scheduling: behind dispatch, in batches, never beyond what was dispatched.
 
-Dispatch only counts. Each time a batch has come together it is indexed, and one more as long as the
-index is further behind than that (after an unclean stop it is built again). So with messages coming
-in, the index is behind by one batch or catches up at the pace of the traffic; who asks it lets it catch
-up first. A store without traffic that is far behind catches up through `turn`, on a timer of the broker.
+Dispatch only counts records. Each complete batch is indexed, and one more while the index is
+further behind than that (it is rebuilt after an unclean stop). So under traffic the index is one
+batch behind or catches up at the pace of the traffic; a query lets it catch up first. Without
+traffic an index that is far behind catches up through `turn`, on a timer of the broker.
 
-Does nothing at all with `messageIndexEnable=false`. A full disk lets the index stand still, another
-failed write makes the store read-only, as a failed queue write does (store format, section 7.3).
+Does nothing with `messageIndexEnable=false`. A full disk suspends indexing; another failed write
+makes the store read-only, as a failed queue write does (docs/formats/store-format.md, section 7.3).
 """
 
 import importlib
@@ -22,15 +22,15 @@ from ..log.commit_log import CommitLog
 from ..log.write_gate import WriteGate
 from .index import BATCH_RECORDS, Index
 
-#: Batches that a query waits for at most, about 50 ms; beyond that it answers with what there is.
+#: Maximum number of batches that a query waits for, about 50 ms; its result may then be incomplete.
 QUERY_BATCHES: Final = 16
-#: Batches that stopping waits for at most; the next start goes on where it ended.
+#: Maximum number of batches that a stop waits for; the next start continues there.
 STOP_BATCHES: Final = 64
 _NUMPY_MODULES: Final = (".columns", "..format.index_writer")
 
 
 class IndexService:
-    """The index of a store, or nothing; the loop's, except `flush`."""
+    """The index of a store, or none; called from the event loop, except `flush`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class IndexService:
         self._dispatcher = dispatcher
         self._gate = gate
         self._waiting = 0  # records dispatched since the last batch
-        self._far = False  # behind by more than dispatch will see to
+        self._lagging = False  # further behind than dispatch will index
         self._started = False
 
     @property
@@ -56,39 +56,39 @@ class IndexService:
         return max(self._dispatcher.offset - self._index.offset, 0) if self.enabled else 0
 
     @property
-    def trouble(self) -> str:
-        """Why the index stands still, or ""."""
-        return self._index.trouble
+    def stall_reason(self) -> str:
+        """Why indexing is suspended, or ""."""
+        return self._index.stall_reason
 
     # -- life ---------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Raises OSError or UnsupportedLayoutError; nothing is changed."""
+        """Load the files. Raises OSError or UnsupportedLayoutError; nothing is changed."""
         if self.enabled:
             self._index.load()
 
     def recover(self, clean: bool, checkpoint: Checkpoint) -> None:
-        """Once the log's end is known. Raises OSError."""
+        """Recover, once the log end is known. Raises OSError."""
         if self.enabled:
             self._index.recover(clean, checkpoint.index_msg_timestamp_ms)
 
     def start(self) -> None:
-        """From now on files may be written. NumPy is loaded here, not under the first message."""
+        """Allow writes. Loads NumPy here, not during the first append."""
         if self.enabled:
             for name in _NUMPY_MODULES:
                 importlib.import_module(name, __package__)
             self._index.warm_up()
             self._started = True
-            self._far = self.behind > 0
+            self._lagging = self.behind > 0
 
     def flush(self, log_flushed: int, checkpoint: Checkpoint) -> None:
-        """On the flush thread; see `Index.flush`. Raises OSError."""
+        """Flush on the flush thread; see `Index.flush`. Raises OSError."""
         stamp = self._index.flush(log_flushed)
         if stamp:
             checkpoint.index_msg_timestamp_ms = stamp
 
     def finish(self) -> None:
-        """Index the rest and leave whole files. Raises OSError."""
+        """Index the rest and complete the files. Raises OSError."""
         if self._started:
             self._catch_up(STOP_BATCHES)
             self._index.finish()
@@ -99,22 +99,23 @@ class IndexService:
     # -- building -----------------------------------------------------------------------------
 
     def dispatched(self, records: int) -> None:
-        """So many records more are in the queues."""
+        """Count newly dispatched records; index when a batch is complete."""
         self._waiting += records
         if self._waiting >= BATCH_RECORDS and self._started:
             batches, self._waiting = divmod(self._waiting, BATCH_RECORDS)
             self._catch_up(batches + 1, whole=True)
 
     def turn(self) -> bool:
-        """One batch, if the index is far behind; whether it still is. Costs the loop 2-3 ms."""
-        if self._far:
+        """Index one batch, if the index is far behind; return whether it still is. Takes the event
+        loop 2-3 ms."""
+        if self._lagging:
             self._catch_up(1)
-        return self._far
+        return self._lagging
 
     def _catch_up(self, batches: int, *, whole: bool = False) -> None:
-        """Up to so many batches; `whole`: only as long as the next one will be a full one."""
+        """Index up to `batches` batches; with `whole` only while the next one is a full one."""
         index, limit = self._index, self._dispatcher.offset
-        self._far = False
+        self._lagging = False
         try:
             for _ in range(batches):
                 covered = index.advance(limit)
@@ -123,13 +124,13 @@ class IndexService:
         except OSError as error:
             self._gate.refuse(f"Building the index failed: {error}.")
             return
-        self._far = index.offset < limit
+        self._lagging = index.offset < limit
 
     # -- asking -------------------------------------------------------------------------------
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Entries with this hash, newest first, of all that is dispatched. Raises OSError;
-        StoreError when nothing is indexed."""
+        """Return entries with this hash, newest first, of all dispatched records. Raises OSError;
+        StoreError when the index is disabled."""
         if not self.enabled:
             raise StoreError("Messages are not indexed: messageIndexEnable is false.")
         if self._started and not self._gate.broken:

@@ -1,11 +1,11 @@
-"""Segments made ahead by a thread, so that a roll-over finds the next one ready.
+"""Segment allocation on a thread, ahead of use, so that a roll does not wait.
 
-How many is the log's choice (`CommitLog`), two at most. They are made one behind the other, the next
-only when the one before it is there, so that a crash never leaves a gap between files.
+`CommitLog` chooses how many, two at most. They are created one after the other, the next only when
+the previous exists, so that a crash never leaves a gap between files.
 
-A failure is not remembered for long. Whoever asks again causes another try, but none that is bound to
-fail: with too little free space nothing is made and removed, and after another failure some calls
-pass without a try. So a store that met a full disk goes on by itself when somebody deletes something.
+A failure does not persist. The next call tries again, except where it is bound to fail: with too
+little free space nothing is created, and after another failure some calls pass without a try. So a
+store that met a full disk continues as soon as space is free.
 """
 
 import os
@@ -21,9 +21,9 @@ from ..format.layout import file_name
 from .memory import advise_random, advise_soon, lock
 from .segment import Segment, no_room
 
-#: How long a roll-over waits for a segment that is being made (store format, section 8).
+#: How long a roll waits for a segment that is being created (docs/formats/store-format.md, 8).
 WAIT_SECONDS: Final = 5.0
-#: Calls of `prepare` that pass without a try after a failure: each try costs a thread and a file.
+#: Calls of `prepare` without a try after a failure: each try costs a thread and a file.
 _CALLS_AFTER_FAILURE: Final = 256
 _NONE: Final = -1
 
@@ -32,12 +32,12 @@ class SegmentAllocator:
     """Hands out segments by start offset; called from the thread that writes the log.
 
     `create(start)` runs on the allocator's thread, or on the caller's when nothing was prepared.
-    `has_room(start)` says whether it is worth trying.
+    `has_space(start)` returns whether a try can succeed.
     """
 
-    def __init__(self, create: Callable[[int], Segment], has_room: Callable[[int], bool]) -> None:
+    def __init__(self, create: Callable[[int], Segment], has_space: Callable[[int], bool]) -> None:
         self._create = create
-        self._has_room = has_room
+        self._has_room = has_space
         self._changed = threading.Condition()
         self._making = _NONE
         self._ready: dict[int, Segment] = {}
@@ -46,7 +46,7 @@ class SegmentAllocator:
         self._pause = 0
 
     def prepare(self, starts: Sequence[int]) -> bool:
-        """Have the segments at `starts` made, one at a time; whether all of them are ready."""
+        """Create the segments at `starts`, one at a time; return whether all are ready."""
         missing = [start for start in starts if start not in self._ready]
         if not missing:
             return True
@@ -61,7 +61,8 @@ class SegmentAllocator:
         return False
 
     def run_later(self, chore: Callable[[], object]) -> None:
-        """Call `chore`, which does not fail, on the thread: work that must not hold the writer up."""
+        """Call `chore`, which must not raise, on the thread: work that must not delay the
+        writer."""
         with self._changed:
             self._chores.append(chore)
             self._wake()
@@ -72,7 +73,7 @@ class SegmentAllocator:
             self._thread.start()
 
     def _run(self) -> None:
-        """Until there is nothing more to do; the next call that has work starts a new thread."""
+        """Work until nothing is left; the next call with work starts a new thread."""
         while True:
             with self._changed:
                 chore = self._chores.popleft() if self._chores else None
@@ -90,7 +91,7 @@ class SegmentAllocator:
         segment: Segment | None = None
         try:
             segment = self._create(start)
-        except Exception:  # whatever it is: `take` tries again on its own thread, and meets it too
+        except Exception:  # `take` tries again on the caller's thread and raises the reason
             self._pause = _CALLS_AFTER_FAILURE
         with self._changed:
             if segment is not None:
@@ -99,29 +100,30 @@ class SegmentAllocator:
             self._changed.notify_all()
 
     def take(self, start: int) -> Segment:
-        """The segment at `start`. Raises DiskFullError or StoreError; nothing is left behind then."""
+        """Return the segment at `start`. Raises DiskFullError or StoreError; nothing is left behind
+        then."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._making != start, WAIT_SECONDS):
                 raise StoreError(f"The segment at {start} is still being allocated; try again.")
             segment = self._ready.pop(start, None)
         if segment is None:
-            self.discard()  # nothing may stand behind the one that is missing
+            self.discard()  # no file may lie behind the missing one
             segment = self._create(start)
         self._pause = 0
         return segment
 
     def discard(self) -> None:
-        """Remove what was made ahead and not used."""
+        """Remove the segments that were prepared and not used."""
         for segment in self._take_all():
             segment.remove()
 
     def abandon(self) -> None:
-        """Close what was made ahead and leave its files."""
+        """Close the prepared segments and leave their files."""
         for segment in self._take_all():
             segment.close()
 
     def _take_all(self) -> list[Segment]:
-        """What is ready when the thread has ended its work, the last one first."""
+        """Wait for the thread, then return the prepared segments, last one first."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
             ready, self._ready = self._ready, {}
@@ -130,7 +132,7 @@ class SegmentAllocator:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOptions:
-    """How new segments are prepared; all off by default."""
+    """Preparation of new segments; all off by default."""
 
     warm: bool = False  #: fill them with zeros, then ask for the pages
     pages_a_flush: int = 4096  #: while warming, with `flush_warm`
@@ -140,7 +142,7 @@ class SegmentOptions:
 
 
 class SegmentMaker:
-    """Makes one segment, on whichever thread: the place, the space, the memory."""
+    """Creates one segment, on any thread: directory, space, memory."""
 
     def __init__(
         self,
@@ -156,18 +158,19 @@ class SegmentMaker:
         self.options = options
         self._is_full = is_full
 
-    def has_room(self, start: int) -> bool:
-        """Whether it is worth trying: a failed try makes a file, fills the disk and removes it."""
+    def has_space(self, start: int) -> bool:
+        """Return whether a try can succeed: a failed one fills the disk and removes the file
+        again."""
         try:
             free = self._disk.free_bytes(self._directory_for(start))
         except OSError:
-            return True  # whoever makes the file meets the reason
+            return True  # `create` will raise the reason
         return free >= self._segment_bytes
 
     def create(self, start: int) -> Segment:
-        """Raises DiskFullError or StoreError; nothing is left behind then."""
+        """Create a segment. Raises DiskFullError or StoreError; nothing is left behind then."""
         path = os.path.join(self._directory_for(start), file_name(start))
-        if not self.has_room(start):
+        if not self.has_space(start):
             raise no_room(path, self._segment_bytes)
         segment = Segment.create(path, start, self._segment_bytes, self._disk)
         if self.options.warm:
@@ -182,7 +185,7 @@ class SegmentMaker:
             advise_random(segment.map)
 
     def lock(self, segment: Segment) -> None:
-        """Keep the pages of the segment, if that is asked for and allowed."""
+        """Lock the pages of the segment in memory, if configured and allowed."""
         if self.options.lock and not segment.locked and not segment.map.closed:
             segment.locked = lock(segment.map)
 
@@ -193,9 +196,9 @@ class SegmentMaker:
 def directory_for(
     start: int, size: int, directories: Sequence[str], is_full: Callable[[str], bool]
 ) -> str:
-    """Where the segment at `start` goes: the directories that may be written take turns by the
-    number of the file; full ones are passed over while another has room (store format, section 8).
-    """
+    """Return the directory of the segment at `start`: the writable directories take turns by
+    file number; full ones are skipped while another has space (docs/formats/store-format.md,
+    section 8)."""
     writable = sorted(directories)
     usable = [path for path in writable if not is_full(path)] or writable
     return usable[start // size % len(usable)]

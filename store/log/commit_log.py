@@ -1,21 +1,23 @@
-"""The commit log: segments in a row, records one behind the other. This is the truth.
+"""The commit log: consecutive segments with consecutive records. All other files derive from it.
 
     offset 0            size              2 * size
     | record record ... blank | record ... blank | record ... (zeros) |
 
-A record never crosses a segment. It is put into a segment only if 8 bytes remain behind it; else a
-blank record (bytes that remain, magic) ends the segment and the next one begins (store format,
-section 2.6). The next segment is there before the blank is written, so a full disk leaves the log as
-it was. Segments may lie in several directories (section 8, `directory_for`).
+A record never crosses a segment. It goes into a segment only if 8 bytes remain behind it; else a
+blank record (remaining bytes, magic) ends the segment and the next one begins
+(docs/formats/store-format.md, section 2.6). The next segment is created before the blank is
+written, so a full disk leaves the log unchanged. Segments may lie in several directories (section
+8, `directory_for`).
 
-`end` is the end of the last whole record; readers stop at `readable_end`, which is before it while
-the transient pool holds records back. `received_end` is beyond `end` only while a follower holds a
-part of a record. All move after the bytes are there. One thread writes; the flush and commit threads
-read the ends and the list of segments, which is replaced, never changed, when its first one goes.
+`end` is the end of the last whole record; readers stop at `readable_end`, which is lower while the
+transient pool holds records back (section 7.1). `received_end` is above `end` only while a follower
+holds an incomplete record. All move after the bytes are written. One thread writes; the flush and
+commit threads read the ends and the list of segments, which is replaced, never changed, when its
+first one is dropped.
 
-Segments are made ahead (allocation.py). A log that has never filled half a segment reserves one, a
-log of several has the next one ready, and the one behind that too when its last is half full: a
-small idle cluster does not reserve 3 GiB a broker, and a busy one never waits for a file.
+Segments are created ahead (allocation.py). A log that has never filled half a segment reserves one;
+a log of several has the next one ready, and the one after it when its last is half full: a small
+idle cluster does not reserve 3 GiB per broker, and a busy one never waits for a file.
 """
 
 import os
@@ -71,7 +73,7 @@ class CommitLog:
         options: SegmentOptions | None = None,
     ) -> None:
         everywhere = (directories,) if isinstance(directories, str) else tuple(directories)
-        #: Where segments lie; new ones go to those that are not read-only.
+        #: Directories of the segments; new ones go to those that are not read-only.
         self.directories = everywhere + tuple(p for p in read_only if p not in everywhere)
         self.writable_directories = tuple(p for p in everywhere if p not in read_only)
         self.segment_bytes = segment_bytes
@@ -81,10 +83,11 @@ class CommitLog:
         self.readable_end = 0
         #: Of the last record; later records never get an earlier one, so that time is searchable.
         self.last_store_timestamp_ms = 0
-        #: Whether a directory should get no new segment; asked on the allocator's thread too.
+        #: Returns whether a directory should get no new segment; called on the allocator's thread
+        #: too.
         self.is_full: Callable[[str], bool] = lambda _path: False
         self.pool: TransientPool | None = None
-        #: Called with the new `readable_end` by whichever thread committed.
+        #: Called with the new `readable_end` on the thread that committed.
         self.on_committed: Callable[[int], None] | None = None
         #: Called before raw bytes of a finished segment are read (../blocks.py); may raise
         #: CorruptLogError.
@@ -100,11 +103,11 @@ class CommitLog:
             options or SegmentOptions(),
             self._asks_full,
         )
-        self._allocator = SegmentAllocator(self._maker.create, self._maker.has_room)
+        self._allocator = SegmentAllocator(self._maker.create, self._maker.has_space)
 
     @classmethod
     def of(cls, config: StoreConfig, disk: Disk) -> "CommitLog":
-        """The log that the configuration describes."""
+        """Create the log of this configuration."""
         options = SegmentOptions(
             warm=config.warm_maped_file_enable,
             pages_a_flush=config.flush_least_pages_when_warm_maped_file,
@@ -131,7 +134,8 @@ class CommitLog:
     # -- files --------------------------------------------------------------------------------
 
     def load(self) -> str:
-        """Map all segments; returns the path of an unfinished last file (see format/layout.py) or ""."""
+        """Map all segments; return the path of an unfinished last file (see format/layout.py) or
+        ""."""
         files = list_files(self.directories, self.segment_bytes, "mappedFileSizeCommitLog")
         segments = []
         for start, path in zip(files.starts, files.paths, strict=True):
@@ -149,23 +153,24 @@ class CommitLog:
         return self.is_full(path)
 
     def begin_writing(self) -> None:
-        """Ready for the first append. Raises StoreError when a directory cannot be made."""
+        """Prepare for the first append. Raises StoreError when a directory cannot be created."""
         tail = self.tail
         if tail is not None and not tail.writable and self.end < tail.end:
             raise StoreError(
-                f"The last segment {tail.path} cannot be written, and it takes the next messages. "
+                f"The last segment {tail.path} cannot be written, but it takes the next messages. "
                 "Make it writable; readOnlyCommitLogStorePaths is for directories of full segments."
             )
-        if tail is not None and self._maker.options.lock:  # reading its pages in may take a while
+        if tail is not None and self._maker.options.lock:  # reading its pages may take a while
             self._allocator.run_later(lambda: self._maker.lock(tail))
         for path in self.writable_directories:
             try:
                 os.makedirs(path, exist_ok=True)
             except OSError as error:
-                raise StoreError(f"The directory {path} cannot be made: {error}.") from error
+                raise StoreError(f"The directory {path} cannot be created: {error}.") from error
 
     def add_segment(self, start: int) -> Segment:
-        """The next segment, ready for use. Raises DiskFullError or StoreError, nothing changed."""
+        """Return the next segment, ready for use. Raises DiskFullError or StoreError, nothing
+        changed."""
         buffer = self.pool.borrow() if self.pool is not None else None
         try:
             segment = self._allocator.take(start)
@@ -187,11 +192,11 @@ class CommitLog:
         self._look_ahead_at = 0
 
     def _set_end(self, end: int) -> None:
-        """Where the last whole record ends; what is there can be read."""
+        """Set the end of the last whole record, all of it readable."""
         self.end = self.readable_end = end
 
     def note_written(self, store_timestamp_ms: int) -> None:
-        """Records up to `end` were written. Has the next segments made when it is time."""
+        """Note that records up to `end` were written; prepare the next segments when due."""
         self.last_store_timestamp_ms = store_timestamp_ms
         if self.end >= self._look_ahead_at:
             self._look_ahead()
@@ -206,28 +211,30 @@ class CommitLog:
             self._look_ahead_at = _NEVER if self.end >= half else half
 
     def discard_prepared(self) -> None:
-        """Remove what was made ahead, so that a stopped store ends with its records."""
+        """Remove prepared segments, so that a stopped store ends with its records."""
         self._allocator.discard()
 
     def drop_first(self, *, unlink: bool = True) -> Segment:
-        """Take the first segment out of the log; `start` moves behind it. Its file is deleted here,
-        or with `unlink` false by the caller, on a thread, with `Segment.remove`. Views that are held
-        keep their bytes until they are released.
+        """Drop the first segment; `start` moves behind it. Its file is deleted here, or with
+        `unlink` false by the caller, on a thread, with `Segment.remove`. Held views stay valid
+        until they are released.
 
-        Raises StoreError for the last segment, and for one that is not on the disk yet.
+        Raises StoreError for the last segment, and for one that is not flushed.
         """
         if len(self.segments) < 2:
-            raise StoreError("The last segment of the log is never deleted: offsets begin there.")
+            raise StoreError(
+                "The last segment of the log cannot be deleted: new offsets continue from it."
+            )
         first = self.segments[0]
         if first.flushed < first.size:
-            raise StoreError(f"The segment {first.path} was not flushed yet; delete it later.")
+            raise StoreError(f"The segment {first.path} is not flushed; delete it later.")
         self.segments = self.segments[1:]
         if unlink:
             first.remove()
         return first
 
     def close(self) -> None:
-        """Unmap. Segments that were made ahead stay, as after a kill; recovery removes them."""
+        """Unmap. Prepared segments stay, as after a kill; recovery removes them."""
         self._allocator.abandon()
         for segment in self.segments:
             segment.take_back()
@@ -245,7 +252,7 @@ class CommitLog:
         return segments[0].start if segments else 0
 
     def segment_at(self, offset: int) -> Segment:
-        """The segment that holds `offset`. Raises OffsetOutOfRangeError."""
+        """Return the segment that holds `offset`. Raises OffsetOutOfRangeError."""
         segments = self.segments
         if segments:
             index = (offset - segments[0].start) // self.segment_bytes
@@ -254,7 +261,8 @@ class CommitLog:
         raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
 
     def segments_between(self, begin: int, end: int) -> list[Segment]:
-        """Segments that hold a byte of [begin, end); safe to call from a flush thread."""
+        """Return the segments that hold a byte of [begin, end); safe to call from a flush
+        thread."""
         return [s for s in self.segments[:] if s.start < end and s.end > begin]
 
     @property
@@ -264,7 +272,7 @@ class CommitLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly [offset, offset + size), which must lie in one segment below `readable_end`."""
+        """Return [offset, offset + size), which must lie in one segment below `readable_end`."""
         if offset < self.start or offset + size > self.readable_end:
             raise OffsetOutOfRangeError(offset, self.start, self.readable_end)
         segment = self.segment_at(offset)
@@ -272,11 +280,11 @@ class CommitLog:
         return segment.map[position : position + size]
 
     def read_record(self, offset: int, size: int) -> bytes:
-        """The record that a queue unit or an index entry points to.
+        """Return the record that a queue unit or an index entry points to.
 
-        Raises OffsetOutOfRangeError; and RecordFormatError when what lies there is not a record of
-        this size that belongs there (damage, or a unit of another log): its own physical offset
-        must be its place. Costs no more than `read` and one look at 36 bytes.
+        Raises OffsetOutOfRangeError, and RecordFormatError unless a record of this size begins
+        there and its own physical offset equals `offset` (damage, or a unit of another log). Costs
+        no more than `read` and one look at 36 bytes.
         """
         segments = self.segments
         if not segments or offset < segments[0].start or offset + size > self.readable_end:
@@ -293,7 +301,7 @@ class CommitLog:
         return data
 
     def record_at(self, offset: int) -> bytes:
-        """The whole record that begins at `offset`.
+        """Return the whole record that begins at `offset`.
 
         Raises OffsetOutOfRangeError, or RecordFormatError when no record begins there.
         """
@@ -303,7 +311,8 @@ class CommitLog:
         return self.read_record(offset, size)
 
     def store_timestamp(self, offset: int) -> int:
-        """Store time of the record that begins at `offset`. Raises OffsetOutOfRangeError."""
+        """Return the store time of the record that begins at `offset`. Raises
+        OffsetOutOfRangeError."""
         head = self.read(offset, FIXED_V4.size)
         at = _STORE_TIMESTAMP_AT
         if int.from_bytes(head[36:40], "big") & BORN_HOST_V6:
@@ -311,8 +320,8 @@ class CommitLog:
         return int.from_bytes(head[at : at + 8], "big")
 
     def read_raw(self, offset: int, size_max: int) -> bytes:
-        """Bytes from `offset` on as they lie there: not beyond `readable_end`, not across a segment, and
-        whole records where that is possible (a record above `size_max` comes in parts)."""
+        """Return raw bytes from `offset` on: not beyond `readable_end`, not across a segment, whole
+        records where possible (a record above `size_max` comes in parts)."""
         if offset == self.readable_end:
             return b""
         if not self.start <= offset < self.readable_end:
@@ -327,7 +336,7 @@ class CommitLog:
         return segment.map[position:stop]
 
     def _last_record_end(self, segment: Segment, position: int, limit: int) -> int:
-        """Last border of a record in (position, limit], or `limit` where none is found."""
+        """Return the last record boundary in (position, limit], or `limit` without one."""
         data = segment.map
         border = position
         while border + FIXED_V4.size <= limit:
@@ -342,8 +351,8 @@ class CommitLog:
         return border if border > position else limit
 
     def next_record_start(self, offset: int) -> int:
-        """Start of the first record at or above `offset`, which may lie inside one; the segment's end
-        where none follows in it (its blank does). Raises OffsetOutOfRangeError."""
+        """Return the start of the first record at or above `offset`, which may lie inside one; the
+        segment's end without one in it. Raises OffsetOutOfRangeError."""
         segment = self.segment_at(offset)
         position = offset - segment.start
         limit = min(segment.size, self.readable_end - segment.start)
@@ -354,7 +363,8 @@ class CommitLog:
         return min(segment.start + segment.size, self.readable_end)
 
     def crc(self, begin: int, end: int) -> int:
-        """CRC-32 of the bytes [begin, end), over segments."""
+        """Return the CRC-32 of the bytes [begin, end), across segments. Raises
+        OffsetOutOfRangeError."""
         if begin < self.start or end > self.readable_end or begin > end:
             raise OffsetOutOfRangeError(begin, self.start, self.readable_end)
         value = 0
@@ -377,7 +387,7 @@ class CommitLog:
     # -- writing ------------------------------------------------------------------------------
 
     def roll(self) -> Segment:
-        """End the current segment with a blank and go on in the next.
+        """End the current segment with a blank and continue in the next.
 
         Raises DiskFullError or StoreError, with nothing written.
         """
@@ -389,14 +399,14 @@ class CommitLog:
         self.end = following.start
         if self.pool is None:
             self.readable_end = self.end
-        if current.locked:  # nobody writes there any more
+        if current.locked:  # it is not written any more
             current.locked = False
             self._allocator.run_later(lambda: unlock(current.map))
         return following
 
     def write(self, data: bytes) -> None:
-        """Put whole records at `end`, which must fit the last segment. Raises OSError, with `end`
-        where it was."""
+        """Write whole records at `end`; they must fit the last segment. Raises OSError with `end`
+        unchanged."""
         segment = self.segments[-1]
         segment.write(self.end - segment.start, data)
         self.end += len(data)
@@ -404,26 +414,27 @@ class CommitLog:
             self.readable_end = self.end
 
     def mark_unfit(self) -> None:
-        """End the whole of an empty last segment with a blank, as Apache's broker does with a record
-        that fits no segment. The blank does not count: the next record takes its place, and so it
-        is after a restart (store format, section 2.6). Raises OSError."""
+        """Fill the whole empty last segment with a blank, as Apache's broker does for a record that
+        fits no segment. The blank does not count: the next record overwrites it, also after a
+        restart (docs/formats/store-format.md, section 2.6). Raises OSError."""
         segment = self.segments[-1]
         assert self.end == segment.start
         segment.write(0, BLANK.pack(segment.size, MAGIC_BLANK))
         segment.written = 0
 
     def commit(self) -> None:
-        """With the transient pool: copy what its buffers hold into the files; readers see it then.
+        """With the transient pool: copy its buffers into the files, which makes the records
+        readable.
 
-        Any thread, one at a time. Raises OSError, now and ever after: what a failed write left
-        behind is unknown, so it is never tried again.
+        Any thread, one at a time. Raises OSError, also in all later calls: the state after a failed
+        write is unknown, so it is never repeated.
         """
         pool = self.pool
         if pool is None:
             return
         with pool.commit_lock:
             pool.check()
-            store_timestamp_ms = self.last_store_timestamp_ms  # before `end`: never too late
+            store_timestamp_ms = self.last_store_timestamp_ms  # read before `end`: never too late
             end = self.end
             try:
                 for segment in self.segments_between(self.readable_end, end):
@@ -440,14 +451,13 @@ class CommitLog:
 
     @property
     def readable_store_timestamp_ms(self) -> int:
-        """Store time of a record that can be read; none that can be read has a later one, but for
-        those of the last moment."""
+        """Store time of the last readable record, or an earlier one of the last moment."""
         return (
             self.last_store_timestamp_ms if self.pool is None else self._readable_store_timestamp_ms
         )
 
     def leave_pool(self) -> None:
-        """Write directly from now on (a follower's bytes are judged where they lie)."""
+        """Write directly from now on (a follower checks received bytes in the file)."""
         pool = self.pool
         if pool is not None:
             self.commit()
@@ -457,18 +467,18 @@ class CommitLog:
             pool.close()
 
     def append_raw(self, offset: int, data: bytes) -> int:
-        """Append bytes as they lie on the leader; returns the new `end`.
+        """Append bytes of the leader's log; return the new `end`.
 
-        They must begin at `received_end`, or at `end`: then a part of a record that is there is
-        dropped first (an empty log begins at any segment's start). Raises
-        OffsetOutOfRangeError; DiskFullError with nothing taken beyond the full segment; and
-        CorruptLogError, after which `received_end` is back at `end`.
+        They must begin at `received_end`, or at `end`: then an incomplete record is dropped first
+        (an empty log may begin at any segment start). Raises OffsetOutOfRangeError; DiskFullError
+        with nothing written beyond the full segment; and CorruptLogError, after which
+        `received_end` equals `end`.
         """
         self.leave_pool()
         if not self.segments and offset % self.segment_bytes == 0 and data:
             self.add_segment(offset)
         if offset == self.end < self.received_end:
-            # The leader begins the record again that a broken stream had left half sent.
+            # The leader sends a record again that a broken stream had left incomplete.
             self.drop_part()
         if offset != self.received_end:
             raise OffsetOutOfRangeError(offset, self.received_end, self.received_end)
@@ -488,7 +498,7 @@ class CommitLog:
         return self.end
 
     def _take_whole_records(self, segment: Segment) -> None:
-        """Move `end` over every record of `segment` that is there in full."""
+        """Move `end` over every whole record of `segment`."""
         with segment.hold() as data:
             limit = self.received_end - segment.start
             position = self.end - segment.start
@@ -496,7 +506,7 @@ class CommitLog:
                 size, magic = BLANK.unpack_from(data, position)
                 known = magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
                 if known and limit < position + size <= segment.size:
-                    break  # the rest is still to come
+                    break  # incomplete: the rest follows
                 try:
                     found = inspect(data, position, segment.start, check_crc=False)
                 except RecordFormatError as error:
@@ -510,7 +520,7 @@ class CommitLog:
             self._set_end(segment.start + position)
 
     def drop_part(self) -> None:
-        """Forget what was received of a record that never became whole. Raises OSError."""
+        """Drop the received part of an incomplete record. Raises OSError."""
         if self._raw_end > self.end:
             segment = self.segment_at(self.end)
             self._drop_part(segment, self.end - segment.start)
@@ -522,12 +532,12 @@ class CommitLog:
         self._raw_end = self.end
 
     def cut(self, end: int) -> int:
-        """Forget everything behind `end`: later segments are removed, the rest of its own is
-        zeroed. Returns the number of segments removed. Durable on return: what was cut must not come
-        back after a power loss, behind other records. Raises OSError.
+        """Cut the log at `end`: remove later segments, zero the rest of the last one. Returns the
+        number of segments removed. Durable on return: cut records must not reappear after a power
+        loss, behind other records. Raises OSError.
 
         A segment that begins exactly at `end` (behind a blank) stays: it is the next to fill. Only
-        for recovery, before anyone reads.
+        for recovery, before any read.
         """
         kept = [segment for segment in self.segments if segment.start <= end]
         behind = self.segments[len(kept) :]

@@ -1,8 +1,8 @@
-"""What the kernel is told about the log's memory: pages that stay, pages that come early.
+"""Memory advice for the log's maps: mlock and madvise.
 
-The only module that knows mlock; `mmap` has no call for it, so libc is asked. All of it is advice:
-where the limit (RLIMIT_MEMLOCK), the platform or libc says no, the store works as before, and one
-WARNING a process says so (`memory.not_locked`). Settings: store format, section 8.
+The only module that calls mlock; `mmap` has no method for it, so it calls libc. Advice only: if the
+limit (RLIMIT_MEMLOCK), the platform or libc refuses, the store works as before and logs one WARNING
+per process (`memory.not_locked`). Settings: docs/formats/store-format.md, section 8.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ import resource
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
-_CLOSED = "the map was closed meanwhile"
+_CLOSED = "the map is closed"
 
 
 class _Buffer(ctypes.Structure):
-    """CPython's Py_buffer: the one way to the address of a map that may not be written."""
+    """CPython's Py_buffer: the only way to the address of a read-only map."""
 
     _fields_ = [
         ("buf", ctypes.c_void_p),
@@ -53,7 +53,7 @@ def _warn(reason: str) -> None:
 
 
 def _call(name: str, memory: mmap.mmap) -> str:
-    """Ask libc; returns why it did not happen, or ""."""
+    """Call libc; return the reason of a failure, or ""."""
     libc = _libc()
     if libc is None:
         return f"this platform has no {name}"
@@ -73,7 +73,7 @@ def _call(name: str, memory: mmap.mmap) -> str:
 
 
 def lock(memory: mmap.mmap) -> bool:
-    """Keep the pages in memory; false, with one WARNING, where that is not allowed."""
+    """Lock the pages in memory; return false, with one WARNING, if that is refused."""
     reason = _call("mlock", memory)
     if reason and reason != _CLOSED:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -86,17 +86,17 @@ def lock(memory: mmap.mmap) -> bool:
 
 
 def unlock(memory: mmap.mmap) -> None:
-    """Let the pages go again; a map that was closed has none."""
+    """Unlock the pages; a closed map is ignored."""
     _call("munlock", memory)
 
 
 def advise_soon(memory: mmap.mmap) -> None:
-    """The pages will be needed (MADV_WILLNEED)."""
+    """Advise that the pages will be needed (MADV_WILLNEED)."""
     _advise(memory, "MADV_WILLNEED")
 
 
 def advise_random(memory: mmap.mmap) -> None:
-    """No read-ahead (MADV_RANDOM): for logs that are read in small pieces, far from each other."""
+    """Disable read-ahead (MADV_RANDOM): for logs that are read in small, scattered pieces."""
     _advise(memory, "MADV_RANDOM")
 
 

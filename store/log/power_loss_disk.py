@@ -1,12 +1,13 @@
-"""A disk that remembers what is certainly on it, so that a test can take away the rest: a power loss.
+"""A disk that records what was flushed, so that a test can simulate a power loss.
 
     <store>/shadow/<segment's name>     the bytes of each log segment at its last successful flush
 
-A killed process loses nothing, because the page cache survives it; a power loss takes pages that were written and
-never flushed. `PowerLossDisk` is the real disk, and after every successful fdatasync or fsync of a log segment it copies
-what was written to it before the call began into the segment's shadow. `tests/drills/power_loss.py` then mixes both, page
-by page. Only tests use it: a broker with `testHooks=true` whose store has the folder `shadow`. Segments alone have
-shadows: everything else is derived from them, or flushed where it is written. (HA note, 6.13)
+A killed process loses nothing, because the page cache survives it; a power loss takes pages that
+were written and not flushed. `PowerLossDisk` is the real disk; after every successful fdatasync or
+fsync of a log segment it copies what was written before the call into the segment's shadow.
+`tests/drills/power_loss.py` then mixes both, page by page. For tests only: a broker with
+`testHooks=true` whose store has the folder `shadow`. Only segments have shadows: all other files
+are derived from them, or flushed when written.
 """
 
 import os
@@ -22,7 +23,7 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class PowerLossDisk(Disk):
-    """See the module's docstring; `root` is the store's directory."""
+    """See the module docstring; `root` is the store's directory."""
 
     __slots__ = ("_dirty", "_lock", "_log", "_shadow")
 
@@ -31,14 +32,14 @@ class PowerLossDisk(Disk):
         self._log = os.path.realpath(root / "commitlog")
         self._shadow = root / FOLDER
         self._shadow.mkdir(parents=True, exist_ok=True)
-        #: Ranges that this process wrote to a segment since its last flush; a segment that is not in it
-        #: may have anything from a process before.
+        #: Ranges that this process wrote to a segment since its last flush; a segment without an
+        #: entry may hold unflushed bytes of an earlier process.
         self._dirty: dict[str, list[tuple[int, int]]] = {}
         self._lock = threading.Lock()  # flush threads call too
 
     @classmethod
     def wanted(cls, root: Path) -> bool:
-        """Whether a test has asked for it."""
+        """Return whether a test created the folder `shadow`."""
         return (root / FOLDER).is_dir()
 
     # -- what the store calls -----------------------------------------------------------------
@@ -75,7 +76,7 @@ class PowerLossDisk(Disk):
     # -- shadows ------------------------------------------------------------------------------
 
     def _name(self, descriptor: int) -> str:
-        """The segment that this is, or ""."""
+        """Return the segment's name, or "" for another file."""
         folder, name = os.path.split(os.readlink(f"/proc/self/fd/{descriptor}"))
         return name if folder == self._log and name.isdecimal() else ""
 
@@ -87,7 +88,7 @@ class PowerLossDisk(Disk):
                     self._dirty[name].append((begin, end))
 
     def _begin(self, descriptor: int) -> tuple[str, list[tuple[int, int]] | None]:
-        """What a flush that begins now is certain to cover; None: all of the segment."""
+        """Return the ranges that a flush starting now covers; None: the whole segment."""
         name = self._name(descriptor)
         with self._lock:
             ranges = self._dirty.get(name)
@@ -115,6 +116,6 @@ class PowerLossDisk(Disk):
 
 
 def _clear(shadow: int, at: int, size: int) -> None:
-    """Zeros, but none where there are zeros already: shadows stay sparse."""
+    """Write zeros, skipping ranges that are zero: shadows stay sparse."""
     if os.pread(shadow, size, at).strip(b"\0"):
         os.pwrite(shadow, bytes(size), at)

@@ -1,18 +1,18 @@
 """One segment of the commit log: a file of fixed size, allocated in full, written and mapped.
 
-The only module that knows mmap. Space is reserved before the map exists: neither a write nor the map
-can meet a full disk later (for a map that would be a SIGBUS).
+The only module that uses mmap. Space is reserved before the map exists, so that neither a write nor
+the map can fail on a full disk later (for a map that would be a SIGBUS).
 
-Readers see the map, which is read-only; the writer uses pwrite, one call for a batch. Both are the
-same page cache. Storing through the map instead would cost a page fault with file system work for
-every fresh page, and again after every flush (measured: 3 us and more a page, against 0.4 us a
-record for pwrite); and the compiler's copy may fill a range in any order, while the kernel copies
-upwards, so that a killed process leaves a prefix of its batch and nothing behind it.
+Readers use the map, which is read-only; the writer uses pwrite, one call per batch. Both share the
+page cache. Writing through the map instead would cost a page fault with file system work for every
+fresh page, and again after every flush (measured: 3 us and more per page, against 0.4 us per record
+for pwrite); and a memory copy may fill a range in any order, while the kernel copies upwards, so
+that a killed process leaves a prefix of its batch and nothing behind it.
 
-`written` moves only after the bytes are there, `flushed` only after fdatasync. With a buffer of the
-transient pool a write goes to the buffer, and `commit` copies it to the file later: `committed` is
-then between the two (store format, section 7.1). Views are counted: `close` with views outstanding
-keeps the map until the last one is released, so a reader is never left without its bytes.
+`written` moves only after the bytes are written, `flushed` only after fdatasync. With a buffer of
+the transient pool a write goes to the buffer, and `commit` copies it to the file later: `committed`
+is then between the two (docs/formats/store-format.md, section 7.1). Views are counted: `close` with
+held views keeps the map until the last one is released.
 """
 
 import errno
@@ -23,23 +23,23 @@ from types import TracebackType
 from ..format.disk import NO_SPACE_FOR_FILE, Disk
 from ..format.errors import DiskFullError, StoreError
 
-#: Zeroing looks at this much at a time and writes only where something is.
+#: Zeroing reads this much at a time and writes only over non-zero bytes.
 _ZERO_CHUNK_BYTES = 64 << 10
 _ZEROS = bytes(_ZERO_CHUNK_BYTES)
-#: Warming writes this much with one call.
+#: Bytes per write while warming.
 _WARM_CHUNK_BYTES = 1 << 20
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def no_room(path: str, size: int) -> DiskFullError:
     return DiskFullError(
-        f"No room for the next segment {path} ({size} bytes). Free space or lower "
+        f"No disk space for the next segment {path} ({size} bytes). Free space or lower "
         "fileReservedTime; messages are refused until then."
     )
 
 
 class HeldView:
-    """A view of a whole segment; valid until released, whatever happens to the segment."""
+    """A view of a whole segment; valid until released, even if the segment is removed."""
 
     __slots__ = ("_segment", "data")
 
@@ -48,7 +48,7 @@ class HeldView:
         self.data = memoryview(segment.map)
 
     def release(self) -> None:
-        """Give the view back; a second call does nothing."""
+        """Release the view; a second call does nothing."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self.data.release()
@@ -94,14 +94,14 @@ class Segment:
         self.size = size
         self.end = start + size
         self.map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-        self.written = 0  #: position behind the last byte that was put here
-        self.flushed = 0  #: position up to which the disk has it; at most `written`
-        #: Memory of the transient pool that takes the writes; None: they go to the file.
+        self.written = 0  #: position behind the last byte written
+        self.flushed = 0  #: position up to which it is durable; at most `written`
+        #: Buffer of the transient pool that takes the writes; None: they go to the file.
         self.buffer: memoryview | None = None
-        self.committed = 0  #: with a buffer: position up to which the file has it
-        self._filled = 0  # with a buffer: behind the last byte in it (a blank leaves the rest)
+        self.committed = 0  #: with a buffer: position up to which it was copied to the file
+        self._filled = 0  # with a buffer: behind its last byte (a blank leaves the rest)
         self.locked = False  #: the map is kept in memory (mlock)
-        self.writable = True  #: false only where the directory is said to be read-only
+        self.writable = True  #: false only if the directory is configured as read-only
         self._descriptor = descriptor
         self._disk = disk
         self._holds = 0
@@ -109,9 +109,9 @@ class Segment:
 
     @classmethod
     def create(cls, path: str, start: int, size: int, disk: Disk) -> "Segment":
-        """A new file of zeros with all its space reserved, durable under its name.
+        """Create a file of zeros with all its space reserved, durable under its name.
 
-        Raises DiskFullError or StoreError; the file is then gone again.
+        Raises DiskFullError or StoreError; the file is then removed.
         """
         descriptor = -1
         try:
@@ -132,10 +132,10 @@ class Segment:
     def open(
         cls, path: str, start: int, size: int, disk: Disk, *, read_only: bool = False
     ) -> "Segment":
-        """An existing file of exactly `size` bytes; everything in it counts as written. With
-        `read_only` it need not be writable (`writable` says whether it is).
+        """Open an existing file of exactly `size` bytes, all of it counted as written. With
+        `read_only` it need not be writable (see `writable`).
 
-        Raises StoreError for a file that may not be written by this process and should be.
+        Raises StoreError for a file that this process may not write and should.
         """
         writable = True
         try:
@@ -160,13 +160,13 @@ class Segment:
         return segment
 
     def hold(self) -> HeldView:
-        """A counted view of the whole segment."""
+        """Return a counted view of the whole segment."""
         self._holds += 1
         return HeldView(self)
 
     @property
     def held(self) -> bool:
-        """Whether a counted view is out."""
+        """Whether a counted view is held."""
         return self._holds > 0
 
     def _released(self) -> None:
@@ -175,7 +175,7 @@ class Segment:
             self._unmap()
 
     def write(self, position: int, data: bytes | memoryview) -> None:
-        """Put `data` at `position`. Raises OSError; a prefix of it may be there then."""
+        """Write `data` at `position`. Raises OSError; a prefix may be written then."""
         if self.buffer is not None:
             end = position + len(data)
             self.buffer[position:end] = data
@@ -188,25 +188,25 @@ class Segment:
         self.written = position + done
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes of the file, read so that a thread which waits for the disk holds nobody up; hold the
-        segment meanwhile. Fewer at its end. Raises OSError."""
+        """Read bytes of the file without holding the GIL while the disk works; hold the segment
+        meanwhile. Fewer at its end. Raises OSError."""
         return os.pread(self._descriptor, length, position)
 
     def lend(self, buffer: memoryview) -> None:
-        """Let writes go to `buffer`, which is as large as the segment, until it is taken back."""
+        """Write to `buffer`, which is as large as the segment, until it is taken back."""
         self.committed = self._filled = self.written
         self.buffer = buffer
 
     def commit(self) -> bool:
-        """Copy what the buffer holds into the file; whether all of the segment is there now.
+        """Copy the buffer into the file; return whether the whole segment is copied.
 
-        One thread at a time; the writer may go on meanwhile. Raises OSError, after which nobody
-        may try again: how much of it is there is unknown.
+        One thread at a time; the writer may continue meanwhile. Raises OSError; do not call it
+        again then, the state of the file is unknown.
         """
         buffer = self.buffer
         if buffer is None:
             return False
-        written = self.written  # before `_filled`: what it covers is in the buffer
+        written = self.written  # read before `_filled`: what it covers is in the buffer
         filled = min(self._filled, written)
         if filled > self.committed:
             with buffer[self.committed : filled] as data:
@@ -217,15 +217,15 @@ class Segment:
         return written == self.size
 
     def take_back(self) -> memoryview | None:
-        """The buffer, all of which is committed; writes go to the file from now on."""
+        """Return the buffer, which must be committed; writes go to the file from now on."""
         buffer, self.buffer = self.buffer, None
         return buffer
 
     def warm(self, pages_a_flush: int, flush: bool) -> None:
-        """Write zeros over the whole file, which is new: its blocks and pages are there before the
-        first message. With `flush` every `pages_a_flush` pages are made durable, so that they do
-        not all wait for the first fdatasync. Raises StoreError or DiskFullError; it is gone then.
-        """
+        """Write zeros over the whole new file, so that its blocks and pages exist before the first
+        message. With `flush` every `pages_a_flush` pages are made durable, so that the first
+        fdatasync does not wait for all of them. Raises StoreError or DiskFullError; the file is
+        removed then."""
         zeros = bytes(min(_WARM_CHUNK_BYTES, self.size))
         waiting = 0
         try:
@@ -242,16 +242,16 @@ class Segment:
             raise StoreError(f"The segment {self.path} cannot be warmed: {error}.") from error
 
     def flush(self, position: int) -> None:
-        """Make [0, position) durable. One fdatasync; raises OSError, after which the state of the
-        pages is unknown and nobody may try again."""
+        """Make [0, position) durable with one fdatasync. Raises OSError; do not call it again then,
+        the state of the pages is unknown."""
         self._disk.fdatasync(self._descriptor)
         self.flushed = max(self.flushed, position)
 
     def _data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Ranges from `position` on that may hold something else than zeros (lseek SEEK_DATA).
+        """Return the ranges from `position` on that may hold non-zero bytes (lseek SEEK_DATA).
 
-        All of them before any is read: reading brings zeros into the page cache, and the file
-        system then calls them data.
+        All are listed before any is read: reading brings zeros into the page cache, and the file
+        system then reports them as data.
         """
         ranges = []
         while position < self.size:
@@ -266,7 +266,7 @@ class Segment:
         return ranges
 
     def used_end(self, position: int) -> int:
-        """Position behind the last byte that is not zero, at least `position`."""
+        """Return the position behind the last non-zero byte, at least `position`."""
         for begin, end in reversed(self._data_ranges(position)):
             for stop in range(end, begin, -_ZERO_CHUNK_BYTES):
                 chunk = self.map[max(stop - _ZERO_CHUNK_BYTES, begin) : stop]
@@ -275,22 +275,21 @@ class Segment:
         return position
 
     def zero(self, begin: int, end: int) -> None:
-        """Put zeros into [begin, end), writing only where something is. Raises OSError."""
+        """Zero [begin, end), writing only over non-zero bytes. Raises OSError."""
         for position in range(begin, end, _ZERO_CHUNK_BYTES):
             zeros = _ZEROS[: end - position]
             if self.map[position : position + len(zeros)] != zeros:
                 self._disk.write_log(self._descriptor, zeros, position)
 
     def overwrite(self, position: int, data: bytes) -> None:
-        """Put other bytes in the place of what was written there, durably; where the segment ends does not
-        move. Any thread. Raises OSError."""
+        """Overwrite written bytes, durably; `written` does not move. Any thread. Raises OSError."""
         done = self._disk.write_log(self._descriptor, data, position)
         if done != len(data):
             raise OSError(errno.EIO, f"{done} of {len(data)} bytes were written", self.path)
         self._disk.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Unmap now, or when the last view is released. Closing twice does nothing."""
+        """Unmap now, or when the last view is released. A second call does nothing."""
         if self._closing:
             return
         self._closing = True
@@ -298,7 +297,7 @@ class Segment:
             self._unmap()
 
     def remove(self) -> None:
-        """Delete the file; the map goes with its last reader."""
+        """Delete the file; the map is freed with its last reader."""
         self._disk.unlink(self.path)
         self.close()
 

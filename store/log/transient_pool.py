@@ -1,18 +1,18 @@
 """The transient store pool: buffers outside of Python's heap that take the writes of the log.
 
-    append -> buffer            nobody but the writer sees it
+    append -> buffer            visible to the writer only
     commit -> page cache        readable, survives the process      every 200 ms, or at 4 pages
     flush  -> disk              survives power loss
 
-With it an append never meets the page cache, whose locks and write-back may make a plain write wait.
-The price: what was acknowledged and not committed is lost with the process (up to about 200 ms of
-messages), not only with the power. It has as many buffers as the option says, each as large as a
-segment, locked in memory where that is allowed; they are made when first needed. A buffer comes back
-when its segment is full and committed. Only new segments get one: what was there at the start is
-written directly; so is a segment that finds none free, unless `fastFailIfNoBufferInStorePool` makes
-that a refusal. (store format, sections 7.1, 7.2 and 8)
+With it an append never touches the page cache, whose locks and write-back may delay a plain write.
+The price: acknowledged messages that are not committed are lost with the process (up to about 200
+ms), not only in a power loss. There are as many buffers as configured, each as large as a segment,
+locked in memory where allowed, and created on first use. A buffer is returned when its segment is
+full and committed. Only new segments get one: existing ones are written directly; so is a segment
+without a free buffer, unless `fastFailIfNoBufferInStorePool` refuses it
+(docs/formats/store-format.md, sections 7.1, 7.2 and 8).
 
-A failed commit is never tried again, like a failed flush: the store becomes read-only.
+A failed commit is never repeated, like a failed flush: the store becomes read-only.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _PAGE_BYTES = 4096
 
 
 class TransientPool:
-    """The buffers. `borrow` is the writer's; `give_back` also the commit thread's."""
+    """The buffers. `borrow` is called by the writer; `give_back` also by the commit thread."""
 
     def __init__(
         self,
@@ -41,18 +41,19 @@ class TransientPool:
         fail_fast: bool,
         later: Callable[[Callable[[], object]], object] = lambda chore: chore(),
     ) -> None:
-        self.commit_lock = threading.Lock()  #: held by whoever commits
-        self.failure = ""  #: why committing failed; then nobody may
+        self.commit_lock = threading.Lock()  #: held during a commit
+        self.failure = ""  #: why a commit failed; no commit is possible then
         self.on_wake: Callable[[int], None] | None = None
         self._bytes = buffer_bytes
         self._fail_fast = fail_fast
-        self._later = later  # locking brings every page in: not on the thread that appends
+        self._later = later  # locking reads every page: not on the appending thread
         self._unmade = buffers
         self._free: list[memoryview] = []
         self._maps: list[mmap.mmap] = []
 
     def borrow(self) -> memoryview | None:
-        """A buffer; None when all are in use. Raises NoBufferError then, if that is asked for."""
+        """Return a buffer; None when all are in use. Raises NoBufferError instead, if
+        configured."""
         if self._free:
             return self._free.pop()
         if self._unmade:
@@ -74,30 +75,30 @@ class TransientPool:
 
     @property
     def available(self) -> int:
-        """Buffers that a new segment could get."""
+        """Number of buffers that a new segment could get."""
         return len(self._free) + self._unmade
 
     def check(self) -> None:
-        """Raises OSError if a commit has failed before."""
+        """Raise OSError if a commit failed before."""
         if self.failure:
-            raise OSError(errno.EIO, f"committing has failed before ({self.failure})")
+            raise OSError(errno.EIO, f"a commit failed before ({self.failure})")
 
     def wake(self, uncommitted: int) -> None:
         if self.on_wake is not None:
             self.on_wake(uncommitted)
 
     def close(self) -> None:
-        """Give the memory back. Only when no segment has a buffer any more."""
+        """Free the memory. Only when no segment has a buffer any more."""
         for buffer in self._free:
             buffer.release()
         for made in self._maps:
-            with contextlib.suppress(BufferError):  # never given back: it goes with its last user
+            with contextlib.suppress(BufferError):  # still in use: freed with its last user
                 made.close()
         self._free, self._maps = [], []
 
 
 class Committing(Protocol):
-    """What the commit thread needs of the log."""
+    """The part of the log that the commit thread uses."""
 
     end: int
     readable_end: int
@@ -107,7 +108,7 @@ class Committing(Protocol):
 
 
 class LogCommitter:
-    """The commit thread: every interval, and when enough pages wait."""
+    """The commit thread: runs at an interval, and when enough pages wait."""
 
     def __init__(
         self,
@@ -148,13 +149,13 @@ class LogCommitter:
         self._thread.start()
 
     def wake(self, uncommitted: int) -> None:
-        """The writer's news: so many bytes wait in buffers."""
+        """Note that this many bytes wait in buffers."""
         if uncommitted >= self._least_bytes:
             with self._condition:
                 self._condition.notify()
 
     def stop(self) -> None:
-        """Commit what is left, unless a commit failed, and end the thread."""
+        """Commit the rest, unless a commit failed, and end the thread."""
         with self._condition:
             self._stopping = True
             self._condition.notify()

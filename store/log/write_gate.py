@@ -1,12 +1,12 @@
-"""Whether the store takes messages, and if not, why: one sentence, changed by any thread.
+"""The write gate: whether the store accepts writes, and why not. Any thread may change it.
 
-    not started / closed   nothing is taken
-    broken                 for good, until the store is opened again: a flush, a log write or a queue
-                           write failed, and nobody knows what the disk has
-    paused                 for now: there is no room. Nothing failed half way, so it ends by itself;
-                           each cause comes and goes on its own
+    not started / closed   no writes
+    broken                 until the next start: a flush, a log write or a queue write failed, and
+                           the state of the disk is unknown
+    paused                 no disk space. Nothing failed midway; ends when space is free. Several
+                           causes may hold the pause, each is resumed separately
 
-`refusal` is what writers look at; it is "" while messages are taken. Reading never depends on it.
+Writers read `refusal`; it is "" while writes are accepted. Reads do not depend on it.
 """
 
 import logging
@@ -24,7 +24,7 @@ _CLOSED = "The store is closed."
 
 @contextmanager
 def suppress_no_space() -> Iterator[None]:
-    """For what is good to have and not needed: a full disk does not stop it."""
+    """Ignore a full disk: for writes that are useful but not necessary."""
     try:
         yield
     except OSError as error:
@@ -33,14 +33,14 @@ def suppress_no_space() -> Iterator[None]:
 
 
 class WriteGate:
-    """The one place that knows; `on_refused` and `on_resumed` run on the thread that changes it."""
+    """The state; `on_refused` and `on_resumed` are called on the thread that changes it."""
 
     def __init__(self) -> None:
-        #: Why nothing is taken, or "".
+        #: Why writes are refused, or "".
         self.refusal = _NOT_STARTED
-        #: True once the store is read-only until it is opened again.
+        #: True once the store is read-only until the next start.
         self.broken = False
-        #: Called once, with the sentence, when the store breaks.
+        #: Called once, with the reason, when the store becomes read-only.
         self.on_refused: Callable[[str], None] | None = None
         #: Called when the last pause ended.
         self.on_resumed: Callable[[], None] | None = None
@@ -54,7 +54,7 @@ class WriteGate:
 
     @property
     def paused(self) -> bool:
-        """Nothing is taken for now, and reading what there is goes on."""
+        """Whether writes are refused temporarily."""
         return bool(self._pauses) and not self.broken and self._started and not self.closed
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ class WriteGate:
             self.refusal = _CLOSED
 
     def refuse(self, reason: str) -> None:
-        """Take nothing any more; the first reason stays."""
+        """Refuse all further writes; the first reason stays."""
         with self._lock:
             if self.broken or self.closed:
                 return
@@ -78,7 +78,7 @@ class WriteGate:
             self.on_refused(self.refusal)
 
     def pause(self, cause: str, reason: str) -> None:
-        """Take nothing until this cause ends; `reason` is a sentence."""
+        """Refuse writes until this cause is resumed; `reason` is a sentence."""
         with self._lock:
             new = cause not in self._pauses
             self._pauses[cause] = reason
@@ -87,7 +87,7 @@ class WriteGate:
             logger.warning("store.paused cause=%s reason=%s", cause, reason)
 
     def resume(self, cause: str) -> None:
-        """This cause has ended; does nothing if there was none."""
+        """End the pause of this cause; ignored without one."""
         with self._lock:
             ended = self._pauses.pop(cause, None) is not None
             self._say()
@@ -101,4 +101,4 @@ class WriteGate:
         if self.broken or self.closed or not self._started:
             return
         reason = next(iter(self._pauses.values()), "")
-        self.refusal = reason and f"{reason} Messages are refused until there is room."
+        self.refusal = reason and f"{reason} Messages are refused until disk space is free."

@@ -1,18 +1,18 @@
-"""One consume queue: where the records of one topic and queue lie in the log. Derived data.
+"""Consume queue: the units of one topic and queue. Derived data.
 
     unit k at byte 20 * k:   physical offset i64 | total size of the record i32 | tags code i64
 
-The files are sparse and of one size; unit k lies in the file that starts at 20 * k rounded down to it
-(store format, sections 3.1, 3.4-3.7). All zeros means that nothing was written there. Where a queue
-begins above 0 or skips offsets, filler units (0, 0x7FFFFFFF, 0) stand in the gap. Losing a queue
-costs a walk over the log at the next start, nothing else.
+The files are sparse and of one size; unit k lies in the file that starts at 20 * k rounded down to
+the file size (docs/formats/store-format.md, sections 3.1, 3.4-3.7). All zeros means unwritten. A
+queue that begins above 0 or skips offsets has filler units (0, 0x7FFFFFFF, 0) in the gap. A lost
+queue is rebuilt from the log at the next start.
 
-New units wait in `tail` until `QueueTable.write_out` puts many of them into the file at once; readers
-see them there. `max_offset` is the end of what readers see, `next_offset` the offset that the next
-append gets.
+New units wait in `tail`, where readers see them, until `QueueTable.write_out` writes many of them
+into the file at once. `max_offset` is the end of the visible units, `next_offset` the offset that
+the next append gets.
 
-There may be 80,000 of them, so an object is small (about 500 bytes with its names), loading reads a
-queue once, and what loading saw of the first and the last unit is kept.
+A store may have 80,000 queues, so an object is small (about 500 bytes with its names), loading
+reads a queue once, and the first and the last unit seen by loading are cached.
 """
 
 import os
@@ -35,10 +35,10 @@ assert UNIT.size == UNIT_BYTES
 _FILL_UNITS: Final = 4096
 #: Units encoded with one call.
 _PACK_UNITS: Final = 256
-#: Files up to this size are looked at as a whole while loading: one read a queue.
+#: Files up to this size are loaded with one read.
 WHOLE_FILE_BYTES: Final = 65_536
 _FILLER_BYTES: Final = UNIT.pack(*FILLER)
-_PLACE_MAX: Final = (1 << 63) - 1
+_POSITION_MAX: Final = (1 << 63) - 1
 _NO_PATH: Final = (-1, "")
 
 
@@ -60,11 +60,10 @@ class ConsumeQueue:
     __slots__ = (
         "_files",
         "_first_at",
-        "_first_place",
+        "_first_position",
         "_known_at",
         "_known_end",
         "_path",
-        "disbelieved",
         "ext",
         "files_begin",
         "files_end",
@@ -77,6 +76,7 @@ class ConsumeQueue:
         "topic",
         "topic_field",
         "topic_magic",
+        "unconfirmed",
         "written_end",
     )
 
@@ -84,8 +84,8 @@ class ConsumeQueue:
         self.topic = topic
         self.topic_magic, self.topic_field = topic_field(topic)
         self.queue_id = queue_id
-        self.files_begin = 0  #: byte at which the first file starts
-        self.files_end = 0  #: byte behind the last file; equal: there is none
+        self.files_begin = 0  #: start byte of the first file
+        self.files_end = 0  #: end byte of the last file; equal: no files
         self.min_offset = 0
         self.max_offset = 0
         self.next_offset = 0
@@ -93,14 +93,14 @@ class ConsumeQueue:
         self.tail: list[int] = []
         self.tail_first = 0
         self.written_end = 0  #: units before it are in the files; a flush thread moves it
-        self.disbelieved = False  #: loading found units that the log does not confirm
-        self.ext: QueueExt | None = None  #: set when it is first needed
+        self.unconfirmed = False  #: loading found units that the log does not confirm
+        self.ext: QueueExt | None = None  #: created on first use
         self._files = files
-        self._path = _NO_PATH  # of the file that was used last; replaced as one, by any thread
-        # Seen last: the place in the log of unit `_first_at`, the end in the log of unit
-        # `_known_at - 1`; -1 where there is none.
+        self._path = _NO_PATH  # of the last file used; replaced atomically, by any thread
+        # Cache: physical offset of unit `_first_at`, end in the log of unit `_known_at - 1`; -1:
+        # none.
         self._first_at = self._known_at = -1
-        self._first_place = self._known_end = -1
+        self._first_position = self._known_end = -1
 
     @property
     def directory(self) -> str:
@@ -108,7 +108,7 @@ class ConsumeQueue:
 
     @property
     def starts(self) -> range:
-        """Start bytes of the files there are, ascending."""
+        """Start bytes of the files, ascending."""
         return range(self.files_begin, self.files_end, self._files.size)
 
     def _path_of(self, start: int) -> str:
@@ -120,8 +120,8 @@ class ConsumeQueue:
     # -- writing ------------------------------------------------------------------------------
 
     def put(self, flat: list[int]) -> None:
-        """Add units [physical offset, size, tags code, ...], visible at once. Their files are made
-        when the units are written."""
+        """Add units [physical offset, size, tags code, ...], visible at once. Their files are
+        created when the units are written."""
         end = self.max_offset + len(flat) // 3
         if end * UNIT_BYTES > self.files_end:
             self._reach(end * UNIT_BYTES)
@@ -135,9 +135,9 @@ class ConsumeQueue:
             self.files_begin = position - position % size
         self.files_end = end + -end % size
 
-    def leap(self, number: int) -> None:
-        """Go on at unit `number`: fillers stand in the gap, from the start of the unit's file in an
-        empty queue, else from where the queue ends."""
+    def skip_to(self, number: int) -> None:
+        """Continue at unit `number`: fillers fill the gap, in an empty queue from the start of the
+        unit's file, else from the queue's end."""
         if self.files_begin == self.files_end:
             assigned = self.next_offset
             position = number * UNIT_BYTES
@@ -148,14 +148,14 @@ class ConsumeQueue:
             self.put([*FILLER] * min(_FILL_UNITS, number - self.max_offset))
 
     def _begin_at(self, number: int) -> None:
-        """All units before `number` are in the files, none behind."""
+        """Set the end: all units before `number` are in the files, none behind."""
         self.max_offset = self.next_offset = number
         self.tail_first = self.written_end = number
         self._first_at = self._known_at = -1
         self.tail.clear()
 
     def waiting(self) -> list[tuple[str, int, bytes]]:
-        """What `tail` holds: path, position in the file, bytes."""
+        """Return the unwritten units of `tail`: path, position in the file, bytes."""
         first = max(self.tail_first, self.written_end)
         return self._parts(first, pack_units(self.tail[(first - self.tail_first) * 3 :]))
 
@@ -171,8 +171,8 @@ class ConsumeQueue:
         return parts
 
     def extend(self, units: bytes, write: Callable[[str, int, bytes], None]) -> None:
-        """Add encoded units, which `write` puts into the files at once. Nothing may wait in the
-        tail. Raises OSError."""
+        """Add encoded units, which `write` writes into the files at once. The tail must be empty.
+        Raises OSError."""
         assert not self.tail, "write out first"
         end = self.max_offset + len(units) // UNIT_BYTES
         if end * UNIT_BYTES > self.files_end:
@@ -183,7 +183,7 @@ class ConsumeQueue:
         self.next_offset = max(self.next_offset, end)
 
     def trim(self) -> None:
-        """Let go of units that are in the files."""
+        """Drop units from the tail that are in the files."""
         if self.written_end > self.tail_first:
             del self.tail[: (self.written_end - self.tail_first) * 3]
             self.tail_first = self.written_end
@@ -191,8 +191,8 @@ class ConsumeQueue:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, first: int, count: int) -> bytes:
-        """The units from `first` on: at least one, at most `count`, none behind `max_offset`; b""
-        where the file is gone."""
+        """Return the units from `first` on: at least one, at most `count`, none behind
+        `max_offset`; b"" if the file is missing."""
         count = min(count, self.max_offset - first)
         if count <= 0:
             return b""
@@ -212,7 +212,7 @@ class ConsumeQueue:
         return self._files.read(self._path_of(start), size, position - start)
 
     def unit(self, number: int) -> tuple[int, int, int]:
-        """Physical offset, size, tags code."""
+        """Return physical offset, size and tags code."""
         values: tuple[int, int, int] = UNIT.unpack(self._read_raw(number, 1))
         return values
 
@@ -229,12 +229,13 @@ class ConsumeQueue:
         return self._bisect(self.min_offset, lambda n: self.unit(n)[0], physical_offset, False)
 
     def next_file(self, number: int) -> int:
-        """Number of the first unit of the file behind the one of unit `number`."""
+        """Return the first unit number of the file behind that of unit `number`."""
         units = self._files.size // UNIT_BYTES
         return number - number % units + units
 
     def known_end(self) -> int:
-        """End in the log of the last unit's record; -1 for an empty queue or a filler."""
+        """Return the end in the log of the last unit's record; -1 for an empty queue or a
+        filler."""
         if self._known_at != self.max_offset:
             self._known_end = -1
             if self.max_offset > self.min_offset:
@@ -244,26 +245,27 @@ class ConsumeQueue:
         return self._known_end
 
     def offset_by_time(self, timestamp_ms: int, upper: bool, time_of: Callable[[int], int]) -> int:
-        """First unit at or after the time, or with `upper` the last one at or before it; always
-        within [min_offset, max_offset]. `time_of` gives the store time for a physical offset."""
+        """Return the first unit at or after the time, or with `upper` the last one at or before it;
+        always within [min_offset, max_offset]. `time_of` returns the store time of a physical
+        offset."""
         first = self.min_offset
-        found = self._bisect(first, lambda n: time_of(self._place(n)), timestamp_ms, upper)
+        found = self._bisect(first, lambda n: time_of(self._position_of(n)), timestamp_ms, upper)
         return max(found - 1, first) if upper else found
 
     def _bisect(self, first: int, key: Callable[[int], int], value: int, right: bool) -> int:
         bisect = bisect_right if right else bisect_left
         return first + bisect(range(first, self.max_offset), value, key=key)
 
-    def _place(self, number: int) -> int:
-        """Where the record of the unit lies; a filler counts as the next unit that is none, so that
-        places never fall."""
+    def _position_of(self, number: int) -> int:
+        """Return the physical offset of the unit's record; for a filler that of the next real unit,
+        so that the sequence never decreases."""
         offset, size, _ = self.unit(number)
         if size == FILLER_SIZE:
-            number = self._behind_fillers(number)
-            return self.unit(number)[0] if number < self.max_offset else _PLACE_MAX
+            number = self._after_fillers(number)
+            return self.unit(number)[0] if number < self.max_offset else _POSITION_MAX
         return offset
 
-    def _behind_fillers(self, number: int) -> int:
+    def _after_fillers(self, number: int) -> int:
         if number < self.max_offset and self.unit(number)[1] != FILLER_SIZE:
             return number
         while number < self.max_offset:
@@ -280,11 +282,11 @@ class ConsumeQueue:
     def load(
         self, starts: Sequence[int], is_whole: Callable[[int, int, int], bool], data: bytes = b""
     ) -> None:
-        """Find the end: units that hold something, then only those that the log confirms.
+        """Find the end: units that are not zero, then only those that the log confirms.
 
-        `is_whole(number, physical offset, size)` looks at the record. Bytes behind the end may be
-        leftovers of a truncation that did not clear them (store format, section 3.6). `data` is
-        the last file, if the caller has read it.
+        `is_whole(number, physical offset, size)` checks the record. Bytes behind the end may be
+        left over from a truncation that did not clear them (docs/formats/store-format.md, section
+        3.6). `data` is the last file, if the caller has read it.
         """
         if not starts:
             return
@@ -297,12 +299,12 @@ class ConsumeQueue:
         end, unit = self._last_in(data, starts[-1] // UNIT_BYTES) if data else (-1, FILLER)
         self._begin_at(self.files_end // UNIT_BYTES if end < 0 else end)
         if end < 0:
-            self.disbelieved = bool(data)
+            self.unconfirmed = bool(data)
             end = self._prefix(starts[-1] // UNIT_BYTES, lambda n: self.unit(n)[1] > 0)
             self._begin_at(end)
         if data and len(starts) == 1 and end > begin and data[8:12] != _FILLER_BYTES[8:12]:
             self._first_at = begin
-            self._first_place = int.from_bytes(data[:8], "big")
+            self._first_position = int.from_bytes(data[:8], "big")
         if end <= begin:
             return
         if unit == FILLER:
@@ -310,12 +312,12 @@ class ConsumeQueue:
         self._known_at = end
         self._known_end = -1 if unit[1] == FILLER_SIZE else unit[0] + unit[1]
         if not is_whole(end - 1, unit[0], unit[1]):
-            self.disbelieved = True
+            self.unconfirmed = True
             self._begin_at(self._prefix(begin, lambda n: is_whole(n, *self.unit(n)[:2])))
 
     @staticmethod
     def _last_in(data: bytes, first: int) -> tuple[int, tuple[int, int, int]]:
-        """End of the units in a file, and the last of them; -1 where that is not plain to see."""
+        """Return the end of the units in a file, and the last of them; -1 if that is ambiguous."""
         count = (len(data.rstrip(b"\0")) + UNIT_BYTES - 1) // UNIT_BYTES
         if not count:
             return first, FILLER
@@ -323,12 +325,12 @@ class ConsumeQueue:
         return (first + count, unit) if unit[1] > 0 else (-1, FILLER)
 
     def _prefix(self, first: int, holds: Callable[[int], bool]) -> int:
-        """End of the units from `first` on for which `holds` is true."""
+        """Return the end of the units from `first` on for which `holds` is true."""
         return self._bisect(first, lambda n: 0 if holds(n) else 1, 1, False)
 
     def truncate(self, physical_offset: int) -> None:
-        """Drop the units of records at `physical_offset` and behind, and clear their bytes. For a
-        queue that was just loaded."""
+        """Drop the units of records at `physical_offset` and behind, and clear their bytes. Only
+        after `load`."""
         if self._seen_whole and 0 <= self.known_end() <= physical_offset:
             return  # nothing to drop, and nothing behind the end
         end = self._prefix(self.min_offset, lambda n: self._is_before(n, physical_offset))
@@ -346,16 +348,16 @@ class ConsumeQueue:
 
     @property
     def _seen_whole(self) -> bool:
-        """Loading looked at all of the last file, and nothing has changed since."""
+        """Whether loading read the whole last file and nothing has changed since."""
         small = self._files.size <= WHOLE_FILE_BYTES
-        return small and not self.disbelieved and self._known_at == self.max_offset
+        return small and not self.unconfirmed and self._known_at == self.max_offset
 
     def _is_before(self, number: int, physical_offset: int) -> bool:
         offset, size, _ = self.unit(number)
         return size > 0 and offset < physical_offset
 
     def clear(self) -> list[str]:
-        """Remove everything, on the disk too, and begin at 0; returns the paths that there were."""
+        """Remove all units, on disk too, and restart at 0; return the removed paths."""
         paths = [self._path_of(start) for start in self.starts]
         for path in paths:
             with suppress(FileNotFoundError):
@@ -365,31 +367,32 @@ class ConsumeQueue:
         return paths
 
     def correct_min_offset(self, log_start: int) -> bool:
-        """Skip what retention or a filler took away (store format, section 3.5). Returns whether
-        the files had to be looked at."""
+        """Skip deleted records and fillers at the start (docs/formats/store-format.md, section
+        3.5). Returns whether the files had to be read."""
         if self.min_offset == self.max_offset:
             return False
-        if self._first_at == self.min_offset and self._first_place >= log_start:
+        if self._first_at == self.min_offset and self._first_position >= log_start:
             return False
-        first = self._behind_fillers(self.min_offset)
+        first = self._after_fillers(self.min_offset)
         if first < self.max_offset:
-            first = self._bisect(first, self._place, max(log_start, 0), False)
-            first = self._behind_fillers(first)
+            first = self._bisect(first, self._position_of, max(log_start, 0), False)
+            first = self._after_fillers(first)
         self.min_offset = first
         self._first_at = -1
         if first < self.max_offset:
-            self._first_at, self._first_place = first, self.unit(first)[0]
+            self._first_at, self._first_position = first, self.unit(first)[0]
         return True
 
     @property
     def has_unused_file(self) -> bool:
-        """Whether nothing in the first file can be read any more, and it is not the last."""
+        """Whether no unit of the first file is readable any more and it is not the last file."""
         end = self.files_begin + self._files.size
         return end < self.files_end and self.min_offset * UNIT_BYTES >= end
 
     def drop_files(self, log_start: int, count_max: int) -> int:
-        """Delete leading files, at most so many, whose last unit points below the log's start;
-        never the last file, so that offsets go on. Returns how many (store format, 10.3)."""
+        """Delete up to `count_max` leading files whose last unit points below the log start; never
+        the last file, so that offsets continue. Returns how many (docs/formats/store-format.md,
+        section 10.3)."""
         size = self._files.size
         removed = 0
         while removed < count_max and self.files_begin + size < self.files_end:

@@ -1,8 +1,8 @@
-"""Extension units of all queues: which queue has them, where they end, what goes with cut units.
+"""Extension units of all queues.
 
-The files of a queue are looked at when it is first written, cut or read through an address, so that a
-store without extension units pays nothing for them. Called from the thread of the queues; `take_dirty`
-may be another's.
+The files of a queue are listed when it is first written, cut or read through an address, so that a
+store without extension units has no cost. Called from the thread of the queues; `take_dirty` also
+from the flush thread.
 """
 
 import os
@@ -17,12 +17,12 @@ from ..format.queue_files import QueueFiles
 from ..format.queue_unit import UNIT
 from .consume_queue import ConsumeQueue
 
-#: Units looked at from a queue's end for one with an address.
+#: Units examined from a queue's end for one with an address.
 _ADDRESS_UNITS: Final = 800
 
 
 class ExtTable:
-    """`QueueExt` objects by queue, made when first needed."""
+    """`QueueExt` objects by queue, created on first use."""
 
     def __init__(self, directory: str, file_bytes: int, open_files_max: int, disk: Disk) -> None:
         self._files = QueueFiles(disk, file_bytes, open_files_max, directory)
@@ -30,7 +30,7 @@ class ExtTable:
         self._dirty: dict[str, int] = {}  # path -> bytes written since its last flush
 
     def of(self, queue: ConsumeQueue) -> QueueExt:
-        """The queue's extension units. Raises UnsupportedLayoutError or OSError."""
+        """Return the queue's extension units. Raises UnsupportedLayoutError or OSError."""
         if queue.ext is None:
             queue.ext = QueueExt(queue.topic, queue.queue_id, self._files)
         return queue.ext
@@ -41,26 +41,27 @@ class ExtTable:
         return os.path.isdir(self._files.directory)
 
     def check(self, queue: ConsumeQueue) -> None:
-        """Raises UnsupportedLayoutError for files that cannot be the queue's."""
+        """Raise UnsupportedLayoutError for files that cannot be the queue's."""
         if self._has_files(queue):
             self.of(queue)
 
     def resolve(self, queue: ConsumeQueue, address: int) -> int:
-        """The tags code behind an address, or the address itself when its unit is gone."""
+        """Return the tags code of an address, or the address itself when its unit is missing."""
         unit = self.of(queue).unit(address)
         return address if unit is None else unit.tags_code
 
     def append(self, queue: ConsumeQueue, tags_code: int, store_timestamp_ms: int) -> int:
-        """Add a unit for a record that the queue gets next; returns its address."""
+        """Add a unit for the next record of the queue; return its address."""
         ext = self.of(queue)
         if ext.end < 0:
             self._find_end(queue, ext)
         return ext.append(ExtUnit(tags_code, store_timestamp_ms))
 
     def _find_end(self, queue: ConsumeQueue, ext: QueueExt) -> None:
-        """Behind the unit of the queue's last unit. What lies there a crash left, or belongs to
-        units that were cut (store format, section 3.6): it goes. Where the last queue units have no
-        addresses, units of older ones may still be needed: all stay."""
+        """Find the end behind the last queue unit's extension unit. What lies there is left over
+        from a crash or belongs to units that were cut (docs/formats/store-format.md, section 3.6):
+        it is removed. If the last queue units have no addresses, older ones may still need their
+        units: all stay."""
         last = _last_address(queue)
         if last is None and queue.max_offset == queue.files_begin // CONSUME_QUEUE_UNIT_BYTES:
             ext.end = 0
@@ -70,7 +71,7 @@ class ExtTable:
 
     def write_out(self, queues: Iterable[ConsumeQueue]) -> None:
         """Write what was appended for `queues`, before the units that point there. Raises OSError;
-        the next units then begin at the same places again."""
+        the next units then begin at the same positions again."""
         try:
             for queue in queues:
                 for path, size in self.of(queue).write_out():
@@ -82,7 +83,7 @@ class ExtTable:
             raise
 
     def take_dirty(self, bytes_min: int) -> list[str]:
-        """As `QueueTable.take_dirty`."""
+        """See `QueueTable.take_dirty`."""
         with self._lock:
             paths = [path for path, size in self._dirty.items() if size >= bytes_min]
             for path in paths:
@@ -90,11 +91,11 @@ class ExtTable:
         return paths
 
     def take_folders(self) -> set[str]:
-        """As `QueueFiles.take_folders`."""
+        """See `QueueFiles.take_folders`."""
         return self._files.take_folders()
 
     def truncate(self, queue: ConsumeQueue) -> None:
-        """Forget the units of queue units that were cut."""
+        """Drop the extension units of queue units that were cut."""
         queue.ext = None
         if self._has_files(queue):
             self._find_end(queue, self.of(queue))
@@ -103,7 +104,8 @@ class ExtTable:
         return os.path.isdir(os.path.join(self._files.directory, queue.topic, str(queue.queue_id)))
 
     def trim(self, queue: ConsumeQueue) -> int:
-        """Delete the files that end before the unit of the queue's first unit; returns how many."""
+        """Delete the files that end before the extension unit of the queue's first unit; return how
+        many."""
         if queue.min_offset == queue.max_offset:
             return 0
         address = queue.unit(queue.min_offset)[2]
@@ -114,8 +116,8 @@ class ExtTable:
 
 
 def _last_address(queue: ConsumeQueue) -> int | None:
-    """The address in the last unit that has one, among the last few; also of one that cannot be
-    read any more."""
+    """Return the address in the last unit that has one, among the last few, even if its extension
+    unit is missing."""
     first = queue.files_begin // CONSUME_QUEUE_UNIT_BYTES
     first = max(queue.max_offset - _ADDRESS_UNITS, first)
     units = b""

@@ -1,8 +1,9 @@
-"""A message on its way into light queues: which they are, and its number in each.
+"""Light queue offsets of a message during append.
 
-The appender asks for every message that says it has light queues. Promises: a message is refused whole;
-a queue that is begun for it is counted against `maxLmqConsumeQueueNum`, and nothing is numbered twice,
-because the appender raises the numbers when the record is written (store format, section 3.9).
+Called by the appender for every message that names light queues. A message is refused as a whole; a
+queue created for it counts against `maxLmqConsumeQueueNum`; no offset is used twice, because the
+appender raises the next offsets when the record is written (docs/formats/store-format.md, section
+3.9).
 """
 
 from dataclasses import replace
@@ -15,15 +16,15 @@ from .table import QueueTable
 
 
 class LmqNumbers:
-    """Numbers of one log's light queues."""
+    """Offsets in the light queues of one log."""
 
     def __init__(self, queues: QueueTable, queues_max: int, record_bytes_max: int) -> None:
         self._queues = queues
-        self._queues_max = queues_max  # 0: the message keeps to its own queue
+        self._queues_max = queues_max  # 0: light queues are disabled
         self._record_bytes_max = record_bytes_max
 
     def of(self, message: Message) -> tuple[Message, PutStatus, list[ConsumeQueue]]:
-        """The message with its numbers, and the queues that it goes to besides its own."""
+        """Return the message with its light queue offsets, the status, and its light queues."""
         properties, found = message.properties, list[ConsumeQueue]()
         if self._queues_max:
             table = self._queues
@@ -39,7 +40,8 @@ class LmqNumbers:
             properties = numbered(properties, [queue.next_offset for queue in found])
         sys_flag = message.sys_flag & ~MULTI_DISPATCH
         message = replace(message, properties=properties, sys_flag=sys_flag)
-        # Such a record is bounded as a whole, not its body alone (store format, section 2.5).
+        # Such a record is limited as a whole, not by its body alone (docs/formats/store-format.md,
+        # 2.5).
         if found and record_size(message) > self._record_bytes_max:
             return message, PutStatus.MESSAGE_ILLEGAL, []
         return message, PutStatus.PUT_OK, found

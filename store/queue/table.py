@@ -1,12 +1,18 @@
-"""All consume queues of a store: loading, making units visible, writing them out, trimming.
+"""All consume queues of a store: loading, appending units, writing them out, trimming, removal.
 
-What is dispatched is visible at once and waits in memory (`ConsumeQueue.tail`); `write_out` puts it
-into the files, every second from the flush thread and whenever enough waits. A killed process loses
-what waits, and the next start makes it again from the log. Tails belong to the one thread that
-dispatches; the flush thread only copies them, under the lock, and reports how far it came.
+Dispatched units are visible at once and wait in memory (`ConsumeQueue.tail`); `write_out` writes
+them into the files, every second from the flush thread and whenever enough wait. A killed process
+loses the waiting units, and the next start rebuilds them from the log. Tails belong to the
+dispatching thread; the flush thread only copies them, under the lock, and reports its progress.
 
-Topics with a folder in `batchconsumequeue` have queues of another form (format/batch_queue.py). They are
-left as they are: nothing is read or written for them here, and their messages are refused.
+A light queue (`format/lmq_queues.py`) that is not used any more is removed with its files, and
+restarts at 0 when it is used again. A later reader of the log meets the records of both uses: the
+second one starts with a record whose offset the queue has passed, behind all of its records. The
+queue then restarts there. Files are removed from the first one on, so that a crash leaves a queue
+that can be loaded.
+
+Topics with a folder in `batchconsumequeue` have queues of another form (format/batch_queue.py).
+They are left unchanged: nothing is read or written for them here, and their messages are refused.
 """
 
 import errno
@@ -30,24 +36,24 @@ from .ext_table import ExtTable
 
 logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
-#: Units that wait in memory at most, about 100 bytes each; above it they are written out.
+#: Maximum number of units waiting in memory, about 100 bytes each.
 WAITING_UNITS_MAX: Final = 16_384
-#: From so many dirty files on, one flush of the whole file system is cheaper than one each: a flush
-#: of a small file costs 0.3 ms here, and a stop with 80,000 of them has to end.
+#: From this many dirty files on, one flush of the file system is cheaper than one per file:
+#: flushing a small file costs 0.3 ms, and a stop with 80,000 of them has to end.
 FLUSH_FILES_MAX: Final = 1024
-#: What one call of `trim` does at most, so that the event loop is not held for long (10 ms or so):
-#: queue files deleted, queues whose files had to be read, queues looked at in memory.
+#: Limits of one `trim` call, about 10 ms of the event loop: queue files deleted, queues whose files
+#: had to be read, queues checked in memory.
 TRIM_FILES_MAX: Final = 32
 TRIM_READS_MAX: Final = 256
 TRIM_LOOKS_MAX: Final = 8192
 
 
 class QueueGapError(Exception):
-    """A queue lacks units that stood before the ones that come now (only while strict)."""
+    """A queue lacks units before the new ones (raised only while strict)."""
 
 
 class QueueTable:
-    """Queues by (topic, queue id). One thread reads and writes; `flush` may be another's."""
+    """Queues by (topic, queue id). One thread reads and writes; `flush` may run on another."""
 
     def __init__(
         self,
@@ -61,17 +67,17 @@ class QueueTable:
     ) -> None:
         self.directory = directory
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
-        #: Light queues among them.
+        #: Number of light queues.
         self.lmq_count = 0
-        #: The appender took its next offsets from the log up to here, past what is dispatched.
+        #: The appender took its next offsets from the log up to here, beyond what is dispatched.
         self.assigned_end = 0
-        #: A record that does not follow its queue's last one is an error, not a gap to be filled.
+        #: Raise QueueGapError for a record that does not follow its queue's last one.
         self.strict = False
         #: Units get an extension unit, so they are written from arrivals (`write`).
         self.write_ext = write_ext
-        #: Topics whose queues are in another form and are left alone.
+        #: Topics whose queues have the batch form and are left unchanged.
         self.batch_topics: frozenset[str] = frozenset()
-        #: The log's start for which all queues are trimmed.
+        #: The log start up to which all queues are trimmed.
         self.trimmed_to = 0
         self._files = QueueFiles(disk, file_bytes, open_files_max, directory)
         root = os.path.dirname(directory)
@@ -80,22 +86,24 @@ class QueueTable:
         )
         self._batch_directory = os.path.join(root, "batchconsumequeue")
         self._disk = disk
-        self._lock = threading.Lock()  # the three below, and the growing of tails
+        self._lock = threading.Lock()  # guards the three below, and growing tails
         self._waiting: set[ConsumeQueue] = set()  # queues with units that are not written out
         self._waiting_units = 0
         self._trim: list[ConsumeQueue] = []  # written out, but still in their tails
-        self._out_lock = threading.Lock()  # held while units are on their way to the files
-        self._dirty: dict[str, int] = {}  # path -> bytes written since its last flush; out_lock
-        self._trim_target = 0  # the log's start that `_trim_rest` is for
+        self._out_lock = threading.Lock()  # held while units are written to the files
+        # path -> bytes written since its last flush; under out_lock
+        self._dirty: dict[str, int] = {}
+        self._trim_target = 0  # the log start that `_trim_rest` is for
         self._trim_rest: list[ConsumeQueue] = []  # queues that are not trimmed yet
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made (in memory only) if it is new. Raises ValueError for an illegal name."""
+        """Return the queue, created (in memory only) if it is new. Raises ValueError for an illegal
+        name."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             check_topic(topic)
             if queue_id < 0:
-                raise ValueError(f"{queue_id} cannot be the number of a queue.")
+                raise ValueError(f"{queue_id} is not a queue id.")
             if topic in self.batch_topics:
                 raise ValueError(
                     f"The queues of {topic!r} have the batch form, which is read only."
@@ -107,8 +115,8 @@ class QueueTable:
     # -- writing ------------------------------------------------------------------------------
 
     def write_units(self, units: Mapping[ConsumeQueue, list[int]]) -> None:
-        """Make ready units visible: for each queue [number of the first one, offset, size, code,
-        offset, ...], which is used up. Raises OSError."""
+        """Make units visible: for each queue [number of the first one, offset, size, code, offset,
+        ...]; the lists are consumed. Raises OSError."""
         with self._lock:
             for queue, flat in units.items():
                 number = flat.pop(0)
@@ -119,14 +127,14 @@ class QueueTable:
             while self._trim:
                 self._trim.pop().trim()
         if self._waiting_units > WAITING_UNITS_MAX and self._out_lock.acquire(blocking=False):
-            try:  # else the flush thread is at it right now
+            try:  # otherwise the flush thread is writing
                 self._write_out()
             finally:
                 self._out_lock.release()
 
     def write(self, arrivals: Sequence[Arrival]) -> None:
-        """Make arrivals visible; what a queue already holds is skipped. Raises OSError or, for a
-        name that cannot be a queue's, ValueError."""
+        """Make arrivals visible; units that a queue already holds are skipped. Raises OSError or,
+        for an illegal name, ValueError."""
         units: dict[ConsumeQueue, list[int]] = {}
         for arrival in arrivals:
             if arrival.topic in self.batch_topics:
@@ -139,7 +147,7 @@ class QueueTable:
                     continue
                 self._write_units(units)
                 units = {}
-                if not self.begin_anew(queue, arrival.queue_offset, arrival.physical_offset):
+                if not self.restart(queue, arrival.queue_offset, arrival.physical_offset):
                     continue
                 number = queue.max_offset
             if arrival.queue_offset > number:
@@ -147,7 +155,7 @@ class QueueTable:
                     raise QueueGapError(f"{arrival.topic}/{arrival.queue_id} ends at {number}.")
                 self._write_units(units)
                 units = {}
-                queue.leap(arrival.queue_offset)
+                queue.skip_to(arrival.queue_offset)
             flat = units.setdefault(queue, [arrival.queue_offset])
             code = arrival.tags_code
             if self.write_ext:
@@ -172,8 +180,8 @@ class QueueTable:
         codes: Any,
         store_timestamps: Any,
     ) -> None:
-        """The same as `write` for records of one queue that follow each other, as NumPy arrays; the
-        units go straight into the files. Raises as `write` does."""
+        """Write consecutive records of one queue, as NumPy arrays, straight into the files. Raises
+        as `write` does."""
         import numpy
 
         if topic in self.batch_topics:
@@ -181,7 +189,7 @@ class QueueTable:
         queue = self.queue(topic, queue_id)
         light = is_lmq(topic)
         if light and first_number < queue.max_offset:
-            self.begin_anew(queue, first_number, int(offsets[0]))
+            self.restart(queue, first_number, int(offsets[0]))
         held = max(queue.max_offset - first_number, 0)
         count = len(offsets) - held
         if count <= 0:
@@ -190,7 +198,7 @@ class QueueTable:
             if self.strict and not light:
                 raise QueueGapError(f"{topic}/{queue_id} ends at {queue.max_offset}.")
             with self._lock:
-                queue.leap(first_number)
+                queue.skip_to(first_number)
                 self._waiting.add(queue)
         if queue.tail:
             self.write_out()
@@ -211,7 +219,7 @@ class QueueTable:
         self._note_written(path, data, self._files.write(path, data, position))
 
     def write_out(self) -> None:
-        """Put all units that wait into their files. Any thread. Raises OSError."""
+        """Write all waiting units into their files. Any thread. Raises OSError."""
         with self._out_lock:
             self._write_out()
 
@@ -226,7 +234,7 @@ class QueueTable:
                     self._write_part(path, position, data)
                 queue.written_end = end
         except BaseException:
-            with self._lock:  # nothing is forgotten: the next call tries all of it again
+            with self._lock:  # the next call tries all of it again
                 self._waiting |= waiting
                 self._waiting_units += units
             raise
@@ -247,7 +255,7 @@ class QueueTable:
         self._dirty[path] = self._dirty.get(path, 0) + written
 
     def take_dirty(self, pages_min: int) -> list[str]:
-        """Paths of files with at least so many pages written since they were last taken."""
+        """Return and clear the paths of files with at least this many pages written."""
         limit = pages_min * _PAGE_BYTES
         with self._out_lock:
             paths = [path for path, size in self._dirty.items() if size >= limit]
@@ -256,14 +264,14 @@ class QueueTable:
         return paths + self.exts.take_dirty(limit)
 
     def flush(self, pages_min: int) -> None:
-        """`write_out` and `flush_written`."""
+        """Call `write_out` and `flush_written`."""
         self.write_out()
         self.flush_written(pages_min)
 
     def flush_written(self, pages_min: int) -> None:
-        """Make files with at least so many pages written since their last flush durable; with 0
-        also the names of new ones, which the checkpoint will vouch for. Any thread, one at a time.
-        Raises OSError."""
+        """Flush files with at least this many pages written since their last flush; with 0 also the
+        names of new files, which the checkpoint depends on. Any thread, one at a time. Raises
+        OSError."""
         paths = self.take_dirty(pages_min)
         folders: set[str] = set()
         if not pages_min:
@@ -275,7 +283,7 @@ class QueueTable:
             try:
                 descriptor = self._disk.open(path, os.O_RDWR)
             except FileNotFoundError:
-                continue  # trimmed since
+                continue  # trimmed meanwhile
             try:
                 self._disk.fdatasync(descriptor)
             finally:
@@ -293,9 +301,9 @@ class QueueTable:
         *,
         clean: bool = True,
     ) -> list[str]:
-        """Load all queues; returns paths of files that a crash left unfinished. Changes nothing.
-        Raises UnsupportedLayoutError for files that no crash explains (after a clean stop: none
-        but an unfinished last file)."""
+        """Load all queues; return paths of files that a crash left unfinished. Changes nothing.
+        Raises UnsupportedLayoutError for files that no crash explains (after a clean stop: any but
+        an unfinished last file)."""
         unfinished: list[str] = []
         topics = _folders(self.directory)
         with_ext = self.exts.exist
@@ -315,7 +323,8 @@ class QueueTable:
     def _load(
         self, queue: ConsumeQueue, is_whole: Callable[[int, int, int], bool], clean: bool
     ) -> Sequence[str]:
-        """One queue; the usual small one, of a single file, is one listing and one read."""
+        """Load one queue; the common small one, of a single file, takes one listing and one
+        read."""
         size = self._files.size
         directory = queue.directory
         if size <= WHOLE_FILE_BYTES:
@@ -343,7 +352,7 @@ class QueueTable:
             queue.correct_min_offset(log_start)
 
     def truncate_queue(self, queue: ConsumeQueue, physical_offset: int) -> None:
-        """The same for one queue; extension units go with the queue units."""
+        """Truncate one queue and its extension units."""
         queue.truncate(physical_offset)
         self.exts.truncate(queue)
 
@@ -354,9 +363,9 @@ class QueueTable:
     # -- retention ----------------------------------------------------------------------------
 
     def trim(self, log_start: int) -> int:
-        """Let go of queue and extension files whose records retention took; returns how many files
-        were deleted. Does a bounded part of the work: call again until `trimmed_to` is
-        `log_start`. Raises OSError. (store format, section 10.3)"""
+        """Delete queue and extension files whose records retention has deleted; return how many.
+        Does a bounded part of the work: call again until `trimmed_to` is `log_start`. Raises
+        OSError. (docs/formats/store-format.md, section 10.3)"""
         if log_start != self._trim_target:
             self._trim_target = log_start
             self._trim_rest = list(self.queues.values())
@@ -379,12 +388,12 @@ class QueueTable:
     # -- removal ------------------------------------------------------------------------------
 
     def lmqs(self) -> list[ConsumeQueue]:
-        """All light queues."""
+        """Return all light queues."""
         return [queue for queue in self.queues.values() if is_lmq(queue.topic)]
 
     def remove(self, topic: str, queue_id: int) -> bool:
-        """Remove a light queue and its files; not while it has records that are not dispatched.
-        Raises OSError."""
+        """Remove a light queue and its files; return false while it has records that are not
+        dispatched. Raises OSError."""
         queue = self.queues.get((topic, queue_id))
         if queue is None or not is_lmq(topic) or queue.next_offset > queue.max_offset:
             return False
@@ -393,13 +402,13 @@ class QueueTable:
         return True
 
     def remove_expired(self, topic: str, queue_id: int, log_start: int) -> bool:
-        """Remove an ordinary queue when retention took all of its records; it, too, begins at 0 if it
-        is used again, and the log knows no other life of it. Raises OSError."""
+        """Remove an ordinary queue if retention has deleted all of its records; it restarts at 0 if
+        it is used again, and the log holds no record of its earlier use. Raises OSError."""
         queue = self.queues.get((topic, queue_id))
         if queue is None or is_lmq(topic) or queue.next_offset > queue.max_offset:
             return False
         if queue.max_offset:
-            # Not `known_end`: that of a queue without readable units is unknown.
+            # Not `known_end`: it is -1 for a queue without readable units.
             offset, size, _ = queue.unit(queue.max_offset - 1)
             if size == FILLER_SIZE or offset + size > log_start:
                 return False
@@ -412,12 +421,13 @@ class QueueTable:
         if queue in self._trim_rest:
             self._trim_rest.remove(queue)
         for folder in (queue.directory, os.path.dirname(queue.directory)):
-            with suppress(OSError):  # never made, or somebody put a file there: it may stay
+            with suppress(OSError):  # never created, or it holds a foreign file: it may stay
                 os.rmdir(folder)
 
-    def begin_anew(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
-        """A record has a number that the light queue is past: if it lies behind all records of the
-        queue, the queue was removed before it came, and begins anew with it. Raises OSError."""
+    def restart(self, queue: ConsumeQueue, number: int, physical_offset: int) -> bool:
+        """Restart a light queue at a record whose offset it has passed: if the record lies behind
+        all records of the queue, the queue was removed before the record was written. Raises
+        OSError."""
         if physical_offset < queue.known_end():
             return False  # the record has its unit already
         assigned = queue.next_offset
@@ -425,11 +435,11 @@ class QueueTable:
         if physical_offset < self.assigned_end:
             queue.next_offset = assigned
         if number:
-            queue.leap(number)
+            queue.skip_to(number)
         return True
 
     def _empty(self, queue: ConsumeQueue) -> None:
-        """Nothing is left of the queue, on the disk either."""
+        """Remove all units, on disk too."""
         with self._out_lock:
             with self._lock:
                 if queue in self._waiting:
@@ -448,7 +458,7 @@ class QueueTable:
 
 
 def _is_queue(topic: str, name: str) -> bool:
-    """Whether these folders can be a queue's; others are left alone."""
+    """Return whether these folder names can be a queue's; others are ignored."""
     with suppress(ValueError):
         check_topic(topic)
         return name.isascii() and name.isdecimal() and str(int(name)) == name

@@ -1,19 +1,19 @@
-"""Recovery: what the files of a stopped or killed store are worth, decided before they are changed.
+"""Recovery: judges the files of a stopped or killed store, then repairs them.
 
-1. Choose the segment to begin with. After a clean stop: the newest one that begins at or before the
-   end of what the queues know. Else: the newest one that the checkpoint vouches for. Not further back
-   than `commitLogRecoverMaxNum`.
-2. Walk its records to the first place where none stands (`walk.py`).
-3. Judge that place by the table in `rules.py`.
-4. Cut the log there and zero what follows (of lost pages a copy is kept first); drop queue units that
+1. Choose the first segment. After a clean stop: the newest one that begins at or before the end of
+   the queues. Else: the newest one that the checkpoint confirms. At most `commitLogRecoverMaxNum`
+   segments back.
+2. Walk its records to the first position without a whole record (`walk.py`).
+3. Judge that position by the table in `rules.py`.
+4. Cut the log there and zero what follows (lost pages are copied first); drop queue units that
    point behind it.
-5. After an unclean stop drop all units from the segment of step 1 on, and write them again from the
-   log, up to where the queues had been. Readers then see what they saw before, and no more: the owner
-   of the store decides what else may be seen, and calls `dispatch`.
+5. After an unclean stop drop all units from the segment of step 1 on and rebuild them from the log,
+   up to the previous end of the queues. Readers then see what they saw before, and no more: the
+   store's owner continues with `dispatch`.
 
-The log is the truth: it is never cut in front of a record that was promised to be on the disk. Index and
-timers follow the log and the queues; they are not touched here.
-(store format, sections 6.2-6.5; the differences are in README.md.)
+The log is authoritative: it is never cut in front of a record that was promised to be durable.
+Index and timers follow the log and the queues; they are not touched here.
+(docs/formats/store-format.md, sections 6.2-6.5; the differences are in README.md.)
 """
 
 import logging
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Repairs:
-    """What a run changed, for the report."""
+    """Counts of what a run changed, for the report."""
 
     torn_bytes: int = 0
     lost_bytes: int = 0
@@ -135,19 +135,21 @@ class Recovery:
     # -- judging ------------------------------------------------------------------------------
 
     def _queue_ends(self) -> tuple[int, int]:
-        """End of the last record that any queue knows, and the place from which on a queue may
-        lack units because its own were not believed; log start and end if there is nothing."""
+        """Return the end of the last record with a queue unit, and the position from which on a
+        queue may lack units because its own were not confirmed; log start and end without
+        queues."""
         known = self._log.start
         complete = self._log.end
         for queue in self._queues.queues.values():
             end = max(self._log.start, queue.known_end())
             known = max(known, end)
-            if queue.disbelieved:
+            if queue.unconfirmed:
                 complete = min(complete, end)
         return known, complete
 
     def _first_segment(self, known_end: int) -> int:
-        """Index of the segment to begin with (store format, sections 6.3 and 6.4)."""
+        """Return the index of the first segment to walk (docs/formats/store-format.md, 6.3 and
+        6.4)."""
         checkpoint = self._checkpoint
         oldest = max(len(self._log.segments) - self._config.commit_log_recover_max_num, 0)
         for index in range(len(self._log.segments) - 1, oldest, -1):
@@ -166,8 +168,8 @@ class Recovery:
         return oldest
 
     def _first_record(self, segment: Segment) -> int:
-        """Where to begin in the first segment: at its start, or at the record of the last flushed queue
-        unit (`enableAcceleratedRecovery`), in front of which log and queues are on the disk."""
+        """Return the start in the first segment: its begin, or the record of the last flushed queue
+        unit (`enableAcceleratedRecovery`), before which log and queues are durable."""
         offset = self._checkpoint.logics_physical_offset
         if (
             self._config.enable_accelerated_recovery
@@ -187,12 +189,12 @@ class Recovery:
                 return 0
 
     def _judge(self, found: Walked, known_end: int) -> Verdict:
-        """The verdict; raises CorruptLogError where nothing may be cut."""
+        """Return the verdict; raise CorruptLogError where nothing may be cut."""
         log = self._log
         behind, behind_ms = record_behind(log.segments, found.behind)
-        # A blank that is taken back had been flushed with the end of its segment.
-        place = max(found.end, found.blank_end)
-        durable = flushed_beyond(self._checkpoint, place, behind_ms)
+        # A blank that is taken back was flushed with the end of its segment.
+        position = max(found.end, found.blank_end)
+        durable = flushed_beyond(self._checkpoint, position, behind_ms)
         if self._clean:
             durable = durable or behind >= 0 or found.end < known_end
         missing = False
@@ -202,12 +204,12 @@ class Recovery:
                 following = min(behind - segment.start, segment.size)
                 position = found.end - segment.start
                 missing = bytes_missing(data, position, segment.start, following)
-        verdict = judge(Finding(found.place, behind >= 0, durable, missing))
+        verdict = judge(Finding(found.kind, behind >= 0, durable, missing))
         if verdict is Verdict.CORRUPT:
             if behind >= 0:
                 reason = f"{found.reason} A valid record follows at offset {behind}."
             elif found.end < known_end:
-                reason = f"{found.reason} The consume queues know records up to offset {known_end}."
+                reason = f"{found.reason} The consume queues hold records up to offset {known_end}."
             else:
                 end = self._checkpoint.flushed_end
                 reason = f"{found.reason} The log had been flushed up to offset {end}."
@@ -216,7 +218,7 @@ class Recovery:
         return verdict
 
     def _count_cut(self, found: Walked, verdict: Verdict) -> None:
-        """Note what will be cut, and keep a copy of records among it. Raises OSError."""
+        """Count what will be cut, and copy records among it. Raises OSError."""
         log, done = self._log, self._done
         cut = 0
         for segment in log.segments_between(found.end, log.end):
@@ -241,7 +243,7 @@ class Recovery:
     def _restore_queues(
         self, found: Walked, known_end: int, complete_end: int, kept: KeptUnits | None
     ) -> None:
-        """Bring all queues to the place where the furthest of them had been."""
+        """Bring all queues to the end of the furthest one."""
         log, dispatcher = self._log, self._dispatcher
         known_end = min(known_end, log.end)
         if self._clean:
@@ -259,8 +261,8 @@ class Recovery:
     def _rebuild_queues(
         self, begin: int, known_end: int, complete_end: int, kept: KeptUnits | None
     ) -> None:
-        """From the segment on that the checkpoint vouches for, or all over if units are missing
-        before it (somebody removed files: the checkpoint does not know)."""
+        """Rebuild from the segment that the checkpoint confirms, or from the log start if units are
+        missing before it (files were removed, which the checkpoint cannot show)."""
         queues = self._queues
         if known_end >= begin > self._log.start:
             queues.truncate(begin, self._log.start)
@@ -277,11 +279,11 @@ class Recovery:
         self._build(self._log.start, known_end, kept)
 
     def _build(self, begin: int, end: int, kept: KeptUnits | None) -> None:
-        """Units of [begin, end); the dispatcher goes on behind them."""
+        """Build the units of [begin, end); the dispatcher continues behind them."""
         if begin < end:
             built = build(self._log, self._queues, begin, end, kept)
             if end not in (built.end, self._log.end):
-                raise StoreError(f"No record ends at {end}, where the queues say that one does.")
+                raise StoreError(f"No record ends at {end}, where a queue unit ends.")
             self._dispatcher.last = built.last
             self._done.units_from = begin
             self._done.units_rebuilt = built.units
@@ -289,12 +291,12 @@ class Recovery:
 
     def _drop_units_behind_log(self) -> None:
         for queue in self._queues.queues.values():
-            if queue.known_end() > self._log.end or queue.disbelieved:
+            if queue.known_end() > self._log.end or queue.unconfirmed:
                 self._queues.truncate_queue(queue, self._log.end)
 
 
 def unit_matches(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
-    """Whether the record that a unit points to is whole and says the same.
+    """Return whether the record that a unit points to is whole and matches the unit.
 
     Fillers match; so do units of deleted records, which cannot be compared.
     """
@@ -319,8 +321,8 @@ def unit_matches(log: CommitLog, queue: ConsumeQueue, number: int, offset: int, 
 
 
 def _is_plain(segment: Segment, offset: int, queue: ConsumeQueue, number: int, size: int) -> bool:
-    """The same judgement for the usual record (IPv4 hosts), in one look: a start with 80,000 queues
-    asks for each of them. False means that the careful way decides."""
+    """Check the common record (IPv4 hosts) with one comparison: a start with 80,000 queues checks
+    each of them. False leaves the decision to the full check."""
     data = segment.map
     position = offset - segment.start
     values = FIXED_V4.unpack_from(data, position)

@@ -1,30 +1,29 @@
-"""The judgement of recovery: a table, and the marks that a power loss leaves. Pure.
+"""Recovery rules: a decision table, and the traces of a power loss. Pure.
 
-A walk ends where no whole record stands. What that place is, is decided by four questions:
+A walk ends at the first position without a whole record. Four questions decide what it is:
 
-| the place | record behind it | it had been on the disk | bytes are missing | verdict              |
-|-----------|------------------|-------------------------|-------------------|----------------------|
-| nothing   | no               | no                      | -                 | the log's end        |
-| damaged   | no               | no                      | -                 | torn tail: cut       |
-| -         | no               | yes                     | -                 | corrupt: refuse      |
-| -         | yes              | yes                     | -                 | corrupt: refuse      |
-| -         | yes              | no                      | no                | corrupt: refuse      |
-| -         | yes              | no                      | yes               | lost pages: cut      |
+| position  | record behind it | it was durable | bytes are missing | verdict              |
+|-----------|------------------|----------------|-------------------|----------------------|
+| nothing   | no               | no             | -                 | the log's end        |
+| damaged   | no               | no             | -                 | torn tail: cut       |
+| -         | no               | yes            | -                 | corrupt: refuse      |
+| -         | yes              | yes            | -                 | corrupt: refuse      |
+| -         | yes              | no             | no                | corrupt: refuse      |
+| -         | yes              | no             | yes               | lost pages: cut      |
 
-*It had been on the disk* (durable): after a clean stop everything had been, so a record behind the place
-or a queue unit that points there says so. After an unclean stop the checkpoint says so: its flushed
-end lies behind the place, or a record behind the place is older than the last one that was flushed.
+*It was durable*: after a clean stop everything was, as shown by a record behind the position or a
+queue unit that points there. After an unclean stop the checkpoint shows it: its flushed end lies
+behind the position, or a record behind the position is older than the last one that was flushed.
 
-*Bytes are missing*: the damaged record overlaps a sector that holds nothing but zeros, from the place
-on. That is what a page looks like that was allocated and never reached the disk while the machine lost its
-power (whole pages of 4 KiB, or the first or last sectors of one; sectors are written whole). Then the
-record was never promised to be on the disk, and neither was anything behind it: a flush covers all
-that comes before. A process that is killed loses no page, and other damage does not leave zeros: such a
-log stays refused while records stand behind the damage.
+*Bytes are missing*: the damaged record overlaps a sector that is all zeros from the position on.
+That is the trace of a page that was allocated and did not reach the disk before a power loss (whole
+pages of 4 KiB, or the first or last sectors of one; sectors are written whole). Then the record was
+never promised to be durable, and neither was anything behind it: a flush covers all that comes
+before. A killed process loses no page, and other damage does not leave zeros: such a log is refused
+while records follow the damage.
 
-Nothing was promised where nothing is known: without a checkpoint that says how far the log was flushed
-(a lost one, or a young store of Apache's, whose physicMsgTimestamp is 0) damage in front of records is
-always refused.
+Without a checkpoint that holds the flushed end (a lost one, or a new store of Apache's, whose
+physicMsgTimestamp is 0) damage in front of records is always refused.
 """
 
 import enum
@@ -46,15 +45,15 @@ _SYS_FLAG: Final = 7
 _SIZE_BYTES: Final = 4
 
 
-class Place(enum.Enum):
-    """What stands where the walk stopped."""
+class StopKind(enum.Enum):
+    """What the walk found where it stopped."""
 
     NOTHING = "nothing"
     DAMAGED = "damaged"
 
 
 class Verdict(enum.Enum):
-    """What the place is; the first three are cut there."""
+    """What the position is; the log is cut there for the first three."""
 
     END = "end of the log"
     TORN_TAIL = "torn tail"
@@ -66,17 +65,17 @@ class Verdict(enum.Enum):
 class Finding:
     """The answers to the four questions."""
 
-    place: Place
+    kind: StopKind
     record_behind: bool
     durable: bool
     bytes_missing: bool
 
 
-_Row: TypeAlias = tuple[Place | None, bool, bool, bool | None, Verdict]
-#: The rows of the table above, as in its columns; None matches both.
+_Row: TypeAlias = tuple[StopKind | None, bool, bool, bool | None, Verdict]
+#: The rows of the table above, in its columns; None matches both.
 ROWS: Final[tuple[_Row, ...]] = (
-    (Place.NOTHING, False, False, None, Verdict.END),
-    (Place.DAMAGED, False, False, None, Verdict.TORN_TAIL),
+    (StopKind.NOTHING, False, False, None, Verdict.END),
+    (StopKind.DAMAGED, False, False, None, Verdict.TORN_TAIL),
     (None, False, True, None, Verdict.CORRUPT),
     (None, True, True, None, Verdict.CORRUPT),
     (None, True, False, False, Verdict.CORRUPT),
@@ -85,11 +84,11 @@ ROWS: Final[tuple[_Row, ...]] = (
 
 
 def rows_for(finding: Finding) -> list[Verdict]:
-    """The verdicts of all rows that match; a test proves that it is always exactly one."""
+    """Return the verdicts of all matching rows; a test proves that it is always exactly one."""
     return [
         verdict
-        for place, behind, durable, missing, verdict in ROWS
-        if place in (None, finding.place)
+        for kind, behind, durable, missing, verdict in ROWS
+        if kind in (None, finding.kind)
         and (behind, durable) == (finding.record_behind, finding.durable)
         and missing in (None, finding.bytes_missing)
     ]
@@ -101,17 +100,18 @@ def judge(finding: Finding) -> Verdict:
 
 
 def all_findings() -> list[Finding]:
-    """Everything that can be found."""
+    """Return every possible finding."""
     answers = (False, True)
-    return [Finding(*each) for each in itertools.product(Place, answers, answers, answers)]
+    return [Finding(*each) for each in itertools.product(StopKind, answers, answers, answers)]
 
 
 def flushed_beyond(checkpoint: Checkpoint, offset: int, following_ms: int | None) -> bool:
-    """Whether the checkpoint says that the disk once had the log beyond `offset`. `following_ms` is
-    the store time of the first whole record behind it, if there is one.
+    """Return whether the checkpoint shows that the log was flushed beyond `offset`. `following_ms`
+    is the store time of the first whole record behind it, if there is one.
 
-    Store times never fall, so a record that is older than the last flushed one was flushed itself.
-    One of the same millisecond may have come after the flush: then only the flushed end can tell.
+    Store times never decrease, so a record that is older than the last flushed one was flushed. One
+    of the same millisecond may have been appended after the flush: then only the flushed end
+    decides.
     """
     if checkpoint.flushed_end > offset:
         return True
@@ -119,14 +119,16 @@ def flushed_beyond(checkpoint: Checkpoint, offset: int, following_ms: int | None
         return False
     if checkpoint.flushed_end >= 0:
         return following_ms < checkpoint.physic_msg_timestamp_ms
-    # Nothing else is known. A time of 0 says nothing about what was flushed, so all may have been.
+    # Nothing else is known. A time of 0 is no information about flushes, so all may have been
+    # flushed.
     known_ms = checkpoint.physic_msg_timestamp_ms
     return not known_ms or following_ms <= known_ms
 
 
 def bytes_missing(data: Buffer, position: int, base: int, following: int) -> bool:
-    """Whether sectors of the damaged record at `position` never reached the disk (module docstring).
-    `following` is where the next whole record begins, or the end of the segment."""
+    """Return whether sectors of the damaged record at `position` never reached the disk (see the
+    module docstring). `following` is the start of the next whole record, or the end of the
+    segment."""
     end = min(_damaged_end(data, position, base), following)
     sector = position - position % SECTOR_BYTES
     while sector < end:
@@ -143,8 +145,8 @@ def bytes_missing(data: Buffer, position: int, base: int, following: int) -> boo
 
 
 def _only_size_lacks(data: Buffer, position: int, base: int, count: int) -> bool:
-    """Whether the record would be whole but for the first `count` (1 to 3) bytes of its size. They
-    are zero in most sizes, so zeros there do not tell by themselves that a sector is missing."""
+    """Return whether the record would be whole but for the first `count` (1 to 3) bytes of its
+    size. These are zero in most sizes, so zeros there do not show that a sector is missing."""
     size = _size_by_lengths(data, position)
     if size <= 0 or size > len(data) - position:
         return False
@@ -153,7 +155,7 @@ def _only_size_lacks(data: Buffer, position: int, base: int, count: int) -> bool
     if not any(head):
         return False
     try:
-        # One segment that ends with the record: its place is as it was.
+        # One segment that ends with the record, at its original position.
         inspect(memoryview(head + rest), 0, base + position, check_crc=True)
     except RecordFormatError:
         return False
@@ -161,7 +163,7 @@ def _only_size_lacks(data: Buffer, position: int, base: int, count: int) -> bool
 
 
 def _size_by_lengths(data: Buffer, position: int) -> int:
-    """Size of a record as the lengths of its parts have it, or 0."""
+    """Return the size of a record from the lengths of its parts, or 0."""
     try:
         head = HEAD.unpack_from(data, position)
         fixed = FIXED[head[_SYS_FLAG] >> 4 & 3]
@@ -179,7 +181,8 @@ def _size_by_lengths(data: Buffer, position: int) -> int:
 
 
 def _damaged_end(data: Buffer, position: int, base: int) -> int:
-    """Where the record at `position` ends if its head can be believed, else the segment's end."""
+    """Return the end of the record at `position` if its head is plausible, else the segment's
+    end."""
     if len(data) - position < HEAD.size:
         return len(data)
     head = HEAD.unpack_from(data, position)

@@ -1,10 +1,10 @@
-"""What recovery cuts off in front of whole records is kept first: `lost/<offset>` in the store.
+"""Salvage: copies whole records that recovery cuts off to `lost/<offset>` in the store.
 
-    lost/<20 digits>    the bytes of the log from that offset on, as they lay there
+    lost/<20 digits>    the bytes of the log from that offset on
 
-Only lost pages lead here (`rules.py`): nobody was promised these bytes on the disk, yet an
+Used only for lost pages (`rules.py`): these bytes were never promised to be durable, yet an
 operator may want them. One file holds at most KEPT_BYTES_MAX; of several files the newest FILES_MAX
-stay. They are durable before anything is cut. Nothing reads them but people.
+stay. They are durable before anything is cut. The store does not read them.
 """
 
 import os
@@ -23,7 +23,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def keep(root: str, segments: Sequence[Segment], offset: int, disk: Disk) -> str:
-    """Copy the log from `offset` on; returns the path. Raises OSError, with nothing cut."""
+    """Copy the log from `offset` on; return the path. Raises OSError, with nothing cut."""
     folder = os.path.join(root, FOLDER)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, file_name(offset))
@@ -43,7 +43,7 @@ def keep(root: str, segments: Sequence[Segment], offset: int, disk: Disk) -> str
 
 
 def _copy(segment: Segment, begin: int, offset: int, descriptor: int, disk: Disk) -> None:
-    """Bytes [begin, end of what was written) of the segment, at their distance from `offset`."""
+    """Copy [begin, end of what was written) of the segment, at its distance from `offset`."""
     limit = offset + KEPT_BYTES_MAX - segment.start
     end = min(segment.used_end(begin), limit)
     with segment.hold() as data:
@@ -58,7 +58,7 @@ def _age(folder: str, name: str) -> tuple[int, str]:
 
 
 def count_records(segments: Sequence[Segment], offset: int) -> int:
-    """How many whole records begin at `offset` or behind it."""
+    """Return how many whole records begin at `offset` or behind it."""
     count = 0
     for segment in segments:
         if segment.end > offset:

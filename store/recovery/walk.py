@@ -1,7 +1,7 @@
-"""The walk of recovery: from a segment's start over whole records to the first place where none is.
+"""The walk of recovery: over whole records to the first position without one.
 
-Built on the scanner. What the queues will need of every record is taken along on the way (`Units`), so
-that rebuilding them does not read the log a second time, as long as it fits into memory.
+Built on the scanner. The units of all records are collected during the walk (`Units`), so that
+rebuilding the queues does not read the log a second time, as long as they fit into memory.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from ..log.segment import Segment
 from ..queue.building import KeptUnits
 from ..scan.walk import Columns, StopReason, find_record, walk
-from .rules import Place
+from .rules import StopKind
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Which checksums a record must have right; neither: only its structure counts."""
+    """Which checksums of a record must match; none: only its structure counts."""
 
     body: bool = True
     record: bool = False  #: the one at the end of the properties, in place of the body's
@@ -30,13 +30,13 @@ class Walked:
     records: int = 0
     last_start: int = 0
     last_time_ms: int = 0
-    place: Place = Place.NOTHING
+    kind: StopKind = StopKind.NOTHING
     reason: str = "nothing is written here."
-    behind: int = 0  #: where to look for records that follow
-    blank_end: int = 0  #: the end of the blank at `end`, if one stands there and nothing behind it
+    behind: int = 0  #: where to search for following records
+    blank_end: int = 0  #: the end of the blank at `end`, if there is one and nothing behind it
 
-    def end_at(self, place: Place, reason: str) -> None:
-        self.place, self.reason = place, reason
+    def end_at(self, kind: StopKind, reason: str) -> None:
+        self.kind, self.reason = kind, reason
 
 
 class _Last:
@@ -67,8 +67,8 @@ def walk_segments(
     torn: bool,
     kept: KeptUnits | None = None,
 ) -> Walked:
-    """Walk the records of `segments`, which are in a row, from the border `begin` in the first one on.
-    `torn` allows that the last one is. `kept` collects what the queues need of them."""
+    """Walk the records of consecutive `segments` from the record boundary `begin` in the first one.
+    `torn` allows an incomplete last one. `kept` collects the units."""
     result = Walked(begin, begin)
     last = _Last()
     for segment in segments:
@@ -78,12 +78,12 @@ def walk_segments(
             break
         if segment is segments[-1]:
             result.blank_end = segment.end
-    # A damaged record may look whole to a search that asks less than this walk.
-    result.behind = result.end + (result.place is Place.DAMAGED)
+    # A damaged record may look whole to a search with fewer checks than this walk.
+    result.behind = result.end + (result.kind is StopKind.DAMAGED)
     if torn and last.zero_ended and not result.blank_end:
-        # Properties have no checksum. The last record of a killed process may lack their end,
-        # which a writer never leaves as zero; so may the one in front of pages that were lost.
-        result.end_at(Place.DAMAGED, "the properties of the last record end in zeros.")
+        # Properties have no checksum. The last record of a killed process may lack their end, which
+        # a writer never leaves as zero; so may the one in front of lost pages.
+        result.end_at(StopKind.DAMAGED, "the properties of the last record end in zeros.")
         result.end = last.start
         result.records -= 1
         last.start, last.time_ms = last.before, last.before_time_ms
@@ -94,7 +94,8 @@ def walk_segments(
 def _walk_segment(
     segment: Segment, result: Walked, last: _Last, checks: Checks, kept: KeptUnits | None
 ) -> bool:
-    """Whether the segment ends with its blank, so that the walk goes on in the next one."""
+    """Return whether the segment ends with its blank, so that the walk continues in the next
+    one."""
     with segment.hold() as data:
         records = walk(
             data,
@@ -117,13 +118,13 @@ def _walk_segment(
     if records.stop is StopReason.BLANK:
         return True
     if records.stop is StopReason.DAMAGED:
-        result.end_at(Place.DAMAGED, records.reason)
+        result.end_at(StopKind.DAMAGED, records.reason)
     return False
 
 
 def record_behind(segments: Sequence[Segment], offset: int) -> tuple[int, int | None]:
-    """Offset and store time of the first valid record that begins behind `offset`; -1, None if there
-    is none."""
+    """Return offset and store time of the first valid record that begins behind `offset`; -1, None
+    without one."""
     for segment in segments:
         if segment.end <= offset:
             continue

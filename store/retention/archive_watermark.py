@@ -1,11 +1,11 @@
-"""How far the log is archived: one number that outlives restarts. Ours.
+"""The archive watermark: the physical offset up to which the log is archived. Ours.
 
     config/archiveWatermark.json      {"archiveWatermark": 1073741824}
 
-While `archiveGate=true`, retention keeps what lies above it, unless the disk is too full. Losing the
-file means "nothing is archived": segments stay longer, none is lost. It is written beside the old
-one and put in its place, so that a crash leaves one of the two; where there is no room for that the
-old number stays and who set it is told.
+While `archiveGate=true`, retention keeps segments above it, unless the disk is too full. A lost
+file means that nothing is archived: segments stay longer, none is lost. The file is written to a
+new name and renamed, so that a crash leaves the old or the new one; on a full disk the old value
+stays and the caller gets the error.
 """
 
 import json
@@ -20,7 +20,7 @@ _KEY = "archiveWatermark"
 
 
 class ArchiveWatermark:
-    """The number and its file."""
+    """The watermark and its file."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self.value = 0
@@ -28,7 +28,7 @@ class ArchiveWatermark:
         self._disk = disk
 
     def load(self) -> None:
-        """Read the file; 0 where there is none. Raises StoreError for one that cannot be read."""
+        """Read the file; 0 without one. Raises StoreError for an unreadable file."""
         try:
             value = json.loads(self._path.read_text("utf-8"))[_KEY]
         except FileNotFoundError:
@@ -37,13 +37,13 @@ class ArchiveWatermark:
             value = None
         if not isinstance(value, int) or value < 0:
             raise StoreError(
-                f'{self._path} does not say {{"{_KEY}": NUMBER}}. Correct it, or delete it: '
-                "then nothing counts as archived."
+                f'{self._path} does not hold {{"{_KEY}": NUMBER}}. Correct it, or delete it: '
+                "then nothing is archived."
             )
         self.value = value
 
     def set(self, value: int) -> None:
-        """Make it durable, then count by it. Raises OSError with nothing changed."""
+        """Make the value durable, then use it. Raises OSError with nothing changed."""
         data = json.dumps({_KEY: value}).encode()
         path = str(self._path)
         new = path + ".new"

@@ -1,16 +1,16 @@
-"""Which segments of the log may go, and why the others stay: the decision alone, no disk, no clock.
+"""Retention rules: which segments of the log may be deleted, and why the others stay. Pure.
 
-The rules are RocketMQ's (store format, section 10.2): a segment whose last write is `fileReservedTime`
-old goes in an hour of `deleteWhen`, or at any hour while more of the disk is used than
-`diskMaxUsedSpaceRatio`; above `diskSpaceCleanForciblyRatio` segments go whatever their age, above
-`diskSpaceWarningLevelRatio` the store takes no more messages. Oldest first, never the last one, at
-most `deleteFileBatchMax` a round, and nothing behind a segment that stays.
+The rules are RocketMQ's (docs/formats/store-format.md, section 10.2): a segment whose last write is
+`fileReservedTime` old is deleted in an hour of `deleteWhen`, or at any hour while the disk use is
+above `diskMaxUsedSpaceRatio`; above `diskSpaceCleanForciblyRatio` segments are deleted regardless
+of age, above `diskSpaceWarningLevelRatio` the store refuses messages. Oldest first, never the last
+one, at most `deleteFileBatchMax` per round, and nothing behind a segment that stays.
 
-Ours on top, each named in the verdict: a segment stays until it is flushed and dispatched in full;
-while a follower that is connected still needs it; while it is not archived (`archiveGate`); and for
-`destroyMapedFileIntervalForcibly` while a reader holds it. Pressure on the disk overrides the middle
-two. A reader never loses its bytes: after that time the file's name goes and the map stays until the
-reader lets go of it (Apache unmaps it under the reader).
+Our additions, each named in the verdict: a segment stays until it is flushed and dispatched in
+full; while a connected follower still needs it; while it is not archived (`archiveGate`); and for
+`destroyMapedFileIntervalForcibly` while a reader holds it. Disk pressure overrides the middle two.
+A reader never loses its bytes: after that time the file is unlinked and the map stays until the
+reader releases it (Apache unmaps it under the reader).
 """
 
 import math
@@ -23,28 +23,28 @@ from ..config.store_config import StoreConfig
 
 _MS_PER_HOUR: Final = 3_600_000
 _MS_PER_MINUTE: Final = 60_000
-#: RocketMQ's limits of what the three ratios may be set to, in percent.
+#: RocketMQ's limits of the three ratios, in percent.
 WARNING_RANGE: Final = (35, 90)
 FORCED_RANGE: Final = (30, 85)
 MAX_USED_RANGE: Final = (10, 95)
-#: The use of a disk that could not be looked at.
+#: Disk use that could not be determined.
 UNKNOWN: Final = -1
 
 
 class Pressure(IntEnum):
-    """What the use of the disk asks for; each includes the ones before."""
+    """What the disk use demands; each level includes the ones before."""
 
     NONE = 0
-    #: Expired segments go at any hour.
+    #: Expired segments are deleted at any hour.
     ANY_HOUR = 1
-    #: Segments go whatever their age (while `cleanFileForciblyEnable`).
+    #: Segments are deleted regardless of age (while `cleanFileForciblyEnable`).
     FORCED = 2
-    #: And the store takes no more messages.
+    #: The store also refuses messages.
     STOP = 3
 
 
 class Reason(Enum):
-    """Why a segment stays or goes."""
+    """Why a segment stays or is deleted."""
 
     LAST = "last"
     UNSAFE = "not written out"
@@ -90,34 +90,34 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """One segment as it is now."""
+    """The state of one segment."""
 
     start: int
     end: int
     #: Last write, by the file system's clock.
     modified_ms: int
-    #: How long its deletion has waited for a reader that holds it; None: nobody does.
+    #: How long its deletion has waited for a reader that holds it; None: not held.
     held_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything else that a round looks at."""
+    """The other inputs of a round."""
 
     now_ms: int
     hour: int  #: of the day, local
     pressure: Pressure
     #: Everything before it is flushed and dispatched.
     safe_end: int
-    #: Everything before it is archived; counts while `archiveGate` is on.
+    #: Everything before it is archived; used while `archiveGate` is on.
     archive_watermark: int = 0
-    #: Connected followers have everything before it; None: nobody follows.
+    #: Connected followers have everything before it; None: no followers.
     replica_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one segment. `overridden` names what spoke against a deletion and lost."""
+    """The decision for one segment. `overridden` names reasons to stay that pressure overrode."""
 
     segment: SegmentFacts
     delete: bool
@@ -127,13 +127,14 @@ class Verdict:
 
 
 def used_percent(total: int, free: int, usable: int) -> int:
-    """How full a disk is for who may not use the reserve of root, in percent, rounded up."""
+    """Return the disk use for processes without root's reserve, in percent, rounded up."""
     used = total - free
     return math.ceil(used * 100 / (used + usable)) if used + usable > 0 else UNKNOWN
 
 
 def pressure_of(rules: Rules, log_percents: Iterable[int], queues_percent: int) -> Pressure:
-    """The emptiest disk of the log counts (the next segment goes there), and that of the queues."""
+    """Return the pressure: the emptiest disk of the log counts (it gets the next segment), and that
+    of the queues."""
     log_percent = min(log_percents, default=UNKNOWN)
     worst = max(log_percent, queues_percent)
     if worst > rules.warning:
@@ -146,15 +147,15 @@ def pressure_of(rules: Rules, log_percents: Iterable[int], queues_percent: int) 
 
 
 def writes_stop(pressure: Pressure, stopped: bool) -> bool:
-    """Whether messages are refused: from the warning level on, until the use is back at the level of
-    forced deletion."""
+    """Return whether messages are refused: from the warning level on, until the use is back at the
+    level of forced deletion."""
     return pressure is Pressure.STOP or (stopped and pressure is Pressure.FORCED)
 
 
 def decide(
     segments: Sequence[SegmentFacts], situation: Situation, rules: Rules, *, whole: bool = True
 ) -> list[Verdict]:
-    """A verdict for every segment, which come oldest first. `whole`: the last one of the sequence is
+    """Return a verdict for every segment, oldest first. `whole`: the last one of the sequence is
     the log's last."""
     verdicts: list[Verdict] = []
     deleted = 0
@@ -166,7 +167,7 @@ def decide(
         else:
             verdict = _judge(segment, situation, rules)
         if verdict.delete and kept is not None:
-            text = f"it could go, but only after the older one at {kept.start}, which stays"
+            text = f"it may be deleted only after the older one at {kept.start}, which stays"
             verdict = _keep(segment, Reason.BEHIND, text)
         elif verdict.delete and deleted >= rules.batch_max:
             text = f"it goes in a later round: one deletes {rules.batch_max} (deleteFileBatchMax)"
@@ -179,9 +180,9 @@ def decide(
 
 
 def _judge(segment: SegmentFacts, situation: Situation, rules: Rules) -> Verdict:
-    """What speaks for and against one segment, by itself."""
+    """Return the reasons for and against one segment, independent of the others."""
     if segment.end > situation.safe_end:
-        return _keep(segment, Reason.UNSAFE, "it is not flushed and dispatched in full yet")
+        return _keep(segment, Reason.UNSAFE, "it is not flushed and dispatched in full")
     forced = rules.forcibly and situation.pressure >= Pressure.FORCED
     left_ms = segment.modified_ms + rules.reserved_ms - situation.now_ms
     if left_ms > 0 and not forced:
@@ -191,7 +192,7 @@ def _judge(segment: SegmentFacts, situation: Situation, rules: Rules) -> Verdict
         )
         return _keep(segment, Reason.YOUNG, text)
     if situation.hour not in rules.hours and situation.pressure < Pressure.ANY_HOUR:
-        text = f"it is expired{_at_hours(rules)}; it is hour {situation.hour:02d} now"
+        text = f"it is expired{_at_hours(rules)}; the hour is {situation.hour:02d} now"
         return _keep(segment, Reason.HOUR, text)
     against = _against(segment, situation, rules)
     for reason, text in against:
@@ -199,17 +200,17 @@ def _judge(segment: SegmentFacts, situation: Situation, rules: Rules) -> Verdict
             return _keep(segment, reason, text)
     if segment.held_ms is not None and segment.held_ms < rules.hold_max_ms:
         left = _duration(rules.hold_max_ms - segment.held_ms)
-        return _keep(segment, Reason.HELD, f"a reader holds it; that is waited for, {left} more")
+        return _keep(segment, Reason.HELD, f"a reader holds it; deletion waits {left} more")
     overridden = tuple(reason for reason, _ in against)
     if left_ms > 0:
-        text = f"the disk is too full: it goes {_duration(left_ms)} before its time"
+        text = f"the disk is too full: deleted {_duration(left_ms)} before its time"
         return Verdict(segment, True, Reason.FORCED, text, overridden)
     text = "the disk is too full, and it is expired" if overridden else "it is expired"
     return Verdict(segment, True, Reason.EXPIRED, text, overridden)
 
 
 def _against(segment: SegmentFacts, situation: Situation, rules: Rules) -> list[tuple[Reason, str]]:
-    """Who still needs a segment; only a disk that is too full outweighs it."""
+    """Return what still needs a segment; only disk pressure overrides it."""
     found = []
     watermark = situation.archive_watermark
     if rules.archive_gate and segment.end > watermark:
@@ -218,7 +219,7 @@ def _against(segment: SegmentFacts, situation: Situation, rules: Rules) -> list[
         )
     replica_end = situation.replica_end
     if replica_end is not None and segment.end > replica_end:
-        found.append((Reason.REPLICA, f"a follower that is connected is only at {replica_end}"))
+        found.append((Reason.REPLICA, f"a connected follower is only at {replica_end}"))
     return found
 
 
@@ -233,7 +234,7 @@ def _clamp(value: int, limits: tuple[int, int]) -> int:
 
 def _at_hours(rules: Rules) -> str:
     hours = ";".join(f"{hour:02d}" for hour in sorted(rules.hours))
-    return f", and goes in the hour {hours} (deleteWhen)"
+    return f", and is deleted in the hour {hours} (deleteWhen)"
 
 
 def _duration(ms: int) -> str:

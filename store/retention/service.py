@@ -1,14 +1,13 @@
-"""Retention at work: looks at the disk, asks `retention.decide`, deletes, and lets the queues follow.
+"""Retention service: measures disk use, runs the rules, deletes segments and trims derived data.
 
-`step` is called by the broker's timer every `cleanResourceInterval`, `watch_disk` more often: where
-too much of the disk is used it pauses the store, and ends the pause when there is room again. Both
-are the event loop's and do not wait; files are deleted by a thread, one at a time with a pause
-between them (`deleteCommitLogFilesInterval`), each durably gone before the next, so that a crash
-never leaves a gap between files. A deletion that fails is tried again in the next round, before any
-other.
+The broker's timer calls `step` every `cleanResourceInterval`, and `watch_disk` more often: it
+pauses the store when the disk use is too high, and ends the pause when space is free. Both run on
+the event loop and do not wait; a thread deletes the files, one at a time with a pause between them
+(`deleteCommitLogFilesInterval`), each durably removed before the next, so that a crash never leaves
+a gap between files. A failed deletion is tried again in the next round, before any other.
 
-The time is an argument. It must be the file system's own (a file's age is its last write's), so a
-test that moves the broker's clock deletes nothing.
+The time is an argument. It must be the file system's own (a file's age is that of its last write),
+so a test that moves the broker's clock deletes nothing.
 """
 
 import logging
@@ -40,26 +39,27 @@ from .rules import (
 logger = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
-#: The cause of a pause: too much of the disk is used.
+#: Pause cause: the disk use is too high.
 _DISK_USE: Final = "disk use"
 
 
-class Follows(Protocol):
-    """Derived data that lets go of what lay before the log's start; a bounded part a call."""
+class TrimmedData(Protocol):
+    """Derived data that deletes what belongs to records before the log start; a bounded part per
+    call."""
 
     def trim(self, log_start: int) -> int:
-        """Returns how many files were deleted. Raises OSError."""
+        """Return how many files were deleted. Raises OSError."""
         ...
 
 
 class RetentionService:
-    """One for a store; every call comes from the event loop."""
+    """The retention of one store; called from the event loop only."""
 
     def __init__(
         self,
         config: StoreConfig,
         log: CommitLog,
-        followers: Sequence[Follows],
+        followers: Sequence[TrimmedData],
         *,
         disk: Disk,
         gate: WriteGate,
@@ -67,10 +67,10 @@ class RetentionService:
     ) -> None:
         self.rules = Rules.of(config)
         self.watermark = ArchiveWatermark(config.root, disk)
-        #: What connected replicas have; None: nobody follows. The broker sets it.
+        #: Returns what connected replicas have; None: no followers. Set by the broker.
         self.replica_end: Callable[[], int | None] = lambda: None
         self.pressure = Pressure.NONE
-        #: How full the disks are in percent, by directory: of the log, then of the queues.
+        #: Disk use in percent, by directory of the log, then of the queues.
         self.log_use: dict[str, int] = {}
         self.queues_use = UNKNOWN
         self._config = config
@@ -87,7 +87,7 @@ class RetentionService:
     # -- the disk -----------------------------------------------------------------------------
 
     def watch_disk(self) -> None:
-        """Look how full the disks are; pause the store, or end the pause."""
+        """Measure disk use; pause the store, or end the pause."""
         rules = self.rules
         directories = self._log.writable_directories or self._log.directories
         self.log_use = {path: self._percent(path) for path in directories}
@@ -109,17 +109,18 @@ class RetentionService:
 
     @property
     def disk_use(self) -> int:
-        """Percent of the disk that decides: the emptiest one of the log's, or that of the queues."""
+        """Percent of the disk that decides: the emptiest one of the log's, or that of the
+        queues."""
         return max(min(self.log_use.values(), default=UNKNOWN), self.queues_use)
 
     def tick(self) -> None:
-        """Once a second or so: look at the disk, and go on with what a deletion left to do."""
+        """About once a second: measure disk use, and continue an unfinished trim."""
         self.watch_disk()
         self._trim()
 
     def _percent(self, path: str) -> int:
         while not os.path.isdir(path) and path != os.path.dirname(path):
-            path = os.path.dirname(path)  # not made yet
+            path = os.path.dirname(path)  # not created yet
         try:
             return used_percent(*self._disk.space(path))
         except OSError as error:
@@ -129,7 +130,8 @@ class RetentionService:
     # -- deciding -----------------------------------------------------------------------------
 
     def verdicts(self, now_ms: int, hour: int, *, head_only: bool = False) -> list[Verdict]:
-        """Why every segment stays or goes; `head_only`: of those that one round could delete."""
+        """Return the verdict of every segment; `head_only`: of those that one round could
+        delete."""
         segments = self._log.segments
         head = segments[: self.rules.batch_max + 1] if head_only else segments
         situation = Situation(
@@ -147,7 +149,7 @@ class RetentionService:
         try:
             modified_ms = os.stat(segment.path).st_mtime_ns // _NS_PER_MS
         except FileNotFoundError:
-            modified_ms = 0  # somebody deleted the file
+            modified_ms = 0  # the file was deleted by hand
         held_ms = None
         if segment.held:
             held_ms = now_ms - self._held_since.get(segment.start, now_ms)
@@ -156,8 +158,8 @@ class RetentionService:
     # -- deleting -----------------------------------------------------------------------------
 
     def step(self, now_ms: int, hour: int) -> list[Verdict]:
-        """One round. Returns the verdicts of the segments that it looked at; the first ones that
-        say `delete` are out of the log when this returns, and their files soon are."""
+        """Run one round. Returns the verdicts of the examined segments; those with `delete` are out
+        of the log on return, and a thread deletes their files."""
         self.tick()
         if self._deletion is not None and not self._deletion.finished():
             return []
@@ -176,7 +178,7 @@ class RetentionService:
         return verdicts
 
     def _drop(self, verdict: Verdict) -> Segment:
-        """Take the log's first segment out, which is the verdict's."""
+        """Drop the log's first segment, which is the verdict's."""
         facts = verdict.segment
         segment = self._log.drop_first(unlink=False)
         assert segment.start == facts.start, (segment.start, facts.start)
@@ -198,25 +200,25 @@ class RetentionService:
             for follower in self._followers:
                 follower.trim(self._log.start)
         except OSError as error:
-            # What was not deleted is looked at again in the next round.
+            # The next round tries the rest again.
             logger.warning("retention.trim_failed error=%s", error)
 
     def close(self) -> None:
-        """Delete what is out of the log already, without pauses."""
+        """Delete the files of dropped segments, without pauses."""
         if self._deletion is not None:
             self._deletion.stop()
 
 
 class _Deletion:
-    """Deletes the files of segments that are out of the log, oldest first, on a thread."""
+    """Deletes the files of dropped segments, oldest first, on a thread."""
 
     def __init__(self, segments: Sequence[Segment], disk: Disk, pause_s: float) -> None:
         self._segments = list(segments)
         self._disk = disk
         self._pause_s = pause_s
         self._hurry = threading.Event()
-        # A map that nobody holds is unmapped by the thread, which takes a while; one that is held
-        # by its last reader.
+        # The thread unmaps segments without holders, which takes a while; the last reader unmaps
+        # the others.
         self._free = [segment for segment in segments if not segment.held]
         for segment in segments:
             if segment.held:
@@ -249,11 +251,11 @@ class _Deletion:
         self._disk.sync_directory(os.path.dirname(path))
 
     def wait(self) -> None:
-        """Until the thread has ended."""
+        """Wait for the thread to end."""
         self._thread.join()
 
     def finished(self) -> bool:
-        """Whether all of it is deleted; what could not be is tried again."""
+        """Return whether all files are deleted; failed ones are tried again."""
         if self._thread.is_alive():
             return False
         if self._segments:
@@ -261,7 +263,7 @@ class _Deletion:
         return not self._segments
 
     def stop(self) -> None:
-        """Finish now; what could not be deleted is unmapped, and found at the next start."""
+        """Finish now; files that could not be deleted are unmapped, and found at the next start."""
         self._hurry.set()
         self.wait()
         for segment in self._segments:

@@ -1,9 +1,9 @@
-"""Records as columns: every fixed field of many records, and where their variable parts lie.
+"""Records as columns: the fixed fields of many records and the positions of their variable parts.
 
-`columns_at` reads the records at known positions and judges them as `scan_one.inspect` judges one
-(all but the body's checksum, which `check_bodies` looks at). One gather takes the fixed part of every
-record; only records with IPv6 hosts, whose later fields lie 12 or 24 bytes further on, take a second.
-(store format, sections 2.1-2.5)
+`columns_at` reads the records at known positions and checks them as `single.inspect` checks one
+(except the body's checksum, which `check_bodies` verifies). One gather takes the fixed part of
+every record; only records with IPv6 hosts, whose later fields lie 12 or 24 bytes further on, take a
+second (docs/formats/store-format.md, sections 2.1-2.5).
 """
 
 from dataclasses import dataclass, fields
@@ -28,7 +28,8 @@ from .raw import BytesTable, Flags, Integers, RawBytes
 
 _BORN_HOST_AT: Final = 48
 _AFTER_STORE_HOST_BYTES: Final = 16  # reconsume times, prepared transaction offset, body length
-#: The fixed part with IPv4 hosts. Fields before the born host lie there in every record.
+#: The fixed part with IPv4 hosts. Fields before the born host have the same position in every
+#: record.
 _FIXED: Final = np.dtype(
     {
         "names": [
@@ -58,8 +59,8 @@ _FIXED: Final = np.dtype(
 
 @dataclass(slots=True)
 class Columns:
-    """Records in log order, one entry each in every column. Positions and starts are relative to the
-    view that was walked; they are copies and stay valid without it."""
+    """Records in log order, one entry each in every column. Positions and starts are relative to
+    the scanned view; they are copies and stay valid without it."""
 
     position: Integers
     physical_offset: Integers
@@ -89,12 +90,13 @@ class Columns:
         return len(self.position)
 
     def take(self, which: Any) -> "Columns":
-        """These records only: a slice, a mask or an array of indices."""
+        """Return a selection of records: a slice, a mask or an array of indices."""
         return Columns(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 def check_records(raw: RawBytes, columns: Columns) -> Flags:
-    """Whether each record ends in its own checksum, and that matches (`enabledAppendPropCRC`)."""
+    """Return whether each record ends in its own checksum and it matches
+    (`enabledAppendPropCRC`)."""
     data = raw.data
     ends = (columns.position + columns.size).tolist()
     starts = columns.position.tolist()
@@ -103,8 +105,8 @@ def check_records(raw: RawBytes, columns: Columns) -> Flags:
 
 
 class TopicTable(BytesTable):
-    """Topics by number; `names` are the decoded ones, "" for bytes that are no text: not UTF-8, or
-    with a NUL in it, which a lost page leaves and no writer."""
+    """Topics by number; `names` are the decoded ones, "" for bytes that are not text: not UTF-8, or
+    with a NUL, which only a lost page leaves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,13 +114,13 @@ class TopicTable(BytesTable):
         self._unreadable: list[int] = []
 
     def number_of(self, name: str) -> int:
-        """The number of a topic by its name."""
+        """Return the number of a topic name."""
         number = self.number(name.encode())
         self._decode()
         return number
 
     def readable(self, numbers: Integers) -> int:
-        """How many of these from the first on are text."""
+        """Return how many of these from the first on are text."""
         self._decode()
         if self._unreadable:
             bad = np.isin(numbers, self._unreadable)
@@ -136,7 +138,7 @@ class TopicTable(BytesTable):
 
 
 def check_bodies(raw: RawBytes, columns: Columns) -> Flags:
-    """Whether the checksum of each body matches; an empty body has none."""
+    """Return whether the checksum of each body matches; an empty body has none."""
     data = raw.data
     ends = (columns.body_start + columns.body_length).tolist()
     found = [
@@ -150,10 +152,10 @@ def check_bodies(raw: RawBytes, columns: Columns) -> Flags:
 def columns_at(
     raw: RawBytes, base: int, positions: Integers, topics: TopicTable
 ) -> tuple[Columns, int]:
-    """The records at `positions`, and how many of them from the first on are whole.
+    """Return the records at `positions`, and how many of them from the first on are whole.
 
-    What comes after those is not to be used. Each position must have a size field that is at least
-    RECORD_BYTES_MIN and ends within the buffer.
+    The rest is undefined. Each position must have a size field that is at least RECORD_BYTES_MIN
+    and ends within the buffer.
     """
     head = raw.blocks(positions, FIXED_V4.size).view(_FIXED)
     fixed: dict[str, Integers] = {name: head[name].astype(np.int64) for name in _FIXED.names or ()}
@@ -177,7 +179,7 @@ def columns_at(
         fixed["body_length"][wide] = raw.unsigned(rest + 12, 4).astype(np.int32)
     body_end = body_start + fixed["body_length"]
     ok &= (fixed["body_length"] >= 0) & (body_end + 3 <= ends)
-    # From here on places of records that are not whole are replaced by one that can be read.
+    # From here on positions of invalid records are replaced by a readable one.
     topic_start = np.where(ok, body_end, 0) + 1
     topic_length = raw.unsigned(topic_start - 1, 1)
     second = np.flatnonzero(ok & (fixed["magic"] == MAGIC_V2))

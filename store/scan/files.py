@@ -1,8 +1,8 @@
-"""Files of a store for readers: mapped read-only, let go of with the last view of them.
+"""Store files for readers: mapped read-only, closed with the last view of them.
 
-Promises: nothing is written; a sparse file on a full tmpfs is copied instead of mapped, because looking
-at a hole would need room there. A file that is cut while it is mapped is beyond this: brokers delete
-segments, they never cut one that others may read (pipeline, pitfall 11).
+Nothing is written. A sparse file on a full tmpfs is copied instead of mapped, because reading a
+hole would need space there. A file must not be cut while it is mapped: brokers delete segments, but
+never cut one that others may read.
 """
 
 import errno
@@ -11,31 +11,31 @@ import os
 from pathlib import Path
 from typing import Final
 
-_BLOCK_BYTES: Final = 512  # what st_blocks counts
+_BLOCK_BYTES: Final = 512  # unit of st_blocks
 _COPY_BYTES: Final = 16 << 20
 
 
 def open_bytes(path: Path) -> memoryview:
-    """The bytes of a file, mapped; closed with the last view of them."""
+    """Map a file and return its bytes; closed with the last view of them."""
     with open(path, "rb") as file:
         try:
-            if _holes_need_room(file.fileno()):
+            if _holes_need_space(file.fileno()):
                 return _without_holes(file.fileno())
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except ValueError:  # an empty file cannot be mapped
             return memoryview(b"")
 
 
-def _holes_need_room(descriptor: int) -> bool:
-    """Whether looking at a sparse file through a map might need more room than there is: tmpfs gives
-    holes pages when they are read, and a full one answers with SIGBUS."""
+def _holes_need_space(descriptor: int) -> bool:
+    """Return whether reading a sparse file through a map may need more space than is free: tmpfs
+    allocates pages for holes on read, and raises SIGBUS when it is full."""
     state = os.fstat(descriptor)
     room = os.fstatvfs(descriptor)
     return state.st_size - state.st_blocks * _BLOCK_BYTES > room.f_bavail * room.f_frsize
 
 
 def _without_holes(descriptor: int) -> memoryview:
-    """A copy in memory, as large as what is really there. Raises OSError."""
+    """Return a copy in memory of the allocated bytes. Raises OSError."""
     size = os.fstat(descriptor).st_size
     view = memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     at = 0

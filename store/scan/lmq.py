@@ -1,7 +1,7 @@
-"""Light queues (LMQ) of many records at a time: units of a record in queues other than its own.
+"""Light queues (LMQ) of many records: units of a record in queues other than its own.
 
-What `light_queues.lmq_units` says of one record, for columns of the scanner. Few records have any,
-so those are found in columns and looked at one by one (store format, section 3.9).
+The columnar version of `lmq_queues.lmq_units`. Few records have such units, so those are found in
+columns and processed one by one (docs/formats/store-format.md, section 3.9).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from .raw import RawBytes
 
 
 def lmq_rows(raw: RawBytes, columns: Columns, topics: TopicTable) -> Iterator[tuple[int, str, int]]:
-    """Row, light queue and unit number for every unit that these records have besides their own."""
+    """Yield row, light queue and unit number for every additional unit of these records."""
     starts, lengths = columns.properties_start, columns.properties_length
     _, found = value_spans(raw, starts, lengths, NUMBERS)
     for row in np.flatnonzero(found).tolist():

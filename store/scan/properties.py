@@ -1,10 +1,10 @@
-"""Properties of many records at once: where a value stands, tags codes, and records by queue.
+"""Properties of many records: positions of values, tags codes, and records by queue.
 
-`value_spans` finds what `properties.property_value` finds, in NumPy: a pair begins at the start of the
+`value_spans` is the NumPy version of `properties.property_value`: a pair begins at the start of the
 properties or behind a 0x02, its name ends at the first 0x01, of a repeated name the last one with a
-value counts. Records are looked at in blocks of one width, so that a few long properties cost nothing
-for the others. A property test compares both, and `tags_codes` with `properties.tags_code`.
-(store format, sections 2.4 and 3.2)
+value counts. Records are processed in blocks of one width, so that a few long properties do not
+slow down the others. A property test compares both, and `tags_codes` with `properties.tags_code`
+(docs/formats/store-format.md, sections 2.4 and 3.2).
 """
 
 from collections.abc import Iterator
@@ -22,21 +22,22 @@ _PART_BYTES_MIN: Final = 3
 _NARROWEST: Final = 64
 _WIDEST: Final = 1 << 15
 _BLOCK_BYTES: Final = 1 << 20
-#: Tags that are remembered; a topic with a tag of its own for every message begins anew here.
+#: Maximum number of cached tags; the cache is then cleared (a topic may have a tag per message).
 _TAGS_MAX: Final = 50_000
 
 
 def value_spans(
     raw: RawBytes, starts: Integers, lengths: Integers, name: bytes
 ) -> tuple[Integers, Integers]:
-    """Start and length of the value of `name` in each of these property strings; length 0: none."""
+    """Return start and length of the value of `name` in each of these property strings; length 0:
+    none."""
     value_starts = starts.copy()
     value_lengths = np.zeros(len(starts), np.int64)
     least = len(name) + 2
     width, below = _NARROWEST, least
     while width <= _WIDEST * 2:
         which = np.flatnonzero((lengths >= below) & (lengths <= width))
-        # A block must not reach over the end of the buffer; only the last records' would.
+        # A block must not extend beyond the buffer; only the last records' could.
         fits = starts[which] + width <= raw.size
         for at in which[~fits].tolist():
             _look(raw, at, (starts, lengths), name, (value_starts, value_lengths))
@@ -58,14 +59,14 @@ def _look(
     name: bytes,
     found: tuple[Integers, Integers],
 ) -> None:
-    """One string by the plain way."""
+    """Find the value in one string."""
     start = int(places[0][at])
     data = raw.bytes_at(start, int(places[1][at]))
     value = property_value(data, name)
     if not value:
         return
     mark = name + b"\x01" + value
-    # The last pair with a value: its mark begins the string or follows a 0x02, and ends a pair.
+    # The last pair with a value: its name begins the string or follows a 0x02.
     place = len(data)
     while True:
         place = data.rfind(mark, 0, place)
@@ -80,7 +81,7 @@ def _look(
 def _in_block(
     raw: RawBytes, starts: Integers, lengths: Integers, width: int, name: bytes
 ) -> tuple[Integers, Integers, Integers]:
-    """Rows that have a value, where it begins in the row, and its length."""
+    """Return the rows that have a value, where it begins in the row, and its length."""
     flat = raw.blocks(starts, width).view(np.uint8).reshape(-1)
     marks = np.flatnonzero(flat == _NAME_END)
     marks = marks[np.searchsorted(marks, len(name)) :]
@@ -107,14 +108,14 @@ def _in_block(
 
 
 class TagsCodes:
-    """Tags codes of records, and what was learned about tags on the way."""
+    """Tags codes of records, with a cache of tags."""
 
     def __init__(self) -> None:
         self._tags = BytesTable()
         self._codes = np.empty(0, np.int64)
 
     def of(self, raw: RawBytes, columns: Columns, topics: TopicTable) -> Integers:
-        """What `properties.tags_code` gives for each record."""
+        """Return the `properties.tags_code` of each record."""
         starts, lengths = columns.properties_start, columns.properties_length
         at, sizes = value_spans(raw, starts, lengths, b"TAGS")
         codes = np.zeros(len(columns), np.int64)
@@ -140,12 +141,12 @@ class TagsCodes:
 
 
 def by_queue(columns: Columns) -> Iterator[tuple[int, int, Integers]]:
-    """Topic number, queue id and the rows of that queue in log order, for every queue met."""
+    """Yield topic number, queue id and the rows of that queue in log order, for every queue."""
     return groups(columns.topic_id, columns.queue_id)
 
 
 def groups(topic_ids: Integers, queue_ids: Integers) -> Iterator[tuple[int, int, Integers]]:
-    """The same for two columns."""
+    """Group two columns likewise."""
     if not len(topic_ids):
         return
     keys = topic_ids << 32 | queue_ids & 0xFFFFFFFF

@@ -1,8 +1,8 @@
-"""Many small reads from one buffer at once: the ground under the scanner, in NumPy.
+"""Many small reads from one buffer: the base of the scanner, in NumPy.
 
-`RawBytes` gathers at arbitrary, unaligned places; every place must be in range (the caller checks, the
-gather raises IndexError otherwise and never reads outside). `BytesTable` numbers equal byte strings,
-so that a million topics become a million small integers and a handful of Python objects.
+`RawBytes` gathers at arbitrary, unaligned positions; every position must be in range (the caller
+checks; the gather raises IndexError otherwise and never reads outside). `BytesTable` numbers equal
+byte strings, so that a million topic fields become a million small integers and few Python objects.
 """
 
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ _FOLD: Final = np.uint64(29)
 
 
 class RawBytes:
-    """A buffer seen through gathers. Holds the buffer: let go of it before releasing that."""
+    """Gathers over a buffer. Holds a reference: drop it before releasing the buffer."""
 
     __slots__ = ("data", "flat", "size")
 
@@ -31,7 +31,7 @@ class RawBytes:
         self.flat: npt.NDArray[np.uint8] = np.frombuffer(self.data, np.uint8)
 
     def _at(self, positions: Integers, width: int, kind: str) -> npt.NDArray[Any]:
-        # Overlapping elements, one at every byte: a gather is then one copy a place.
+        # Overlapping elements, one at every byte: a gather is then one copy per position.
         count = max(self.size - width + 1, 0)
         if not count:
             if len(positions):
@@ -41,18 +41,18 @@ class RawBytes:
         return every[positions]
 
     def blocks(self, positions: Integers, width: int) -> npt.NDArray[Any]:
-        """`width` bytes at each position, as `V<width>`."""
+        """Return `width` bytes at each position, as `V<width>`."""
         return self._at(positions, width, f"V{width}")
 
     def unsigned(self, positions: Integers, width: int) -> Integers:
-        """Big-endian integers of 1, 2 or 4 bytes."""
+        """Return big-endian integers of 1, 2 or 4 bytes."""
         return self._at(positions, width, f">u{width}").astype(np.int64)
 
     def signed64(self, positions: Integers) -> Integers:
         return self._at(positions, 8, ">i8").astype(np.int64)
 
     def words(self, positions: Integers, lengths: Integers) -> npt.NDArray[np.uint64]:
-        """Up to 8 bytes from each position on as a little-endian word, the rest of it zero."""
+        """Return up to 8 bytes from each position on as a little-endian word, zero-padded."""
         places = np.minimum(positions, self.size - WORD_BYTES)
         found = self._at(places, WORD_BYTES, "<u8").astype(np.uint64)
         found >>= ((positions - places) * 8).astype(np.uint64)
@@ -66,7 +66,7 @@ class RawBytes:
 
 
 class BytesTable:
-    """Numbers for byte strings, 0, 1, 2, ... as they are met; `values` gives them back."""
+    """Numbers byte strings 0, 1, 2, ... in order of appearance; `values` is the reverse."""
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
@@ -80,7 +80,7 @@ class BytesTable:
         return len(self.values)
 
     def number(self, value: bytes) -> int:
-        """The number of one string."""
+        """Return the number of one string."""
         found = self._known.get(value)
         if found is None:
             found = self._known[value] = len(self.values)
@@ -88,7 +88,7 @@ class BytesTable:
         return found
 
     def numbers(self, raw: RawBytes, starts: Integers, lengths: Integers) -> Integers:
-        """The number of each of these slices."""
+        """Return the number of each of these slices."""
         if not len(starts):
             return np.empty(0, np.int64)
         widest = int(lengths.max())
@@ -104,7 +104,7 @@ class BytesTable:
         same = self._lengths[found] == lengths
         for at, column in enumerate(words):
             same &= self._words[found, at] == column
-        if not same.all():  # two strings with one hash: nobody has seen it, and it is handled
+        if not same.all():  # two strings with one hash: never observed, but handled
             other = np.flatnonzero(~same)
             found[other] = self._one_by_one(raw, starts[other], lengths[other])
         return found
@@ -129,7 +129,7 @@ class BytesTable:
         words: list[npt.NDArray[np.uint64]],
         hashes: npt.NDArray[np.uint64],
     ) -> None:
-        """Put hashes into the table that are not there yet."""
+        """Add new hashes to the table."""
         if len(self._hashes):
             places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
             fresh = np.flatnonzero(self._hashes[places] != hashes)
@@ -153,7 +153,7 @@ class BytesTable:
         self._numbers = np.concatenate((self._numbers, np.array(numbers, np.int64)))[order]
 
     def _widen(self, rows: int, columns: int) -> None:
-        """Room for so many strings of so many words."""
+        """Make space for this many strings of this many words."""
         have_rows, have_columns = self._words.shape
         if rows <= have_rows and columns <= have_columns:
             return

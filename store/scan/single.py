@@ -1,9 +1,9 @@
-"""One look at raw log bytes: is there a whole record here, and if not, why not.
+"""Single record checks on raw log bytes: is there a whole record, and if not, why.
 
-Pure functions over a buffer that starts at a segment's start; no NumPy, because raw append and single
-reads use them as well. `inspect` is the judgement that recovery, raw append and the scanner (`walk.py`)
-share (store format, section 6.2), stricter in one point: the physical offset in the record must be
-the place where it lies, so that a stray copy is recognised.
+Pure functions over a buffer that starts at a segment's start; without NumPy, because raw append and
+single reads use them too. Recovery, raw append and the scanner (`walk.py`) share `inspect`
+(docs/formats/store-format.md, section 6.2), which is stricter in one point: the physical offset in
+the record must equal its position, so that a stray copy is recognised.
 """
 
 import re
@@ -23,10 +23,10 @@ from ..format.record import (
     RECORD_BYTES_MIN,
 )
 
-#: What the memory of a map or a view of it is to these functions.
+#: Type of the buffers: a map's memory or a view of it.
 Buffer = memoryview
 
-# Places in the unpacked fixed part of a record (see format/record.py).
+# Indices into the unpacked fixed part of a record (see format/record.py).
 _PHYSICAL_OFFSET, _SYS_FLAG, _STORE_TIMESTAMP, _BODY_LENGTH = 6, 7, 10, 14
 #: The magic of version 1 or 2; a record begins `MAGIC_AT` bytes before it.
 MAGIC_PATTERN: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -45,14 +45,14 @@ class Found(NamedTuple):
 
 
 def is_empty(data: Buffer, position: int) -> bool:
-    """Nothing was ever written here: size and magic are zero."""
+    """Return whether nothing was written here: size and magic are zero."""
     return not any(data[position : position + BLANK_BYTES])
 
 
 def inspect(data: Buffer, position: int, base: int, check_crc: bool) -> Found:
-    """Judge the record at `position` of a whole segment that starts at offset `base`.
+    """Check the record at `position` of a whole segment that starts at offset `base`.
 
-    Raises RecordFormatError with the check that failed.
+    Raises RecordFormatError with the failed check.
     """
     remaining = len(data) - position
     if remaining < BLANK_BYTES:
@@ -98,10 +98,10 @@ def _inspect_record(data: Buffer, position: int, base: int, check_crc: bool) -> 
 
 
 def find_record(data: Buffer, begin: int, end: int, base: int, check_crc: bool = True) -> int:
-    """Position of the first whole record that begins in [begin, end), or -1.
+    """Return the position of the first whole record that begins in [begin, end), or -1.
 
-    Searches for the magic at any alignment: what was damaged may be a length. Only what names its
-    own place can be found, so a magic (or a whole copied record) inside a body is not.
+    Searches for the magic at any alignment, as the damage may be in a length. A record must hold
+    its own offset, so a magic (or a whole copied record) inside a body is not found.
     """
     begin = max(begin, 0)
     stop = min(end - 1 + MAGIC_AT + MAGIC_BYTES, len(data))
@@ -115,7 +115,7 @@ def find_record(data: Buffer, begin: int, end: int, base: int, check_crc: bool =
 
 
 def is_record(data: Buffer, position: int, base: int, check_crc: bool) -> bool:
-    """Whether a whole record begins at `position`."""
+    """Return whether a whole record begins at `position`."""
     try:
         return not inspect(data, position, base, check_crc).blank
     except RecordFormatError:
@@ -123,7 +123,8 @@ def is_record(data: Buffer, position: int, base: int, check_crc: bool) -> bool:
 
 
 def body_matches(data: bytes) -> bool:
-    """Whether the body of a record, whose size and place are right, is there with its checksum."""
+    """Return whether the body of a record, whose size and offset are right, matches its
+    checksum."""
     fixed = FIXED[data[_SYS_FLAG_LOW_BYTE] >> 4 & 3]
     values = fixed.unpack_from(data.ljust(fixed.size, b"\0"))
     length = values[_BODY_LENGTH]

@@ -1,22 +1,21 @@
-"""The scanner: walks raw log bytes and gives records as columns, many at a time.
+"""The scanner: walks raw log bytes and returns records as columns, many at a time.
 
     records = walk(view, base, start, end, on_corrupt="skip")
     for columns in records: ...                     # batches in log order
     records.lost, records.end, records.stop, records.reason
 
 `view` reaches from offset `base` to the end of one segment; a walk covers the records that begin in
-[start, end). What a record is, is the judgement of `scan_one.inspect` plus: its topic is UTF-8 without
-NUL. Every
-record of every batch is what `record.decode` gives (a property test compares).
+[start, end). A record must pass `single.inspect`, and its topic must be UTF-8 without NUL. Every
+record of every batch equals the result of `record.decode` (a property test compares).
 
-A long range is walked by many walkers in lockstep, one NumPy step moves all of them. They begin at
-sync points: places where a whole record names its own offset. A walker counts only when the one before it
-ends exactly where it begins, so the chain hangs on `start` alone, and a fake record inside a body is
-never believed. Where the chain breaks, the walk goes on record by record. Reading is bounded by the
-view; anything may stand in it.
+A long range is walked by many walkers in lockstep: one NumPy step moves all of them. They begin at
+sync points, where a whole record holds its own offset. A walker's records count only if the
+previous walker ends exactly at its start, so the chain depends on `start` alone, and a fake record
+inside a body is never accepted. Where the chain breaks, the walk continues record by record. Reads
+stay within the view, for any content.
 
-Memory: one batch covers at most WINDOW_BYTES of log. The walk holds the view until it is exhausted or
-closed. (store format, sections 2 and 6.2; technique measured for the pipeline, section 2.2)
+Memory: one batch covers at most WINDOW_BYTES of log. The walk holds the view until it is exhausted
+or closed (docs/formats/store-format.md, sections 2 and 6.2).
 """
 
 import enum
@@ -63,18 +62,18 @@ __all__ = [
 
 OnCorrupt = Literal["fail", "skip", "permissive"]
 
-#: Bytes of log that one lockstep covers, and about so many between its walkers.
+#: Bytes of log covered by one lockstep, and about the distance of its walkers.
 WINDOW_BYTES: Final = 16 << 20
 SPACING_BYTES: Final = 32 << 10
-#: Below so many walkers a step of NumPy costs more than Python's own.
+#: Below this many walkers a step of NumPy costs more than Python's own.
 _WALKERS_MIN: Final = 24
-#: Above this mean size of a record Python steps are faster: they do not look for sync points.
+#: Above this mean record size Python steps are faster: they need no sync points.
 _LOCKSTEP_RECORD_MAX: Final = 16 << 10
-#: A walk record by record gives a batch at so many.
+#: Batch size of a walk record by record.
 _STEPS: Final = 16_384
-#: After a broken chain, and to learn the mean size, so many records are walked one by one.
+#: After a broken chain, and to measure the mean size, this many records are walked one by one.
 _STEPS_ASIDE: Final = 512
-#: A walker's place is looked for in the two records that follow, but in so many bytes at least.
+#: A walker's start is searched in the next two records, but in at least this many bytes.
 _REACH_BYTES_MIN: Final = 256
 _MAGIC_BYTE: Final = np.uint8(MAGIC_V1 >> 24 & 0xFF)
 _PHYSICAL_OFFSET_AT: Final = 28
@@ -89,7 +88,7 @@ _SEARCH_BYTES: Final = 1 << 20
 
 
 class StopReason(enum.Enum):
-    """Why a walk ended where it did."""
+    """Why a walk ended."""
 
     END = "the end of the range"
     BLANK = "the blank that ends the segment"
@@ -99,7 +98,7 @@ class StopReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Bytes [begin, end) of the log that are no whole record; absolute offsets."""
+    """Bytes [begin, end) of the log without a whole record; absolute offsets."""
 
     begin: int
     end: int
@@ -107,8 +106,8 @@ class LostRange:
 
 
 def sync(view: Any, base: int, from_: int, end: int = -1) -> int:
-    """Position of the first whole record that names its own place and begins at or after `from_`
-    (and before `end`), or -1. The checksum of the body is not looked at."""
+    """Return the position of the first whole record that holds its own offset and begins at or
+    after `from_` (and before `end`), or -1. The checksum of the body is not verified."""
     data = memoryview(view)
     return find_record(data, from_, len(data) if end < 0 else end, base, check_crc=False)
 
@@ -124,13 +123,13 @@ def walk(
     record_crc: bool = False,
     topics: TopicTable | None = None,
 ) -> "Walk":
-    """A walk over the records that begin in [start, end) of `view`; `start` is a record's border.
+    """Walk over the records that begin in [start, end) of `view`; `start` is a record boundary.
 
-    `on_corrupt`: "fail" stops at the first damage; "skip" notes it in `lost` and goes on at the next
-    whole record; "permissive" does the same, but keeps records with nothing wrong except the checksum
-    of the body (`crc_ok` is false). With `record_crc` the checksum at the end of the properties takes
-    the place of the body's, and every record must have it. Walks over several segments may share one
-    table of topics.
+    `on_corrupt`: "fail" stops at the first damage; "skip" notes it in `lost` and continues at the
+    next whole record; "permissive" does the same, but keeps records with nothing wrong except the
+    checksum of the body (`crc_ok` is false). With `record_crc` the checksum at the end of the
+    properties replaces the body's, and every record must have it. Walks over several segments may
+    share one table of topics.
     """
     checks = check_records if record_crc else check_bodies if check_crc else None
     return Walk(view, base, start, end, on_corrupt, check=checks, topics=topics)
@@ -152,7 +151,7 @@ class Walk:
     ) -> None:
         self.topics = TopicTable() if topics is None else topics
         self.lost: list[LostRange] = []
-        self.end = start  #: position behind what was walked so far
+        self.end = start  #: position behind the last record walked
         self.stop: StopReason | None = None
         self.reason = ""  #: what is wrong at `end`, as a sentence
         self.records = 0
@@ -160,17 +159,17 @@ class Walk:
         self._skip = on_corrupt != "fail"
         self._permissive = on_corrupt == "permissive"
         self._check = check
-        #: The view, for gathers by who gets the batches; None once the walk let go of it.
+        #: The view, for gathers by the consumer of the batches; None once the walk released it.
         self.raw: RawBytes | None = RawBytes(view)
         self._limit = min(end, self.raw.size)
         self._aside = True  # the next records are walked one by one
-        self._mean = 0.0  # bytes of a record, lately
+        self._mean = 0.0  # recent mean record size, bytes
 
     def __iter__(self) -> Iterator[Columns]:
         return self
 
     def __next__(self) -> Columns:
-        """The next batch, never empty."""
+        """Return the next batch, never empty."""
         raw = self.raw
         while raw is not None and self.stop is None:
             if self.end >= self._limit:
@@ -184,13 +183,14 @@ class Walk:
         raise StopIteration
 
     def close(self) -> None:
-        """Let go of the view."""
+        """Release the view."""
         self.raw = None
 
     # -- a batch ------------------------------------------------------------------------------
 
     def _batch(self, raw: RawBytes) -> Columns | None:
-        """Records from `end` on, which moves behind them; None where damage or the end stands."""
+        """Return the records from `end` on and move `end` behind them; None at damage or the
+        end."""
         positions = self._positions(raw)
         if not len(positions):
             self._meet(raw)
@@ -208,7 +208,7 @@ class Walk:
         return columns if self._check is None else self._checked(columns, self._check(raw, columns))
 
     def _checked(self, columns: Columns, right: Flags) -> Columns:
-        """What is left when records have been compared with their checksums."""
+        """Return the records whose checksums match, up to the first mismatch."""
         columns.crc_ok = right
         if columns.crc_ok.all() or self._permissive:
             return columns
@@ -224,7 +224,8 @@ class Walk:
         return columns.take(columns.crc_ok)
 
     def _meet(self, raw: RawBytes) -> None:
-        """No whole record begins at `end`: stop here, or note what is lost and go on behind it."""
+        """Stop at `end`, where no whole record begins, or note the lost range and continue behind
+        it."""
         data, position = raw.data, self.end
         try:
             if inspect(data, position, self._base, check_crc=False).blank:
@@ -247,7 +248,8 @@ class Walk:
         self.stop, self.reason = stop, reason
 
     def _following(self, raw: RawBytes, begin: int) -> int:
-        """Where the walk can go on: a whole record with a readable topic, or the blank."""
+        """Return where the walk can continue: a whole record with a readable topic, or the
+        blank."""
         data = raw.data
         while (found := find_record(data, begin, self._limit, self._base, check_crc=False)) >= 0:
             one = np.array([found], np.int64)
@@ -264,7 +266,7 @@ class Walk:
     # -- positions ----------------------------------------------------------------------------
 
     def _positions(self, raw: RawBytes) -> Integers:
-        """Where records begin, one behind the other from `end` on, judged by size and magic."""
+        """Return consecutive record starts from `end` on, checked by size and magic."""
         stop = min(self.end + WINDOW_BYTES, self._limit)
         if self._aside or self._mean > _LOCKSTEP_RECORD_MAX:
             count = _STEPS_ASIDE if self._aside else _STEPS
@@ -293,7 +295,7 @@ class Walk:
 
 
 def _steps(raw: RawBytes, position: int, stop: int, count: int) -> Integers:
-    """The plain walk: from size field to size field."""
+    """Follow the size fields record by record."""
     data, size = raw.data, raw.size
     unpack = BLANK.unpack_from
     found: list[int] = []
@@ -307,8 +309,8 @@ def _steps(raw: RawBytes, position: int, stop: int, count: int) -> Integers:
 
 
 def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Integers:
-    """The first place that looks like a record and names itself, in the `reach` bytes behind each of
-    these (equally far apart); none where there is no such place."""
+    """Return the first candidate record that holds its own offset, in the `reach` bytes behind each
+    of these (equally spaced) positions, if any."""
     if not len(begins):
         return begins
     step = int(begins[1] - begins[0]) if len(begins) > 1 else reach
@@ -329,8 +331,8 @@ def _sync_points(raw: RawBytes, begins: Integers, reach: int, base: int) -> Inte
 
 
 def _hop(raw: RawBytes, starts: Integers, limits: Integers) -> tuple[Integers, Integers]:
-    """All walkers at once, each to its limit or to where no record stands; returns every position
-    they met (not sorted) and where each ended."""
+    """Move all walkers, each to its limit or to the first invalid record; return every position
+    visited (unsorted) and where each ended."""
     last = raw.size - BLANK_BYTES
     every: Any = np.ndarray((max(last + 1, 0),), _SIZE_AND_MAGIC, raw.data, strides=(1,))
     ends = starts.copy()
@@ -356,7 +358,8 @@ def _hop(raw: RawBytes, starts: Integers, limits: Integers) -> tuple[Integers, I
 
 
 def _find_blank(data: memoryview, begin: int, end: int) -> int:
-    """Position in [begin, end) of the blank that reaches exactly to the end of `data`, or -1."""
+    """Return the position in [begin, end) of the blank that reaches exactly to the end of `data`,
+    or -1."""
     for chunk in range(begin, end, _SEARCH_BYTES):
         window = bytes(data[chunk : min(chunk + _SEARCH_BYTES, end) + BLANK_BYTES])
         at = window.find(_BLANK_MAGIC, 4)
@@ -369,10 +372,10 @@ def _find_blank(data: memoryview, begin: int, end: int) -> int:
 
 
 def _used_end(raw: RawBytes, begin: int, end: int) -> int:
-    """Position behind the last byte in [begin, end) that is not zero, or `begin`."""
+    """Return the position behind the last non-zero byte in [begin, end), or `begin`."""
     for stop in range(end, begin, -_SEARCH_BYTES):
         start = max(stop - _SEARCH_BYTES, begin)
-        # Of a copy: a live log is written to meanwhile, which nonzero itself refuses.
+        # Of a copy: a live log is written meanwhile, which nonzero itself refuses.
         used = np.flatnonzero(raw.flat[start:stop] != 0)
         if len(used):
             return start + int(used[-1]) + 1

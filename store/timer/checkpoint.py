@@ -1,4 +1,5 @@
-"""`config/timercheck`: how far the timers are. Derived data; losing it delivers a week's timers again.
+"""`config/timercheck`: the progress of the timers. Derived data; without it a week's timers are
+delivered again.
 
 offset  size  field
      0     8  last read time, ms: every slot before it was delivered
@@ -10,8 +11,8 @@ offset  size  field
     48     8  counter of the version
     56  4040  zeros
 
-Seven big-endian i64 in a file of 4096 bytes without a backup (store format, section 11.4). They lie
-within one sector: a crash leaves the old values or the new ones.
+Seven big-endian i64 in a file of 4096 bytes without a backup (docs/formats/store-format.md, section
+11.4). They lie within one sector: a crash leaves the old values or the new ones.
 """
 
 import os
@@ -28,7 +29,7 @@ _FIELDS: Final = struct.Struct(">7q")
 
 @dataclass(slots=True)
 class TimerCheckpoint:
-    """The values; all 0 when nothing is known."""
+    """The values; 0 = unknown."""
 
     last_read_ms: int = 0
     last_timer_log_flush_pos: int = 0
@@ -55,7 +56,7 @@ class TimerCheckpointFile:
         self._descriptor = -1
 
     def load(self) -> TimerCheckpoint | None:
-        """The values; None when there is no file. Changes nothing.
+        """Return the values; None without a file. Changes nothing.
 
         Raises UnsupportedLayoutError for a file that is too short.
         """
@@ -64,7 +65,7 @@ class TimerCheckpointFile:
                 data = file.read(FILE_BYTES)
         except FileNotFoundError:
             return None
-        if not data:  # created, then the process died
+        if not data:  # created, then the process was killed
             return None
         if len(data) < _FIELDS.size:
             raise UnsupportedLayoutError(

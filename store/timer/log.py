@@ -3,13 +3,14 @@
     | unit | unit | ...                    | remaining i32, 0 i64, 0xCBD43194 | zeros |
     0                                                               mappedFileSizeTimerLog
 
-Files like those of the commit log (store format, sections 1 and 11.4). A unit needs 16 bytes behind it;
-otherwise an end mark stands there, told from a unit by its magic alone (the remaining bytes may be 52),
-and the next file goes on. Space is reserved when a file is made; it is read with pread.
+Files like those of the commit log (docs/formats/store-format.md, sections 1 and 11.4). A unit needs
+16 bytes behind it; otherwise an end mark is written, which only its magic distinguishes from a unit
+(the remaining bytes may be 52), and the next file begins. Space is reserved when a file is created;
+it is read with pread.
 
-Derived data: losing it costs enqueueing the timer topic again. Appended units are in the page cache and
-survive the process; `sync` makes them durable. Physical offsets grow, because the timer topic is
-enqueued in order.
+Derived data: after its loss the timer topic is enqueued again. Appended units are in the page cache
+and survive the process; `sync` makes them durable. Physical offsets increase, because the timer
+topic is enqueued in order.
 """
 
 import errno
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 END: Final = struct.Struct(">iqi")
-#: Bytes that must be left behind a unit, so that the end mark fits.
+#: Bytes kept free behind a unit, so that the end mark fits.
 END_BYTES: Final = END.size
 _NO_OFFSET: Final = 1 << 63
-#: A walk reads this much at once; a chain is followed in blocks, as neighbours often lie close.
+#: Bytes per read of a walk; a chain is followed in blocks, as neighbours often lie close.
 _WALK_BYTES: Final = 32_768 * UNIT_BYTES
 _BLOCK_BYTES: Final = 16 << 10
 _OPEN_FILES_MAX: Final = 16
@@ -41,8 +42,8 @@ _ZEROS: Final = bytes(64 << 10)
 
 
 class TimerWalk:
-    """Iterates the units in [begin, the first place where none stands); `end` and `reason` then say
-    where and why it stopped (an empty reason: nothing but the unwritten rest)."""
+    """Iterates the units from `begin` to the first position without one; `end` and `reason` then
+    hold where and why it stopped (an empty reason: the unwritten rest)."""
 
     def __init__(self, log: "TimerLog", begin: int) -> None:
         self._log = log
@@ -50,13 +51,13 @@ class TimerWalk:
         self.reason = ""
 
     def __iter__(self) -> Iterator[tuple[int, TimerUnit]]:
-        """Positions and units, one by one."""
+        """Yield positions and units, one by one."""
         for position, rows in self.batches():
             for index, (_, *values) in enumerate(rows.tolist()):
                 yield position + index * UNIT_BYTES, TimerUnit._make(values)
 
     def batches(self) -> "Iterator[tuple[int, NDArray[np.void]]]":
-        """Positions of first units, and units that lie one behind the other, as `unit_type` rows."""
+        """Yield the position of the first unit and consecutive units, as `unit_type` rows."""
         log = self._log
         for start in [start for start in log.starts if start + log.file_bytes > self.end]:
             self.end = max(start, self.end)
@@ -65,7 +66,7 @@ class TimerWalk:
             self.end = start + log.file_bytes
 
     def _batches_of_file(self, start: int) -> "Generator[tuple[int, NDArray[np.void]], None, bool]":
-        """Units of one file; true if it ends with an end mark."""
+        """Yield the units of one file; return true if it ends with an end mark."""
         import numpy as np
 
         log = self._log
@@ -99,7 +100,7 @@ class TimerLog:
         self.directory = directory
         self.file_bytes = file_bytes
         self.starts: list[int] = []  #: start positions of the files, ascending
-        self.end = 0  #: where the next unit goes (or the end mark)
+        self.end = 0  #: position of the next unit (or the end mark)
         self._disk = disk
         self._descriptors: dict[int, int] = {}
         self._dirty: set[int] = set()  # starts of files that were written since the last flush
@@ -112,7 +113,7 @@ class TimerLog:
         return self.starts[0] if self.starts else 0
 
     def load(self) -> str:
-        """Find the files; everything counts as written until `truncate` says where the end is.
+        """Find the files; everything counts as written until `truncate` sets the end.
 
         Returns the path of an unfinished last file, or "". Changes nothing. Raises
         UnsupportedLayoutError.
@@ -125,17 +126,17 @@ class TimerLog:
     # -- reading ------------------------------------------------------------------------------
 
     def walk(self, begin: int = 0) -> TimerWalk:
-        """Every unit from `begin`, the position of a unit or of a file, to the end."""
+        """Walk from `begin`, the position of a unit or of a file, to the end."""
         return TimerWalk(self, max(begin, self.start))
 
     def read(self, position: int) -> TimerUnit:
-        """One unit. Raises RecordFormatError when there is none."""
+        """Return one unit. Raises RecordFormatError without one."""
         start = position - position % self.file_bytes
         if position < self.start or position >= self.end:
             raise RecordFormatError(f"no timer unit at {position}: outside of the timer log.")
         at = position - self._block_at
         if not 0 <= at <= len(self._block) - UNIT_BYTES:
-            # A chain goes backwards: what comes next lies before this unit.
+            # A chain goes backwards: the next unit lies before this one.
             stop = min(position - start + UNIT_BYTES, self.file_bytes)
             begin = max(stop - _BLOCK_BYTES, 0)
             self._block = self.pread(start, stop - begin, begin)
@@ -144,7 +145,7 @@ class TimerLog:
         return decode_unit(self._block, at, position)
 
     def chain(self, last: int) -> Iterator[tuple[int, TimerUnit]]:
-        """The units of one slot, newest first, down to the oldest that is still there.
+        """Yield the units of one slot, newest first, down to the oldest that exists.
 
         Raises RecordFormatError where the chain is broken.
         """
@@ -154,7 +155,7 @@ class TimerLog:
             last = unit.prev
 
     def find(self, physical_offset: int) -> int:
-        """Position of the unit of this message, -1 without one. Raises RecordFormatError."""
+        """Return the position of the unit of this message, or -1. Raises RecordFormatError."""
         found = bisect_right(self.starts, physical_offset, key=self._offset_at) - 1
         if found < 0:
             return -1
@@ -169,7 +170,7 @@ class TimerLog:
         return _NO_OFFSET if position >= self.end else self.read(position).physical_offset
 
     def pread(self, start: int, size: int, position: int) -> bytes:
-        """Bytes of the file that begins at `start`."""
+        """Return bytes of the file that begins at `start`."""
         return self._disk.pread(self._descriptor(start), size, position)
 
     def _descriptor(self, start: int) -> int:
@@ -190,11 +191,11 @@ class TimerLog:
     # -- writing ------------------------------------------------------------------------------
 
     def append(self, unit: TimerUnit) -> int:
-        """Write a unit; returns its position. Raises DiskFullError, StoreError or OSError."""
+        """Write a unit; return its position. Raises DiskFullError, StoreError or OSError."""
         position = self.end
         stop = self.starts[-1] + self.file_bytes if self.starts else position
         if stop - position < UNIT_BYTES + END_BYTES:
-            # The file first, then the mark: without a mark the next start takes the file back.
+            # The file before the mark: without a mark the next start removes the file.
             self._create(stop)
             if stop > position:
                 self._write(position, END.pack(stop - position, 0, MAGIC_BLANK))
@@ -226,24 +227,24 @@ class TimerLog:
                 os.close(descriptor)
                 os.unlink(path)
             kind = DiskFullError if error.errno in NO_SPACE_FOR_FILE else StoreError
-            raise kind(f"The timer log file {path} cannot be made: {error}.") from error
+            raise kind(f"The timer log file {path} cannot be created: {error}.") from error
         self._descriptors[start] = descriptor
 
     def take_dirty(self) -> tuple[int, ...]:
-        """Descriptors that `sync` has to flush: all that was appended so far. Not while it runs."""
+        """Return the descriptors for `sync`: all that was appended so far. Not while it runs."""
         self._syncing = (*self._syncing, *sorted(self._dirty.difference(self._syncing)))
         self._dirty.clear()
         return tuple(self._descriptors[start] for start in self._syncing)
 
-    def distrust(self, flushed: int) -> None:
-        """What lies behind this position was written by a process before: flush it with the next."""
+    def mark_unflushed(self, flushed: int) -> None:
+        """Mark everything behind `flushed`, written by an earlier process, for the next flush."""
         for start in self.starts:
             if start + self.file_bytes > flushed and self.end > flushed:
                 self._descriptor(start)
                 self._dirty.add(start)
 
     def sync(self, descriptors: tuple[int, ...]) -> None:
-        """Make them durable, in order. Raises OSError."""
+        """Flush the files, in order. Raises OSError."""
         for descriptor in descriptors:
             self._disk.fdatasync(descriptor)
         self._syncing = ()
@@ -251,8 +252,8 @@ class TimerLog:
     # -- recovery and retention ---------------------------------------------------------------
 
     def truncate(self, position: int) -> int:
-        """Drop what lies at `position` and behind, and clear it; returns the bytes that held
-        something. Not while `sync` runs."""
+        """Drop and clear everything from `position` on; return how many bytes were not zero. Not
+        while `sync` runs."""
         cut = 0
         while self.starts and self.starts[-1] > position:
             start = self.starts.pop()
@@ -276,7 +277,7 @@ class TimerLog:
         return cut
 
     def trim(self, log_start: int) -> int:
-        """Remove files whose messages all lie before `log_start`; returns how many. Never the last
+        """Remove files whose messages all lie before `log_start`; return how many. Never the last
         file. Not while `sync` runs."""
         removed = 0
         while len(self.starts) > 1 and self._newest_in(self.starts[0]) < log_start:
@@ -288,8 +289,8 @@ class TimerLog:
         return removed
 
     def _newest_in(self, start: int) -> int:
-        """The largest physical offset in a file that is full. Nearly always the last unit's, but a
-        message that is enqueued again after a crash may stand behind later ones."""
+        """Return the largest physical offset in a full file. Nearly always the last unit's, but a
+        message that was enqueued again after a crash may lie behind later ones."""
         newest = -1
         for position, rows in self.walk(start).batches():
             if position >= start + self.file_bytes:

@@ -1,11 +1,11 @@
-"""`config/timermetrics`: how many messages wait, by real topic. Derived data, for people and metrics.
+"""`config/timermetrics`: how many messages wait, by real topic. Derived data, informational.
 
     {"dataVersion":{"counter":n,"stateVersion":0,"timestamp":ms},
      "timingCount":{"Topic":{"count":n,"timeStamp":ms}}}
 
-One line of JSON, rewritten with every flush that found a change; the version counts the changes (store
-format, section 12.3; JSON dialect: `format/json_file.py`). A topic stays listed when its count is 0.
-Losing it, or a crash, makes the counts wrong until someone counts again.
+One line of JSON, rewritten with every flush that found a change; the version counts the changes
+(docs/formats/store-format.md, section 12.3; JSON dialect: `format/json_file.py`). A topic stays
+listed when its count is 0. Its loss, or a crash, makes the counts wrong until they are recounted.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ class TimerMetrics:
         self._counts = _counts_of(self._content)
 
     def add(self, topic: str, delta: int, now_ms: int) -> None:
-        """One more waits, or one less; the version moves."""
+        """Change the count of a topic; the version moves."""
         count = self._counts.setdefault(topic, {"count": 0, "timeStamp": 0})
         count["count"] += delta
         count["timeStamp"] = now_ms
@@ -46,11 +46,11 @@ class TimerMetrics:
         return number
 
     def counts(self) -> dict[str, int]:
-        """Messages that wait, by topic."""
+        """Return the number of waiting messages, by topic."""
         return {topic: entry["count"] for topic, entry in self._counts.items()}
 
     def take_text(self) -> str:
-        """What `write` has to write; "" when nothing changed."""
+        """Return the text for `write`; "" without a change."""
         if not self._changed:
             return ""
         self._changed = False

@@ -1,21 +1,22 @@
-"""What is made of the timer files at a start. Derived data: nothing here can lose a message.
+"""Timer recovery: repairs the timer files on start. Derived data: no message can be lost here.
 
-1. Walk the timer log from one file before the flushed position, from its start if the wheel was not
-   there. The end is the first place where no unit stands, or one whose message the commit log does not
-   hold any more; what is behind it is cut and cleared.
-2. A walked unit that lies behind the newest unit of its slot is added to the slot. One that lies
-   before it is there already, or the slot belongs to a later time by now.
-3. Slots that point beyond the end (the log lost what the wheel has) are emptied and made again by a
-   second walk, from the oldest unit they named.
-4. Enqueueing goes on at the saved queue offset. If the log has lost units that were flushed: behind the
-   message of the last unit if that is earlier, or where the timer topic begins if none is left. Always
-   within the bounds of the queue.
-5. Reading goes on at the saved time, but not more than seven days less a minute ago.
+1. Walk the timer log from one file before the flushed position, from its start without a wheel. The
+   end is the first position without a unit, or whose message the commit log does not hold any more;
+   everything behind it is cut and cleared.
+2. A walked unit behind the newest unit of its slot is added to the slot. One before it is there
+   already, or the slot belongs to a later time by now.
+3. Slots that point beyond the end (the log lost units that the wheel has) are emptied and rebuilt
+   by a second walk, from the oldest unit they named.
+4. Enqueueing resumes at the saved queue offset. If the log has lost flushed units: behind the
+   message of the last unit if that is earlier, or at the start of the timer topic without units.
+   Always within the bounds of the queue.
+5. Reading resumes at the saved time, but at most seven days less a minute ago.
 
-Rules of the store format, section 11.4. Steps 1 (no wheel) and 4 (no unit left) go further than
-Apache's, which loses timers there; and Apache always goes on behind the last unit if that is earlier,
-which delivers again what came after it and was due at once. Slots that were read are not cleared, so a wheel that was made again
-equals the lost one, but for slots of more than two weeks ago whose units are still in the log.
+Rules of docs/formats/store-format.md, section 11.4. Steps 1 (no wheel) and 4 (no unit) keep timers
+that Apache loses; and Apache always resumes behind the last unit if that is earlier, which delivers
+again what came after it and was due at once. Slots that were read are not cleared, so a rebuilt
+wheel equals the lost one, except for slots of more than two weeks ago whose units are still in the
+log.
 """
 
 import logging
@@ -40,15 +41,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Slots that are left blank between the oldest time that is still read and the wheel's turn.
+#: Empty slots between the oldest readable time and the wheel's wrap-around.
 _BLANK_SLOTS: Final = 60
-#: What a power loss keeps or loses as a whole.
+#: Unit of loss in a power loss.
 _PAGE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class TimerRecovery:
-    """What recovery found and did."""
+    """The result of a recovery."""
 
     begin: int
     """Position in the timer log where the walk began."""
@@ -57,17 +58,17 @@ class TimerRecovery:
     units_walked: int
     slots_revised: int
     slots_beyond: int
-    """Slots that pointed beyond the log and were made again."""
+    """Slots that pointed beyond the log and were rebuilt."""
     cut_bytes: int
-    """Bytes behind the end that held something."""
+    """Non-zero bytes behind the end."""
     lost_bytes: int
-    """How far the end lies before the position that was flushed; 0 unless the disk lost data."""
+    """How far the end lies before the flushed position; 0 unless the disk lost data."""
     newest: int
     """Physical offset of the last unit's message, -1 without a unit."""
     queue_offset: int
-    """Where enqueueing the timer topic goes on."""
+    """Where enqueueing the timer topic resumes."""
     read_ms: int
-    """Where reading slots goes on."""
+    """Where reading slots resumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def recover(
     messages: TimerMessages,
     now_ms: int,
 ) -> TimerRecovery:
-    """See the module's docstring. Raises OSError."""
+    """Repair as described in the module docstring. Raises OSError."""
     wheel, log = files.wheel, files.log
     flushed = check.last_timer_log_flush_pos
     begin = _file_start(log, flushed - log.file_bytes) if files.had_wheel else log.start
@@ -130,7 +131,7 @@ def recover(
 def _count_confirmed(
     rows: "NDArray[np.void]", position: int, flushed: int, file_bytes: int, messages: TimerMessages
 ) -> int:
-    """How many rows have their message, before the first that has not."""
+    """Return how many rows have their message, before the first that has not."""
     import numpy as np
 
     good = rows["physical_offset"] <= messages.log_end - rows["size"].astype(np.int64)
@@ -145,8 +146,8 @@ def _count_confirmed(
 
 
 def _torn(unit: TimerUnit, messages: TimerMessages) -> bool:
-    """For a unit that was not flushed and lies in two pages: whether one of them is older. Lengths and
-    offsets show that by themselves, the hash of the topic only beside the message."""
+    """Return whether one page of an unflushed unit across two pages is older. Lengths and offsets
+    show that alone, the hash of the topic only by comparison with the message."""
     try:
         record = decode(messages.record_at(unit.physical_offset))
     except OffsetOutOfRangeError:
@@ -158,7 +159,7 @@ def _torn(unit: TimerUnit, messages: TimerMessages) -> bool:
 
 
 def oldest_read_ms(now_ms: int, precision_ms: int) -> int:
-    """The oldest time whose slot may still be read."""
+    """Return the oldest time whose slot may still be read."""
     return now_ms - now_ms % precision_ms - (TIMER_SLOTS // 2 - _BLANK_SLOTS) * precision_ms
 
 
@@ -168,7 +169,7 @@ def _file_start(log: TimerLog, position: int) -> int:
 
 
 def _last_unit_before(log: TimerLog, begin: int) -> TimerUnit | None:
-    """The newest unit of the files before `begin`, when no later file has one."""
+    """Return the newest unit of the files before `begin`, when no later file has one."""
     last = None
     starts = [start for start in log.starts if start < begin]
     for _, unit in log.walk(starts[-1]) if starts else ():
@@ -177,7 +178,7 @@ def _last_unit_before(log: TimerLog, begin: int) -> TimerUnit | None:
 
 
 def revise_all(wheel: TimerWheel, position: int, rows: "NDArray[np.void]") -> int:
-    """`revise` for neighbours, most of them at once; returns how many were added."""
+    """Apply `revise` to consecutive units, most of them at once; return how many were added."""
     import numpy as np
 
     slot_ms = rows["write_ms"].astype(np.int64) + rows["delay_ms"]
@@ -211,7 +212,8 @@ def revise_all(wheel: TimerWheel, position: int, rows: "NDArray[np.void]") -> in
 
 
 def revise(wheel: TimerWheel, position: int, unit: TimerUnit) -> bool:
-    """Add the unit to its slot unless the slot knows it, or knows a later one; true if it was added."""
+    """Add the unit to its slot unless the slot holds it or a later one; return true if it was
+    added."""
     slot_ms = unit.slot_ms
     there = wheel.at(wheel.index(slot_ms))
     if there.time != 0 and there.last >= position:
@@ -263,8 +265,8 @@ def _offset_behind(unit: TimerUnit, messages: TimerMessages, unknown: int) -> in
 
 
 def units_of_slot(log: TimerLog, slot: Slot, precision_ms: int) -> Iterator[TimerUnit]:
-    """The units of a slot, newest first: along the chain, or by a walk where the chain is broken. The
-    log may grow meanwhile."""
+    """Yield the units of a slot, newest first: along the chain, or by a walk where the chain is
+    broken. The log may grow meanwhile."""
     oldest = log.end
     try:
         for position, unit in log.chain(slot.last):

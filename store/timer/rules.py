@@ -1,6 +1,7 @@
-"""Arbitrary delivery times: what a message's properties ask for and where its timer goes. Pure.
+"""Timer rules: what a message's properties request and which slot its timer gets. Pure.
 
-Rules of the store format, sections 11.2 and 11.4, and of the broker semantics, section 6.2:
+Rules of docs/formats/store-format.md, sections 11.2 and 11.4, and of
+docs/formats/broker-semantics.md, section 6.2:
 
     DELAY > 0                      a level: TIMER_DELAY_SEC, _MS and TIMER_DELIVER_MS are dropped
     first of TIMER_DELAY_SEC (seconds from now), TIMER_DELAY_MS, TIMER_DELIVER_MS (absolute)
@@ -8,13 +9,13 @@ Rules of the store format, sections 11.2 and 11.4, and of the broker semantics, 
     timerWheelEnable=false         not enabled
     due already                    an ordinary message; a cancellation is illegal
     beyond timerMaxDelaySec        illegal
-    otherwise                      rounded down to the precision, a whole second to the one before it:
-                                   a slot is read when the clock has passed it, so nobody is early
+    otherwise                      rounded down to the precision, a whole second to the one before:
+                                   a slot is read after its time has passed, never early
     slot above timerCongestNum...  refused, always from twice the number on, between at random
 
-The answer for properties is asked once, before a message is stored. `place` answers when the stored
-message is enqueued: whether it is due (it goes straight to delivery), or in which slot it waits; times
-beyond the roll window wait in a nearer slot first and are enqueued again from there.
+`requested` is called once, before a message is stored. `slot_for` is called when the stored message
+is enqueued: it is due (delivered at once), or waits in a slot; times beyond the roll window wait in
+a nearer slot first and are enqueued again from there.
 """
 
 import enum
@@ -35,15 +36,15 @@ DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE: Final = "REAL_QID"
-#: What the client asked for, in the order of precedence.
+#: The request properties, in order of precedence.
 REQUESTED: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
 _KEY_SEPARATOR: Final = "+"
 
 
 class Verdict(enum.Enum):
-    """What happens to a message; refusals carry RocketMQ's names."""
+    """What happens to a message; refusals have RocketMQ's names."""
 
-    ORDINARY = "ORDINARY"  #: no delay is asked for, or its time has come
+    ORDINARY = "ORDINARY"  #: no delay is requested, or its time has passed
     LEVEL = "LEVEL"  #: goes to the schedule topic
     TIMER = "TIMER"  #: goes to the timer topic with TIMER_OUT_MS
     ILLEGAL = "WHEEL_TIMER_MSG_ILLEGAL"
@@ -61,7 +62,7 @@ class Request:
 
 
 def requested(properties: Mapping[str, str], now_ms: int, config: StoreConfig) -> Request:
-    """What the properties of a message that is no open transaction ask for."""
+    """Return the request of a message that is not a half message."""
     if (_number(properties.get(DELAY, "")) or 0) > 0:
         return Request(Verdict.LEVEL)
     name = next((each for each in REQUESTED if properties.get(each)), "")
@@ -84,7 +85,7 @@ def requested(properties: Mapping[str, str], now_ms: int, config: StoreConfig) -
 
 
 def _number(text: str) -> int | None:
-    """A number as Java reads one: no blanks, no underscores."""
+    """Parse a number as Java does: no blanks, no underscores."""
     digits = text.removeprefix("-").removeprefix("+") if text[:2] not in ("-+", "+-") else ""
     if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19:
         return None
@@ -92,44 +93,44 @@ def _number(text: str) -> int | None:
 
 
 def rounded(deliver_ms: int, precision_ms: int) -> int:
-    """TIMER_OUT_MS: the slot before the delivery time; exact multiples go one slot back."""
+    """Return TIMER_OUT_MS: the slot before the delivery time; exact multiples go one slot back."""
     return deliver_ms - (deliver_ms % precision_ms or precision_ms)
 
 
 def congested(num: int, limit: int, chance: float) -> bool:
-    """Whether a slot that holds `num` units takes no more; `chance` is a random number in [0, 1)."""
+    """Return whether a slot with `num` units is full; `chance` is a random number in [0, 1)."""
     if num <= limit:
         return False
     return num >= 2 * limit or chance < (num - limit) / limit
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a stored message waits."""
+class TimerSlot:
+    """The slot of a stored message."""
 
     slot_ms: int
     rolled: bool
 
 
-def place(out_ms: int, write_ms: int, config: StoreConfig) -> Place | None:
-    """The slot for a message due at `out_ms`, enqueued at `write_ms`; None: it is due already."""
+def slot_for(out_ms: int, write_ms: int, config: StoreConfig) -> TimerSlot | None:
+    """Return the slot for a message due at `out_ms`, enqueued at `write_ms`; None if it is due."""
     if out_ms < write_ms:
         return None
     window_ms = config.timer_roll_window_slot * config.timer_precision_ms
     excess_ms = out_ms - write_ms - window_ms
     if excess_ms < 0:
-        return Place(out_ms, rolled=False)
+        return TimerSlot(out_ms, rolled=False)
     # The rest is never short: a roll just before the time would be enqueued again at once.
     step_ms = window_ms // 2 if excess_ms < window_ms // 3 else window_ms
-    return Place(write_ms + step_ms, rolled=True)
+    return TimerSlot(write_ms + step_ms, rolled=True)
 
 
 def delete_key(unique_key: str, real_topic: str = "") -> str:
-    """TIMER_DEL_UNIQKEY: 5.5 writes the bare key, before it (and with appendTopicForTimerDeleteKey)
-    the topic stood in front."""
+    """Return TIMER_DEL_UNIQKEY: 5.5 writes the bare key; earlier versions (and
+    appendTopicForTimerDeleteKey) put the topic in front."""
     return f"{real_topic}{_KEY_SEPARATOR}{unique_key}" if real_topic else unique_key
 
 
 def is_cancelled(keys: frozenset[str], unique_key: str, real_topic: str) -> bool:
-    """Whether a cancellation in the same slot, in either form, names the message."""
+    """Return whether a cancellation in the same slot, in either form, names the message."""
     return unique_key in keys or delete_key(unique_key, real_topic) in keys

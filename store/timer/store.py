@@ -1,32 +1,32 @@
-"""The timers of a store: the wheel, the log of timer units, and how far both are.
+"""The timers of a store: the wheel, the timer log, and the progress of both.
 
-    enqueue   timer topic -> `place` (rules.py) -> `put`       unit appended, slot points to it
+    enqueue   timer topic -> `slot_for` (rules.py) -> `put`    unit appended, slot points to it
     dequeue   second by second -> `units_at` -> delivered            nothing is cleared
     flush     timer log, wheel, timercheck, timermetrics             each durable before the next
 
-Who moves the messages owns two numbers: how far slots were read (`read_ms`) and how far the timer topic
-was enqueued (`queue_offset`); `flush` makes them durable with what they vouch for. Derived data: the
-messages lie in the timer topic of the commit log (store format, section 11.4).
+The caller owns two numbers: how far slots were read (`read_ms`) and how far the timer topic was
+enqueued (`queue_offset`); `flush` makes them durable after the data that they cover. Derived data:
+the messages lie in the timer topic of the commit log (docs/formats/store-format.md, section 11.4).
 
-What a crash leaves, and what `recover` makes of it (all of it in `recovery.py`):
+State after a crash, and what `recover` does (`recovery.py`):
 
-| crash                             | on disk                                     | next start            |
-| --------------------------------- | ------------------------------------------- | --------------------- |
-| process killed                    | all units; slots and numbers of the last    | slots made again from |
-|                                   | flush                                       | units, nothing lost   |
-| power lost before the log's flush | some units of the last second, maybe torn   | cut at the first bad  |
-|                                   |                                             | unit, enqueued again  |
-| between log and wheel             | units without slots                         | slots made again      |
-| within the wheel's flush          | each slot old or new                        | slots made again      |
-| between wheel and timercheck      | old numbers: slots read since the last      | delivered again, at   |
-|                                   | flush                                       | most a flush interval |
-| timercheck, timermetrics          | old or new                                  | the same              |
-| roll-over of the log              | an empty file that no end mark leads to     | taken back            |
+| crash                             | on disk                               | next start            |
+| --------------------------------- | ------------------------------------- | --------------------- |
+| process killed                    | all units; slots and numbers of the   | slots rebuilt from    |
+|                                   | last flush                            | units, nothing lost   |
+| power lost before the log's flush | some units of the last second,        | cut at the first bad  |
+|                                   | perhaps torn                          | unit, enqueued again  |
+| between log and wheel             | units without slots                   | slots rebuilt         |
+| within the wheel's flush          | each slot old or new                  | slots rebuilt         |
+| between wheel and timercheck      | old numbers: slots read since the     | delivered again, at   |
+|                                   | last flush                            | most a flush interval |
+| timercheck, timermetrics          | old or new                            | the same              |
+| roll of the log                   | an empty file with no end mark before | removed               |
 
-A message that comes again and has its unit already (the saved queue offset is older than the log) is not
-put twice: `put` looks it up in the log. Units whose message the commit log has lost are cut.
+A message that is enqueued again and has its unit already (the saved queue offset is older than the
+log) is not put twice: `put` searches the log. Units whose message the commit log has lost are cut.
 
-Limits: one slot is read into memory at once, about 200 bytes a unit.
+Limits: one slot is read into memory at once, about 200 bytes per unit.
 """
 
 import os
@@ -45,28 +45,29 @@ from .log import TimerLog
 from .messages import TimerMessages
 from .metrics import TimerMetrics
 from .recovery import TimerFiles, TimerRecovery, recover, units_of_slot
-from .rules import DELETE_KEY, place
+from .rules import DELETE_KEY, slot_for
 from .unit import DEFAULT, DELETE, ROLL, TimerUnit
 from .wheel import Slot, TimerWheel
 
-#: What `put` answers when it puts nothing.
-KNOWN: Final = -1  #: the message has its unit
-DUE: Final = -2  #: its time has come: deliver it now
+#: Results of `put` without a unit.
+KNOWN: Final = -1  #: the message has its unit already
+DUE: Final = -2  #: its time has passed: deliver it now
 
 
 @dataclass(frozen=True, slots=True)
 class SlotUnits:
-    """What waits in one slot."""
+    """The units of one slot."""
 
     units: list[TimerUnit] = field(default_factory=list)
-    """To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest first."""
+    """To deliver, or to enqueue again when `rolled` (cancellations that roll, too); oldest
+    first."""
     cancellations: list[TimerUnit] = field(default_factory=list)
-    """To be looked at before the units; oldest first."""
+    """To process before the units; oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFlush:
-    """One flush: what is to be made durable. `run` may be called on another thread."""
+    """One flush. `run` may be called on another thread."""
 
     log: TimerLog
     wheel: TimerWheel
@@ -78,7 +79,7 @@ class TimerFlush:
     counts: str
 
     def run(self) -> None:
-        """Write in the order that the recovery relies on. Raises OSError; never try it again."""
+        """Write in the order that recovery relies on. Raises OSError; do not call it again then."""
         self.log.sync(self.descriptors)
         self.wheel.write_out(self.slots)
         self.check_file.save(self.check)
@@ -86,7 +87,7 @@ class TimerFlush:
 
 
 class TimerStore:
-    """One thread; only `TimerFlush.run` may run on another, one at a time."""
+    """The timers; one thread, only `TimerFlush.run` may run on another, one at a time."""
 
     def __init__(
         self, root: Path, config: StoreConfig, disk: Disk, messages: TimerMessages
@@ -105,7 +106,7 @@ class TimerStore:
     # -- life ---------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> TimerRecovery:
-        """Load, repair, and say where enqueueing and reading go on. The store must be open.
+        """Load and repair; return where enqueueing and reading resume. The store must be open.
 
         Raises UnsupportedLayoutError or ConfigFileError (nothing was changed) or OSError.
         """
@@ -117,8 +118,8 @@ class TimerStore:
             self._disk.unlink(unfinished)
         flushed = self.check.last_timer_log_flush_pos
         report = recover(files, self.check, self._config, self._messages, now_ms)
-        self.log.distrust(flushed)
-        # Durable now: a slot that was emptied must not come back when the log has grown again.
+        self.log.mark_unflushed(flushed)
+        # Durable now: an emptied slot must not reappear when the log has grown again.
         self.log.sync(self.log.take_dirty())
         self.wheel.write_out(self.wheel.take_changes())
         self.newest = report.newest
@@ -127,7 +128,7 @@ class TimerStore:
         return report
 
     def close(self) -> None:
-        """Let go of the files; `flush` first."""
+        """Close the files; call `flush` before."""
         self.wheel.close()
         self.log.close()
         self._check_file.close()
@@ -144,12 +145,12 @@ class TimerStore:
         real_topic: str = "",
         cancels: bool = False,
     ) -> int:
-        """Put a message of the timer topic into its slot; returns the position of its unit, or KNOWN
-        or DUE. Messages come in the order of the topic. Raises DiskFullError, StoreError, OSError.
-        """
+        """Put a message of the timer topic into its slot; return the position of its unit, or
+        KNOWN or DUE. Messages come in the order of the topic. Raises DiskFullError, StoreError,
+        OSError."""
         if physical_offset <= self.newest and self.log.find(physical_offset) >= 0:
             return KNOWN
-        where = place(out_ms, write_ms, self._config)
+        where = slot_for(out_ms, write_ms, self._config)
         if where is None:
             return DUE
         slot = self.wheel.slot(where.slot_ms)
@@ -165,7 +166,7 @@ class TimerStore:
         return position
 
     def units_at(self, slot_ms: int) -> SlotUnits:
-        """What waits in the slot of this time."""
+        """Return the units in the slot of this time."""
         found = SlotUnits()
         for unit in self.units(slot_ms):
             (found.cancellations if unit.cancels and not unit.rolled else found.units).append(unit)
@@ -174,14 +175,15 @@ class TimerStore:
         return found
 
     def units(self, slot_ms: int) -> Iterator[TimerUnit]:
-        """The same one by one, newest first: for slots that are too large to be read in one go. What
-        is put after the first was taken does not come."""
+        """Yield the units one by one, newest first: for slots that are too large to be read at
+        once. Units that are put after the first was yielded are not included."""
         slot = self.wheel.slot(slot_ms)
         if slot.last >= 0:
             yield from units_of_slot(self.log, slot, self._config.timer_precision_ms)
 
     def cancelled_keys(self, cancellations: Iterable[TimerUnit]) -> frozenset[str]:
-        """What they cancel, for `timer_rules.is_cancelled`; those that retention took name nothing."""
+        """Return the keys that they cancel, for `rules.is_cancelled`; deleted messages are
+        skipped."""
         keys = set()
         for unit in cancellations:
             try:
@@ -194,14 +196,14 @@ class TimerStore:
         return frozenset(keys)
 
     def number_at(self, slot_ms: int) -> int:
-        """Messages that the slot of this time holds (for `timer_rules.congested`)."""
+        """Return the number of messages in the slot of this time (for `rules.congested`)."""
         return max(self.wheel.slot(slot_ms).num, 0)
 
     # -- flush and retention ------------------------------------------------------------------
 
     def begin_flush(self, read_ms: int, queue_offset: int, now_ms: int) -> TimerFlush:
-        """Gather what changed. All slots before `read_ms` are delivered, all messages before
-        `queue_offset` enqueued or delivered. Nothing else may begin before it has run."""
+        """Collect the changes. All slots before `read_ms` are delivered, all messages before
+        `queue_offset` enqueued or delivered. Run the flush before beginning another one."""
         check = self.check
         check.last_read_ms = read_ms
         check.last_timer_log_flush_pos = self.log.end
@@ -220,15 +222,15 @@ class TimerStore:
         )
 
     def flush(self, read_ms: int, queue_offset: int, now_ms: int) -> None:
-        """The whole flush, here and now. Raises OSError."""
+        """Run a whole flush. Raises OSError."""
         self.begin_flush(read_ms, queue_offset, now_ms).run()
 
     def trim(self, log_start: int) -> int:
-        """Remove timer log files whose messages retention took; returns how many. Not while a flush
-        runs. Raises OSError."""
+        """Remove timer log files whose messages retention has deleted; return how many. Not while a
+        flush runs. Raises OSError."""
         return self.log.trim(log_start)
 
 
 def has_timers(root: Path) -> bool:
-    """Whether the directory holds timers at all (the wheel alone says nothing: it may be empty)."""
+    """Return whether the directory holds timers (the wheel alone may be empty)."""
     return os.path.isdir(root / "timerlog") and bool(os.listdir(root / "timerlog"))

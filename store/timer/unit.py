@@ -1,4 +1,4 @@
-"""The unit of the timer log: one for every message that waits for its time. Pure codec.
+"""The unit of the timer log: one per waiting message. Pure codec.
 
 offset  size  field
      0     4  52
@@ -11,8 +11,8 @@ offset  size  field
     40     4  Java hash of the real topic, 0 = none
     44     8  reserved, 0
 
-Big-endian (store format, section 11.4; example E10 in section 15). A unit carries no checksum:
-`plausible` is what recovery goes by, `count_plausible` the same for many at once.
+Big-endian (docs/formats/store-format.md, section 11.4; example E10 in section 15). A unit has no
+checksum: recovery uses `plausible`, or `count_plausible` for many at once.
 """
 
 import struct
@@ -31,14 +31,14 @@ ROLL: Final = 2
 DELETE: Final = 4
 _MAGIC_BITS: Final = DEFAULT | ROLL | DELETE
 _WIDTHS: Final = (4, 8, 4, 8, 4, 8, 4, 4, 8)  # bytes of the fields
-#: Apache's clock may move between its look at a message's time and the unit, by minutes on a machine that
-#: is overloaded: then the delay is negative.
+#: Apache's clock may move between reading a message's time and writing the unit, by minutes on an
+#: overloaded machine: then the delay is negative.
 _LATE_MAX_MS: Final = 3_600_000
-_TIME_MAX_MS: Final = 1 << 60  # sums of times stay within an i64
+_TIME_MAX_MS: Final = 1 << 60  # sums of times fit an i64
 
 
 class TimerUnit(NamedTuple):
-    """One unit; see the module's docstring."""
+    """One unit; see the module docstring."""
 
     prev: int
     magic: int
@@ -67,7 +67,8 @@ class TimerUnit(NamedTuple):
 
 
 def decode_unit(data: bytes | memoryview, offset: int, position: int) -> TimerUnit:
-    """The unit at `offset` of the data, which is `position` in the log. Raises RecordFormatError."""
+    """Decode the unit at `offset` of the data, which is `position` in the log. Raises
+    RecordFormatError."""
     if len(data) - offset < UNIT_BYTES:
         raise RecordFormatError(f"no timer unit at {position}: only {len(data) - offset} bytes.")
     size, *values = UNIT.unpack_from(data, offset)
@@ -78,7 +79,7 @@ def decode_unit(data: bytes | memoryview, offset: int, position: int) -> TimerUn
 
 
 def plausible(size: int, unit: TimerUnit, position: int) -> bool:
-    """Whether these are the fields of a unit at this position."""
+    """Return whether these can be the fields of a unit at this position."""
     return (
         size == UNIT_BYTES
         and 0 < unit.magic <= _MAGIC_BITS
@@ -91,7 +92,7 @@ def plausible(size: int, unit: TimerUnit, position: int) -> bool:
 
 
 def unit_type() -> "np.dtype[np.void]":
-    """A unit as NumPy sees it; the names are those of `TimerUnit`."""
+    """Return the NumPy type of a unit; the names are those of `TimerUnit`."""
     import numpy as np
 
     kinds = zip(("unit_bytes", *TimerUnit._fields), (f">i{n}" for n in _WIDTHS), strict=True)
@@ -99,7 +100,7 @@ def unit_type() -> "np.dtype[np.void]":
 
 
 def count_plausible(rows: "NDArray[np.void]", position: int) -> int:
-    """How many rows are units (see `plausible`) before the first that is none."""
+    """Return how many rows are units (see `plausible`) before the first that is not."""
     import numpy as np
 
     positions = position + UNIT_BYTES * np.arange(len(rows))

@@ -1,4 +1,4 @@
-"""The timer wheel: for every second of two weeks, where the chain of its timers lies in the timer log.
+"""The timer wheel: for every second of two weeks, the chain of its timers in the timer log.
 
 offset  size  field of a slot
      0     8  time: due time / precision (seconds, with the default precision); 0 = never used
@@ -7,14 +7,14 @@ offset  size  field of a slot
     24     4  num: units that were put less those that cancel
     28     4  magic, unused
 
-1,209,600 slots of 32 bytes in one file (store format, section 11.4); the slot of a time is
-(time / precision) mod 1,209,600, and it holds for this time only if its first field says so. Slots
-are not cleared after delivery: they are overwritten two weeks later.
+1,209,600 slots of 32 bytes in one file (docs/formats/store-format.md, section 11.4); the slot of a
+time is (time / precision) mod 1,209,600, and it belongs to this time only if its first field equals
+it. Slots are not cleared after delivery: they are overwritten two weeks later.
 
-Derived data: recovery writes slots again from the timer log. The file is sparse and never mapped: it
-is read with pread and written with pwrite, so a full disk is an error of `write_out`, not a signal.
-Memory holds only what changed since the last flush (about 200 bytes a slot). A slot lies within one
-sector, so a crash leaves it old or new, never torn.
+Derived data: recovery rebuilds slots from the timer log. The file is sparse and never mapped: it is
+read with pread and written with pwrite, so a full disk is an error of `write_out`, not a signal.
+Memory holds only the changes since the last flush (about 200 bytes per slot). A slot lies within
+one sector, so a crash leaves it old or new, never torn.
 """
 
 import errno
@@ -36,7 +36,7 @@ _NUM_MAX: Final = (1 << 31) - 1
 
 
 class Slot(NamedTuple):
-    """One slot; see the module's docstring."""
+    """One slot; see the module docstring."""
 
     time: int
     first: int
@@ -52,13 +52,14 @@ class Slot(NamedTuple):
         return cls._make(SLOT.unpack_from(data, offset))
 
 
-#: What is in a slot that holds nothing for the time asked for.
+#: An empty slot.
 NONE: Final = Slot(-1, -1, -1, 0)
 _UNUSED: Final = Slot(0, 0, 0, 0)
 
 
 def read_slots(descriptor: int, size: int = FILE_BYTES) -> Iterator[tuple[int, Slot]]:
-    """Index and content of every slot in a wheel file that is not all zeros, in file order."""
+    """Yield index and content of every slot in a wheel file that is not all zeros, in file
+    order."""
     for begin, end in list(_data_ranges(descriptor, size)):
         for position in range(begin, end, _CHUNK_BYTES):
             chunk = os.pread(descriptor, min(_CHUNK_BYTES, end - position), position)
@@ -72,7 +73,7 @@ def read_slots(descriptor: int, size: int = FILE_BYTES) -> Iterator[tuple[int, S
 
 
 def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of the file that may hold something, from slot to slot (lseek SEEK_DATA)."""
+    """Yield ranges of the file that may hold data, in whole slots (lseek SEEK_DATA)."""
     position = 0
     while position < size:
         try:
@@ -89,10 +90,10 @@ def _data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class TimerWheel:
-    """The live wheel: the file, and above it what was changed since.
+    """The wheel in use: the file, and the changes since the last flush.
 
-    One thread calls everything but `write_out`, which may run on another. Another number of slots is
-    for tests: Apache knows only this one.
+    One thread calls everything but `write_out`, which may run on another. Another number of slots
+    is for tests: Apache supports only this one.
     """
 
     def __init__(self, path: str, precision_ms: int, disk: Disk, slots: int = TIMER_SLOTS) -> None:
@@ -102,10 +103,10 @@ class TimerWheel:
         self._disk = disk
         self._descriptor = -1
         self._changed: dict[int, Slot] = {}
-        self._on_the_way: Mapping[int, Slot] = {}  # being written
+        self._in_flight: Mapping[int, Slot] = {}  # being written
 
     def load(self) -> bool:
-        """Open the file; False when there is none. Changes nothing.
+        """Open the file; return False without one. Changes nothing.
 
         Raises UnsupportedLayoutError for another size.
         """
@@ -115,10 +116,10 @@ class TimerWheel:
             return False
         if size not in (0, self.slots * SLOT_BYTES):
             raise UnsupportedLayoutError(
-                f"{self._path} has {size} bytes, a timer wheel has {self.slots * SLOT_BYTES}. Restore it, or "
-                "delete it: it is then made again from the timer log."
+                f"{self._path} has {size} bytes, a timer wheel has {self.slots * SLOT_BYTES}. "
+                "Restore it, or delete it: it is then rebuilt from the timer log."
             )
-        if size == 0:  # created, then the process died
+        if size == 0:  # created, then the process was killed
             return False
         self._descriptor = self._disk.open(self._path, os.O_RDWR)
         return True
@@ -127,8 +128,8 @@ class TimerWheel:
         return time_ms // self.precision_ms % self.slots
 
     def at(self, index: int) -> Slot:
-        """The slot as it lies there, whatever time it belongs to."""
-        slot = self._changed.get(index) or self._on_the_way.get(index)
+        """Return the stored slot, whichever time it belongs to."""
+        slot = self._changed.get(index) or self._in_flight.get(index)
         if slot is not None:
             return slot
         if self._descriptor < 0:
@@ -137,12 +138,12 @@ class TimerWheel:
         return Slot.decode(data)
 
     def many(self, indexes: Iterable[int]) -> Iterator[Slot]:
-        """`at` for ascending indexes, with few reads. Do not put or flush meanwhile."""
+        """Yield `at` for ascending indexes, with few reads. Do not put or flush meanwhile."""
         begin = -_CHUNK_BYTES
         chunk = b""
         for index in indexes:
             position = index * SLOT_BYTES
-            if index in self._changed or index in self._on_the_way or self._descriptor < 0:
+            if index in self._changed or index in self._in_flight or self._descriptor < 0:
                 yield self.at(index)
                 continue
             if position >= begin + _CHUNK_BYTES:
@@ -151,16 +152,16 @@ class TimerWheel:
             yield Slot.decode(chunk, position - begin)
 
     def slot(self, time_ms: int) -> Slot:
-        """The slot of this time; NONE while it belongs to another."""
+        """Return the slot of this time; NONE while it belongs to another."""
         slot = self.at(self.index(time_ms))
         return slot if slot.time == time_ms // self.precision_ms else NONE
 
     def next_used(self, begin_ms: int, end_ms: int) -> int:
-        """The first time in the range whose slot holds something for it; `end_ms` if none does. Reads
+        """Return the first time in the range whose slot is used for it; `end_ms` without one. Reads
         2048 slots at once."""
         precision = self.precision_ms
         times = range(begin_ms // precision, -(-end_ms // precision))
-        above = self._on_the_way.keys() | self._changed.keys()
+        above = self._in_flight.keys() | self._changed.keys()
         found = min((time for time in self._times(above) if time in times), default=times.stop)
         at = times.start
         while at < found and self._descriptor >= 0:
@@ -175,8 +176,8 @@ class TimerWheel:
         return min(found * precision, end_ms)
 
     def count(self, begin_ms: int, bounds_ms: Sequence[int]) -> list[int]:
-        """Messages due from `begin_ms` up to each of the bounds, which ascend and lie within a week;
-        what is recalled counts until its slot is read."""
+        """Return the number of messages due from `begin_ms` up to each of the bounds, which ascend
+        and lie within a week; recalled messages count until their slot is read."""
         import numpy as np
 
         first = begin_ms // self.precision_ms
@@ -192,7 +193,7 @@ class TimerWheel:
             times = np.arange(first + at, first + at + len(rows))
             numbers[at : at + len(rows)] = np.where(rows["time"] == times, rows["num"], 0)
             at += count
-        for slot in map(self.at, self._on_the_way.keys() | self._changed.keys()):
+        for slot in map(self.at, self._in_flight.keys() | self._changed.keys()):
             if 0 <= slot.time - first < len(numbers):
                 numbers[slot.time - first] = slot.num
         summed = np.concatenate(([0], np.maximum(numbers, 0).cumsum()))
@@ -202,7 +203,7 @@ class TimerWheel:
         return (slot.time for slot in map(self.at, indexes) if slot.last >= 0)
 
     def put(self, time_ms: int, first: int, last: int, num: int) -> None:
-        """Replace the slot of this time, whatever time it belonged to."""
+        """Replace the slot of this time, whichever time it belonged to."""
         num = max(-_NUM_MAX, min(num, _NUM_MAX))
         self._changed[self.index(time_ms)] = Slot(time_ms // self.precision_ms, first, last, num)
 
@@ -210,8 +211,8 @@ class TimerWheel:
         self._changed[index] = _UNUSED
 
     def occupied(self) -> Iterator[tuple[int, Slot]]:
-        """Index and content of every slot in use. Do not put or flush meanwhile."""
-        above = {**self._on_the_way, **self._changed}
+        """Yield index and content of every used slot. Do not put or flush meanwhile."""
+        above = {**self._in_flight, **self._changed}
         if self._descriptor >= 0:
             for index, slot in read_slots(self._descriptor, self.slots * SLOT_BYTES):
                 if index not in above:
@@ -222,17 +223,17 @@ class TimerWheel:
 
     @property
     def changed(self) -> int:
-        """Slots that are not in the file yet."""
-        return len(self._changed) + len(self._on_the_way)
+        """Number of slots that are not in the file yet."""
+        return len(self._changed) + len(self._in_flight)
 
     def take_changes(self) -> Mapping[int, Slot]:
-        """What `write_out` has to write. Not while it runs."""
-        self._on_the_way = {**self._on_the_way, **self._changed}
+        """Return the changes for `write_out`. Not while it runs."""
+        self._in_flight = {**self._in_flight, **self._changed}
         self._changed = {}
-        return self._on_the_way
+        return self._in_flight
 
     def write_out(self, changes: Mapping[int, Slot]) -> None:
-        """Make the changes durable; the timer log must be so already. Raises OSError."""
+        """Make the changes durable; the timer log must be durable already. Raises OSError."""
         if changes:
             if self._descriptor < 0:
                 self._create()
@@ -241,7 +242,7 @@ class TimerWheel:
                 if done != len(data):
                     raise OSError(errno.EIO, f"{done} of {len(data)} bytes written", self._path)
             self._disk.fdatasync(self._descriptor)
-            self._on_the_way = {}
+            self._in_flight = {}
 
     def _create(self) -> None:
         descriptor = self._disk.open(self._path, os.O_RDWR | os.O_CREAT)
@@ -261,7 +262,7 @@ class TimerWheel:
 
 
 def _runs(changes: Mapping[int, Slot]) -> Iterator[tuple[int, bytes]]:
-    """Position and bytes of each stretch of neighbouring slots."""
+    """Yield position and bytes of each run of neighbouring slots."""
     first = previous = -2
     parts: list[bytes] = []
     for index in sorted(changes):

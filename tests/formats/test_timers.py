@@ -30,8 +30,8 @@ from cometmq.store.timer.rules import (
     TIMER_TOPIC,
     UNIQUE_KEY,
     is_cancelled,
-    place,
     rounded,
+    slot_for,
 )
 from cometmq.store.timer.store import DUE, KNOWN, TimerStore
 from cometmq.store.timer.unit import UNIT_BYTES, TimerUnit
@@ -134,7 +134,7 @@ def test_enqueueing_again_writes_the_same_files(
         out_ms = int(properties[OUT_MS])
         if DELIVER_MS in properties:
             assert rounded(int(properties[DELIVER_MS]), 1000) == out_ms
-        assert (place(out_ms, write_ms, store.config) is not None) == there
+        assert (slot_for(out_ms, write_ms, store.config) is not None) == there
         answer = again.put(
             out_ms,
             write_ms,

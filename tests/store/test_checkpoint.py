@@ -1,4 +1,4 @@
-"""The checkpoint's bytes (store format, sections 5 and 15, E8)."""
+"""The checkpoint's bytes (docs/formats/store-format.md, sections 5 and 15, E8)."""
 
 from __future__ import annotations
 

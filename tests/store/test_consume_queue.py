@@ -229,7 +229,7 @@ def test_units_that_the_log_does_not_confirm_are_not_believed(tmp_path: Path) ->
     again.load(lambda _q, number, _o, _s: number < 25, 0)
     queue = again.queue("T", 0)
     assert isinstance(queue, ConsumeQueue)
-    assert queue.disbelieved
+    assert queue.unconfirmed
     assert queue.max_offset == 25
 
 

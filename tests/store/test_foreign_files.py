@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.tests.store.kit import Kit
 
-#: What Apache keeps beside the file store (store format, section 1), and what an operator might.
+#: What Apache keeps beside the file store (docs/formats/store-format.md, section 1), and what an operator might.
 FOREIGN = (
     "rocksdbstore/CURRENT",
     "rocksdbstore/MANIFEST-000005",

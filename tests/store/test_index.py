@@ -169,11 +169,11 @@ def test_a_full_disk_lets_the_index_stand_still(kit: Kit) -> None:
     put(kit, 2, 10)
     assert found(kit, "u2") == found(kit, "u11") == []
     assert kit.store.writable
-    assert "No space" in kit.store.index.trouble
+    assert "No space" in kit.store.index.stall_reason
     put(kit, 12, 3)
     kit.disk.fault = None
     assert found(kit, "u14") == [14]
-    assert kit.store.index.trouble == ""
+    assert kit.store.index.stall_reason == ""
     expected = plain_bytes(kit)
     kit.close()
     assert index_bytes(kit) == expected, "no entry is lost or written twice"

@@ -89,7 +89,7 @@ def judged(kit: Kit) -> list[Any]:
 
 def test_the_properties_are_what_apache_would_write() -> None:
     """The order is that of the buckets of a Java hash map, WAIT is dropped, foreign names keep
-    their place with an empty number (store format, section 3.9)."""
+    their place with an empty number (docs/formats/store-format.md, section 3.9)."""
     before = encode_properties({"UNIQ_KEY": "1", "WAIT": "true", "TAGS": "t"})
     one = with_lmqs(message(properties=before), (A, B))
     assert one.sys_flag & MULTI_DISPATCH

@@ -22,7 +22,7 @@ from cometmq.store.format.queue_ext import (
     decode_unit,
     encode_unit,
     is_address,
-    place_of,
+    position_of,
     walk_units,
 )
 from cometmq.store.format.queue_files import QueueFiles
@@ -65,7 +65,7 @@ def test_a_unit_is_as_in_the_format() -> None:
 
 def test_addresses_are_no_hashes() -> None:
     assert address_of(0) == -(1 << 63)
-    assert place_of(address_of(4096)) == 4096
+    assert position_of(address_of(4096)) == 4096
     assert is_address(address_of(9_223_372_034_707_292_159))
     assert not is_address(-(1 << 31))
     assert not is_address((1 << 63) - 1)
@@ -109,10 +109,10 @@ def test_units_of_every_size_roll_over(
     known.find_end(addresses[-1])
     assert known.end == ext.end, "from the last address"
     for address, size in zip(addresses, sizes, strict=True):
-        place = place_of(address) % FILE
+        place = position_of(address) % FILE
         assert place + HEAD.size + size <= FILE - 4, "room for the end mark"
     keep = data.draw(st.integers(0, len(units) - 1))
-    known.end = place_of(addresses[keep])
+    known.end = position_of(addresses[keep])
     known.truncate()
     assert [known.unit(address) for address in addresses[:keep]] == units[:keep]
     assert known.unit(addresses[-1]) is None

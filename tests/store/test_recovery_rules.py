@@ -16,7 +16,7 @@ from cometmq.store.recovery.rules import (
     ROWS,
     SECTOR_BYTES,
     Finding,
-    Place,
+    StopKind,
     Verdict,
     all_findings,
     flushed_beyond,
@@ -57,20 +57,20 @@ def test_the_page_in_the_docstring_is_the_table() -> None:
         Verdict.CORRUPT: "corrupt: refuse",
     }
     expected = [
-        [place.value if place else "-", words[behind], words[durable], words[missing], verdicts[v]]
-        for place, behind, durable, missing, v in ROWS
+        [kind.value if kind else "-", words[behind], words[durable], words[missing], verdicts[v]]
+        for kind, behind, durable, missing, v in ROWS
     ]
     assert sorted(rows) == sorted(expected)
 
 
-def damage(kit: Kit, begin: int, place: Place, missing: bool) -> None:
-    """Hurt the record at `begin` so that its place is as it should be."""
+def damage(kit: Kit, begin: int, kind: StopKind, missing: bool) -> None:
+    """Hurt the record at `begin` so that its kind is as it should be."""
     sector = -(-(begin + 200) // SECTOR_BYTES) * SECTOR_BYTES  # a whole one inside of the body
-    if missing and place is Place.NOTHING:
+    if missing and kind is StopKind.NOTHING:
         kit.change(begin, bytes(sector + SECTOR_BYTES - begin))
     elif missing:
         kit.change(sector, bytes(SECTOR_BYTES))
-    elif place is Place.NOTHING:
+    elif kind is StopKind.NOTHING:
         kit.change(begin, bytes(8))
     else:
         kit.flip_byte(begin + 300)
@@ -88,7 +88,7 @@ def test_every_finding_on_a_disk(tmp_path: Path, finding: Finding) -> None:
         kit.reopen()
     kit.kill()
     number = 12 if finding.record_behind else COUNT - 1
-    damage(kit, ends[number - 1], finding.place, finding.bytes_missing)
+    damage(kit, ends[number - 1], finding.kind, finding.bytes_missing)
     before = kit.all_files()
     verdict = judge(finding)
     if verdict is Verdict.CORRUPT:

@@ -20,15 +20,15 @@ from cometmq.store.config.delay_levels import (
 from cometmq.store.config.store_config import StoreConfig
 from cometmq.store.format.properties import DELAY_LEVELS_MS
 from cometmq.store.timer.rules import (
-    Place,
     Request,
+    TimerSlot,
     Verdict,
     congested,
     delete_key,
     is_cancelled,
-    place,
     requested,
     rounded,
+    slot_for,
 )
 
 CONFIG = StoreConfig()
@@ -103,7 +103,7 @@ def test_a_timer_waits_at_its_time_or_rolls_there(seconds: int, start: int) -> N
     write_ms, out_ms = start * 1000, (start + seconds) * 1000
     rolls = 0
     while True:
-        where = place(out_ms, write_ms, CONFIG)
+        where = slot_for(out_ms, write_ms, CONFIG)
         assert where is not None
         assert write_ms <= where.slot_ms <= out_ms
         assert where.rolled == (out_ms - write_ms >= WINDOW_MS)
@@ -118,12 +118,12 @@ def test_a_timer_waits_at_its_time_or_rolls_there(seconds: int, start: int) -> N
 
 
 def test_the_limits_of_rolling() -> None:
-    assert place(0, 1000, CONFIG) is None
-    assert place(1000, 1000, CONFIG) == Place(1000, False)
-    assert place(WINDOW_MS - 1000, 0, CONFIG) == Place(WINDOW_MS - 1000, False)
-    assert place(WINDOW_MS, 0, CONFIG) == Place(WINDOW_MS // 2, True)
-    assert place(WINDOW_MS + WINDOW_MS // 3 - 1000, 0, CONFIG) == Place(WINDOW_MS // 2, True)
-    assert place(WINDOW_MS + WINDOW_MS // 3, 0, CONFIG) == Place(WINDOW_MS, True)
+    assert slot_for(0, 1000, CONFIG) is None
+    assert slot_for(1000, 1000, CONFIG) == TimerSlot(1000, False)
+    assert slot_for(WINDOW_MS - 1000, 0, CONFIG) == TimerSlot(WINDOW_MS - 1000, False)
+    assert slot_for(WINDOW_MS, 0, CONFIG) == TimerSlot(WINDOW_MS // 2, True)
+    assert slot_for(WINDOW_MS + WINDOW_MS // 3 - 1000, 0, CONFIG) == TimerSlot(WINDOW_MS // 2, True)
+    assert slot_for(WINDOW_MS + WINDOW_MS // 3, 0, CONFIG) == TimerSlot(WINDOW_MS, True)
 
 
 def test_congestion_refuses_more_the_fuller_a_slot_is() -> None:
