@@ -1,5 +1,5 @@
-"""The store doctor: looks into a store directory, checks it, repairs it, offline.
+"""The store doctor: inspects, checks and repairs a store directory, offline.
 
-It needs no running broker and no `MessageStore`: every module reads files with the codecs of the
-store. Only `repair` writes. Apache's directories and ours are the same to it.
+It needs no running broker and no `MessageStore`: all modules read files with the codecs of the
+store. Only `repair` writes. Directories of Apache's brokers and of this one are treated alike.
 """

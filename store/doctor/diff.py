@@ -1,8 +1,9 @@
-"""`store diff`: the first place where two stores part, in the log and in every queue.
+"""`store diff`: the first difference of two stores, in the log and in every queue.
 
-Logs are compared byte by byte where both have them; a replica's is a copy, so the first different byte
-is where histories part. Retention may have left one of them less at the front: that is no difference.
-Queues are compared unit by unit, as the derived files they are. (docs/formats/store-format.md, sections 1-3)
+Logs are compared byte by byte over their common range; a replica's log is a copy, so the first
+different byte is where the histories diverge. A different log start is no difference: retention may
+have deleted more on one side. Queues are compared unit by unit (docs/formats/store-format.md,
+sections 1-3).
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ _UNITS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two stores part: "log", or the queue `topic/id`; `at` is a log offset or a unit number."""
+    """The first difference: in "log", or in the queue `topic/id`; `at` is a log offset or a unit
+    number."""
 
     where: str
     at: int
@@ -37,7 +39,7 @@ class Divergence:
 
 
 def diff(first: Layout, second: Layout) -> Iterator[Divergence]:
-    """The first divergence of the logs, then of each queue. Raises OSError."""
+    """Yield the first difference of the logs, then of each queue. Raises OSError."""
     found = diff_logs(first, second)
     if found is not None:
         yield found
@@ -45,13 +47,13 @@ def diff(first: Layout, second: Layout) -> Iterator[Divergence]:
 
 
 def log_end(layout: Layout) -> int:
-    """Offset behind the last record."""
+    """Return the offset behind the last record."""
     ends = [row["end"] for row in segments(layout) if row["first_ms"] is not None]
     return max(ends, default=layout.log.start)
 
 
 def diff_logs(first: Layout, second: Layout) -> Divergence | None:
-    """The first offset at which the bytes differ, or at which one log ends."""
+    """Return the first offset at which the bytes differ, or at which one log ends."""
     ends = log_end(first), log_end(second)
     begin = max(first.log.start, second.log.start)
     end = min(ends)
@@ -67,7 +69,7 @@ def diff_logs(first: Layout, second: Layout) -> Divergence | None:
             return _log_divergence(first, second, at, (one, other))
         offset = stop
     if ends[0] != ends[1]:
-        what = "One log ends, the other goes on."
+        what = "One log ends, the other continues."
         return Divergence("log", end, what, f"ends at {ends[0]}", f"ends at {ends[1]}")
     return None
 
@@ -80,7 +82,7 @@ def _file_at(files: FileQueue, offset: int) -> DataFile | None:
 
 
 def _first_difference(one: DataFile, other: DataFile, begin: int, end: int) -> int:
-    """First offset in [begin, end) at which the two files differ, or -1."""
+    """Return the first offset in [begin, end) at which the two files differ, or -1."""
     a, b = open_bytes(one.path), open_bytes(other.path)
     for offset in range(begin, end, _CHUNK_BYTES):
         stop = min(offset + _CHUNK_BYTES, end)
@@ -103,11 +105,11 @@ def _log_divergence(
         _record_around(layout, file, at)
         for layout, file in zip((first, second), files, strict=True)
     ]
-    return Divergence("log", at, "The bytes of the logs differ from here on.", *said)
+    return Divergence("log", at, "The bytes of the logs differ from this offset on.", *said)
 
 
 def _record_around(layout: Layout, file: DataFile, at: int) -> str:
-    """The record that the byte lies in, for people."""
+    """Return a description of the record that contains the byte."""
     walk = LogWalk(layout, begin=file.start, end=at + 1)
     last = None
     for batch in walk:
@@ -124,7 +126,7 @@ def _record_around(layout: Layout, file: DataFile, at: int) -> str:
 
 
 def diff_queues(first: Layout, second: Layout) -> Iterator[Divergence]:
-    """The first different unit of every queue that one of the stores has."""
+    """Yield the first different unit of every queue of either store."""
     ours = {(q.topic, q.queue_id): q for q in first.of_kind("consumequeue")}
     theirs = {(q.topic, q.queue_id): q for q in second.of_kind("consumequeue")}
     start = max(first.log.start, second.log.start)
@@ -145,7 +147,8 @@ def diff_queues(first: Layout, second: Layout) -> Iterator[Divergence]:
 
 
 def _range(queue: QueueFolder, start: int, opened: OpenFiles) -> tuple[int, int]:
-    """Numbers of the units that point to `start` or behind: first, and behind the last."""
+    """Return the numbers of the units that point to `start` or behind: first, and behind the
+    last."""
     first, end = -1, 0
     for number, units in written_units(opened, queue):
         used = np.flatnonzero(units["size"] > 0)
@@ -185,7 +188,7 @@ def _diff_queue(
             return Divergence(name, number + at, "The units differ.", *said)
     firsts, ends = zip(*ranges, strict=True)
     if ends[0] != ends[1]:
-        what = "One queue ends, the other goes on."
+        what = "One queue ends, the other continues."
         return Divergence(name, end, what, f"ends at {ends[0]}", f"ends at {ends[1]}")
     if firsts[0] != firsts[1]:
         said = [f"begins at {first}" for first in firsts]

@@ -1,7 +1,7 @@
-"""Records and units as JSON-able dictionaries: the forms that `store dump` and `export` print.
+"""Records and units as JSON-able dictionaries: the output of `store dump` and `export`.
 
-The names are those in which the Apache broker's own view of a store is kept beside the golden
-directories. Hosts are `address|port`, IPv6 in long form, as Java prints them.
+The names are those of Apache's own view of a store, which is kept beside the golden directories.
+Hosts are `address|port`, IPv6 in long form, as Java prints them.
 """
 
 import base64
@@ -14,7 +14,7 @@ from ..format.record import Record, unpack_host
 
 
 def host_text(packed: bytes) -> str:
-    """`127.0.0.1|10911`, `0:0:0:0:0:0:0:1|10911`."""
+    """Return `127.0.0.1|10911`, `0:0:0:0:0:0:0:1|10911`."""
     address, port = unpack_host(packed)
     if ":" in address:
         groups = ipaddress.IPv6Address(address).exploded.split(":")
@@ -23,7 +23,7 @@ def host_text(packed: bytes) -> str:
 
 
 def message_document(record: Record) -> dict[str, Any]:
-    """One message, all of it. `body_b64` is null where the body cannot be decompressed."""
+    """Return one whole message. `body_b64` is null if the body cannot be decompressed."""
     document: dict[str, Any] = {
         "topic": record.topic,
         "queue_id": record.queue_id,

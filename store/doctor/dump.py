@@ -1,7 +1,7 @@
-"""`store dump` and `store export`: everything in a store as rows, streamed.
+"""`store dump` and `store export`: the content of a store as rows, streamed.
 
-Damaged places are left out; whoever prints says so (`DumpState.lost`). Message offsets are physical;
-`begin` and `end` bound them, or unit numbers of queues.
+Damaged ranges are left out and counted in `DumpState.lost`. Message offsets are physical; `begin`
+and `end` bound them, or unit numbers of queues.
 """
 
 import json
@@ -46,7 +46,7 @@ class Selection:
 
 @dataclass(slots=True)
 class DumpState:
-    """What was left out on the way."""
+    """What was left out."""
 
     lost: list[LostRange] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class DumpState:
 def messages(
     layout: Layout, selection: Selection, state: DumpState, *, by_number: bool = False
 ) -> Iterator[Row]:
-    """Every message in log order. `by_number`: the selection bounds queue offsets."""
+    """Yield every message in log order. `by_number`: the selection bounds queue offsets."""
     begin, end = (0, NO_END) if by_number else (selection.begin, selection.end)
     walk = LogWalk(layout, check_crc=False, begin=begin, end=min(end, layout.log.end))
     for batch in walk:
@@ -85,7 +85,7 @@ def _selected(
 
 
 def units(layout: Layout, selection: Selection) -> Iterator[Row]:
-    """Every unit of the selected queues, with its extension; fillers are marked."""
+    """Yield every unit of the selected queues, with its extension; fillers are marked."""
     opened = OpenFiles()
     exts = {(q.topic, q.queue_id): q for q in layout.of_kind("consumequeue_ext")}
     try:
@@ -101,7 +101,7 @@ def units(layout: Layout, selection: Selection) -> Iterator[Row]:
 
 
 def batch_units(layout: Layout, selection: Selection) -> Iterator[Row]:
-    """Every unit of the selected batch queues."""
+    """Yield every unit of the selected batch queues."""
     for queue in layout.of_kind("batchconsumequeue"):
         if not selection.has_queue(queue.topic, queue.queue_id) or not queue.files.files:
             continue
@@ -148,7 +148,7 @@ def _unit_rows(
 
 
 def index_entries(layout: Layout) -> Iterator[Row]:
-    """Every entry of every index file, oldest file first."""
+    """Yield every entry of every index file, oldest file first."""
     for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
         if one is None:
             continue
@@ -169,7 +169,7 @@ def index_entries(layout: Layout) -> Iterator[Row]:
 
 
 def timers(layout: Layout, selection: Selection) -> Iterator[Row]:
-    """Every unit of the timer log."""
+    """Yield every unit of the timer log."""
     found = TimerCheckup(layout, Findings()).found
     for at in range(len(found.units)):
         unit = found.units[at]
@@ -191,14 +191,14 @@ def timers(layout: Layout, selection: Selection) -> Iterator[Row]:
 
 
 def checkpoint_rows(layout: Layout) -> Iterator[Row]:
-    """The checkpoint, one row."""
+    """Yield the checkpoint, one row."""
     values = checkpoint(layout)
     if values is not None:
         yield dict(values)
 
 
 def config_rows(layout: Layout) -> Iterator[Row]:
-    """Every JSON file with its content; null where it cannot be read."""
+    """Yield every JSON file with its content; null for an unreadable one."""
     for path in layout.config:
         if path.name.endswith(".bak") or path.name == "timercheck":
             continue
@@ -207,7 +207,7 @@ def config_rows(layout: Layout) -> Iterator[Row]:
 
 def _content(path: Path) -> Any:
     try:
-        # Keys that are numbers become text: what is printed is strict JSON.
+        # Numeric keys become text: the output is strict JSON.
         return json.loads(json.dumps(loads(path.read_text("utf-8"))))
     except (ValueError, OSError):
         return None

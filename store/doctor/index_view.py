@@ -1,8 +1,9 @@
-"""An index file as arrays: header, slots, entries; and whether its chains hold together.
+"""An index file as arrays: header, slots, entries; and a check of its chains.
 
-The file says nothing about its own sizes (docs/formats/store-format.md, section 4), so they are told, taken from the
-files beside it, or guessed from the contents. Chains are checked in one pass over the entries, with one
-number for each slot in memory: the newest entry so far, which the next one of the slot has to name.
+The file does not hold its own sizes (docs/formats/store-format.md, section 4), so they are given,
+taken from the files beside it, or guessed from the contents. Chains are checked in one pass over
+the entries, with one number per slot in memory: the newest entry so far, which the next one of the
+slot must name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +22,15 @@ ENTRY_DTYPE: Final = np.dtype(
     [("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _CHUNK: Final = 1 << 16
-#: Above this length a damaged file is not guessed any more; `--index-slots` tells.
+#: Size limit for guessing from a damaged file; above it `--index-slots` is needed.
 _GUESS_BYTES_MAX: Final = 1 << 20
 _FIT_MIN: Final = 0.8
-#: An entry whose key hash nobody knows.
+#: An entry with an unknown key hash.
 UNKNOWN: Final = -1
 
 
 class IndexView:
-    """One file. `count` is the number of the next entry as the entries themselves say it."""
+    """One file. `count` is the number of the next entry according to the entries."""
 
     def __init__(self, path: Path, layout: IndexLayout) -> None:
         data = open_bytes(path)
@@ -47,7 +48,7 @@ class IndexView:
         self.count = self._used()
 
     def _used(self) -> int:
-        """Number behind the last entry that is not all zero; the header's count is looked at first."""
+        """Return the number behind the last non-zero entry; starts at the header's count."""
         said = min(max(self.header.count, 1), self.layout.entries)
         words = self.entries.view(np.uint8).reshape(-1, ENTRY.size)
         for begin in range(said, self.layout.entries, _CHUNK):
@@ -63,11 +64,11 @@ class IndexView:
         return 1
 
     def entry_range(self, first: int, end: int) -> tuple[int, int]:
-        """Bytes of the entries [first, end)."""
+        """Return the byte range of the entries [first, end)."""
         return self.layout.entry_at(first), self.layout.entry_at(end)
 
     def in_chain(self, number: int) -> bool:
-        """Whether the chain of the entry's own hash leads to it."""
+        """Return whether the chain of the entry's own hash leads to it."""
         hash_ = int(self.entries["hash"][number])
         if hash_ < 0:
             return False
@@ -81,13 +82,14 @@ class IndexView:
 
 
 def layouts_of(paths: Sequence[Path], sizes: Sizes) -> list[IndexLayout | None]:
-    """The layout of each file: as told, or as guessed from it or from another one of its length."""
+    """Return the layout of each file: given, or guessed from it or from another one of its
+    length."""
     if sizes.index_slots:
         return [_told(path, sizes) for path in paths]
     lengths = [path.stat().st_size for path in paths]
     if not lengths:
         return []
-    # All files of a folder have one size; of those that have it, any one tells.
+    # All files of a folder have one size; any of that size determines the layout.
     usual = max(lengths, key=lambda length: (lengths.count(length), length))
     whole = [path for path, length in zip(paths, lengths, strict=True) if length == usual]
     found = [_guess(path, guess_layout) for path in whole]
@@ -111,7 +113,7 @@ def _guess(path: Path, how: Callable[[str], IndexLayout | None]) -> IndexLayout 
 
 
 def _most_fitting(path: str) -> IndexLayout | None:
-    """The sizes with which most entries are in the chain of a slot, for a file that is damaged."""
+    """Return the sizes with which most entries are in the chain of a slot, for a damaged file."""
     data = open_bytes(Path(path))
     if not HEADER.size + ENTRY.size < len(data) <= _GUESS_BYTES_MAX:
         return None
@@ -135,8 +137,9 @@ def _most_fitting(path: str) -> IndexLayout | None:
 def broken_chains(
     view: IndexView, corrections: dict[int, int]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Entries that do not name the one before them in their slot, and ranges of slots that do not
-    name their newest entry. `corrections` has the true hashes of damaged entries, or UNKNOWN."""
+    """Return entries that do not name the previous one of their slot, and ranges of slots that
+    do not name their newest entry. `corrections` has the true hashes of damaged entries, or
+    UNKNOWN."""
     slots = view.layout.slots
     newest = np.zeros(slots, np.int32)
     broken: list[int] = []
@@ -180,6 +183,6 @@ def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def common_layout(layout: Layout) -> IndexLayout | None:
-    """The layout that all index files share; None where each is to be guessed for itself."""
+    """Return the layout that all index files share; None if each must be guessed separately."""
     found = set(layouts_of(layout.index, layout.sizes)) - {None}
     return found.pop() if len(found) == 1 else None

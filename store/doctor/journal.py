@@ -1,12 +1,12 @@
-"""The journal of a repair, and the one way in which a repair changes the store.
+"""The journal of a repair; all changes of a repair go through it.
 
-    DIR/repair-<time>/journal.jsonl     one object a line, flushed before the step that it announces
-    DIR/repair-<time>/originals/...     what was there before, under its own path
-    DIR/repair-<time>/new/...           what is made, until it is whole
+    DIR/repair-<time>/journal.jsonl     one object per line, flushed before the step it announces
+    DIR/repair-<time>/originals/...     the previous files, under their own paths
+    DIR/repair-<time>/new/...           new files until they are complete
 
-A folder or file is replaced by two renames: the old one to `originals`, the new one into its place. The
-journal names all three paths first, so a repair that was killed between the two is brought to its end by
-the next one (`finish_interrupted`), and whoever reads the journal sees how far it came.
+A folder or file is replaced by two renames: the old one to `originals`, the new one to its path.
+The journal names all three paths first, so that the next repair completes one that was killed
+between the two (`finish_interrupted`), and the journal shows its progress.
 """
 
 import json
@@ -26,7 +26,7 @@ class Journal:
     """One repair."""
 
     def __init__(self, root: Path, stamp: str, disk: Disk) -> None:
-        """Make the folder. Raises OSError."""
+        """Create the folder. Raises OSError."""
         self.root = root
         self.folder = root / f"{REPAIR_PREFIX}{stamp}"
         self._disk = disk
@@ -35,22 +35,22 @@ class Journal:
         self._file = open(self.folder / _NAME, "a", encoding="utf-8")  # noqa: SIM115
 
     def write(self, event: str, /, **fields: Any) -> None:
-        """One line, on the disk when this returns."""
+        """Append one line; durable on return."""
         append(self._file, self._disk, event, **fields)
 
     def close(self) -> None:
         self._file.close()
 
     def name(self, path: Path) -> str:
-        """The path as the journal has it: relative to the directory, which may be moved."""
+        """Return the path as in the journal: relative to the directory, which may be moved."""
         return os.path.relpath(path, self.root)
 
     def original(self, path: Path) -> Path:
-        """Where what was at `path` is kept."""
+        """Return where the previous file of `path` is kept."""
         return self._kept("originals", path)
 
     def new(self, path: Path) -> Path:
-        """Where what will be at `path` is made."""
+        """Return where the new file of `path` is built."""
         return self._kept("new", path)
 
     def _kept(self, kind: str, path: Path) -> Path:
@@ -62,7 +62,8 @@ class Journal:
         return place
 
     def replace(self, target: Path) -> None:
-        """Put `new(target)`, which is whole, in the place of `target`, which is kept."""
+        """Rename `new(target)`, which is complete, to `target`, and the previous one to the
+        originals."""
         new, original = self.new(target), self.original(target)
         sync_tree(new, self._disk)
         paths = {"target": target, "new": new, "original": original}
@@ -76,7 +77,7 @@ class Journal:
         self.write("replaced", target=self.name(target))
 
     def keep_bytes(self, path: Path, begin: int, end: int) -> Path:
-        """A copy of bytes of a file that are about to be overwritten."""
+        """Copy bytes of a file that are about to be overwritten; return the copy's path."""
         place = self.original(path).with_name(f"{path.name}.{begin}-{end}")
         with open(path, "rb") as source, open(place, "wb") as kept:
             source.seek(begin)
@@ -95,14 +96,14 @@ class Journal:
 
 
 def append(file: Any, disk: Disk, event: str, /, **fields: Any) -> None:
-    """One line at the end of a journal."""
+    """Append one line to a journal."""
     file.write(json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n")
     file.flush()
     disk.fsync(file.fileno())
 
 
 def sync_tree(path: Path, disk: Disk) -> None:
-    """Everything below a path on the disk."""
+    """Flush everything below a path."""
     folders = [path] if path.is_dir() else []
     files = [] if path.is_dir() else [path]
     for folder, names, below in os.walk(path):
@@ -120,7 +121,7 @@ def sync_tree(path: Path, disk: Disk) -> None:
 
 
 def events_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a journal; one that was not written whole is left out."""
+    """Return the lines of a journal, without an incomplete last one."""
     found = []
     try:
         text = (folder / _NAME).read_text("utf-8", "replace")
@@ -135,7 +136,7 @@ def events_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def interrupted(root: Path) -> Iterator[Path]:
-    """Folders of repairs that did not come to their end."""
+    """Yield the folders of incomplete repairs."""
     for folder in sorted(root.glob(f"{REPAIR_PREFIX}*")):
         events = events_of(folder)
         if folder.is_dir() and not any(e.get("event") == "finished" for e in events):
@@ -143,8 +144,8 @@ def interrupted(root: Path) -> Iterator[Path]:
 
 
 def finish_interrupted(root: Path, disk: Disk) -> list[str]:
-    """Bring repairs that were killed to a whole state; sentences about what was done. Whatever they had not
-    begun, the next plan finds again. Raises OSError."""
+    """Complete repairs that were killed; return sentences about what was done. Steps that they had
+    not begun are found again by the next plan. Raises OSError."""
     said = []
     for folder in interrupted(root):
         for event in events_of(folder):
@@ -152,9 +153,9 @@ def finish_interrupted(root: Path, disk: Disk) -> list[str]:
                 said += _finish_replace(root, event, disk)
         shutil.rmtree(folder / "new", ignore_errors=True)
         with open(folder / _NAME, "a", encoding="utf-8") as file:
-            file.write("\n")  # the last line may lack its end
+            file.write("\n")  # the last line may be incomplete
             append(file, disk, "finished", by="a later repair")
-        said.append(f"The repair {folder.name} had been interrupted; it is complete now.")
+        said.append(f"The repair {folder.name} was interrupted; it is complete now.")
     return said
 
 

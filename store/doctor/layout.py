@@ -1,8 +1,8 @@
-"""What lies in a store directory: found from the files themselves, changed by nothing.
+"""The layout of a store directory, found from the files alone. Read only.
 
-Every size is taken from the files: a segment is as long as the distance to the next one, queue files
-are as long as most of their kind. `Sizes` overrides that for directories that are too damaged or too
-small to tell (docs/formats/store-format.md, section 1).
+All sizes are derived from the files: a segment is as long as the distance to the next one, queue
+files are as long as most of their kind. `Sizes` overrides that for directories that are too damaged
+or too small (docs/formats/store-format.md, section 1).
 """
 
 import itertools
@@ -24,17 +24,18 @@ _FORMAT: Final = frozenset(
         *("timerwheel", "timerlog", "config", *QUEUE_KINDS),
     )
 )
-#: And ours: replication, what recovery took away, what a new beginning moved aside. Else it is foreign.
+#: Also ours: replication, pages kept by recovery, files moved aside by a reseed. Others are
+#: foreign.
 _KNOWN: Final = _FORMAT | {"ha", "lost", "aside"}
 
 
-#: Where repairs keep originals and their journal.
+#: Folders with the originals and the journal of a repair.
 REPAIR_PREFIX: Final = "repair-"
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the operator knows better than the files; 0 and empty mean: ask the files."""
+    """Sizes given by the operator; 0 and empty: derive from the files."""
 
     log_directories: tuple[str, ...] = ()
     segment: int = 0
@@ -49,7 +50,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a file queue: its name says where it starts, `length` is what is there."""
+    """One file of a file queue: its name is its start offset, `length` its actual length."""
 
     path: Path
     start: int
@@ -58,7 +59,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class FileQueue:
-    """Files in a row; `size` is what each should have."""
+    """Consecutive files; `size` is the expected length of each."""
 
     files: tuple[DataFile, ...]
     size: int
@@ -74,7 +75,7 @@ class FileQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueFolder:
-    """The files of one queue; `kind` is the name of the folder that they lie in."""
+    """The files of one queue; `kind` is the name of their root folder."""
 
     kind: str
     topic: str
@@ -84,7 +85,7 @@ class QueueFolder:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A store directory as it was found."""
+    """The contents of a store directory."""
 
     root: Path
     log: FileQueue
@@ -94,15 +95,15 @@ class Layout:
     timer_wheel: Path | None
     checkpoint: Path | None
     config: tuple[Path, ...]
-    foreign: tuple[str, ...]  #: folders and files that are no part of the format
-    strays: tuple[Path, ...]  #: files in the format's own folders that it does not know
-    clean: bool  #: no `abort`: the last owner stopped by itself
-    owner: str  #: what `abort` says: the process id of the last owner
-    in_use: bool  #: some process holds the lock
+    foreign: tuple[str, ...]  #: folders and files outside of the format
+    strays: tuple[Path, ...]  #: unknown files in the format's own folders
+    clean: bool  #: no `abort`: the last run stopped cleanly
+    owner: str  #: content of `abort`: the process id of the last run
+    in_use: bool  #: a process holds the lock
     sizes: Sizes = field(default_factory=Sizes)
 
     def name(self, path: Path) -> str:
-        """The path as findings print it: relative to the directory where it lies in it."""
+        """Return the path as in findings: relative to the directory if it lies inside."""
         try:
             return str(path.relative_to(self.root))
         except ValueError:
@@ -113,18 +114,18 @@ class Layout:
 
 
 class NoStoreError(Exception):
-    """The directory is none, or holds nothing of a store."""
+    """The path is not a directory, or not that of a store."""
 
 
 def discover(root: Path, sizes: Sizes | None = None) -> Layout:
-    """Look at the directory. Raises NoStoreError, OSError."""
+    """Inspect the directory. Raises NoStoreError, OSError."""
     sizes = sizes or Sizes()
     if not root.is_dir():
-        raise NoStoreError(f"{root} is no directory.")
+        raise NoStoreError(f"{root} is not a directory.")
     names = {entry.name: entry for entry in os.scandir(root)}
     if not names.keys() & _FORMAT and not sizes.log_directories:
         raise NoStoreError(
-            f"{root} is no store directory: it has none of commitlog, consumequeue, checkpoint."
+            f"{root} is not a store directory: it has none of commitlog, consumequeue, checkpoint."
         )
     strays: list[Path] = []
     log_folders = [Path(name).expanduser() for name in sizes.log_directories]
@@ -189,21 +190,22 @@ def _file_queue(folders: Iterable[Path], size: int, strays: list[Path]) -> FileQ
 
 
 def _usual_size(queues: Iterable[list[DataFile]], unit: int = 1) -> int:
-    """The size that most files have, by their lengths and by the distances between them."""
+    """Return the size of most files, from their lengths and the distances between them."""
     votes: Counter[int] = Counter()
     starts: list[int] = []
     for files in queues:
         votes.update(file.length for file in files if file.length)
-        # A file that was cut keeps its name: distances have a vote too.
+        # A file that was cut keeps its name: distances count too.
         votes.update(after.start - before.start for before, after in itertools.pairwise(files))
         starts += [file.start for file in files]
     if not votes:
         return 0
-    # A file begins at a multiple of the size and holds whole units. Of equals the larger: files are cut, never lengthened.
+    # A file begins at a multiple of the size and holds whole units. Of equals the larger: files are
+    # cut, never lengthened.
     common = math.gcd(*starts)
     fitting = [size for size in votes if common % size == 0 and size % unit == 0]
     if not fitting and common:
-        # All were cut: the smallest size that they fit into and that gives these names.
+        # All were cut: the smallest size that they fit into and that yields these names.
         for count in range(common // max(votes), 0, -1):
             if common % (count * unit) == 0:
                 return common // count
@@ -242,7 +244,7 @@ def _index_files(folder: Path, strays: list[Path]) -> Iterator[Path]:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether another process holds byte 0 of `lock`; asks the kernel and takes nothing."""
+    """Return whether another process holds byte 0 of `lock`, without taking it."""
     if sys.platform != "linux":  # the structure below is Linux's
         return False
     import fcntl

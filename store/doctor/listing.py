@@ -1,7 +1,7 @@
-"""`store ls`: what there is, in few reads: names, sizes, first and last of everything.
+"""`store ls`: names, sizes, first and last of everything, in few reads.
 
-The log is walked only in its last segment that holds records, to find its end; everything else is looked
-up in constant time a file. (docs/formats/store-format.md, section 1)
+The log is walked only in its last segment with records, to find its end; all else is read in
+constant time per file (docs/formats/store-format.md, section 1).
 """
 
 import struct
@@ -16,7 +16,7 @@ from .queue_view import OpenFiles, written_units
 
 
 def list_store(layout: Layout) -> dict[str, Any]:
-    """One document for the whole directory."""
+    """Return one document for the whole directory."""
     return {
         "directory": str(layout.root),
         "stopped_cleanly": layout.clean,
@@ -36,7 +36,7 @@ def list_store(layout: Layout) -> dict[str, Any]:
 
 
 def segments(layout: Layout) -> list[dict[str, Any]]:
-    """Range and times of every segment; `end` is behind its last record."""
+    """Return range and times of every segment; `end` is behind its last record."""
     rows: list[dict[str, Any]] = []
     last = True
     for file in reversed(layout.log.files):
@@ -64,7 +64,7 @@ def segments(layout: Layout) -> list[dict[str, Any]]:
 
 
 def _end_of(layout: Layout, start: int) -> dict[str, Any]:
-    """The end of the last segment with records, by a walk."""
+    """Return the end of the last segment with records, by a walk."""
     walk = LogWalk(layout, begin=start)
     last_ms = None
     for batch in walk:
@@ -78,7 +78,7 @@ def _end_of(layout: Layout, start: int) -> dict[str, Any]:
 
 
 def queues(layout: Layout) -> list[dict[str, Any]]:
-    """First unit that points into the log, and the end, of every queue."""
+    """Return the first unit that points into the log, and the end, of every queue."""
     opened = OpenFiles()
     try:
         return [_queue(layout, queue, opened) for queue in layout.of_kind("consumequeue")]
@@ -113,7 +113,7 @@ def _queue(layout: Layout, queue: QueueFolder, opened: OpenFiles) -> dict[str, A
 
 
 def index_files(layout: Layout) -> list[dict[str, Any]]:
-    """What each index file says it covers."""
+    """Return the range of each index file, from its header."""
     rows = []
     for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
         row: dict[str, Any] = {"file": layout.name(path), "bytes": path.stat().st_size}
@@ -133,7 +133,7 @@ def index_files(layout: Layout) -> list[dict[str, Any]]:
 
 
 def timers(layout: Layout) -> dict[str, Any] | None:
-    """The timer log's range, and how far its checkpoint is."""
+    """Return the timer log's range and its checkpoint."""
     check = layout.root / "config" / "timercheck"
     if not layout.timer_log.files and layout.timer_wheel is None:
         return None
@@ -151,7 +151,7 @@ def timers(layout: Layout) -> dict[str, Any] | None:
 
 
 def checkpoint(layout: Layout) -> dict[str, int] | None:
-    """The checkpoint's six numbers."""
+    """Return the checkpoint's six numbers."""
     if layout.checkpoint is None:
         return None
     with open(layout.checkpoint, "rb") as file:

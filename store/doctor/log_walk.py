@@ -1,7 +1,7 @@
-"""The walk over all segments of a log, offline: batches of columns, and how each segment ends.
+"""A walk over all segments of a log, offline: batches of columns, and the end of each segment.
 
-Files are mapped read-only (`scan_files`) and let go of by their last reader. Nothing is believed: what is no record
-becomes a lost range, and the walk goes on behind it. What lies where is judged in `verify_log`.
+Files are mapped read-only (`scan.files`) and closed by their last reader. Bytes that are not a
+record become a lost range, and the walk continues behind it. `verify_log` judges the ranges.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from .layout import DataFile, Layout
 
 @dataclass(slots=True)
 class Batch:
-    """Some records of one segment; positions in `columns` are places in the file."""
+    """Some records of one segment; positions in `columns` are positions in the file."""
 
     file: DataFile
     raw: RawBytes
@@ -26,8 +26,8 @@ class Batch:
     _texts: list[tuple[Columns, KeyText]] | None = None
 
     def texts(self) -> list[tuple[Columns, KeyText]]:
-        """Topics and properties of all records that are indexed, in parts of bounded size; made once
-        for all who look at them."""
+        """Return topics and properties of all indexed records, in parts of bounded size; computed
+        once for all checks."""
         if self._texts is None:
             self._texts = list(self._make_texts())
         return self._texts
@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(slots=True)
 class SegmentEnd:
-    """How the walk over one segment ended; `position` is a place in the file."""
+    """How the walk over one segment ended; `position` is a position in the file."""
 
     file: DataFile
     position: int = 0
@@ -103,7 +103,7 @@ class LogWalk:
         first = self._begin - file.start
         for columns in walking:
             if first > 0:
-                # A record's border is only known from the segment's start on.
+                # Record boundaries are only known from the segment's start on.
                 columns = columns.take(columns.position >= first)  # noqa: PLW2901
                 if not len(columns):
                     continue
@@ -116,19 +116,19 @@ class LogWalk:
 
 
 def first_record(file: DataFile) -> Columns | None:
-    """The first record of a segment, or None if it does not begin with one."""
+    """Return the first record of a segment, or None if it does not begin with one."""
     view = open_bytes(file.path)
     return next(walk(view, file.start, 0, min(1, len(view))), None)
 
 
 def segment_of(layout: Layout, offset: int) -> DataFile | None:
-    """The segment that has a byte at this offset."""
+    """Return the segment that has a byte at this offset."""
     files = layout.log.files
     return next((f for f in files if f.start <= offset < f.start + f.length), None)
 
 
 def record_at(layout: Layout, offset: int) -> Columns | None:
-    """The whole record that begins at this offset."""
+    """Return the whole record that begins at this offset."""
     file = segment_of(layout, offset)
     if file is None:
         return None
@@ -137,8 +137,8 @@ def record_at(layout: Layout, offset: int) -> Columns | None:
 
 
 def locate(layout: Layout, offset: int, part: str) -> tuple[str, int, int] | None:
-    """File, begin and end of a part of the whole record at `offset`: "properties", "topic",
-    "queue_id", "queue_offset", "store_timestamp", "header" or "record"; None if none begins there."""
+    """Return file, begin and end of a part of the whole record at `offset`: "properties", "topic",
+    "queue_id", "queue_offset", "store_timestamp", "header" or "record"; None without a record."""
     file = segment_of(layout, offset)
     columns = record_at(layout, offset)
     if file is None or columns is None:

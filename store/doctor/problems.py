@@ -1,8 +1,8 @@
-"""What the doctor finds: exact byte ranges of files, and whether they are faults.
+"""Findings of the doctor: byte ranges of files with a severity.
 
-A *problem* is something that is wrong and that no start of a broker would put right by itself. A
-*note* is what a killed or running broker leaves behind and what its next start repairs (a torn tail,
-queues that are behind the log), or something worth knowing.
+A *problem* is an error that no start of a broker repairs. A *note* is what a killed or running
+broker leaves and its next start repairs (a torn tail, queues that are behind the log), or other
+useful information.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from typing import Any, Final
 
 PROBLEM: Final = "problem"
 NOTE: Final = "note"
-#: A store that is damaged all over gives one entry a record; no operator reads more than this.
+#: A store that is damaged all over gives one finding per record; more than this are only counted.
 FINDINGS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Bytes [begin, end) of `file` (relative to the store's directory) and what is the matter."""
+    """Bytes [begin, end) of `file` (relative to the store's directory) and a description."""
 
     file: str
     begin: int
@@ -31,7 +31,7 @@ class Finding:
 
 
 class Findings:
-    """A bounded list: what does not fit is counted."""
+    """A bounded list; findings beyond the limit are counted."""
 
     def __init__(self) -> None:
         self.problems: list[Finding] = []
@@ -48,7 +48,7 @@ class Findings:
         found.append(Finding(file, begin, end, what, kind, severity))
 
     def demote(self, applies: Callable[[Finding], bool]) -> None:
-        """Make notes of some problems."""
+        """Turn the problems for which `applies` is true into notes."""
         stay: list[Finding] = []
         for one in self.problems:
             if applies(one):
@@ -59,7 +59,7 @@ class Findings:
 
 
 def span(noun: str, first: int, end: int, plural: str = "") -> str:
-    """`unit 7`, or `units 7 to 9` for [first, end)."""
+    """Return `unit 7`, or `units 7 to 9` for [first, end)."""
     if end == first + 1:
         return f"{noun} {first}"
     return f"{plural or noun + 's'} {first} to {end - 1}"

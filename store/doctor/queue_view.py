@@ -2,8 +2,8 @@
 
     unit k at byte 20 * k:   physical offset i64 | total size of the record i32 | tags code i64
 
-(docs/formats/store-format.md, section 3.1.) Files are sparse: only ranges that hold data are ever looked at, and what no
-file covers reads as zeros, like a hole. At most `_OPEN_MAX` descriptors stay open.
+Files are sparse: only ranges with data are read; holes and missing files read as zeros
+(docs/formats/store-format.md, section 3.1). At most `_OPEN_MAX` descriptors stay open.
 """
 
 import errno
@@ -48,10 +48,10 @@ class OpenFiles:
 
 
 def file_at(files: FileQueue, position: int) -> DataFile | None:
-    """The file that covers a position of the queue's virtual bytes."""
+    """Return the file that covers a position of the queue's virtual bytes."""
     if not files.files or not files.size or position < files.files[0].start:
         return None
-    # Files in a row are found by arithmetic; after a gap, by looking.
+    # Consecutive files are found by arithmetic; after a gap, by search.
     index = (position - files.files[0].start) // files.size
     for file in (*files.files[index : index + 1], *files.files):
         if file.start <= position < file.start + files.size:
@@ -60,7 +60,7 @@ def file_at(files: FileQueue, position: int) -> DataFile | None:
 
 
 def read_bytes(opened: OpenFiles, files: FileQueue, position: int, length: int) -> bytes:
-    """`length` bytes; zeros where nothing is."""
+    """Return `length` bytes; zeros where no file covers them."""
     parts = []
     while length > 0:
         file = file_at(files, position)
@@ -83,7 +83,7 @@ def read_units(opened: OpenFiles, queue: QueueFolder, first: int, count: int) ->
 
 
 def data_ranges(descriptor: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Parts of [begin, end) of a file that are no holes."""
+    """Yield the parts of [begin, end) of a file that are not holes."""
     while begin < end:
         try:
             start = os.lseek(descriptor, begin, os.SEEK_DATA)
@@ -101,8 +101,8 @@ def data_ranges(descriptor: int, begin: int, end: int) -> Iterator[tuple[int, in
 def written_units(
     opened: OpenFiles, queue: QueueFolder, first: int = 0, end: int = 1 << 62
 ) -> Iterator[tuple[int, Units]]:
-    """Number of the first unit and units, for every stretch of the queue's files that is no hole,
-    within [first, end). Units that are all zero may be among them."""
+    """Yield number of the first unit and units, for every range of the queue's files that is not a
+    hole, within [first, end). All-zero units may be among them."""
     for file in queue.files.files:
         start = max(first * UNIT_BYTES, file.start)
         stop = min(end * UNIT_BYTES, file.start + min(file.length, queue.files.size))
@@ -121,7 +121,7 @@ def written_units(
 
 
 def unit_ranges(queue: QueueFolder, first: int, end: int) -> Iterator[tuple[Path, int, int]]:
-    """Files and byte ranges in them that hold the units [first, end)."""
+    """Yield files and the byte ranges in them that hold the units [first, end)."""
     position, stop = first * UNIT_BYTES, end * UNIT_BYTES
     size = queue.files.size or stop - position
     folder = queue.files.files[0].path.parent if queue.files.files else None

@@ -1,4 +1,4 @@
-"""The index made again from the log, beside the old one. (docs/formats/store-format.md, section 4)"""
+"""Rebuilds the index from the log in a new folder (docs/formats/store-format.md, section 4)."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .verify import Progress
 
 
 class IndexMaker:
-    """Fills file after file in a new folder; names are creation times that only grow."""
+    """Fills file after file in a new folder; names are increasing creation times."""
 
     def __init__(self, folder: Path, layout: IndexLayout, now_ms: int, disk: Disk) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class IndexMaker:
         folder.mkdir(parents=True)
 
     def put(self, entries: Entries) -> None:
-        """Append all of these. Raises OSError."""
+        """Append all entries. Raises OSError."""
         begin = 0
         while begin < len(entries):
             writer = self._with_room()
@@ -44,7 +44,7 @@ class IndexMaker:
         return self._writer
 
     def finish(self) -> None:
-        """Let the last file be whole."""
+        """Complete the last file."""
         if self._writer is not None:
             self._writer.write_out()
             self._writer.sync()
@@ -61,7 +61,7 @@ def rebuild_index(
     *,
     progress: Progress | None = None,
 ) -> None:
-    """Index every record of the log into `folder`, which is not there yet. Raises OSError."""
+    """Index every record of the log into the new `folder`. Raises OSError."""
     maker = IndexMaker(folder, sizes, now_ms, disk)
     for batch in LogWalk(layout):
         for _, text in batch.texts():

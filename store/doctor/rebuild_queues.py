@@ -1,8 +1,9 @@
-"""Queues made again from the log, beside the old ones: one walk for all that need it.
+"""Rebuilds queues from the log in new folders, with one walk for all of them.
 
-Units of records that are lost in the log are taken over from the old files, so that a segment which is
-restored later finds them. Where a queue begins inside a file, fillers stand before (store format,
-section 3.4). Extension units are not made: a unit with its plain tags code says the same.
+Units of records that are lost in the log are copied from the old files, so that they match when the
+segment is restored. Where a queue begins inside a file, fillers precede it
+(docs/formats/store-format.md, section 3.4). Extension units are not rebuilt: the plain tags code in
+the unit is equivalent.
 """
 
 import os
@@ -29,7 +30,7 @@ _DEFAULT_FILE_BYTES: Final = 6_000_000
 
 
 class QueueWriter:
-    """Writes units of one queue into a new folder, in any order, files as they are needed."""
+    """Writes units of one queue into a new folder, in any order, creating files as needed."""
 
     def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
         self.folder = folder
@@ -41,7 +42,7 @@ class QueueWriter:
         folder.mkdir(parents=True)
 
     def write(self, first: int, units: Units) -> None:
-        """Units from number `first` on. Raises OSError."""
+        """Write units from number `first` on. Raises OSError."""
         if not self._begun:
             self._begun = True
             self._fill(first)
@@ -50,14 +51,14 @@ class QueueWriter:
         self._write(first, units.tobytes())
 
     def restart(self) -> None:
-        """What was written is not the queue's any more. Raises OSError."""
+        """Discard what was written. Raises OSError."""
         for path in self.folder.iterdir():
             self._disk.unlink(str(path))
         self._begun = False
         self.written = self.next_number = 0
 
     def _fill(self, first: int) -> None:
-        """Fillers from the start of the file to the first unit of the queue."""
+        """Write fillers from the start of the file to the first unit of the queue."""
         position = first * UNIT_BYTES
         start = position - position % self._size
         count = (position - start) // UNIT_BYTES
@@ -90,8 +91,8 @@ def rebuild_queues(
     disk: Disk,
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], int]:
-    """Write the queues `targets` (topic and queue id to a folder that is not there yet); returns how many
-    units each has. One with none has no record in the log: its old files are all there is."""
+    """Write the queues `targets` (topic and queue id to a new folder); return how many units each
+    has. A queue with none has no record in the log; its old files are not replaced."""
     size = next(layout.of_kind("consumequeue"), None)
     file_bytes = (size.files.size if size else 0) or layout.sizes.queue_file or _DEFAULT_FILE_BYTES
     writers = {key: QueueWriter(path, file_bytes, disk) for key, path in targets.items()}
@@ -104,7 +105,7 @@ def rebuild_queues(
     for folder in layout.of_kind("consumequeue"):
         writer = writers.get((folder.topic, folder.queue_id))
         if writer is not None and lost:
-            _take_over(folder, writer, lost)
+            _copy_lost_units(folder, writer, lost)
     return {key: writer.written for key, writer in writers.items()}
 
 
@@ -116,7 +117,7 @@ def _write_batch(
     columns = columns.take(queued)
     found = codes.of(batch.raw, columns, batch.topics)
     if any(is_lmq(name) for name, _ in writers):
-        _write_light(batch, columns, found, writers)
+        _write_lmqs(batch, columns, found, writers)
     for topic_id, queue_id, rows in by_queue(columns):
         writer = writers.get((batch.topics.names[topic_id], queue_id))
         if writer is None:
@@ -130,10 +131,10 @@ def _write_batch(
             writer.write(int(numbers[part[0]]), units[part])
 
 
-def _write_light(
+def _write_lmqs(
     batch: Batch, columns: Columns, codes: Integers, writers: dict[tuple[str, int], QueueWriter]
 ) -> None:
-    """Units of light queues (docs/formats/store-format.md, section 3.9)."""
+    """Write units of light queues (docs/formats/store-format.md, section 3.9)."""
     for row, name, number in lmq_rows(batch.raw, columns, batch.topics):
         writer = writers.get((name, 0))
         if writer is not None:
@@ -143,8 +144,8 @@ def _write_light(
             writer.write(number, np.array([unit], UNIT))
 
 
-def _take_over(folder: QueueFolder, writer: QueueWriter, lost: list[LostRange]) -> None:
-    """Old units that point into what is lost in the log."""
+def _copy_lost_units(folder: QueueFolder, writer: QueueWriter, lost: list[LostRange]) -> None:
+    """Copy old units that point into lost ranges of the log."""
     opened = OpenFiles()
     try:
         for first, units in written_units(opened, folder):

@@ -1,8 +1,8 @@
-"""`store repair`: carries out a plan, step by step, with a journal and with every original kept.
+"""`store repair`: runs a plan step by step, with a journal; every original is kept.
 
-The lock is held from before the check to the end, so no broker can start meanwhile. What is made new is
-whole and on the disk before it takes its place; a repair that is killed is continued by running it again
-(`journal.py`).
+The lock is held from before the check to the end, so no broker can start meanwhile. New files are
+complete and durable before they replace the old ones; a repair that was killed is continued by
+running it again (`journal.py`).
 """
 
 import os
@@ -27,7 +27,7 @@ from .verify_timers import TimerCheckup, expected_slots
 
 
 class Repair:
-    """One run over a plan. The caller holds the lock."""
+    """One run of a plan. The caller holds the lock."""
 
     def __init__(self, layout: Layout, report: Report, journal: Journal, disk: Disk) -> None:
         self._layout = layout
@@ -36,7 +36,7 @@ class Repair:
         self._disk = disk
 
     def run(self, plan: Plan, now_ms: int, progress: Progress | None = None) -> None:
-        """Do all steps. Raises OSError or StoreError; what was done by then is done."""
+        """Run all steps. Raises OSError or StoreError; the steps before stay done."""
         self._journal.write(
             "begin",
             directory=str(self._layout.root),
@@ -65,7 +65,7 @@ class Repair:
         shutil.rmtree(self._journal.folder / "new", ignore_errors=True)
 
     def _cut_tail(self, step: Step) -> None:
-        """Zeros over what the torn record left; a copy of it is kept."""
+        """Zero the torn record; a copy of it is kept."""
         path = self._layout.root / step.target
         kept = self._journal.keep_bytes(path, step.begin, step.end)
         self._journal.write("kept", file=self._journal.name(kept), begin=step.begin, end=step.end)
@@ -90,7 +90,7 @@ class Repair:
         for key, path in targets.items():
             name = self._layout.name(path)
             if not counts[key]:
-                # Its offsets must not begin again at 0: only its own files know them.
+                # Its offsets must not restart at 0: only its own files hold them.
                 self._journal.write("skipped", target=name, why="the log has no record of it")
                 continue
             self._journal.replace(path)
@@ -103,7 +103,7 @@ class Repair:
             known = IndexLayout(sizes.index_slots, sizes.index_entries)
         if known is None:
             raise StoreError(
-                "The sizes of the index files cannot be told from them: give --index-slots and "
+                "The sizes of the index files are unknown: give --index-slots and "
                 "--index-entries, or the store's broker.conf with --config."
             )
         target = self._layout.root / "index"
@@ -112,7 +112,7 @@ class Repair:
         self._journal.replace(target)
 
     def _checkpoint(self) -> None:
-        """An empty one vouches for nothing: the next start looks at everything."""
+        """Write an empty checkpoint: the next start then checks everything."""
         target = self._layout.root / "checkpoint"
         data = Checkpoint().encode().ljust(FILE_BYTES, b"\0")
         self._write_new(target, data)
@@ -122,7 +122,7 @@ class Repair:
         self._journal.new(target).write_bytes(data)
 
     def _slots(self) -> None:
-        """The wheel with every slot as the timer log says; others as they are, if they make sense."""
+        """Write the slots that follow from the timer log; keep other plausible ones."""
         target = self._layout.root / "timerwheel"
         checkup = TimerCheckup(self._layout, Findings())
         precision_ms = self._layout.sizes.timer_precision_ms

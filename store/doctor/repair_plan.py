@@ -1,8 +1,8 @@
-"""What `store repair` would do about what `store verify` found: decided before anything is touched.
+"""The plan of `store repair` for the findings of `store verify`; made before anything is changed.
 
-The log is the truth. What is derived from it (queues, index, checkpoint, wheel) is made again; a torn
-tail is cut. Damage with valid records behind it is never cut and never filled: only another replica
-or a backup has the bytes. (docs/formats/store-format.md, section 6; recovery.py judges a start in the same way)
+The log is authoritative. Derived data (queues, index, checkpoint, wheel) is rebuilt; a torn tail is
+cut. Damage with valid records behind it is never cut and never filled: only another replica or a
+backup has the bytes (docs/formats/store-format.md, section 6; recovery follows the same rules).
 """
 
 import enum
@@ -15,7 +15,7 @@ from .verify import Report
 
 
 class Action(enum.StrEnum):
-    """Kinds of steps, in the order in which they are done."""
+    """Kinds of steps, in the order in which they run."""
 
     CUT_TAIL = "cut the torn tail"
     REBUILD_QUEUE = "rebuild the queue"
@@ -41,11 +41,11 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """Steps, and what no step can repair."""
+    """Steps, and the problems that no step repairs."""
 
     steps: list[Step] = field(default_factory=list)
     refused: list[Finding] = field(default_factory=list)
-    #: The log has lost its end: refused in whole, unless the loss is accepted.
+    #: The log has lost its end: the whole plan is refused unless the loss is accepted.
     log_is_short: bool = False
 
     def document(self) -> dict[str, Any]:
@@ -70,19 +70,19 @@ _INDEX_KINDS: Final = frozenset(
 )
 _CHECKPOINT_KINDS: Final = frozenset(("checkpoint", "checkpoint_ahead"))
 _WHEEL_KINDS: Final = frozenset(("timer_slot", "timer_wheel"))
-#: The record's side of a disagreement with something derived: the log is the truth, so making that
-#: again ends it, if the record is otherwise whole.
+#: Disagreements of a record with derived data, reported for the record: rebuilding the derived data
+#: resolves them if the record is otherwise whole.
 _WITNESS_KINDS: Final = frozenset(("record_tags", "record_keys"))
 
 
 def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Plan:
-    """Steps for all problems, and for a torn tail. With `accept_loss` for a log that ends before what
-    had been on the disk, too."""
+    """Return steps for all problems, and for a torn tail. With `accept_loss` also for a log that
+    ends before what was durable."""
     plan = Plan()
     findings = report.findings
     tails = [f for f in (*findings.problems, *findings.notes) if f.kind == "torn_tail"]
     if not accept_loss and _log_is_short(layout, findings.problems, bool(tails)):
-        # The log is damaged, and what is derived from it is right: it is all that knows of the loss.
+        # The log is damaged and derived data is right: it is the only evidence of the loss.
         plan.refused += findings.problems
         plan.log_is_short = True
         return plan
@@ -100,7 +100,7 @@ def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Pl
             _plan_other(layout, plan, one)
     for target, found in sorted(queues.items()):
         if target.startswith("batchconsumequeue/"):
-            plan.refused += found  # nothing here writes these
+            plan.refused += found  # no step writes these
         else:
             plan.steps.append(Step(Action.REBUILD_QUEUE, target, _first(found)))
     if index:
@@ -111,8 +111,8 @@ def plan_repair(layout: Layout, report: Report, accept_loss: bool = False) -> Pl
 
 
 def _log_is_short(layout: Layout, problems: list[Finding], torn: bool) -> bool:
-    """Whether the log's end is missing, and not only derived data wrong. The queues of a store that
-    was stopped cleanly are complete: then they tell whether the checkpoint is right."""
+    """Return whether the log's end is missing, and not only derived data wrong. The queues of a
+    cleanly stopped store are complete, so they show whether the checkpoint is right."""
     kinds = {one.kind for one in problems}
     if not layout.clean:
         return "checkpoint_ahead" in kinds
@@ -133,7 +133,7 @@ def _plan_other(layout: Layout, plan: Plan, one: Finding) -> None:
 
 
 def _queue_of(file: str) -> str:
-    """`consumequeue/<topic>/<queue>` of a file in it, or of its extension."""
+    """Return `consumequeue/<topic>/<queue>` of a file in it, or of its extension."""
     kind, topic, queue_id, *_ = file.split("/")
     return f"{kind.removesuffix('_ext')}/{topic}/{queue_id}"
 

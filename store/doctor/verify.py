@@ -1,8 +1,8 @@
-"""`store verify`: one walk over the log, with every check riding on its batches.
+"""`store verify`: one walk over the log; all checks consume its batches.
 
-Nothing is written. A store that runs or was killed is judged kindly: what its next start puts right is a
-note. All memory is bounded by the batches, by one number for each slot of an index file, and by the
-timer log. (store format; each check names its section)
+Read only. For a store that runs or was killed, what its next start repairs is a note. Memory is
+bounded by the batches, by one number per slot of an index file, and by the timer log
+(docs/formats/store-format.md; each check names its section).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .verify_queues import QueueCheck
 from .verify_records import RecordCheck
 from .verify_timers import TimerCheckup, check_timercheck
 
-#: What says how far something is, and goes on while a broker runs.
+#: Progress values, which move while a broker runs.
 _MOVING_KINDS: Final = ("checkpoint", "consumer_offset", "timer")
 #: Called with the bytes of log walked so far.
 Progress = Callable[[int], None]
@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Report:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     findings: Findings
     verdict: LogVerdict
@@ -80,7 +80,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
             last = int(batch.columns.position[-1] + batch.columns.size[-1])
             progress(batch.file.start + last - layout.log.start)
     verdict = judge_log(layout, walk.ends, findings, records.torn_from)
-    _forgive_what_is_cut(layout, verdict, findings)
+    _demote_cut_range(layout, verdict, findings)
     queues.finish(verdict)
     batches.finish(verdict)
     index.finish(verdict)
@@ -96,7 +96,7 @@ def verify(layout: Layout, progress: Progress | None = None) -> Report:
 
 
 def _note_state(layout: Layout, findings: Findings) -> None:
-    """Why findings may be judged kindly."""
+    """Note states that lower the severity of findings."""
     if layout.in_use:
         what = f"A process{f' ({layout.owner})' * bool(layout.owner)} uses the store now."
         findings.add("lock", 0, 0, what, "in_use", severity=NOTE)
@@ -105,8 +105,8 @@ def _note_state(layout: Layout, findings: Findings) -> None:
         findings.add("abort", 0, 0, what, "not_stopped", severity=NOTE)
 
 
-def _forgive_what_is_cut(layout: Layout, verdict: LogVerdict, findings: Findings) -> None:
-    """What a start cuts off, it need not find whole."""
+def _demote_cut_range(layout: Layout, verdict: LogVerdict, findings: Findings) -> None:
+    """Turn problems in a range that the next start cuts into notes."""
     if layout.clean and not layout.in_use:
         return
     cut = [verdict.end] if verdict.torn_end > verdict.end else []
@@ -123,7 +123,7 @@ def _forgive_what_is_cut(layout: Layout, verdict: LogVerdict, findings: Findings
 
 
 def _check_queue_files(layout: Layout, findings: Findings) -> None:
-    """Files of a queue are all of one size and in a row."""
+    """Check that files of a queue have one size and are consecutive."""
     for queue in layout.queues:
         files = queue.files.files
         for index, file in enumerate(files):

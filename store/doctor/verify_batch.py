@@ -1,7 +1,8 @@
-"""Batch consume queues against the log: one unit for each record of a BatchCQ topic, in log order.
+"""Check of batch consume queues: one unit for each record of a BatchCQ topic, in log order.
 
-A record with a batch inside says how many messages it holds (`INNER_NUM`) and the queue offset of the
-first (`INNER_BASE`); any other counts as one at its own queue offset. (docs/formats/store-format.md, section 3.8)
+A record with an inner batch holds its number of messages (`INNER_NUM`) and the queue offset of the
+first (`INNER_BASE`); any other counts as one message at its own queue offset
+(docs/formats/store-format.md, section 3.8).
 """
 
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class BatchCheck:
             at -= room
 
     def finish(self, verdict: LogVerdict) -> None:
-        """Units that no record confirmed, and queues that are behind the log."""
+        """Report units without a record, and queues that are behind the log."""
         start = self._layout.log.start
         for queue in self._queues.values():
             for at in np.flatnonzero(~queue.met[: queue.end]).tolist():

@@ -1,8 +1,8 @@
-"""The checkpoint and the JSON files.
+"""Checks of the checkpoint and the JSON files.
 
-A checkpoint may be behind: then a start takes longer. It may not be ahead of the log, and offsets in it
-are those of records (docs/formats/store-format.md, section 5). JSON files have to be readable (12.2), and no
-consumer may be ahead of its queue.
+A checkpoint may be behind the log (a start takes longer then), not ahead of it, and offsets in it
+must be those of records (docs/formats/store-format.md, section 5). JSON files must be readable
+(12.2), and no consumer may be ahead of its queue.
 """
 
 from pathlib import Path
@@ -17,10 +17,10 @@ from .log_walk import Batch
 from .problems import NOTE, PROBLEM, Findings
 from .verify_log import LogVerdict
 
-#: Files of `config/` that are JSON without saying so.
+#: JSON files of `config/` without the extension.
 _JSON_NAMES: Final = ("timermetrics", "transactionMetrics")
 _FIELDS_END: Final = 64
-_BYTES_MIN: Final = 48  # what any writer leaves
+_BYTES_MIN: Final = 48  # minimum of any writer
 _TIME_MAX_MS: Final = 1 << 43
 
 
@@ -74,7 +74,7 @@ class CheckpointCheck:
             (16, "index was flushed up to", values.index_msg_timestamp_ms),
         )
         for begin, what, value in times:
-            # An empty log says nothing about times.
+            # An empty log gives no limit for times.
             limit = last_ms if last_ms else _TIME_MAX_MS
             if not 0 <= value <= limit:
                 self._add(begin, begin + 8, f"The {what} {value}, the log ends at {last_ms}.")
@@ -100,7 +100,7 @@ class CheckpointCheck:
 
 
 def check_json(layout: Layout, findings: Findings) -> None:
-    """Every configuration file can be read; a broken backup is a note."""
+    """Check that every configuration file can be read; a broken backup is a note."""
     for path in layout.config:
         name = path.name.removesuffix(".bak")
         if not name.endswith(".json") and name not in _JSON_NAMES:
@@ -124,7 +124,7 @@ def _json_fault(data: bytes) -> str:
     except UnicodeDecodeError as error:
         return f"it is not UTF-8 at byte {error.start}"
     if "\0" in text:
-        return f"zeros stand in it from byte {data.index(0)} on"
+        return f"it contains zeros from byte {data.index(0)} on"
     try:
         loads(text)
     except ConfigSyntaxError as error:
@@ -134,7 +134,8 @@ def _json_fault(data: bytes) -> str:
 
 
 def check_offsets(layout: Layout, ends: dict[tuple[str, int], int], findings: Findings) -> None:
-    """No consumer is ahead of its queue; `ends` has the number behind the last unit of each."""
+    """Check that no consumer is ahead of its queue; `ends` has the number behind the last unit of
+    each."""
     path = layout.root / "config" / "consumerOffset.json"
     if not path.is_file():
         return

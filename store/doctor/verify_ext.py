@@ -1,6 +1,6 @@
-"""Extension units: what a queue unit's address points to has the tags and the time of its record.
+"""Check of extension units: tags and time of the record for every address in a queue unit.
 
-Only units that a queue points to are looked at: what lies between them nobody reads. (store format, 3.3)
+Only units that a queue points to are checked (docs/formats/store-format.md, section 3.3).
 """
 
 from typing import Final
@@ -32,7 +32,7 @@ class ExtCheck:
         self._window: tuple[QueueFolder | None, int, bytes] = (None, 0, b"")
 
     def compare(self, folder: QueueFolder, units: Units, codes: Integers, times: Integers) -> None:
-        """`units` of the queue `folder` should say `codes` and `times` in their extension."""
+        """Compare `units` of the queue `folder` with the expected `codes` and `times`."""
         ext = self._folders.get((folder.topic, folder.queue_id))
         for address, code, time_ms in zip(
             units["code"].tolist(), codes.tolist(), times.tolist(), strict=True
@@ -50,7 +50,7 @@ class ExtCheck:
             return
         unit = decode_unit(*self._around(ext, place))
         if unit is None:
-            what = f"No extension unit stands at {place}, where queue {name} points to."
+            what = f"There is no extension unit at {place}, where queue {name} points to."
         elif (unit.tags_code, unit.store_timestamp_ms) != (code, time_ms):
             what = f"The extension unit at {place} of queue {name} is not that of its record."
         else:
@@ -63,7 +63,7 @@ class ExtCheck:
         )
 
     def _around(self, ext: QueueFolder, place: int) -> tuple[bytes, int]:
-        """Bytes that hold the unit at `place` whole, and its position in them."""
+        """Return bytes that hold the whole unit at `place`, and its position in them."""
         folder, begin, data = self._window
         if folder is ext and begin <= place and place + HEAD.size <= begin + len(data):
             size = HEAD.unpack_from(data, place - begin)[0]

@@ -1,12 +1,13 @@
-"""The index against the log, both ways, as two streams side by side.
+"""Check of the index against the log, in both directions, as two parallel streams.
 
-Log and index are written in one order, so the entries that the records should have and those that
-are there run in step. Where they part, the shortest explanation counts: some entries are damaged, some are
-missing, some are extra. An entry that contradicts its record, but hangs in the chain of its own hash,
-accuses the record. (docs/formats/store-format.md, section 4)
+Log and index are written in one order, so expected and stored entries run in step. Where they
+differ, the shortest explanation counts: some entries are damaged, some are missing, some are extra.
+An entry that contradicts its record, but is in the chain of its own hash, counts against the record
+(docs/formats/store-format.md, section 4).
 
-Legal are: an index that begins later than the log (what was lost in a crash is not indexed again), the
-entries of the last record twice (a restart), files of RocketMQ before 5.5 without entries for tags.
+Valid are: an index that begins later than the log (entries lost in a crash are not rebuilt),
+duplicate entries of the last record (a restart), and files of RocketMQ before 5.5 without entries
+for tags.
 """
 
 from pathlib import Path
@@ -25,9 +26,9 @@ from .verify_index_file import IndexFileState, check_file
 from .verify_log import LogVerdict, read_checkpoint
 
 _WINDOW: Final = 4096
-#: So many entries in a row that agree prove that two streams are in step again.
+#: This many equal entries in a row show that the streams are in step again.
 _PROOF: Final = 3
-#: More entries than a record has, as a rule: so far back its others are looked for.
+#: How far back other entries of the same record are searched; more than a record usually has.
 _LOOK_BACK: Final = 128
 _SECONDS_MAX: Final = (1 << 31) - 1
 
@@ -42,7 +43,7 @@ class IndexCheck:
         self._files: list[IndexFileState] = []
         self._at = 0
         self._begun = False
-        self._behind = -1  # offset of the first record that the index does not reach
+        self._behind = -1  # offset of the first record behind the index
         self._extra: list[tuple[IndexFileState, int, int]] = []  # file, entry, offset
         self._accused: set[int] = set()
         for path, one in zip(layout.index, layouts_of(layout.index, layout.sizes), strict=True):
@@ -60,19 +61,19 @@ class IndexCheck:
                 )
             self._files.append(IndexFileState(view, name))
         if self._killed:
-            self._doubt_files()
+            self._demote_unconfirmed_files()
         self._skip_expired()
 
     def _report_unknown(self, name: str, path: Path) -> None:
-        """Nothing tells the sizes; of a file that was being filled nothing needs to."""
+        """Report a file of unknown sizes, unless it was being filled."""
         data = open_bytes(path)
         filling = len(data) >= HEADER.size and IndexHeader.decode(data).is_empty
         severity = NOTE if self._killed and filling else PROBLEM
-        what = "The numbers of slots and entries cannot be told: use --config or --index-slots."
+        what = "The numbers of slots and entries are unknown: use --config or --index-slots."
         self._findings.add(name, 0, len(data), what, "index_file", severity=severity)
 
-    def _doubt_files(self) -> None:
-        """After a kill, files that the checkpoint does not vouch for are built again anyway: their
+    def _demote_unconfirmed_files(self) -> None:
+        """After an unclean stop, files that are newer than the checkpoint are rebuilt anyway: their
         slots were in memory, and they count only what was written out."""
         vouched_ms = read_checkpoint(self._layout).index_msg_timestamp_ms
         for file in self._files:
@@ -84,7 +85,7 @@ class IndexCheck:
                     file.view.count = max(header.count, 1)
 
     def _skip_expired(self) -> None:
-        """Entries of records that retention deleted."""
+        """Skip entries of records that retention deleted."""
         start = self._layout.log.start
         for file in self._files:
             offsets = file.view.entries["offset"][1 : file.view.count]
@@ -103,7 +104,7 @@ class IndexCheck:
             self._expect(text.entries())
 
     def _expect(self, due: Entries) -> None:
-        """These entries come next."""
+        """Compare with the next stored entries."""
         while len(due):
             file = self._current()
             if file is None:
@@ -121,10 +122,10 @@ class IndexCheck:
                 self._agree(file, due, agreed)
                 due = _take(due, slice(agreed, None))
             elif len(there):
-                due = self._part_ways(file, there, due)
+                due = self._resynchronize(file, there, due)
 
     def _current(self) -> IndexFileState | None:
-        """The file that the next entry is in."""
+        """Return the file of the next entry."""
         while self._at < len(self._files):
             file = self._files[self._at]
             if file.number < file.view.count:
@@ -164,24 +165,24 @@ class IndexCheck:
 
     # -- where they part ----------------------------------------------------------------------
 
-    def _part_ways(self, file: IndexFileState, there: Any, due: Entries) -> Entries:
-        """The first entry is not the one that is due: find where they meet again."""
+    def _resynchronize(self, file: IndexFileState, there: Any, due: Entries) -> Entries:
+        """The first entry differs from the expected one: find where the streams agree again."""
         offset = int(there["offset"][0])
         if not self._begun and offset > int(due.offsets[0]):
-            return self._begin_later(file, offset, due)
+            return self._note_later_start(file, offset, due)
         if file.tags is None and due.kinds[0] == TAG:
             rest = _take(due, due.kinds != TAG)
             if not len(rest) or self._agreement(file, there[:1], rest).all():
                 file.tags = False
                 return rest
-        if self._is_again(file, there[0]):
+        if self._is_duplicate(file, there[0]):
             self._skip(file, 1)
             return due
         damaged = _first_proof(self._agreement(file, there, due), 1)
         extra = self._steps_to(there, due, of_due=False)
         missing = self._steps_to(there, due, of_due=True)
         steps = min(damaged, extra, missing)
-        if steps > _WINDOW:  # nothing agrees any more in sight
+        if steps > _WINDOW:  # no agreement within the window
             steps = min(len(there), len(due))
             damaged = steps
             beyond = there["offset"][:_PROOF]
@@ -202,7 +203,7 @@ class IndexCheck:
         self._skip(file, extra)
         return due
 
-    def _begin_later(self, file: IndexFileState, offset: int, due: Entries) -> Entries:
+    def _note_later_start(self, file: IndexFileState, offset: int, due: Entries) -> Entries:
         """The index begins behind the log's start."""
         if offset >= self._layout.log.end or offset != file.view.header.begin_offset:
             self._begun = True
@@ -214,8 +215,9 @@ class IndexCheck:
             self._findings.add(file.name, 0, 0, what, "index_begin", severity=NOTE)
         return _take(due, slice(before, None))
 
-    def _is_again(self, file: IndexFileState, entry: Any) -> bool:
-        """A restart indexes the last record again, in the same file or in the next one."""
+    def _is_duplicate(self, file: IndexFileState, entry: Any) -> bool:
+        """Return whether this is the last record's entry again, in the same or the next file (a
+        restart)."""
         looked = [(file.view, file.number)]
         if self._at and file.number <= _LOOK_BACK:
             before = self._files[self._at - 1].view
@@ -230,7 +232,8 @@ class IndexCheck:
         file.number += count
 
     def _steps_to(self, there: Any, due: Entries, of_due: bool) -> int:
-        """How many of one stream have to go for the heads to agree; more than any window if none."""
+        """Return how many of one stream to skip until the heads agree; more than any window if
+        none."""
         none = _WINDOW + 1
         if of_due:
             candidates = np.flatnonzero(
@@ -257,21 +260,21 @@ class IndexCheck:
             number, offset = file.number + at, int(due.offsets[at])
             entry = file.view.entries[number]
             if int(entry["offset"]) == offset and file.view.in_chain(number):
-                self._accuse(offset, number)
+                self._report_record(offset, number)
                 continue
             file.corrections[number] = int(due.hashes[at])
             begin, end = file.view.entry_range(number, number + 1)
             what = f"Entry {number} is not that of the record at offset {offset}."
             self._findings.add(file.name, begin, end, what, "index_entry", severity=file.severity)
 
-    def _accuse(self, offset: int, number: int) -> None:
-        """An entry in good order says that the record had another key when it was written."""
+    def _report_record(self, offset: int, number: int) -> None:
+        """Report a record whose valid index entry has another key."""
         if offset in self._accused:
             return
         self._accused.add(offset)
         record = locate(self._layout, offset, "properties")
         if record is not None:
-            what = f"The record at offset {offset} has other keys than index entry {number} says."
+            what = f"The record at offset {offset} has other keys than index entry {number}."
             self._findings.add(*record, what, "record_keys")
 
     def _report_seconds(self, file: IndexFileState, number: int, offset: int) -> None:
@@ -293,12 +296,12 @@ class IndexCheck:
     # -- at the end ---------------------------------------------------------------------------
 
     def finish(self, verdict: LogVerdict) -> None:
-        """Judge what is left over, then every file by itself."""
+        """Report the remaining differences, then check every file."""
         file = self._current()
         while file is not None:
             entry = file.view.entries[file.number]
             offset = int(entry["offset"])
-            if not self._is_again(file, entry):
+            if not self._is_duplicate(file, entry):
                 self._extra.append((file, file.number, offset))
             self._skip(file, 1)
             file = self._current()
@@ -313,7 +316,7 @@ class IndexCheck:
             check_file(one, self._findings)
 
     def _report_extra(self, verdict: LogVerdict) -> None:
-        """Entries without a record, one finding for neighbours."""
+        """Report entries without a record, one finding for neighbours."""
         run: tuple[IndexFileState, int, int, bool] | None = None  # file, first, end, behind the log
         for file, number, offset in self._extra:
             if any(lost.begin <= offset < lost.end for lost in verdict.lost):
@@ -333,13 +336,14 @@ class IndexCheck:
         file, first, stop, behind = run
         begin, end = file.view.entry_range(first, stop)
         what = f"No record for {span('entry', first, stop, 'entries')}"
-        what += ", which would be behind the log's end." if behind else " with such a key."
+        what += ", which would lie behind the log's end." if behind else " with such a key."
         severity = NOTE if behind and self._killed else file.severity
         self._findings.add(file.name, begin, end, what, "index_extra", severity=severity)
 
 
 def _first_proof(same: Any, begin: int) -> int:
-    """First place from `begin` on from where on the streams agree; the window and more if none."""
+    """Return the first position from `begin` on from which the streams agree; more than the window
+    if none."""
     good = np.flatnonzero(same[begin:]) + begin
     for at in good.tolist():
         if same[at : at + _PROOF].all():

@@ -1,7 +1,7 @@
-"""One index file by itself: chains, slots, and what its header counts.
+"""Check of one index file: chains, slots, and the counts of its header.
 
-The header's last time is compared with the record of the last entry, where the log still has it.
-(docs/formats/store-format.md, section 4)
+The header's last time is compared with the record of the last entry, if the log still has it
+(docs/formats/store-format.md, section 4).
 """
 
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ from .problems import PROBLEM, Findings, span
 
 @dataclass(slots=True)
 class IndexFileState:
-    """One index file and what was found out about it."""
+    """One index file and the state of its check."""
 
     view: IndexView
     name: str
     number: int = 1  #: the next entry to compare
-    tags: bool | None = None  #: whether it has entries for tags; None: not known yet
-    seconds: bool = True  #: the header's first time can be believed
-    last: tuple[int, int] = (-1, 0)  #: offset and store time of the last entry that agreed
+    tags: bool | None = None  #: whether it has entries for tags; None: unknown
+    seconds: bool = True  #: the header's first time is plausible
+    last: tuple[int, int] = (-1, 0)  #: offset and store time of the last matching entry
     corrections: dict[int, int] = field(default_factory=dict)
-    severity: str = PROBLEM  #: of what is wrong in it
+    severity: str = PROBLEM  #: severity of its findings
 
 
 def check_file(file: IndexFileState, findings: Findings) -> None:
-    """Report what is wrong in a file whatever the log says."""
+    """Report errors of a file that do not depend on the log."""
     view, header = file.view, file.view.header
     if view.length != view.layout.file_bytes:
-        return  # said already; nothing in it can be right
+        return  # reported already; the rest cannot be right
     broken, slots = broken_chains(view, file.corrections)
     for number in broken:
         begin = view.layout.entry_at(number)

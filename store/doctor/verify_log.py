@@ -1,9 +1,9 @@
-"""How the log hangs together: lost ranges, blanks at segment ends, the tail, the files in a row.
+"""Check of the log's structure: lost ranges, blanks at segment ends, the tail, consecutive files.
 
-A place where no whole record stands is judged as recovery judges it (`recovery_rules.py`), because what a
-start would cut by itself is a note and no problem: a torn tail after a kill, pages that a power loss took
-in front of records that nobody was promised. What had been on the disk, or lies in a store that was stopped
-cleanly, is a problem. (docs/formats/store-format.md, section 6)
+A position without a whole record is judged by the rules of recovery (`recovery/rules.py`): what a
+start would cut is a note (a torn tail after a kill, pages lost in a power loss in front of records
+that were never promised). What was durable, or lies in a cleanly stopped store, is a problem
+(docs/formats/store-format.md, section 6).
 """
 
 from collections.abc import Iterator
@@ -24,15 +24,15 @@ _CHECKPOINT_BYTES_MIN = 48
 
 @dataclass(slots=True)
 class LogVerdict:
-    """Where the records end, what is cut off behind that, and what is lost before it."""
+    """The end of the records, what is cut behind it, and what is lost before it."""
 
     end: int  #: offset behind the last whole record
-    torn_end: int  #: offset behind the last byte of a torn tail; `end` if there is none
-    lost: list[LostRange]  #: in the middle: valid records follow
+    torn_end: int  #: offset behind the last byte of a torn tail; `end` without one
+    lost: list[LostRange]  #: inside the log: valid records follow
 
 
 def read_checkpoint(layout: Layout) -> Checkpoint:
-    """The checkpoint's values; all unknown without a whole one."""
+    """Return the checkpoint's values; all unknown without a whole one."""
     if layout.checkpoint is None:
         return Checkpoint()
     with open(layout.checkpoint, "rb") as file:
@@ -43,8 +43,8 @@ def read_checkpoint(layout: Layout) -> Checkpoint:
 def judge_log(
     layout: Layout, ends: list[SegmentEnd], findings: Findings, torn_from: int = -1
 ) -> LogVerdict:
-    """Report what is wrong with the walked segments and their files. From `torn_from` on, if that is
-    an offset, no record is whole although the lengths of the last ones are right."""
+    """Report errors in the walked segments and their files. From `torn_from` on (unless -1) no
+    record is whole although the lengths of the last ones are right."""
     missing = list(_check_files(layout, findings))
     last = max((i for i, end in enumerate(ends) if end.records), default=-1)
     verdict = LogVerdict(layout.log.start, layout.log.start, missing)
@@ -58,7 +58,7 @@ def judge_log(
             what = f"No whole record at offset {lost.begin}: {lost.reason} Valid records follow."
             severity = PROBLEM
             if killed and _is_lost_page(layout, end, lost, checkpoint):
-                what += " Nobody was promised them: the next start cuts here and keeps a copy."
+                what += " They were never promised: the next start cuts here and keeps a copy."
                 severity = NOTE
             findings.add(name, begin, stop, what, "record", severity=severity)
         verdict.lost += middle
@@ -82,7 +82,7 @@ def judge_log(
 
 
 def _is_lost_page(layout: Layout, end: SegmentEnd, lost: LostRange, checkpoint: Checkpoint) -> bool:
-    """Whether recovery would cut here although records follow."""
+    """Return whether recovery would cut here although records follow."""
     following = record_at(layout, lost.end)
     following_ms = int(following.store_timestamp[0]) if following is not None else None
     durable = flushed_beyond(checkpoint, lost.begin, following_ms)
@@ -93,14 +93,14 @@ def _is_lost_page(layout: Layout, end: SegmentEnd, lost: LostRange, checkpoint: 
 
 
 def _records_follow(end: SegmentEnd, lost: LostRange) -> bool:
-    """Whether the walk went on behind the range in the same segment."""
+    """Return whether the walk continued behind the range in the same segment."""
     return lost.end <= end.file.start + end.position
 
 
 def _check_segment_end(end: SegmentEnd, name: str, size: int, findings: Findings) -> None:
-    """A segment that others follow ends with its blank."""
+    """Report a segment that others follow and that does not end with its blank."""
     if end.stop is StopReason.BLANK or end.file.length < size:
-        return  # what is wrong with a cut file is said by `_check_files`
+        return  # `_check_files` reports a cut file
     covered = end.lost and end.lost[-1].end > end.file.start + end.position
     if covered:
         return
@@ -118,15 +118,15 @@ def _report_tail(
     what = f"The log ends in a torn record at offset {lost.begin}: {lost.reason}"
     if flushed:
         kind, severity = "flushed_tail", PROBLEM
-        what += " The checkpoint says that the disk had it."
+        what += " According to the checkpoint it was flushed."
     else:
         what += " The next start cuts it off." if killed else " The store was stopped cleanly."
     findings.add(name, lost.begin - start, lost.end - start, what, kind, severity=severity)
 
 
 def _check_files(layout: Layout, findings: Findings) -> Iterator[LostRange]:
-    """Every segment has its full size and the next one begins where it ends; gives what is not
-    there."""
+    """Check that every segment has its full size and is followed by the next one; yield missing
+    ranges."""
     size = layout.log.size
     files = layout.log.files
     for index, file in enumerate(files):

@@ -1,12 +1,11 @@
-"""Queues against the log, both ways, in bulk.
+"""Check of the queues against the log, in both directions, in bulk.
 
-From the log: every queued record has its unit, with its offset, size and tags code. From the queues:
-every unit belongs to such a record. What was confirmed is remembered as ranges of unit numbers, one a
-queue as a rule, so the second half only looks at what is left over.
+From the log: every queued record has its unit, with its offset, size and tags code. From the
+queues: every unit belongs to such a record. Confirmed units are stored as ranges of numbers,
+usually one per queue, so the second half only reads the rest.
 
-A unit that points at a record which calls itself another queue's or number's, and whose own unit is
-not there: then three witnesses stand against the record's header, and the header is reported.
-(docs/formats/store-format.md, sections 3.1-3.9)
+If a unit points to a record whose header names another queue or number, where its unit is missing,
+then the record's header is reported (docs/formats/store-format.md, sections 3.1-3.9).
 """
 
 import itertools
@@ -31,17 +30,17 @@ from .queue_view import UNIT, OpenFiles, Units, read_units, unit_ranges, written
 from .verify_ext import ExtCheck
 from .verify_log import LogVerdict
 
-#: A queue's claims that do not agree are kept to be compared with the units left over.
-_CLAIMS_MAX: Final = 10_000
+#: Mismatches kept per queue, to be compared with unconfirmed units.
+_MISMATCHES_MAX: Final = 10_000
 _INT_MIN: Final = -(1 << 31)
-_CODE_AT: Final = 12  # place of the tags code in a unit
+_CODE_AT: Final = 12  # position of the tags code in a unit
 _NUMBER_END: Final = 1 << 58
-_SPAN_UNITS: Final = 64  # units read for one that is compared, at most
+_SPAN_UNITS: Final = 64  # maximum number of units read to compare one
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What the walk found out about one queue."""
+    """The state of one queue during the walk."""
 
     topic: str
     queue_id: int
@@ -51,7 +50,7 @@ class _Queue:
 
     @staticmethod
     def note(ranges: list[list[int]], numbers: Integers) -> None:
-        """Put numbers, in log order, into the ranges."""
+        """Add numbers, in log order, to the ranges."""
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         for part in np.split(numbers, breaks):
             first, end = int(part[0]), int(part[-1]) + 1
@@ -62,8 +61,8 @@ class _Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stranger:
-    """A unit that no record confirmed."""
+class _UnmatchedUnit:
+    """A unit without a matching record."""
 
     folder: QueueFolder
     number: int
@@ -72,15 +71,15 @@ class _Stranger:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
-    """A record that says it has a unit which does not say so."""
+class _Mismatch:
+    """A record whose unit does not match."""
 
     topic: str
     queue_id: int
     number: int
     offset: int
     size: int
-    present: bool  #: something stands in that unit
+    present: bool  #: the unit is not empty
 
 
 class QueueCheck:
@@ -92,11 +91,11 @@ class QueueCheck:
         self._folders = {(q.topic, q.queue_id): q for q in layout.of_kind("consumequeue")}
         self._batch_topics = {q.topic for q in layout.of_kind("batchconsumequeue")}
         self._light = any(is_lmq(name) for name, _ in self._folders)
-        self._light_last: dict[str, int] = {}
+        self._lmq_last: dict[str, int] = {}
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._opened = OpenFiles()
         self._codes = TagsCodes()
-        self._claims: list[_Claim] = []
+        self._claims: list[_Mismatch] = []
         self._ext = ExtCheck(layout, findings, self._opened)
 
     # -- from the log -------------------------------------------------------------------------
@@ -119,16 +118,17 @@ class QueueCheck:
                 if (name, 0) in self._folders:
                     one = columns.take(slice(row, row + 1))
                     one.queue_offset = np.array([number], np.int64)
-                    self._compare(self._light_queue(name, number), one, codes[row : row + 1])
+                    self._compare(self._lmq(name, number), one, codes[row : row + 1])
 
-    def _light_queue(self, name: str, number: int) -> _Queue:
-        """Where the numbers begin anew, the queue was removed: what came before belongs to nobody."""
+    def _lmq(self, name: str, number: int) -> _Queue:
+        """Return the queue's state, reset where the numbers restart: the queue was removed in
+        between."""
         queue = self._queue(name, 0)
-        if number <= self._light_last.get(name, -1):
+        if number <= self._lmq_last.get(name, -1):
             queue.confirmed.clear()
             queue.absent.clear()
             self._claims = [claim for claim in self._claims if claim.topic != name]
-        self._light_last[name] = number
+        self._lmq_last[name] = number
         return queue
 
     def _queue(self, topic: str, queue_id: int) -> _Queue:
@@ -139,7 +139,7 @@ class QueueCheck:
         return found
 
     def _compare(self, queue: _Queue, columns: Columns, codes: Integers) -> None:
-        """Records of one queue against its units."""
+        """Compare records of one queue with its units."""
         numbers, offsets, sizes = columns.queue_offset, columns.physical_offset, columns.size
         if queue.folder is None:
             queue.note(queue.absent, numbers)
@@ -188,9 +188,11 @@ class QueueCheck:
         for number, offset, size, present in zip(
             numbers.tolist(), offsets.tolist(), sizes.tolist(), there.tolist(), strict=True
         ):
-            if len(self._claims) >= _CLAIMS_MAX:
+            if len(self._claims) >= _MISMATCHES_MAX:
                 return
-            self._claims.append(_Claim(queue.topic, queue.queue_id, number, offset, size, present))
+            self._claims.append(
+                _Mismatch(queue.topic, queue.queue_id, number, offset, size, present)
+            )
 
     def _report_code(self, folder: QueueFolder, number: int, offset: int) -> None:
         what = f"Unit {number} and the record at offset {offset} have different tags."
@@ -204,12 +206,12 @@ class QueueCheck:
     # -- from the queues ----------------------------------------------------------------------
 
     def finish(self, verdict: LogVerdict) -> None:
-        """Compare what is left over on both sides, and report it."""
-        strangers = self._strangers(verdict)
-        at_offset: dict[int, list[_Stranger]] = {}
-        for one in strangers:
+        """Match the mismatches of both sides, and report them."""
+        unmatched = self._unmatched_units(verdict)
+        at_offset: dict[int, list[_UnmatchedUnit]] = {}
+        for one in unmatched:
             at_offset.setdefault(one.offset, []).append(one)
-        known = {(one.folder, one.number) for one in strangers}
+        known = {(one.folder, one.number) for one in unmatched}
         claimed: set[tuple[str, int, int]] = set()
         explained: set[tuple[QueueFolder, int]] = set()
         wrong: dict[QueueFolder, list[int]] = {}
@@ -218,7 +220,7 @@ class QueueCheck:
             owner = self._folders.get(key)
             witnesses = [w for w in at_offset.get(claim.offset, ()) if w.size == claim.size]
             if owner is not None and (owner, claim.number) in known:
-                # A unit that no record confirms stands where this one should have its own.
+                # The unit is taken by one without a matching record.
                 wrong.setdefault(owner, []).append(claim.number)
             elif len(witnesses) == 1:
                 explained.add((witnesses[0].folder, witnesses[0].number))
@@ -229,16 +231,16 @@ class QueueCheck:
         for queue_folder, numbers in wrong.items():
             explained |= {(queue_folder, number) for number in numbers}
             for first, end in runs(numbers):
-                what = f"Wrong contents of {span('unit', first, end)}: the log has other records."
+                what = f"Wrong content of {span('unit', first, end)}: the log has other records."
                 self._report_units(queue_folder, first, end, what, "queue_unit")
-        left = [one for one in strangers if (one.folder, one.number) not in explained]
-        self._report_strangers(left, verdict)
+        left = [one for one in unmatched if (one.folder, one.number) not in explained]
+        self._report_unmatched(left, verdict)
         for queue in self._queues.values():
             self._report_absent(queue, claimed)
 
-    def _strangers(self, verdict: LogVerdict) -> list[_Stranger]:
-        """Units of all queues that no record confirmed, as many as can be reported."""
-        found: list[_Stranger] = []
+    def _unmatched_units(self, verdict: LogVerdict) -> list[_UnmatchedUnit]:
+        """Return unconfirmed units of all queues, as many as can be reported."""
+        found: list[_UnmatchedUnit] = []
         for key, folder in self._folders.items():
             left = self._left_over(folder, self._queue(*key), verdict)
             found += itertools.islice(left, FINDINGS_MAX - len(found))
@@ -246,8 +248,8 @@ class QueueCheck:
 
     def _left_over(
         self, folder: QueueFolder, queue: _Queue, verdict: LogVerdict
-    ) -> Iterator[_Stranger]:
-        """Units that no record confirmed and that should have one."""
+    ) -> Iterator[_UnmatchedUnit]:
+        """Yield unconfirmed units that should have a record."""
         start = self._layout.log.start
         for first, end in _gaps(queue.confirmed):
             for number, units in written_units(self._opened, folder, first, end):
@@ -259,11 +261,11 @@ class QueueCheck:
                 for lost in verdict.lost:
                     left &= (offsets < lost.begin) | (offsets >= lost.end)
                 for at in np.flatnonzero(left).tolist():
-                    yield _Stranger(folder, number + at, int(offsets[at]), int(sizes[at]))
+                    yield _UnmatchedUnit(folder, number + at, int(offsets[at]), int(sizes[at]))
 
-    def _report_header(self, claim: _Claim, witness: _Stranger) -> None:
+    def _report_header(self, claim: _Mismatch, witness: _UnmatchedUnit) -> None:
         folder = witness.folder
-        what = f"The record at offset {claim.offset} says it is "
+        what = f"The header of the record at offset {claim.offset} names "
         what += f"{claim.topic}/{claim.queue_id}/{claim.number}, but the unit "
         what += f"{folder.topic}/{folder.queue_id}/{witness.number} points to it."
         part = "queue_offset"
@@ -288,23 +290,23 @@ class QueueCheck:
         for path, begin, stop in unit_ranges(folder, first, end):
             self._findings.add(self._layout.name(path), begin, stop, what, kind, severity=severity)
 
-    def _report_strangers(self, strangers: list[_Stranger], verdict: LogVerdict) -> None:
-        """Units without a record; those behind the log's end the next start drops."""
+    def _report_unmatched(self, unmatched: list[_UnmatchedUnit], verdict: LogVerdict) -> None:
+        """Report units without a record; the next start drops those behind the log's end."""
         killed = not self._layout.clean or self._layout.in_use
         groups: dict[tuple[QueueFolder, bool], list[int]] = {}
-        for one in strangers:
+        for one in unmatched:
             behind = one.offset >= verdict.end
             groups.setdefault((one.folder, behind), []).append(one.number)
         for (folder, behind), numbers in groups.items():
             for first, end in runs(numbers):
                 what = f"No record for {span('unit', first, end)}"
-                what += ", which would be behind the log's end." if behind else "."
+                what += ", which would lie behind the log's end." if behind else "."
                 kind = "queue_ahead" if behind else "queue_orphan"
                 severity = NOTE if behind and killed else PROBLEM
                 self._report_units(folder, first, end, what, kind, severity=severity)
 
     def _report_absent(self, queue: _Queue, claimed: set[tuple[str, int, int]]) -> None:
-        """Records without a unit: the queue is behind, or has a hole."""
+        """Report records without a unit: the queue is behind, or has a hole."""
         killed = not self._layout.clean or self._layout.in_use
         name = f"{queue.topic}/{queue.queue_id}"
         ranges = list(_without(queue, claimed))
@@ -328,7 +330,8 @@ class QueueCheck:
             self._report_units(queue.folder, first, end, what, kind, severity=severity)
 
     def end(self, topic: str, queue_id: int) -> int:
-        """Number behind the last record of a queue, or its last unit; 0 if there is no such queue."""
+        """Return the number behind the last record of a queue, or its last unit; 0 without a
+        queue."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
@@ -338,13 +341,13 @@ class QueueCheck:
         return self._written_end(queue.folder) if queue.folder is not None else 0
 
     def ends(self) -> dict[tuple[str, int], int]:
-        """`end` of all queues."""
+        """Return `end` of all queues."""
         found = {key: self.end(*key) for key in self._queues}
         self._opened.close()
         return found
 
     def _written_end(self, folder: QueueFolder) -> int:
-        """Number behind the last unit that holds something."""
+        """Return the number behind the last non-zero unit."""
         end = 0
         for number, units in written_units(self._opened, folder):
             used = np.flatnonzero(units["size"] != 0)
@@ -354,7 +357,7 @@ class QueueCheck:
 
 
 def _gaps(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """What lies between, before and behind ranges of numbers."""
+    """Yield the gaps between, before and behind ranges of numbers."""
     at = 0
     for first, end in sorted(ranges):
         if first > at:
@@ -364,7 +367,7 @@ def _gaps(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
 
 
 def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """[first, end) of each stretch of neighbours."""
+    """Yield [first, end) of each run of consecutive numbers."""
     ordered = sorted(set(numbers))
     first = 0
     for at, number in enumerate(ordered):
@@ -374,7 +377,7 @@ def runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def _without(queue: _Queue, claimed: set[tuple[str, int, int]]) -> Iterator[tuple[int, int]]:
-    """The ranges of absent units, but for single ones that are explained already."""
+    """Yield the ranges of absent units, except single ones that are explained already."""
     for first, end in queue.absent:
         if end - first == 1 and (queue.topic, queue.queue_id, first) in claimed:
             continue

@@ -1,11 +1,11 @@
-"""What a record says about itself beyond its structure: properties, and the CRC of the whole record.
+"""Checks of record contents: properties, and the CRC of the whole record.
 
-Properties are pairs `name 0x01 value 0x02` in UTF-8 (docs/formats/store-format.md, section 2.4); the last pair of an old
-client may lack its end. A record written with `enabledAppendPropCRC` ends with
-`__CRC32#` 0x01 ten digits 0x02: the CRC-32 of all bytes before these twenty, least digit first (2.8).
+Properties are pairs `name 0x01 value 0x02` in UTF-8 (docs/formats/store-format.md, section 2.4);
+the last pair of an old client may be unterminated. A record written with `enabledAppendPropCRC`
+ends with `__CRC32#` 0x01 ten digits 0x02: the CRC-32 of all bytes before these twenty, least digit
+first (2.8).
 
-Most batches are clean, so each is first judged as a whole; records are looked at one by one only in a
-batch where something is wrong.
+Each batch is first checked as a whole; single records are checked only in a batch with an error.
 """
 
 import itertools
@@ -28,14 +28,14 @@ _DIGITS: Final = slice(9, 19)
 _POWERS: Final = 10 ** np.arange(10, dtype=np.int64)
 _NONE: Final[Integers] = np.empty(0, np.int64)
 _HOUR_MS: Final = 3_600_000
-_CRC_AT: Final = 8  # place of the body's checksum in a record
+_CRC_AT: Final = 8  # position of the body's checksum in a record
 _NEARLY_BITS: Final = 3
 #: No writer leaves so many zero bytes in a row in a text.
 _ZERO_RUN: Final = bytes(8)
 
 
 class RecordCheck:
-    """Takes batches in log order. `messages` and `record_bytes` count what it has seen."""
+    """Takes batches in log order. `messages` and `record_bytes` count the records."""
 
     def __init__(self, findings: Findings, name_of: dict[int, str]) -> None:
         self._findings = findings
@@ -43,14 +43,15 @@ class RecordCheck:
         self.torn_from = -1  #: offset from which on no record is whole, though lengths are right
         self._had_tail = False
         self._times: tuple[Integers, Integers, list[str]] = (_NONE, _NONE, [])
-        self._missing: tuple[str, int, int] | None = None  # a record that lacks what others have
+        # a record that lacks a CRC that others have
+        self._missing: tuple[str, int, int] | None = None
 
     def batch(self, batch: Batch) -> None:
         file = self._name_of[batch.file.start]
         columns = batch.columns
         self._note_tail(batch)
         for at in np.flatnonzero(~columns.crc_ok).tolist():
-            begin, end = _accused(batch.raw.data, columns, at)
+            begin, end = _damaged_part(batch.raw.data, columns, at)
             offset = int(columns.physical_offset[at])
             what = f"The body of the record at offset {offset} does not match its checksum."
             self._findings.add(file, begin, end, what, "body_crc")
@@ -65,8 +66,8 @@ class RecordCheck:
                 self._findings.add(file, begin, end, what, "properties")
 
     def _note_tail(self, batch: Batch) -> None:
-        """Bodies that do not match, or zeros where the last properties should end, are a torn write
-        if nothing whole comes behind."""
+        """Note mismatching bodies, or zeros where the last properties should end: a torn write if
+        nothing whole follows."""
         columns = batch.columns
         whole = columns.crc_ok.copy()
         last = int(columns.position[-1] + columns.size[-1]) - 1
@@ -80,7 +81,7 @@ class RecordCheck:
             self.torn_from = int(columns.physical_offset[first])
 
     def _tails(self, batch: Batch, file: str) -> Flags:
-        """Which records have a CRC tail; those whose tail does not match are reported."""
+        """Return which records have a CRC property; report mismatches."""
         columns, raw = batch.columns, batch.raw
         ends = columns.position + columns.size
         long_enough = columns.properties_length >= TAIL_BYTES
@@ -104,16 +105,16 @@ class RecordCheck:
         for at in np.flatnonzero(~readable | (real != said)).tolist():
             begin, end = int(begins[at]), int(stops[at]) + TAIL_BYTES
             if not columns.crc_ok[some[at]]:
-                continue  # the body is known to be at fault
+                continue  # the body was reported already
             if not readable[at]:
-                what, begin = "The CRC property is no number.", end - TAIL_BYTES
+                what, begin = "The CRC property is not a number.", end - TAIL_BYTES
             else:
                 what = "The record does not match the CRC in its last property."
             self._findings.add(file, begin, end, what, "record_crc")
         return has
 
     def _clock(self, batch: Batch, file: str) -> None:
-        """A store time far from those before and behind it, which agree: no clock does that."""
+        """Report a store time far from those before and behind it, which agree."""
         columns = batch.columns
         places = columns.store_host_start - 8
         times = np.concatenate((self._times[0], columns.store_timestamp))
@@ -129,7 +130,7 @@ class RecordCheck:
         self._times = (times[-2:], starts[-2:], files[-2:])
 
     def _neighbours(self, columns: Columns, tails: Flags, file: str) -> None:
-        """A record without a tail between two that have one lost it."""
+        """Report a record without a CRC property between two that have one."""
         if self._missing is not None:
             if tails[0]:
                 self._report_missing(*self._missing)
@@ -146,13 +147,13 @@ class RecordCheck:
         self._had_tail = bool(tails[-1])
 
     def _report_missing(self, file: str, begin: int, end: int) -> None:
-        what = "The record has no CRC property; the ones before and behind it have."
+        what = "The record has no CRC property; the ones before and behind it have one."
         self._findings.add(file, begin, end, what, "record_crc")
 
 
-def _accused(data: memoryview, columns: Columns, at: int) -> tuple[int, int]:
-    """The body, or the checksum before it: one bit of a body changes about half of its checksum, so
-    a checksum that is nearly right, or gone, is itself at fault."""
+def _damaged_part(data: memoryview, columns: Columns, at: int) -> tuple[int, int]:
+    """Return the damaged part: the body, or the checksum before it. One bit of a body changes about
+    half of its checksum, so a checksum that is nearly right, or zero, is itself damaged."""
     begin = int(columns.body_start[at])
     end = begin + int(columns.body_length[at])
     said = int(columns.body_crc[at])
@@ -164,7 +165,7 @@ def _accused(data: memoryview, columns: Columns, at: int) -> tuple[int, int]:
 
 
 def _is_clean(part: Columns, text: KeyText, others: Integers) -> bool:
-    """Whether all properties in the text are pairs; some that are may look as if they were not."""
+    """Return whether all properties in the text are pairs; may return false for valid ones."""
     data = text.bytes
     count = len(part) if not len(others) else len(indexed(part))
     if data.count(1) + 3 * count != data.count(2):
@@ -179,7 +180,7 @@ def _is_clean(part: Columns, text: KeyText, others: Integers) -> bool:
 
 
 def property_faults(data: memoryview, columns: Columns) -> Iterator[tuple[int, int, str]]:
-    """Begin, end and reason for every record whose properties no writer would write."""
+    """Yield begin, end and reason for every record with malformed properties."""
     begins = columns.properties_start.tolist()
     ends = (columns.properties_start + columns.properties_length).tolist()
     for begin, end in zip(begins, ends, strict=True):
@@ -194,7 +195,7 @@ def _fault(text: bytes) -> str:
     except UnicodeDecodeError:
         return "The properties are not UTF-8."
     if _ZERO_RUN in text:
-        return "Zeros stand in the properties."
+        return "The properties contain zeros."
     pairs = text.split(b"\x02")
     if pairs[-1] == b"":
         pairs.pop()

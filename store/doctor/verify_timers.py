@@ -1,9 +1,9 @@
-"""Timer log and timer wheel: units, their chains, the slots, and the messages that they stand for.
+"""Check of timer log and timer wheel: units, chains, slots, and their messages.
 
-The wheel is worked out again from the timer log: the first, the last and the number of units of every
-time, as they were put (docs/formats/store-format.md, section 11.4). Slots that a later time took over, and what
-retention took from the log's front, cannot be compared. A wheel that is behind the log is what a killed
-broker leaves.
+The wheel is recomputed from the timer log: the first, the last and the number of units of every
+time, in order of insertion (docs/formats/store-format.md, section 11.4). Slots that a later time
+took over, and units whose file retention deleted, cannot be compared. A killed broker leaves a
+wheel that is behind the log.
 """
 
 from dataclasses import dataclass
@@ -51,11 +51,11 @@ _BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 
 @dataclass(slots=True)
 class TimerUnits:
-    """All units of the timer log in order; `position` is their place in it."""
+    """All units of the timer log in order; `position` is their position in it."""
 
     position: Integers
     units: npt.NDArray[Any]
-    good: npt.NDArray[np.bool_]  #: the unit's own fields make sense
+    good: npt.NDArray[np.bool_]  #: the unit's own fields are plausible
     end: int  #: behind the last unit
 
     @property
@@ -102,7 +102,7 @@ class TimerCheckup:
         return found
 
     def _units_of(self, file: DataFile, is_last: bool) -> npt.NDArray[Any]:
-        """The units of one file; a file that others follow is full."""
+        """Return the units of one file; a file that others follow is full."""
         data = open_bytes(file.path)
         size = self._layout.timer_log.size
         room = (size - UNIT_BYTES - _END_BYTES) // UNIT_BYTES + 1
@@ -127,7 +127,7 @@ class TimerCheckup:
         good &= units["write_ms"] > 0
         for at in np.flatnonzero(~good).tolist():
             torn = self._killed and bool(not good[at:].any())
-            what = f"No unit stands at {position[at]} of the timer log."
+            what = f"There is no unit at {position[at]} of the timer log."
             self._report(int(position[at]), what, "timer_unit", NOTE if torn else PROBLEM)
         return good
 
@@ -140,7 +140,7 @@ class TimerCheckup:
                 self._findings.add(name, begin, begin + UNIT_BYTES, what, kind, severity=severity)
 
     def _check_chains(self, found: TimerUnits) -> None:
-        """Each unit names the one before it of the same time."""
+        """Check that each unit names the previous one of the same time."""
         rows = np.flatnonzero(found.good)
         times = found.slot_ms[rows] // self._layout.sizes.timer_precision_ms
         order = np.argsort(times, kind="stable")
@@ -149,7 +149,7 @@ class TimerCheckup:
         expected = np.full(len(order), -1, np.int64)
         expected[1:][same[1:]] = found.position[rows][order[:-1]][same[1:]]
         said = found.units["previous"][rows][order].astype(np.int64)
-        # What retention took from the front, a first unit may still name.
+        # A first unit may name one that retention deleted.
         known = (expected >= 0) | (said >= self._layout.timer_log.start) | (said < 0)
         self._check_order(found)
         bad = set(found.position[~found.good].tolist())
@@ -161,15 +161,15 @@ class TimerCheckup:
             self._report(position, what + f"not {expected[row]}.", "timer_chain")
 
     def _check_order(self, found: TimerUnits) -> None:
-        """Units stand in the order of their messages; a restart may begin again further back, but
-        two neighbours alone never change places."""
+        """Check that units are in the order of their messages; a restart may begin again further
+        back, but two neighbours alone never swap."""
         offsets = found.units["offset"].astype(np.int64)
         if len(offsets) < 4:
             return
         a, b, c, d = offsets[:-3], offsets[1:-2], offsets[2:-1], offsets[3:]
         for at in np.flatnonzero((b > c) & (a < c) & (b < d)).tolist():
             first, second = (int(found.position[at + step]) for step in (1, 2))
-            what = f"The units at {first} and {second} have changed places."
+            what = f"The units at {first} and {second} are swapped."
             for position in (first, second):
                 self._report(position, what, "timer_order")
 
@@ -218,7 +218,7 @@ class TimerCheckup:
     # -- at the end ---------------------------------------------------------------------------
 
     def finish(self, verdict: LogVerdict) -> None:
-        """Units without a message, and the wheel."""
+        """Report units without a message, then check the wheel."""
         start = self._layout.log.start
         for row in np.flatnonzero(~self._met & self.found.good).tolist():
             offset = int(self.found.units["offset"][row])
@@ -270,7 +270,7 @@ class TimerCheckup:
 
 
 def expected_slots(found: TimerUnits, precision_ms: int) -> dict[int, tuple[int, int, int, int]]:
-    """Slot number -> time, first, last, number of units, as the timer log's units make it."""
+    """Return slot number -> time, first, last, number of units, computed from the timer log."""
     rows = np.flatnonzero(found.good)
     times = found.slot_ms[rows] // precision_ms
     slots: dict[int, tuple[int, int, int, int]] = {}
@@ -288,7 +288,8 @@ def expected_slots(found: TimerUnits, precision_ms: int) -> dict[int, tuple[int,
 
 
 def check_timercheck(layout: Layout, found: TimerUnits, queue_end: int, findings: Findings) -> None:
-    """`config/timercheck`: within what log, queue and clock can have (store format, 11.4)."""
+    """Check `config/timercheck` against log, queue and clock (docs/formats/store-format.md,
+    11.4)."""
     path = layout.root / "config" / "timercheck"
     if not path.is_file():
         return

@@ -170,7 +170,8 @@ class RecoveryReport:
             found.append(
                 f"Cut at {self.log_end}: {_count(self.lost_bytes, 'byte')} with "
                 f"{_count(self.lost_records, 'whole record')}, because pages before them did not "
-                f"reach the disk (nothing of it had been flushed). A copy is in {self.lost_kept_at}."
+                "reach the disk (nothing of it had been flushed). "
+                f"A copy is in {self.lost_kept_at}."
             )
         if self.segments_removed or self.files_unfinished:
             found.append(

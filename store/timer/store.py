@@ -10,18 +10,18 @@ the messages lie in the timer topic of the commit log (docs/formats/store-format
 
 State after a crash, and what `recover` does (`recovery.py`):
 
-| crash                             | on disk                               | next start            |
-| --------------------------------- | ------------------------------------- | --------------------- |
-| process killed                    | all units; slots and numbers of the   | slots rebuilt from    |
-|                                   | last flush                            | units, nothing lost   |
-| power lost before the log's flush | some units of the last second,        | cut at the first bad  |
-|                                   | perhaps torn                          | unit, enqueued again  |
-| between log and wheel             | units without slots                   | slots rebuilt         |
-| within the wheel's flush          | each slot old or new                  | slots rebuilt         |
-| between wheel and timercheck      | old numbers: slots read since the     | delivered again, at   |
-|                                   | last flush                            | most a flush interval |
-| timercheck, timermetrics          | old or new                            | the same              |
-| roll of the log                   | an empty file with no end mark before | removed               |
+| crash                             | on disk                            | next start            |
+| --------------------------------- | ---------------------------------- | --------------------- |
+| process killed                    | all units; slots and numbers of the| slots rebuilt from    |
+|                                   | last flush                         | units, nothing lost   |
+| power lost before the log's flush | some units of the last second,     | cut at the first bad  |
+|                                   | perhaps torn                       | unit, enqueued again  |
+| between log and wheel             | units without slots                | slots rebuilt         |
+| within the wheel's flush          | each slot old or new               | slots rebuilt         |
+| between wheel and timercheck      | old numbers: slots read since the  | delivered again, at   |
+|                                   | last flush                         | most a flush interval |
+| timercheck, timermetrics          | old or new                         | the same              |
+| roll of the log                   | an empty file with no end mark before| removed               |
 
 A message that is enqueued again and has its unit already (the saved queue offset is older than the
 log) is not put twice: `put` searches the log. Units whose message the commit log has lost are cut.

@@ -80,7 +80,7 @@ async def test_a_full_disk_loses_nothing_and_the_broker_resumes(small_disk: Path
         await until(lambda: one.node.store.paused)
         answer = await one.send(message("t"))
         assert answer.status.code == v2.INTERNAL_SERVER_ERROR
-        assert "Messages are refused until there is room." in answer.status.message
+        assert "Messages are refused until disk space is free." in answer.status.message
         assert await receive(one, "first", MESSAGES) == sent
     fill(ballast)  # stopping released the allocated space
     async with desk(small_disk / "store", where) as one:

@@ -85,7 +85,7 @@ def test_only_a_leader_with_a_full_disk_hands_over() -> None:
     assert world.watch._is_stuck()
     world.paused = False
     assert not world.watch._is_stuck()
-    world.allocation_failure = "No room for the next segment."
+    world.allocation_failure = "No disk space for the next segment."
     assert world.watch._is_stuck()
     world.out_of_buffers = True
     assert not world.watch._is_stuck(), "buffers come back by themselves"

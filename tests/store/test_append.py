@@ -162,7 +162,7 @@ def test_a_full_disk_is_an_error_before_anything_is_written(kit: Kit) -> None:
     end = kit.store.log_end
     (result,) = kit.store.append_many([message(b"x" * 3000)])
     assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-    assert "No room for the next segment" in kit.store.allocation_failure
+    assert "No disk space for the next segment" in kit.store.allocation_failure
     assert kit.store.log_end == end
     assert kit.log_bytes() == before, "no blank, no file"
     assert kit.store.writable, "what fits is still taken"

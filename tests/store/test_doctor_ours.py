@@ -132,7 +132,7 @@ def test_a_store_that_is_behind_parts_at_its_end(tmp_path: Path) -> None:
         kit.close()
     log, queue = diff(*(discover(kit.root) for kit in kits))
     assert (log.where, queue.where, queue.at) == ("log", "TopicTest/0", 30)
-    assert log.what == "One log ends, the other goes on."
+    assert log.what == "One log ends, the other continues."
 
 
 # -- what a kill and a power loss leave -------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_a_full_disk_refuses_new_segments_and_takes_up_again(small_disk: Path) -
     ballast.write_bytes(bytes(SEGMENT + SEGMENT // 2))
     ends = fill(kit)
     assert len(ends) > 40
-    assert "No room for the next segment" in kit.store.allocation_failure
+    assert "No disk space for the next segment" in kit.store.allocation_failure
     assert len(kit.segment_paths()) == len({end // SEGMENT for end in ends})
     assert all(path.stat().st_size == SEGMENT for path in kit.segment_paths())
     assert kit.store.writable

@@ -53,7 +53,7 @@ def assert_cut(kit: Kit, ends: list[int], keep: int) -> None:
     kept = Path(report.lost_kept_at)
     assert kept == kit.root / "lost" / f"{cut_at:020d}"
     assert kept.read_bytes() == whole[cut_at : ends[-1]]
-    (line,) = [line for line in report.lines() if "never reached the disk" in line]
+    (line,) = [line for line in report.lines() if "did not reach the disk" in line]
     assert str(kept) in line
     kit.dispatch()
     bodies = [f"{index:04d}".encode().ljust(200) for index in range(keep)]

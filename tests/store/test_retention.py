@@ -171,11 +171,11 @@ def test_sentences_say_when() -> None:
     young = decide([segment(0, NOW - 71 * HOUR - 57 * 60_000), segment(1)], QUIET, RULES)[0]
     assert young.sentence == (
         "it is younger than fileReservedTime (72 h): 3 min are left, "
-        "and goes in the hour 04 (deleteWhen)"
+        "and is deleted in the hour 04 (deleteWhen)"
     )
     waits = decide([segment(0), segment(1)], replace(QUIET, hour=23), RULES)[0]
     assert waits.sentence == (
-        "it is expired, and goes in the hour 04 (deleteWhen); it is hour 23 now"
+        "it is expired, and is deleted in the hour 04 (deleteWhen); the hour is 23 now"
     )
 
 
