@@ -148,7 +148,7 @@ def test_damage_is_found_where_it_is() -> None:
     ]
     zeroed = data[:at] + bytes(16) + data[at + 16 :]
     assert examine("topics.json", zeroed) == [
-        Fault(at, at + 16, "control characters that no writer leaves.")
+        Fault(at, at + 16, "unescaped control characters.")
     ]
     (cut,) = examine("topics.json", data[:at])
     assert cut.begin >= at - 1
