@@ -206,7 +206,7 @@ def test_export_writes_a_topic(normal: Path, tmp_path: Path) -> None:
     ("arguments", "code", "sentence"),
     [
         (["ls", "nowhere"], 4, "is no directory"),
-        (["ls", "/"], 4, "is no store directory"),
+        (["ls", "/"], 4, "is not a store directory"),
         (["ls"], 2, "Missing argument"),
         (["dump", "x", "--what", "nonsense"], 2, "Invalid value"),
         (["query", "x", "--topic", "t"], 2, "Missing option"),

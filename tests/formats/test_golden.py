@@ -64,7 +64,7 @@ def test_all_cases_are_here() -> None:
     assert len(CASES) == 16
 
 
-def test_the_store_answers_what_apache_answered(case: str, store: MessageStore) -> None:
+def test_the_store_returns_what_apache_returned(case: str, store: MessageStore) -> None:
     said = read_back(case)
     assert store.log_start == said["min_physical_offset"]
     assert store.log_end == LOG_ENDS.get(case, said["max_physical_offset"])
@@ -113,7 +113,7 @@ def test_every_key_and_unique_id_is_found(case: str, store: MessageStore) -> Non
         assert found == sorted(expected)[-64:]
 
 
-def test_what_was_sent_is_there(case: str, store: MessageStore) -> None:
+def test_sent_messages_are_stored(case: str, store: MessageStore) -> None:
     for sent in manifest(case)["sent"]:
         for message_id in filter(None, (sent.get("offset_msg_id") or "").split(",")):
             physical_offset = int(message_id[-16:], 16)
@@ -140,7 +140,7 @@ def test_every_record_re_encodes_to_its_own_bytes(case: str, root: Path) -> None
     assert count >= sum(queue["max"] - queue["min"] for _, _, queue in queues_of(read_back(case)))
 
 
-def test_opening_changes_no_byte_that_is_not_ours(case: str, root: Path) -> None:
+def test_opening_changes_no_foreign_byte(case: str, root: Path) -> None:
     before = digests(root)
     store = new_store(case, root)
     report = store.open()
@@ -180,7 +180,7 @@ def test_queues_built_from_the_log_have_apaches_bytes(case: str, root: Path) -> 
 
 
 @pytest.mark.parametrize("case", ["normal", "killed"], scope="module")
-def test_the_log_goes_on_behind_apaches_records(case: str, root: Path) -> None:
+def test_the_log_continues_behind_apaches_records(case: str, root: Path) -> None:
     said = read_back(case)
     timers = {name: data for name, data in digests(root).items() if name.startswith("timer")}
     store = new_store(case, root)

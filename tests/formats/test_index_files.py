@@ -43,7 +43,7 @@ def clock_of(names: list[str]) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in TRIMMED])
-def test_built_again_the_files_are_apaches(case: str, tmp_path: Path) -> None:
+def test_rebuilt_files_equal_apaches(case: str, tmp_path: Path) -> None:
     root = unpack(case, tmp_path)
     expected = contents(root, "index")
     assert expected
@@ -61,7 +61,7 @@ def test_built_again_the_files_are_apaches(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_opened_and_closed_the_files_stay(case: str, tmp_path: Path) -> None:
+def test_opening_and_closing_changes_no_index_file(case: str, tmp_path: Path) -> None:
     root = unpack(case, tmp_path)
     before = contents(root, "index")
     store = new_store(case, root)

@@ -59,7 +59,7 @@ def test_no_offset_lies_outside_of_its_queue(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_written_again_says_the_same(case: str, tmp_path: Path) -> None:
+def test_a_rewritten_file_has_the_same_content(case: str, tmp_path: Path) -> None:
     path = unpack(case, tmp_path) / "config" / "consumerOffset.json"
     if not path.exists():
         assert case == "killed"  # it died before the first write

@@ -97,7 +97,7 @@ def groups(case: str, records: list[Record]) -> Iterator[list[Record]]:
 
 
 @pytest.mark.parametrize("case", REWRITTEN)
-def test_written_again_the_files_are_apaches(case: str, tmp_path: Path) -> None:
+def test_rewritten_files_equal_apaches(case: str, tmp_path: Path) -> None:
     theirs = unpack(case, tmp_path)
     records = [record for record, _ in records_of(theirs)]
     units = {unit["physical_offset"]: unit for unit in units_of(manifest(case))}

@@ -169,7 +169,7 @@ def delivered_keys(said: dict[str, Any]) -> set[str]:
     }
 
 
-def test_recovery_finds_what_apaches_found(case: str, root: Path, store: MessageStore) -> None:
+def test_recovery_equals_apaches(case: str, root: Path, store: MessageStore) -> None:
     """Nothing is changed; what is pending is what Apache had not delivered."""
     before = timer_files(root)
     check = TimerCheckpoint.decode(before["config/timercheck"])
@@ -209,7 +209,7 @@ def test_recovery_finds_what_apaches_found(case: str, root: Path, store: Message
 
 
 @pytest.mark.parametrize("checkpoint", ["kept", "behind"])
-def test_a_lost_wheel_is_made_again_from_the_log(
+def test_a_lost_wheel_is_rebuilt_from_the_log(
     root: Path, store: MessageStore, checkpoint: str
 ) -> None:
     before = timer_files(root)

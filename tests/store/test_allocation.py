@@ -50,7 +50,7 @@ def maker(tmp_path: Path) -> Maker:
     return Maker(tmp_path)
 
 
-def test_next_and_next_but_one_in_order(maker: Maker) -> None:
+def test_the_next_two_segments_are_prepared_in_order(maker: Maker) -> None:
     wanted = [SIZE, 2 * SIZE]
     until(lambda: maker.allocator.prepare(wanted))
     assert maker.made == wanted, "each once, the nearer one first"
@@ -61,7 +61,7 @@ def test_next_and_next_but_one_in_order(maker: Maker) -> None:
     assert maker.made == wanted, "both were ready"
 
 
-def test_what_was_not_used_is_removed_or_left(maker: Maker) -> None:
+def test_unused_segments_are_removed_or_left(maker: Maker) -> None:
     until(lambda: maker.allocator.prepare([SIZE, 2 * SIZE]))
     maker.allocator.discard()
     assert maker.names() == []
@@ -70,7 +70,7 @@ def test_what_was_not_used_is_removed_or_left(maker: Maker) -> None:
     assert maker.names() == [SIZE], "as a killed process leaves it"
 
 
-def test_nothing_is_tried_without_room_and_nothing_stands_behind_a_gap(maker: Maker) -> None:
+def test_nothing_is_allocated_without_disk_space_or_behind_a_gap(maker: Maker) -> None:
     maker.room = False
     for _ in range(10):
         assert not maker.allocator.prepare([SIZE, 2 * SIZE])
@@ -89,7 +89,9 @@ def test_nothing_is_tried_without_room_and_nothing_stands_behind_a_gap(maker: Ma
     until(lambda: maker.allocator.prepare([2 * SIZE]))
 
 
-def test_taking_waits_for_what_is_being_made(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_take_waits_for_a_segment_that_is_being_created(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     maker.go.clear()
     maker.allocator.prepare([SIZE])
     monkeypatch.setattr(allocation, "WAIT_SECONDS", 0.01)
@@ -225,7 +227,7 @@ def test_all_directories_read_only_is_refused(tmp_path: Path) -> None:
 # -- dropping -------------------------------------------------------------------------------------
 
 
-def test_the_first_segment_goes_and_its_readers_keep_it(kit: Kit) -> None:
+def test_a_dropped_segment_stays_readable_for_its_readers(kit: Kit) -> None:
     ends = [result.end for result in kit.write_many(60, 300)]
     log = kit.store.log
     with pytest.raises(StoreError, match="not flushed"):
@@ -283,7 +285,7 @@ def test_a_segment_that_may_not_be_written(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_full_disk_is_met_without_making_a_file(
+def test_a_full_disk_is_detected_without_creating_a_file(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.write(b"x" * 1500)

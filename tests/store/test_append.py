@@ -65,7 +65,7 @@ def test_uncommon_messages_are_the_codecs_too(kit: Kit) -> None:
         ({"flag": 1 << 40}, PutStatus.MESSAGE_ILLEGAL),
     ],
 )
-def test_refusals_leave_nothing_and_stop_nobody(
+def test_a_refused_message_changes_nothing_and_does_not_stop_the_batch(
     tmp_path: Any, fields: dict[str, Any], status: PutStatus
 ) -> None:
     kit = Kit(tmp_path, max_message_size=1000)
@@ -83,7 +83,7 @@ def test_refusals_leave_nothing_and_stop_nobody(
     kit.close()
 
 
-def test_times_never_go_back(kit: Kit) -> None:
+def test_store_times_never_decrease(kit: Kit) -> None:
     assert kit.write().store_timestamp_ms == START_MS
     kit.now_ms -= 1000
     assert kit.write().store_timestamp_ms == START_MS
@@ -144,7 +144,7 @@ def test_every_segment_begins_with_the_hooks_records(kit: Kit) -> None:
     assert len(kit.queue_bodies()) == 120
 
 
-def test_heads_that_fill_their_segment_do_not_stop_the_log(kit: Kit) -> None:
+def test_hook_records_that_fill_a_segment_do_not_stop_the_log(kit: Kit) -> None:
     kit.store.on_new_segment = lambda _: [message(b"h" * 900, topic="Meta") for _ in range(5)]
     for _ in range(4):
         kit.write(b"x" * 3500)
@@ -193,7 +193,7 @@ def test_a_log_that_cannot_be_written_is_read_only(kit: Kit) -> None:
     assert kit.write().queue_offset == 3
 
 
-def test_a_store_that_was_not_started_takes_nothing(tmp_path: Any) -> None:
+def test_a_store_that_is_not_started_refuses_messages(tmp_path: Any) -> None:
     kit = Kit(tmp_path)
     kit.open_only()
     (result,) = kit.store.append_many([message()])

@@ -28,7 +28,7 @@ from cometmq.tests.store.kit import SEGMENT, START_MS, Kit, message
 BLANK = bytes.fromhex("cbd43194")
 
 
-def test_a_batch_lies_side_by_side(kit: Kit) -> None:
+def test_the_records_of_a_batch_are_adjacent(kit: Kit) -> None:
     kit.write(queue_id=1)
     members = [message(b"%d" % n, queue_id=1, tags=f"T{n}") for n in range(34)]
     results = kit.store.append_batch(members)
@@ -132,7 +132,7 @@ def test_a_record_that_fits_no_segment_ends_the_last_one(kit: Kit) -> None:
     assert kit.bodies() == [b"small", b"next"]
 
 
-def test_nothing_is_ended_where_segments_begin_with_records_of_their_own(kit: Kit) -> None:
+def test_no_segment_is_ended_early_when_a_hook_writes_its_first_records(kit: Kit) -> None:
     kit.store.on_new_segment = lambda _start: [message(b"head", topic="Heads")]
     end = kit.write(b"small").end
     (result,) = kit.store.append_many([message(b"x" * SEGMENT)])

@@ -78,7 +78,9 @@ def test_messages_are_found_by_searching(tmp_path: Path, count: int) -> None:
 
 
 @given(data=st.binary(max_size=300))
-def test_any_bytes_can_be_looked_at(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_without_a_crash(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     folder = tmp_path_factory.mktemp("q")
     (folder / f"{0:020d}").write_bytes(data)
     try:
@@ -90,7 +92,7 @@ def test_any_bytes_can_be_looked_at(tmp_path_factory: pytest.TempPathFactory, da
     queue.find(5)
 
 
-def test_names_that_are_no_offset_are_refused(tmp_path: Path) -> None:
+def test_file_names_that_are_not_offsets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(46))
     with pytest.raises(UnsupportedLayoutError):
         BatchQueue(str(tmp_path))

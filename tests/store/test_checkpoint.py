@@ -24,7 +24,7 @@ def test_bytes_are_as_in_the_format(tmp_path: Path) -> None:
     assert CheckpointFile(str(path), Disk()).load() == checkpoint
 
 
-def test_the_sixth_value_and_what_is_not_ours_are_kept(tmp_path: Path) -> None:
+def test_the_sixth_value_and_foreign_bytes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     written = Checkpoint(1, 2, 3, 4, 5, 6)
     path.write_bytes(written.encode() + bytes(4027) + b"later")
@@ -40,7 +40,7 @@ def test_the_sixth_value_and_what_is_not_ours_are_kept(tmp_path: Path) -> None:
     assert path.read_bytes()[48:] == bytes(4043) + b"later"
 
 
-def test_our_flushed_end_counts_until_apache_has_been_at_work(tmp_path: Path) -> None:
+def test_our_flushed_end_is_ignored_after_apache_has_written(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     checkpoint = Checkpoint()
     checkpoint.note_flushed(0, STORE_MS)
@@ -73,7 +73,7 @@ def test_missing_empty_and_short_files(tmp_path: Path) -> None:
         CheckpointFile(str(path), Disk()).load()
 
 
-def test_a_folder_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.mkdir()
     with pytest.raises(UnsupportedLayoutError, match="Move it away"):

@@ -25,7 +25,7 @@ from cometmq.tests.store.kit import LIMIT, SEGMENT, Kit
 BLANK_MAGIC = bytes.fromhex("cbd43194")
 
 
-def test_records_lie_one_behind_the_other(kit: Kit) -> None:
+def test_records_are_consecutive(kit: Kit) -> None:
     first, second = kit.write(b"one"), kit.write(b"two")
     assert (first.physical_offset, second.physical_offset) == (0, first.size)
     assert (first.queue_offset, second.queue_offset) == (0, 1)
@@ -58,7 +58,7 @@ def test_a_record_needs_eight_bytes_behind_it(kit: Kit) -> None:
     assert kit.store.log_end > 2 * SEGMENT
 
 
-def test_raw_reads_stop_at_borders(kit: Kit) -> None:
+def test_raw_reads_stop_at_record_boundaries(kit: Kit) -> None:
     results = kit.write_many(100, 100)
     size = results[0].size
     borders = {result.end for result in results} | {SEGMENT, 2 * SEGMENT, 3 * SEGMENT, 4 * SEGMENT}
@@ -85,7 +85,7 @@ def test_checksum_of_a_range(kit: Kit) -> None:
         kit.store.log_crc(0, kit.store.log_end + 1)
 
 
-def test_no_record_where_none_begins(kit: Kit) -> None:
+def test_record_at_refuses_offsets_without_a_record(kit: Kit) -> None:
     kit.write(b"x" * 100)
     with pytest.raises(RecordFormatError):
         kit.store.record_at(4)
@@ -138,9 +138,7 @@ def test_raw_appends_give_the_same_bytes_however_they_are_cut(
     follower.close()
 
 
-def test_a_follower_that_becomes_leader_goes_on_with_the_offsets(
-    leader: Kit, tmp_path: Path
-) -> None:
+def test_a_follower_that_becomes_leader_continues_the_offsets(leader: Kit, tmp_path: Path) -> None:
     follower = Kit(tmp_path / "follower")
     follower.open()
     follow(leader, follower, [100_000])
@@ -152,7 +150,7 @@ def test_a_follower_that_becomes_leader_goes_on_with_the_offsets(
     follower.close()
 
 
-def test_a_part_of_a_record_is_forgotten_at_the_end(leader: Kit, tmp_path: Path) -> None:
+def test_an_incomplete_record_is_dropped_on_close(leader: Kit, tmp_path: Path) -> None:
     follower = Kit(tmp_path / "follower")
     follower.open()
     first = leader.store.record_at(0)
@@ -204,7 +202,7 @@ def test_raw_bytes_must_begin_where_the_last_ended(leader: Kit, tmp_path: Path) 
     follower.close()
 
 
-def test_raw_bytes_that_are_no_record_are_not_taken(leader: Kit, tmp_path: Path) -> None:
+def test_raw_bytes_that_are_not_a_record_are_refused(leader: Kit, tmp_path: Path) -> None:
     follower = Kit(tmp_path / "follower")
     follower.open()
     first = leader.store.record_at(0)
@@ -222,7 +220,7 @@ def test_raw_bytes_that_are_no_record_are_not_taken(leader: Kit, tmp_path: Path)
     follower.close()
 
 
-def test_a_follower_whose_disk_is_full_goes_on_later(leader: Kit, tmp_path: Path) -> None:
+def test_a_follower_continues_when_its_full_disk_has_space(leader: Kit, tmp_path: Path) -> None:
     follower = Kit(tmp_path / "follower")
     follower.open()
 
@@ -242,13 +240,13 @@ def test_a_follower_whose_disk_is_full_goes_on_later(leader: Kit, tmp_path: Path
     follower.close()
 
 
-def test_a_closed_store_takes_nothing(kit: Kit) -> None:
+def test_a_closed_store_refuses_messages(kit: Kit) -> None:
     kit.close()
     with pytest.raises(StoreClosedError):
         kit.store.append_raw(0, b"")
 
 
-def test_a_record_is_read_only_from_its_own_place(kit: Kit) -> None:
+def test_a_record_is_read_only_at_its_own_offset(kit: Kit) -> None:
     """What a unit or an index entry points to is looked at: size and physical offset."""
     first, second = kit.write(b"x" * 50), kit.write(b"y" * 50)
     log = kit.store.log

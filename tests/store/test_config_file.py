@@ -85,7 +85,9 @@ def test_hand_made_files_are_read(written: str, value: dict[str | int, object]) 
         ("{" + "/*" * 100_000, 0),
     ],
 )
-def test_what_is_no_object_is_refused_with_its_place(written: str, position: int) -> None:
+def test_text_that_is_not_an_object_is_refused_with_its_position(
+    written: str, position: int
+) -> None:
     with pytest.raises(ConfigSyntaxError) as caught:
         loads(written)
     assert abs(caught.value.position - position) <= 1 or position == 0
@@ -123,7 +125,7 @@ def golden_files(case: str) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_file_of_apaches_comes_out_as_it_went_in(case: str) -> None:
+def test_every_file_of_apache_is_written_unchanged(case: str) -> None:
     seen = 0
     for path, data in golden_files(case):
         folder, name = path.split("/")
@@ -138,7 +140,7 @@ def test_every_file_of_apaches_comes_out_as_it_went_in(case: str) -> None:
     assert seen >= 5
 
 
-def test_damage_is_found_where_it_is() -> None:
+def test_damage_is_reported_at_its_position() -> None:
     files = dict(golden_files("grpc"))
     data = files["config/topics.json"]
     size = len(data)
@@ -147,9 +149,7 @@ def test_damage_is_found_where_it_is() -> None:
         Fault(at, size, "not JSON: Expecting value.")
     ]
     zeroed = data[:at] + bytes(16) + data[at + 16 :]
-    assert examine("topics.json", zeroed) == [
-        Fault(at, at + 16, "unescaped control characters.")
-    ]
+    assert examine("topics.json", zeroed) == [Fault(at, at + 16, "unescaped control characters.")]
     (cut,) = examine("topics.json", data[:at])
     assert cut.begin >= at - 1
     (utf8,) = examine("topics.json", data[:at] + b"\xff" + data[at:])
@@ -172,7 +172,7 @@ def test_damage_is_found_where_it_is() -> None:
 # -- the protocol --------------------------------------------------------------------------------
 
 
-def test_the_backup_serves_when_the_file_is_broken(tmp_path: Path) -> None:
+def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path) -> None:
     path = tmp_path / "config" / "topics.json"
     assert load(path) is None
     persist(path, '{"version":1}')
@@ -227,7 +227,7 @@ def test_a_crash_anywhere_leaves_a_whole_file(tmp_path: Path, generations: int) 
         break
 
 
-def test_a_torn_temporary_file_is_nobodys(tmp_path: Path) -> None:
+def test_a_torn_temporary_file_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     persist(path, '{"n":1}')
     (tmp_path / "x.json.tmp").write_text('{"n')

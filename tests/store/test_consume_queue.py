@@ -67,7 +67,7 @@ def test_a_queue_file_is_sparse(kit: Kit, tmp_path: Path) -> None:
     assert path.stat().st_blocks * 512 <= 8192
 
 
-def test_units_are_read_where_they_wait_and_where_they_lie(tmp_path: Path) -> None:
+def test_units_are_read_from_memory_and_from_files(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queue = queues.queue("T", 0)
     for number in range(70):
@@ -89,7 +89,7 @@ def test_units_are_read_where_they_wait_and_where_they_lie(tmp_path: Path) -> No
     )
 
 
-def test_what_waits_is_bounded(tmp_path: Path) -> None:
+def test_waiting_units_are_bounded(tmp_path: Path) -> None:
     queues = table(tmp_path)
     disk = queues._disk
     count = WAITING_UNITS_MAX
@@ -121,7 +121,7 @@ def test_a_gap_is_filled_so_that_units_keep_their_numbers(tmp_path: Path) -> Non
     assert (queue.unit(30)[0], queue.unit(31)[0], queue.max_offset) == (200, 300, 32)
 
 
-def test_what_a_queue_holds_is_not_written_again(tmp_path: Path) -> None:
+def test_units_of_a_queue_are_not_written_twice(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queues.write([arrival(0, 0), arrival(1, 100)])
     queues.write([arrival(1, 999), arrival(0, 999), arrival(2, 200)])
@@ -221,7 +221,7 @@ def test_a_loaded_queue_is_cut_and_what_lies_behind_its_end_is_cleared(
 
 
 @pytest.mark.usefixtures("looked_at")
-def test_units_that_the_log_does_not_confirm_are_not_believed(tmp_path: Path) -> None:
+def test_units_that_the_log_does_not_confirm_are_dropped(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queues.write([arrival(number, number * 100) for number in range(33)])
     queues.write_out()
@@ -233,7 +233,7 @@ def test_units_that_the_log_does_not_confirm_are_not_believed(tmp_path: Path) ->
     assert queue.max_offset == 25
 
 
-def test_bytes_that_are_no_unit_behind_the_end_are_cleared(tmp_path: Path) -> None:
+def test_bytes_behind_the_last_unit_are_cleared(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     kit.write_many(7)
@@ -248,7 +248,7 @@ def test_bytes_that_are_no_unit_behind_the_end_are_cleared(tmp_path: Path) -> No
     assert path.read_bytes() == data
 
 
-def test_names_that_are_no_queue_are_ignored(tmp_path: Path) -> None:
+def test_folders_that_are_not_queues_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "Topic" / "not-a-number").mkdir(parents=True)
     (tmp_path / "Topic" / "file").write_text("x")
     queues = table(tmp_path)

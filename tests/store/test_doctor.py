@@ -60,9 +60,7 @@ def test_a_store_of_apaches_has_no_problem(case: str, layout: Layout) -> None:
     assert report.bytes == end - said["min_physical_offset"]
 
 
-def test_the_dump_differs_from_what_apache_read_back(
-    case: str, rows: dict[int, dict[str, Any]]
-) -> None:
+def test_the_dump_equals_what_apache_read_back(case: str, rows: dict[int, dict[str, Any]]) -> None:
     for _, _, queue in queues_of(manifest(case)):
         for unit in queue["units"]:
             row = rows[unit["physical_offset"]]
@@ -71,7 +69,7 @@ def test_the_dump_differs_from_what_apache_read_back(
                     assert row[RENAMED.get(name, name)] == value, (unit["physical_offset"], name)
 
 
-def test_a_body_was_not_dumped_as_it_was_sent(case: str, rows: dict[int, dict[str, Any]]) -> None:
+def test_bodies_are_dumped_as_sent(case: str, rows: dict[int, dict[str, Any]]) -> None:
     for sent in manifest(case)["sent"]:
         if isinstance(sent, dict) and sent.get("offset_msg_id") and "body_b64" in sent:
             row = rows.get(int(sent["offset_msg_id"][-16:], 16))
@@ -88,7 +86,7 @@ def test_the_queues_dump_has_apaches_units(case: str, layout: Layout) -> None:
                 assert mine[name] == unit[name]
 
 
-def test_a_key_query_differs_from_apaches(case: str, layout: Layout) -> None:
+def test_key_queries_equal_apaches(case: str, layout: Layout) -> None:
     folders = [str(layout.root / "commitlog")]
     with StoreQuery(folders, str(layout.root / "index"), common_layout(layout)) as store:
         for asked in manifest(case)["key_queries"]:
@@ -113,7 +111,7 @@ def test_the_listing_knows_what_the_manifest_knows(case: str, layout: Layout) ->
         assert len(list(timers(layout, Selection()))) > 0
 
 
-def test_a_store_differs_from_itself(layout: Layout) -> None:
+def test_a_store_equals_itself(layout: Layout) -> None:
     assert list(diff(layout, layout)) == []
 
 
@@ -142,8 +140,8 @@ def test_a_body_that_is_not_compressed_raises(body: bytes, flag: int) -> None:
     assert base64.b64encode(decompress(body, 0)) == base64.b64encode(body)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoStoreError, match="no store directory"):
+def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoStoreError, match="not a store directory"):
         discover(tmp_path)
     with pytest.raises(NoStoreError, match="no directory"):
         discover(tmp_path / "nothing")

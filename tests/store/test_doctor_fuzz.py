@@ -55,7 +55,7 @@ def change(data: bytes, where: float, how: str, noise: bytes) -> bytes:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_a_damaged_store_stopped_the_doctor(
+def test_the_doctor_handles_any_damage(
     root: Path, changes: list[tuple[str, int, float, str, bytes]]
 ) -> None:
     before: dict[Path, bytes] = {}

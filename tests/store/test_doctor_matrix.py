@@ -167,7 +167,7 @@ def test_an_undamaged_store_has_no_problem(case: str, sites: Callable[[str], Sit
 
 
 @pytest.mark.parametrize(("case", "plant"), [row[1:] for row in MATRIX], ids=[r[0] for r in MATRIX])
-def test_planted_damage_was_not_found_where_it_is(
+def test_planted_damage_is_found_at_its_position(
     case: str, plant: Plant, sites: Callable[[str], Site]
 ) -> None:
     site = sites(case)

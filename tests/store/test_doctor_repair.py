@@ -64,7 +64,7 @@ def repair(root: Path, stamp: str = "now") -> list[Finding]:
     [row[1:] for row in matrix.MATRIX if row[0].startswith(DERIVED)],
     ids=[row[0] for row in matrix.MATRIX if row[0].startswith(DERIVED)],
 )
-def test_planted_damage_of_derived_files_was_left(
+def test_planted_damage_of_derived_files_is_repaired(
     case: str, plant: Callable[[Site], Place], tmp_path: Path
 ) -> None:
     root = unpack(case, tmp_path)
@@ -74,7 +74,7 @@ def test_planted_damage_of_derived_files_was_left(
     assert hashes(root, "commitlog") == before
 
 
-def test_queues_come_back_with_their_own_bytes(root: Path) -> None:
+def test_rebuilt_queues_have_the_original_bytes(root: Path) -> None:
     before = hashes(root, "consumequeue")
     site = Site(root)
     zero(Place(site.unit("TopicNormal", 1, 0).file, 0, 600))
@@ -94,7 +94,7 @@ def test_a_queue_that_begins_inside_a_file_keeps_its_numbers(tmp_path: Path) -> 
     assert unit.file.stat().st_size == 2000
 
 
-def test_the_index_comes_back_with_its_own_bytes(root: Path) -> None:
+def test_a_rebuilt_index_has_the_original_bytes(root: Path) -> None:
     site = Site(root)
     files = sorted((root / "index").iterdir())
     before = [path.read_bytes() for path in files]
@@ -105,7 +105,7 @@ def test_the_index_comes_back_with_its_own_bytes(root: Path) -> None:
     assert all(int(path.name) for path in made)
 
 
-def test_a_lost_queue_folder_comes_back(root: Path) -> None:
+def test_a_lost_queue_folder_is_rebuilt(root: Path) -> None:
     before = hashes(root, "consumequeue")
     for path in (root / "consumequeue/TopicNormal/2").iterdir():
         path.unlink()
@@ -155,7 +155,7 @@ def test_units_of_lost_records_stay(root: Path) -> None:
     assert unit.data == was
 
 
-def test_records_that_the_queues_know_are_no_torn_tail(root: Path) -> None:
+def test_records_with_queue_units_are_not_cut_as_a_torn_tail(root: Path) -> None:
     """The last record of a store that was stopped cleanly is damaged: nothing is cut."""
     site = Site(root)
     before = hashes(root, "commitlog", "consumequeue")
@@ -168,7 +168,7 @@ def test_records_that_the_queues_know_are_no_torn_tail(root: Path) -> None:
     assert {n for n in before if before[n] != after[n]} == {"commitlog/00000000000000262144"}
 
 
-def test_a_broken_json_file_is_taken_from_its_backup(root: Path) -> None:
+def test_a_broken_json_file_is_replaced_by_its_backup(root: Path) -> None:
     path = root / "config/topics.json"
     whole = path.read_bytes()
     path.write_bytes(whole[:200])
@@ -177,7 +177,7 @@ def test_a_broken_json_file_is_taken_from_its_backup(root: Path) -> None:
     assert (root / "repair-now/originals/config/topics.json").read_bytes() == whole[:200]
 
 
-def test_the_journal_says_what_was_done(root: Path) -> None:
+def test_the_journal_records_every_step(root: Path) -> None:
     zero(Site(root).unit("TopicNormal", 1, 40))
     repair(root)
     events = events_of(root / "repair-now")
@@ -231,7 +231,7 @@ def test_a_killed_repair_is_continued(root: Path, calls: int) -> None:
     assert hashes(root, "commitlog") == log
 
 
-def test_a_rename_that_was_cut_in_two_is_completed(root: Path) -> None:
+def test_an_interrupted_replacement_is_completed(root: Path) -> None:
     """Between the two renames the queue is not there at all."""
     folder = root / "repair-x"
     target = root / "consumequeue/TopicNormal/1"

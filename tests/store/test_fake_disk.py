@@ -53,7 +53,7 @@ def test_an_unflushed_page_is_kept_lost_or_torn(root: Path, page: Page, left: by
     assert crashed(disk, page) == {"inner/old": OLD + left + OLD}
 
 
-def test_what_was_flushed_is_there(root: Path) -> None:
+def test_flushed_pages_are_kept(root: Path) -> None:
     disk = FakeDisk(root)
     descriptor = write(disk, "inner/old", NEW)
     disk.fdatasync(descriptor)
@@ -62,7 +62,7 @@ def test_what_was_flushed_is_there(root: Path) -> None:
     assert crashed(disk, Page.LOST) == {"inner/old": NEW + OLD * 2}
 
 
-def test_every_page_has_its_own_fate(root: Path) -> None:
+def test_pages_are_kept_or_lost_independently(root: Path) -> None:
     disk = FakeDisk(root)
     os.close(write(disk, "inner/old", NEW * 3))
     seen = {crashed(disk, Page.KEPT, Page.LOST, seed=seed)["inner/old"] for seed in range(60)}
@@ -82,7 +82,7 @@ def test_a_new_name_needs_a_sync_of_its_directory(root: Path) -> None:
     assert all(crashed(disk, Page.LOST, seed=s)["inner/new"] == NEW for s in range(20))
 
 
-def test_a_deleted_name_may_come_back_and_a_rename_may_not_have_been(root: Path) -> None:
+def test_an_unsynced_delete_or_rename_may_be_undone(root: Path) -> None:
     disk = FakeDisk(root)
     os.close(write(disk, "inner/fresh", NEW, flags=os.O_CREAT))
     disk.replace(str(root / "inner/fresh"), str(root / "inner/old"))

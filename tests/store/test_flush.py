@@ -119,7 +119,7 @@ def test_async_waits_for_pages_or_for_its_long_interval(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_failed_fdatasync_is_never_tried_again(tmp_path: Path) -> None:
+def test_a_failed_fdatasync_is_never_repeated(tmp_path: Path) -> None:
     kit = sync_kit(tmp_path)
     refusals: list[str] = []
     kit.store.on_refused = refusals.append
@@ -210,7 +210,7 @@ def test_close_flushes_everything(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("call", ["fdatasync", "write_log"])
-def test_a_thread_that_ends_for_any_other_reason_is_no_secret(tmp_path: Path, call: str) -> None:
+def test_a_flush_thread_that_dies_makes_the_store_read_only(tmp_path: Path, call: str) -> None:
     """Whatever stops the flush or the commit thread: nothing is taken that nobody would flush."""
     kit = sync_kit(tmp_path, transient_store_pool_enable=call == "write_log")
 

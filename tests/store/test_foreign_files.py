@@ -37,7 +37,7 @@ def foreign(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, end: str) -> None:
+def test_foreign_files_are_left_unchanged(tmp_path: Path, end: str) -> None:
     kit = Kit(tmp_path / "store")
     for name in FOREIGN:
         path = kit.root / name

@@ -44,7 +44,7 @@ def fill(kit: Kit) -> list[int]:
         ends.append(result.end)
 
 
-def test_a_full_disk_refuses_new_segments_and_takes_up_again(small_disk: Path) -> None:
+def test_a_full_disk_refuses_new_segments_until_space_is_free(small_disk: Path) -> None:
     kit = Kit(small_disk / "store", mapped_file_size_commit_log=SEGMENT)
     kit.open()
     ballast = small_disk / "ballast"
@@ -89,7 +89,7 @@ def test_a_follower_on_a_full_disk(small_disk: Path, tmp_path: Path) -> None:
     leader.close()
 
 
-def test_no_room_for_the_first_segment(small_disk: Path) -> None:
+def test_a_store_without_space_for_its_first_segment_refuses_messages(small_disk: Path) -> None:
     kit = Kit(small_disk / "store", mapped_file_size_commit_log=16 * SEGMENT)
     kit.open()
     (result,) = kit.store.append_many([message()])

@@ -20,7 +20,7 @@ from cometmq.tests.store.test_flush import sync_kit, until
 @given(
     st.lists(st.one_of(st.integers(1, 5), st.sampled_from(["swap", "settle", "up"])), max_size=40)
 )
-def test_everyone_is_settled_once_and_in_order(steps: list[int | str]) -> None:
+def test_all_requests_are_settled_once_and_in_order(steps: list[int | str]) -> None:
     group = GroupCommit()
     gathering: list[threading.Event] = []
     flushing: list[threading.Event] = []
@@ -68,7 +68,7 @@ def test_append_and_wait(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_flush_that_takes_too_long_is_an_unknown_outcome(tmp_path: Path) -> None:
+def test_a_flush_timeout_is_reported_as_unknown(tmp_path: Path) -> None:
     kit = sync_kit(tmp_path, sync_flush_timeout=20)
     stuck, go = threading.Event(), threading.Event()
 
@@ -95,7 +95,7 @@ def test_a_flush_that_takes_too_long_is_an_unknown_outcome(tmp_path: Path) -> No
     kit.close()
 
 
-def test_a_failed_flush_lets_the_caller_go(tmp_path: Path) -> None:
+def test_a_failed_flush_releases_the_caller(tmp_path: Path) -> None:
     kit = sync_kit(tmp_path)
 
     def fault(name: str) -> None:

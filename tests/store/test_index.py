@@ -70,7 +70,7 @@ def assert_rebuilt(kit: Kit, count: int) -> None:
     assert found(kit, "all", count_max=64) == list(range(count))[-64:]
 
 
-def test_files_are_what_single_puts_give(kit: Kit) -> None:
+def test_files_equal_those_of_single_puts(kit: Kit) -> None:
     put(kit, 0, 30)
     expected = plain_bytes(kit)
     assert len(expected) > 10
@@ -81,7 +81,7 @@ def test_files_are_what_single_puts_give(kit: Kit) -> None:
     assert all(len(name) == 17 for name in names)
 
 
-def test_stops_and_starts_leave_no_trace(kit: Kit) -> None:
+def test_restarts_do_not_change_the_index(kit: Kit) -> None:
     for first in range(0, 30, 5):
         put(kit, first, 5)
         assert kit.reopen().clean
@@ -91,7 +91,7 @@ def test_stops_and_starts_leave_no_trace(kit: Kit) -> None:
     assert index_bytes(kit) == expected
 
 
-def test_queries_know_what_is_dispatched_and_no_more(kit: Kit) -> None:
+def test_queries_find_dispatched_messages_only(kit: Kit) -> None:
     put(kit, 0, 3)
     kit.write(b"0003", properties=encode_properties({"KEYS": "all"}))
     assert found(kit, "all") == [0, 1, 2]
@@ -99,7 +99,7 @@ def test_queries_know_what_is_dispatched_and_no_more(kit: Kit) -> None:
     assert found(kit, "all") == [0, 1, 2, 3]
 
 
-def test_a_killed_store_builds_the_open_file_again(kit: Kit) -> None:
+def test_a_killed_store_rebuilds_the_open_file(kit: Kit) -> None:
     put(kit, 0, 9)
     assert found(kit, "u8") == [8]
     kit.store.index.flush(1 << 62, kit.store._checkpoint)
@@ -118,7 +118,7 @@ def test_a_killed_store_builds_the_open_file_again(kit: Kit) -> None:
     assert len(offsets) == len(set(offsets)) == 9
 
 
-def test_without_a_checkpoint_everything_is_built_again(kit: Kit) -> None:
+def test_without_a_checkpoint_all_files_are_rebuilt(kit: Kit) -> None:
     put(kit, 0, 20)
     kit.kill()
     kit.open()
@@ -130,7 +130,7 @@ def test_without_a_checkpoint_everything_is_built_again(kit: Kit) -> None:
     assert index_bytes(kit) == expected
 
 
-def test_a_rebuild_goes_on_without_traffic(kit: Kit) -> None:
+def test_a_rebuild_continues_without_traffic(kit: Kit) -> None:
     put(kit, 0, 20)
     kit.kill()
     kit.open()
@@ -157,7 +157,7 @@ def test_dispatch_indexes_batches(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_full_disk_lets_the_index_stand_still(kit: Kit) -> None:
+def test_a_full_disk_suspends_indexing(kit: Kit) -> None:
     put(kit, 0, 2)
     found(kit, "all")
 
@@ -225,7 +225,7 @@ def test_retention_deletes_the_oldest_and_never_the_last(kit: Kit) -> None:
     assert found(kit, "u19") == [19]
 
 
-def test_a_file_that_makes_no_sense_goes_with_all_behind_it(kit: Kit) -> None:
+def test_an_invalid_file_is_deleted_with_all_later_ones(kit: Kit) -> None:
     put(kit, 0, 20)
     kit.close()
     expected = index_bytes(kit)
@@ -239,7 +239,7 @@ def test_a_file_that_makes_no_sense_goes_with_all_behind_it(kit: Kit) -> None:
     assert_rebuilt(kit, 20)
 
 
-def test_entries_behind_the_end_of_the_log_go(kit: Kit) -> None:
+def test_files_with_entries_behind_the_log_end_are_deleted(kit: Kit) -> None:
     put(kit, 0, 20)
     kit.close()
     end = kit.store.log_end
@@ -287,7 +287,7 @@ def test_without_an_index(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_damage_in_an_old_segment_is_stepped_over(kit: Kit) -> None:
+def test_damage_in_an_old_segment_is_skipped(kit: Kit) -> None:
     put(kit, 0, 60)
     assert len(kit.segment_paths()) > 3
     kit.close()

@@ -145,7 +145,7 @@ def test_another_size_is_refused(tmp_path: Path) -> None:
         IndexFile(str(path), SMALL)
 
 
-def test_names_are_times_and_grow() -> None:
+def test_file_names_are_increasing_times() -> None:
     first = file_name(1_700_000_000_123, "")
     assert len(first) == 17
     assert first.endswith("123")
@@ -154,7 +154,7 @@ def test_names_are_times_and_grow() -> None:
     assert int(file_name(1_600_000_000_000, second)) == int(second) + 1, "a clock that went back"
 
 
-def test_other_names_are_not_ours(tmp_path: Path) -> None:
+def test_other_file_names_are_ignored(tmp_path: Path) -> None:
     for name in ("20260101000000002", "9", "readme.txt", "20260101000000001"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "123").mkdir()

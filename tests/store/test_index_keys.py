@@ -81,7 +81,7 @@ def one_by_one(log: bytes) -> list[tuple[int, int, int]]:
 
 @settings(deadline=None)
 @given(st.lists(messages, max_size=12), st.integers(1, 5))
-def test_bulk_gives_what_one_by_one_gives(many: list[Message], step: int) -> None:
+def test_bulk_results_equal_single_ones(many: list[Message], step: int) -> None:
     log = log_of(many)
     assert bulk(log, step) == one_by_one(log)
 

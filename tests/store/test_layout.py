@@ -65,7 +65,7 @@ def test_a_file_whose_creation_was_killed_is_removed(kit: Kit, size: int) -> Non
     assert_whole(kit, 20)
 
 
-def test_files_of_others_are_left_alone(kit: Kit) -> None:
+def test_unknown_files_are_left_unchanged(kit: Kit) -> None:
     filled(kit, 20)
     others = ["index/readme.txt", "timerwheel", "config/topics.json", "abort.bak"]
     for name in others:

@@ -148,7 +148,7 @@ def test_a_lost_page_that_had_been_flushed_is_corruption(tmp_path: Path) -> None
     assert "A valid record follows" in refused(kit, ends[first_hurt(ends, PAGE) - 1])
 
 
-def test_the_time_of_the_last_flush_is_evidence_as_well(tmp_path: Path) -> None:
+def test_the_time_of_the_last_flush_proves_a_flush(tmp_path: Path) -> None:
     """Apache's checkpoint has the time only; a store time before it means flushed."""
     kit, ends = unflushed(tmp_path)
     clear(kit, PAGE, 2 * PAGE)
@@ -196,7 +196,7 @@ def test_other_damage_in_the_unflushed_part_is_refused(tmp_path: Path, at: int) 
     refused(kit, ends[50])
 
 
-def test_flushed_records_that_are_gone_are_missed(tmp_path: Path) -> None:
+def test_missing_flushed_records_are_detected(tmp_path: Path) -> None:
     """Nothing stands behind: it looks like the log's end, but more had been promised."""
     kit, ends = unflushed(tmp_path, flushed=100)
     clear(kit, ends[80], LARGE)
@@ -233,7 +233,7 @@ def test_a_record_that_begins_just_in_front_of_a_border(
     kit.close()
 
 
-def test_small_looks() -> None:
+def test_sector_checks_at_segment_ends() -> None:
     data = bytearray(b"\xff" * 4 * SECTOR_BYTES)
     assert not bytes_missing(memoryview(data), 10, 0, len(data))
     data[SECTOR_BYTES : 2 * SECTOR_BYTES] = bytes(SECTOR_BYTES)

@@ -57,7 +57,7 @@ def test_a_map_that_may_not_be_written_is_locked(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_a_limit_that_is_too_low_is_said_once(tmp_path: Path) -> None:
+def test_a_low_mlock_limit_is_logged_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-c", CHILD], capture_output=True, text=True, check=True, timeout=60
     )
@@ -108,7 +108,7 @@ def test_warm_segments_hold_written_zeros(tmp_path: Path, flush: str) -> None:
     kit.close()
 
 
-def test_a_segment_that_cannot_be_warmed_is_gone(tmp_path: Path) -> None:
+def test_a_segment_that_cannot_be_warmed_is_removed(tmp_path: Path) -> None:
     disk = Disk()
     segment = Segment.create(str(tmp_path / f"{0:020d}"), 0, SEGMENT, disk)
 
@@ -128,7 +128,7 @@ def test_a_rolled_segment_is_unlocked_on_the_allocators_thread(kit: Kit) -> None
     until(lambda: done == ["chore"])
 
 
-def test_a_map_that_is_closed_meanwhile_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+def test_unlocking_a_closed_map_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
     made = mmap.mmap(-1, 4096)
     made.close()
     assert not memory.lock(made)

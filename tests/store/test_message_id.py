@@ -54,7 +54,7 @@ def test_unique_keys_round_trip(
 
 @settings(deadline=None)
 @given(st.text(max_size=60) | st.text("0123456789abcdefABCDEF_ ", min_size=32, max_size=32))
-def test_any_text_is_an_id_or_is_not(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_rejected(text: str) -> None:
     for kind in (OffsetId, UniqueKey):
         found = kind.parse(text)
         assert found is None or str(found) == text.upper()

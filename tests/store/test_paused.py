@@ -16,7 +16,7 @@ from cometmq.tests.store.kit import Kit, assert_whole, filled, message
 from cometmq.tests.store.retention_kit import SmallDisk, rounds, small, until, written
 
 
-def test_above_the_warning_level_messages_are_refused_until_there_is_room(tmp_path: Path) -> None:
+def test_above_the_warning_level_messages_are_refused_until_space_is_free(tmp_path: Path) -> None:
     kit = small(tmp_path, clean_file_forcibly_enable=False)
     written(kit)
     resumed: list[bool] = []
@@ -50,7 +50,7 @@ def assert_whole_for_readers(kit: Kit) -> None:
         assert len(kit.queue_bodies(queue_id=queue_id)) == 20
 
 
-def test_forced_deletion_makes_room_by_itself(tmp_path: Path) -> None:
+def test_forced_deletion_frees_space(tmp_path: Path) -> None:
     kit = small(tmp_path)
     written(kit)
     kit.fill_to(95)
@@ -82,7 +82,7 @@ def test_a_store_on_a_full_disk_starts_and_can_be_read(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_disk_that_cannot_be_looked_at_refuses_nothing(tmp_path: Path) -> None:
+def test_an_unknown_disk_use_refuses_nothing(tmp_path: Path) -> None:
     kit = small(tmp_path)
 
     def fail(_path: str) -> Space:
@@ -118,7 +118,7 @@ class FullDiskKit(Kit):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_queues_that_find_no_room_wait_in_memory(
+def test_units_wait_in_memory_while_the_disk_is_full(
     tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than may wait was dispatched, the process ends, the next one finds the disk full."""

@@ -24,13 +24,13 @@ def armed(root: Path, **options: object) -> Kit:
     return kit
 
 
-def test_without_a_folder_nobody_wants_shadows(tmp_path: Path) -> None:
+def test_without_the_shadow_folder_nothing_is_recorded(tmp_path: Path) -> None:
     assert not PowerLossDisk.wanted(tmp_path)
     arm(tmp_path)
     assert PowerLossDisk.wanted(tmp_path)
 
 
-def test_what_was_flushed_stays(tmp_path: Path) -> None:
+def test_flushed_bytes_survive_a_power_loss(tmp_path: Path) -> None:
     kit = armed(tmp_path, flush_disk_type="SYNC_FLUSH")
     kit.open()
     kit.write_many(50, size=300)
@@ -44,7 +44,7 @@ def test_what_was_flushed_stays(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_what_was_not_flushed_goes(tmp_path: Path) -> None:
+def test_unflushed_bytes_are_lost(tmp_path: Path) -> None:
     kit = armed(tmp_path, flush_interval_commit_log=60_000)
     kit.open()
     kit.write_many(5, size=300)
@@ -60,7 +60,7 @@ def test_what_was_not_flushed_goes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_store_comes_up_after_every_loss(tmp_path: Path, seed: int) -> None:
+def test_a_store_opens_after_every_power_loss(tmp_path: Path, seed: int) -> None:
     """Torn pages, holes, whole records behind them; flushes in between, several lives."""
     chance = random.Random(seed)
     kit = armed(tmp_path, flush_interval_commit_log=60_000)
@@ -102,7 +102,7 @@ def test_the_machine_has_another_boot_id_afterwards(tmp_path: Path) -> None:
     assert boot_id(tmp_path / "ha") != before
 
 
-def test_without_shadows_nothing_is_taken(tmp_path: Path) -> None:
+def test_without_shadows_nothing_is_lost(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     kit.write_many(3)
@@ -111,7 +111,7 @@ def test_without_shadows_nothing_is_taken(tmp_path: Path) -> None:
         lose(tmp_path, 1)
 
 
-def test_a_failed_flush_is_no_flush(tmp_path: Path) -> None:
+def test_a_failed_flush_does_not_update_the_shadow(tmp_path: Path) -> None:
     kit = armed(tmp_path, flush_interval_commit_log=60_000)
     kit.open()
     kit.write_many(5, size=300)

@@ -22,7 +22,7 @@ def test_what_is_encoded_is_decoded(properties: dict[str, str]) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
-def test_the_reader_is_rocketmqs() -> None:
+def test_properties_are_read_as_rocketmq_does() -> None:
     assert decode_properties(b"a\x01b\x02c\x01d") == {"a": "b", "c": "d"}  # a missing end
     assert decode_properties(b"a\x01\x02\x01b\x02ab\x02k\x01v\x01w\x02") == {"k": "v\x01w"}
     assert decode_properties(b"k\x011\x02k\x012\x02") == {"k": "2"}

@@ -111,7 +111,7 @@ def test_by_offset_id_in_both_forms(keyed: Kit) -> None:
         assert keyed.store.queries.by_id(text.lower()) == found
 
 
-def test_ids_that_name_nothing(keyed: Kit) -> None:
+def test_unknown_ids_return_none(keyed: Kit) -> None:
     records = list(keyed.records())
     host = records[0].store_host
     inside = str(OffsetId(host, records[1].physical_offset + 8))
@@ -153,7 +153,7 @@ def test_at_most_max_msgs_num_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_any_directory_can_be_asked(tmp_path: Path, known: bool) -> None:
+def test_queries_work_on_any_directory(tmp_path: Path, known: bool) -> None:
     kit = Kit(tmp_path / "store", **SIZES)
     kit.open()
     for number in range(40):

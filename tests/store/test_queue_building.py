@@ -131,7 +131,7 @@ def test_gaps_in_a_queue_are_filled_as_record_by_record(tmp_path: Path) -> None:
     assert kit.queue_files() == before
 
 
-def test_a_topic_that_cannot_have_a_queue_is_said(tmp_path: Path) -> None:
+def test_an_invalid_topic_in_the_log_is_an_error(tmp_path: Path) -> None:
     kit = Kit(tmp_path / "store")
     kit.open()
     raw_log(kit, [0], topic="no/topic")

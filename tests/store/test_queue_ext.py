@@ -63,7 +63,7 @@ def test_a_unit_is_as_in_the_format() -> None:
         encode_unit(ExtUnit(0, 0, bytes(32_767 - 19)))
 
 
-def test_addresses_are_no_hashes() -> None:
+def test_addresses_never_equal_hashes() -> None:
     assert address_of(0) == -(1 << 63)
     assert position_of(address_of(4096)) == 4096
     assert is_address(address_of(9_223_372_034_707_292_159))
@@ -78,7 +78,7 @@ def test_units_round_trip(units: list[ExtUnit]) -> None:
 
 
 @given(data=st.binary(max_size=200), position=st.integers(-5, 210))
-def test_any_bytes_can_be_looked_at(data: bytes, position: int) -> None:
+def test_arbitrary_bytes_are_decoded_without_a_crash(data: bytes, position: int) -> None:
     unit = decode_unit(data, position)
     if unit is not None:
         assert data[position:].startswith(encode_unit(unit))
@@ -146,7 +146,7 @@ def test_the_unit_has_the_address_and_the_reader_the_hash(tmp_path: Path) -> Non
     kit.close()
 
 
-def test_without_the_files_everything_matches(tmp_path: Path) -> None:
+def test_missing_extension_files_match_every_filter(tmp_path: Path) -> None:
     kit = ext_kit(tmp_path)
     kit.open()
     fill(kit, 30)
@@ -182,7 +182,7 @@ def test_switched_off_the_old_addresses_are_still_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_after_a_kill_the_same_bytes_come_again(tmp_path: Path, written: bool) -> None:
+def test_after_a_kill_the_same_bytes_are_written_again(tmp_path: Path, written: bool) -> None:
     """Extension units are in the file before their queue units are: what lies behind the last of
     those is written again, with the same bytes."""
     kit = ext_kit(tmp_path)
@@ -203,7 +203,7 @@ def test_after_a_kill_the_same_bytes_come_again(tmp_path: Path, written: bool) -
     assert ext_files(kit) == before
 
 
-def test_a_torn_record_takes_its_unit_with_it(tmp_path: Path) -> None:
+def test_a_torn_record_and_its_extension_unit_are_cut(tmp_path: Path) -> None:
     kit = ext_kit(tmp_path)
     kit.open()
     fill(kit, 13)
@@ -258,7 +258,7 @@ def test_options_are_checked(options: dict[str, int], sentence: str) -> None:
         StoreConfig("x", **options)  # type: ignore[arg-type]
 
 
-def test_addresses_of_lost_units_are_not_given_again(tmp_path: Path) -> None:
+def test_addresses_of_lost_units_are_not_reused(tmp_path: Path) -> None:
     """Otherwise an old unit would show the tag of a new message."""
     kit = ext_kit(tmp_path)
     kit.open()
@@ -293,7 +293,7 @@ def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
     assert kit.all_files() == before
 
 
-def test_a_file_that_a_crash_left_short_is_made_whole(tmp_path: Path) -> None:
+def test_a_short_file_of_a_crash_is_extended(tmp_path: Path) -> None:
     kit = ext_kit(tmp_path)
     kit.open()
     fill(kit, 12)

@@ -12,7 +12,7 @@ from cometmq.tests.store.kit import QUEUE_FILE, SEGMENT, START_MS, Kit, assert_w
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_lost_queues_are_built_again_with_the_same_bytes(kit: Kit, clean: bool) -> None:
+def test_lost_queues_are_rebuilt_with_the_same_bytes(kit: Kit, clean: bool) -> None:
     filled(kit)
     kit.close()
     before = kit.queue_files()
@@ -27,7 +27,7 @@ def test_lost_queues_are_built_again_with_the_same_bytes(kit: Kit, clean: bool) 
     assert kit.queue_files() == before
 
 
-def test_a_queue_that_was_emptied_is_built_again(kit: Kit) -> None:
+def test_an_emptied_queue_is_rebuilt(kit: Kit) -> None:
     filled(kit)
     kit.close()
     before = kit.queue_files()
@@ -60,7 +60,7 @@ def test_units_behind_the_log_are_dropped(kit: Kit) -> None:
         assert all(int.from_bytes(unit[:8], "big") < report.log_end for unit in units)
 
 
-def test_stale_units_of_another_writer_are_not_believed(kit: Kit) -> None:
+def test_stale_units_of_another_writer_are_dropped(kit: Kit) -> None:
     """Apache truncates queues without clearing the bytes."""
     filled(kit, 30)
     kit.close()
@@ -109,7 +109,7 @@ def vouching_for_nothing(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])
-def test_recovery_goes_back_so_many_segments_at_most(tmp_path: Path, most: int) -> None:
+def test_recovery_goes_back_a_limited_number_of_segments(tmp_path: Path, most: int) -> None:
     kit = Kit(tmp_path / "store", commit_log_recover_max_num=most)
     kit.open()
     filled(kit, 60)

@@ -124,7 +124,7 @@ def test_trimming_deletes_leading_files_and_never_the_last(tmp_path: Path) -> No
     assert (queue.min_offset, queue.max_offset) == (4 * UNITS, 4 * UNITS + 1)
 
 
-def test_what_a_crash_left_untrimmed_is_trimmed_after_the_next_start(tmp_path: Path) -> None:
+def test_files_left_untrimmed_by_a_crash_are_trimmed_after_the_next_start(tmp_path: Path) -> None:
     queues = table(tmp_path)
     queues.write([arrival(n, n * 100) for n in range(4 * UNITS)])
     queues.write_out()
@@ -216,7 +216,7 @@ def test_a_clean_start_opens_every_queue_file_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["name", "size"])
-def test_what_power_loss_takes_of_queue_files_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_queue_files_lost_in_a_power_loss_are_rebuilt(tmp_path: Path, damage: str) -> None:
     """A file in the middle without its name or its size: refused after a clean stop (no crash
     explains it), made from the log after an unclean one."""
     kit = Kit(tmp_path)

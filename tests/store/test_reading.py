@@ -117,7 +117,7 @@ def test_offset_by_time(
     kit.close()
 
 
-def test_questions_about_no_queue(kit: Kit) -> None:
+def test_reads_of_a_missing_queue(kit: Kit) -> None:
     store = kit.store
     assert store.min_offset("No", 0) == store.max_offset("No", 0) == store.next_offset("No", 0) == 0
     assert list(store.queues()) == []
@@ -140,7 +140,7 @@ def counts(reader: QueueReader, count: int, bytes_max: int | None = None) -> lis
     return found
 
 
-def test_rocketmqs_limits_hold_for_who_gives_none(kit: Kit) -> None:
+def test_rocketmqs_limits_apply_without_a_byte_limit(kit: Kit) -> None:
     kit.write_many(80, 300)
     memory = 1 << 30
     assert counts(reader_of(kit, memory), 100) == [32, 32, 16]
@@ -157,7 +157,7 @@ def test_rocketmqs_limits_hold_for_who_gives_none(kit: Kit) -> None:
     assert counts(one, 100) == [1] * 80, "the first comes whatever its size"
 
 
-def test_what_is_in_memory_is_told_by_the_distance_from_the_end(kit: Kit) -> None:
+def test_records_near_the_log_end_count_as_in_memory(kit: Kit) -> None:
     results = kit.write_many(80, 300)
     end = kit.store.log_end
     # 40 percent of the memory reaches back to record 50.
@@ -170,7 +170,7 @@ def test_what_is_in_memory_is_told_by_the_distance_from_the_end(kit: Kit) -> Non
     assert not reader.get("TopicTest", 0, 80, 10, None, tag_codes=None).suggest_pulling_from_slave
 
 
-def test_queues_that_cannot_be(kit: Kit) -> None:
+def test_reads_of_invalid_queues(kit: Kit) -> None:
     kit.write_many(2)
     for topic, queue_id in (("../x", 0), ("", 0), ("TopicTest", -1), ("t" * 200, 0)):
         result = kit.store.get(topic, queue_id, 7, 1)
@@ -178,7 +178,7 @@ def test_queues_that_cannot_be(kit: Kit) -> None:
     assert kit.store.get("TopicTest", 5, 7, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
 
 
-def test_a_queue_file_that_is_gone_is_stepped_over(kit: Kit) -> None:
+def test_a_missing_queue_file_is_skipped(kit: Kit) -> None:
     units = QUEUE_FILE // 20
     kit.write_many(3 * units, 10)
     kit.reopen()
@@ -194,7 +194,7 @@ def test_a_queue_file_that_is_gone_is_stepped_over(kit: Kit) -> None:
     assert len(behind.records) == 10
 
 
-def test_records_that_retention_took(kit: Kit) -> None:
+def test_units_of_deleted_records_are_skipped(kit: Kit) -> None:
     results = kit.write_many(60, 200)
     store = kit.store
     start = store.log.segments[2].start
@@ -221,9 +221,7 @@ def test_records_that_retention_took(kit: Kit) -> None:
     assert store.offset_by_time("TopicTest", 0, 0, upper=True) == kept
 
 
-def test_a_unit_whose_record_is_not_there_is_passed_over(
-    kit: Kit, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_unit_without_its_record_is_skipped(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     """Damage in a record's head or in a unit: never other bytes, never an error for the readers of
     what is whole."""
     results = kit.write_many(12, 100)
@@ -252,7 +250,7 @@ def test_a_unit_whose_record_is_not_there_is_passed_over(
     assert caplog.text.count("queue.record_missing") == 2, "said once a queue by each reader"
 
 
-def test_fillers_are_no_messages(tmp_path: Path) -> None:
+def test_fillers_are_not_returned_as_messages(tmp_path: Path) -> None:
     """A queue with a gap in the middle, as recovery makes one where records are lost."""
     kit = Kit(tmp_path)
     kit.open()

@@ -152,7 +152,7 @@ def test_damage_is_a_record_format_error_or_another_record(
         decode(bytes(data))
 
 
-def test_a_changed_body_is_seen_and_may_be_ignored() -> None:
+def test_a_changed_body_fails_its_checksum_unless_ignored() -> None:
     data = bytearray(E1)
     data[90] ^= 1
     with pytest.raises(RecordFormatError, match="checksum"):
@@ -178,7 +178,7 @@ def test_each_length_is_checked(position: int, value: int, reason: str) -> None:
         decode(bytes(data))
 
 
-def test_what_cannot_be_stored_is_refused() -> None:
+def test_messages_that_cannot_be_stored_are_refused() -> None:
     with pytest.raises(ValueError, match="topic"):
         encode(Message("t" * 256, 0, b""), 0, 0, 0)
     with pytest.raises(ValueError, match="topic"):

@@ -40,7 +40,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dispatched", [True, False])
-def test_a_killed_store_has_everything(kit: Kit, dispatched: bool) -> None:
+def test_a_killed_store_loses_nothing(kit: Kit, dispatched: bool) -> None:
     filled(kit)
     if not dispatched:
         kit.write(b"0060".ljust(200), queue_id=0, tags="T")
@@ -54,7 +54,7 @@ def test_a_killed_store_has_everything(kit: Kit, dispatched: bool) -> None:
     assert_whole(kit, 60 if dispatched else 61)
 
 
-def test_recovery_shows_no_more_than_readers_had_seen(kit: Kit) -> None:
+def test_recovery_restores_visibility_up_to_the_queues_end(kit: Kit) -> None:
     """What may be seen beyond it (confirmed, flushed) is the owner's decision."""
     ends = filled(kit, 30)
     for index in range(30, 60):
@@ -128,7 +128,7 @@ def test_garbage_behind_the_end_is_zeroed_in_all_segments(kit: Kit) -> None:
     assert_whole(kit, 38)
 
 
-def test_a_trailing_blank_is_taken_back(kit: Kit) -> None:
+def test_a_trailing_blank_is_removed(kit: Kit) -> None:
     """The blank was written, the record behind it was not, and the next file is not there."""
     results = kit.write_many(13, 200)
     begin = results[-1].end
@@ -159,7 +159,7 @@ def test_a_blank_and_an_empty_segment_are_the_end(kit: Kit) -> None:
     assert len(kit.queue_bodies()) == 14
 
 
-def test_a_segment_that_was_made_ahead_is_removed(kit: Kit) -> None:
+def test_a_prepared_segment_is_removed(kit: Kit) -> None:
     filled(kit, 38)
     kit.kill()
     start = (kit.segment_paths()[-1].name, len(kit.segment_paths()))
@@ -220,14 +220,14 @@ def test_damage_in_an_early_segment_is_refused_though_only_segments_follow(kit: 
     assert_refused(kit, begin, f"A valid record follows at offset {SEGMENT}")
 
 
-def test_a_last_record_that_the_queues_know_is_not_cut_after_a_clean_stop(kit: Kit) -> None:
+def test_a_last_record_with_queue_units_is_not_cut_after_a_clean_stop(kit: Kit) -> None:
     ends = filled(kit, 38)
     kit.close()
     kit.flip_byte(ends[-1] - 100)
-    assert_refused(kit, ends[-2], "The consume queues know records up to")
+    assert_refused(kit, ends[-2], "The consume queues hold records up to")
 
 
-def test_records_inside_of_a_body_are_not_taken_for_records(kit: Kit) -> None:
+def test_records_inside_of_a_body_are_not_recovered(kit: Kit) -> None:
     """A body may hold a whole record (of another log): it does not lie where it says."""
     inner = encode(message(b"inner"), 0, 0, START_MS)
     kit.write(b"first")
@@ -251,7 +251,7 @@ def test_the_report_of_a_clean_start(kit: Kit) -> None:
     assert report.lines() == [
         f"The store was stopped properly. Kept: the log from 0 to {report.log_end} (3 segments), "
         "3 queues.",
-        f"Checked: 12 records from offset {2 * SEGMENT} on.",
+        f"Checked: 12 records from offset {2 * SEGMENT}.",
     ]
 
 
@@ -269,7 +269,7 @@ def test_the_report_of_repairs(kit: Kit) -> None:
     assert report.lines() == [
         f"The store was not stopped properly. Kept: the log from 0 to {ends[-2]} (3 segments), "
         "3 queues.",
-        "Checked: 37 records from offset 0 on.",
+        "Checked: 37 records from offset 0.",
         f"Cut at {ends[-2]}: {ends[-1] - ends[-2]} bytes that are no whole record (the checksum of the "
         "body does not match).",
         "Removed: 1 segment behind the end, 1 unfinished file.",
@@ -306,7 +306,7 @@ def test_a_record_without_its_checksum_is_refused_where_all_must_have_one(tmp_pa
         Kit(tmp_path / "store", force_verify_prop_crc=True).open()
 
 
-def test_bodies_are_not_looked_at_when_told_so(tmp_path: Path) -> None:
+def test_bodies_are_not_checked_when_configured(tmp_path: Path) -> None:
     kit = Kit(tmp_path / "store", check_crc_on_recover=False)
     kit.open()
     ends = filled(kit, 20)

@@ -42,7 +42,7 @@ def test_every_finding_has_exactly_one_row() -> None:
             assert lost == finding.bytes_missing, "records are cut for one reason only"
 
 
-def test_the_page_in_the_docstring_is_the_table() -> None:
+def test_the_table_in_the_docstring_equals_the_rules() -> None:
     text = recovery_rules.__doc__ or ""
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
@@ -126,7 +126,7 @@ def known(flushed_end: int, time_ms: int) -> Checkpoint:
         (known(-1, 0), None, False),
     ],
 )
-def test_what_the_checkpoint_vouches_for(
+def test_what_the_checkpoint_confirms(
     checkpoint: Checkpoint, following_ms: int | None, expected: bool
 ) -> None:
     assert flushed_beyond(checkpoint, 100, following_ms) is expected

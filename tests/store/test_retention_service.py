@@ -27,7 +27,7 @@ from cometmq.tests.store.retention_kit import (
 )
 
 
-def test_expired_segments_go_and_the_log_and_its_queues_follow(tmp_path: Path) -> None:
+def test_expired_segments_are_deleted_and_queues_trimmed(tmp_path: Path) -> None:
     kit = small(tmp_path)
     written(kit, 120)
     end, before = kit.store.log_end, kit.bodies()
@@ -73,7 +73,7 @@ def test_a_store_without_its_head_starts_again(tmp_path: Path, clean: bool) -> N
     kit.close()
 
 
-def test_what_is_not_flushed_or_not_seen_by_readers_stays(tmp_path: Path) -> None:
+def test_segments_that_are_not_flushed_or_dispatched_stay(tmp_path: Path) -> None:
     kit = small(tmp_path, flush_disk_type="ASYNC_FLUSH", flush_interval_commit_log=3_600_000)
     filled(kit)
     assert kit.store.flushed_offset == 0
@@ -110,7 +110,7 @@ def test_a_reader_keeps_its_bytes(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_reader_that_lets_go_is_not_waited_for_again(tmp_path: Path) -> None:
+def test_a_released_segment_is_deleted_without_further_waiting(tmp_path: Path) -> None:
     kit = small(tmp_path)
     written(kit)
     view = kit.store.log.segments[0].hold()
@@ -143,7 +143,7 @@ def test_a_deletion_that_fails_is_tried_again_before_any_other(tmp_path: Path) -
     kit.close()
 
 
-def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
+def test_close_finishes_pending_deletions(tmp_path: Path) -> None:
     kit = small(tmp_path, delete_commit_log_files_interval=3_600_000)
     written(kit)
     kit.store.retention.step(LATER_MS, HOUR)
@@ -153,7 +153,7 @@ def test_closing_finishes_what_was_begun(tmp_path: Path) -> None:
     assert starts(kit)[0] == start
 
 
-def test_a_follower_that_is_connected_is_waited_for(tmp_path: Path) -> None:
+def test_segments_that_a_connected_follower_needs_stay(tmp_path: Path) -> None:
     kit = small(tmp_path)
     written(kit)
     kit.store.retention.replica_end = lambda: 2 * SEGMENT + 5

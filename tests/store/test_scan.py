@@ -85,7 +85,7 @@ def walked(found: Walk, data: bytes | bytearray) -> list[tuple[object, ...]]:
     check_crc=st.booleans(),
     blank=st.booleans(),
 )
-def test_a_failing_walk_is_the_plain_walk(
+def test_a_walk_that_fails_on_damage_equals_the_reference_walk(
     seed: int, count: int, harm: int, check_crc: bool, blank: bool
 ) -> None:
     rng = random.Random(seed)
@@ -173,7 +173,7 @@ def test_garbage_never_crashes_a_walk(data: bytes, start: int, base: int) -> Non
 
 
 @pytest.mark.usefixtures("narrow")
-def test_fake_records_in_bodies_are_not_believed() -> None:
+def test_fake_records_in_bodies_are_not_returned() -> None:
     """Whole records, with their own right place, inside the bodies of others."""
     rng = random.Random(7)
     data = bytearray()
@@ -192,7 +192,7 @@ def test_fake_records_in_bodies_are_not_believed() -> None:
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("mode", ["fail", "skip", "permissive"])
-def test_what_each_mode_makes_of_a_wrong_checksum(mode: Any) -> None:
+def test_a_checksum_mismatch_in_each_mode(mode: Any) -> None:
     data = build([Message("T", 0, bytes([i]) * 100) for i in range(40)], BASE)
     size = len(data) // 40
     data[20 * size + 120] ^= 1
@@ -239,7 +239,7 @@ def test_a_range_owns_the_records_that_begin_in_it() -> None:
         assert offsets == whole
 
 
-def test_the_view_is_let_go() -> None:
+def test_the_view_is_released() -> None:
     data = build([Message("T", 0, b"x" * 50) for _ in range(600)], BASE)
     view = memoryview(data)
     found = walk(view, BASE, 0, len(data))

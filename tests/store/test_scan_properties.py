@@ -68,7 +68,7 @@ def test_equal_strings_have_equal_numbers(batches: list[list[bytes]]) -> None:
     assert len(set(table.values)) == len(table.values)
 
 
-def test_strings_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strings_with_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_raw, "_MIX", np.uint64(0))  # every hash is 0
     table = BytesTable()
     strings = [b"one", b"two", b"three", b"two", b"one"]

@@ -28,7 +28,7 @@ def test_a_new_segment_has_all_its_space_and_nothing_in_it(segment: Segment) -> 
     assert (segment.written, segment.flushed) == (0, 0)
 
 
-def test_what_is_written_is_in_the_map(segment: Segment) -> None:
+def test_written_bytes_are_visible_in_the_map(segment: Segment) -> None:
     segment.write(100, b"abc")
     assert segment.map[100:103] == b"abc"
     assert segment.written == 103

@@ -126,7 +126,7 @@ def test_nothing_is_lost_when_the_process_dies_on_a_full_disk(small_disk: Path) 
     kit.close()
 
 
-def test_looking_at_an_index_on_a_full_disk_ended_with_sigbus(small_disk: Path) -> None:
+def test_an_index_is_readable_on_a_full_disk_without_sigbus(small_disk: Path) -> None:
     """A hole of a tmpfs file that is looked at through a map wants a page of the disk."""
     options = {**OPTIONS, "max_hash_slot_num": 20_000, "max_index_num": 4_000}
     kit = Kit(small_disk / "store", **options)

@@ -70,7 +70,7 @@ def test_positions_and_what_is_behind(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_store_that_takes_nothing_says_why(tmp_path: Path) -> None:
+def test_a_store_that_refuses_messages_reports_the_reason(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open_only()
     assert stats_of(kit).refusal == "The store was not started."
@@ -105,7 +105,7 @@ def test_rates_over_their_windows() -> None:
     assert len(meter._samples) <= WINDOWS_S[-1] + 2, "old samples go"
 
 
-def test_a_young_store_has_the_rates_of_its_life() -> None:
+def test_a_new_store_has_the_rates_since_its_start() -> None:
     meter = Meter()
     clock = meter.steady_ns = Clock()
     meter.sample()

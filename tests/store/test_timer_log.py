@@ -114,7 +114,7 @@ def test_an_end_mark_may_look_like_a_unit(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_roll_over_that_was_cut_short_is_taken_back(tmp_path: Path) -> None:
+def test_an_interrupted_roll_is_undone(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     disk = Disk()
     again = new_log(tmp_path, disk)
@@ -135,7 +135,7 @@ def test_a_roll_over_that_was_cut_short_is_taken_back(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path / "timerlog")) == 1
 
 
-def test_a_full_disk_is_met_before_a_unit_is_written(tmp_path: Path) -> None:
+def test_a_full_disk_raises_before_a_unit_is_written(tmp_path: Path) -> None:
     disk = Disk()
     log = new_log(tmp_path, disk)
     for number in range(10):
@@ -163,7 +163,7 @@ def test_the_space_of_a_file_is_reserved(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_is_behind_the_end_is_cleared(tmp_path: Path) -> None:
+def test_bytes_behind_the_end_are_cleared(tmp_path: Path) -> None:
     filled(tmp_path, 25).close()
     log = new_log(tmp_path)
     log.load()

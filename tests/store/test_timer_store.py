@@ -34,7 +34,7 @@ from cometmq.tests.store.timer_kit import (
 )
 
 
-def test_an_idle_store_makes_no_files(tmp_path: Path) -> None:
+def test_an_idle_store_creates_no_files(tmp_path: Path) -> None:
     made = timers(tmp_path)
     report = made.recover(NOW_MS)
     assert (report.queue_offset, report.end, report.newest) == (3, 0, -1)
@@ -44,7 +44,7 @@ def test_an_idle_store_makes_no_files(tmp_path: Path) -> None:
     made.close()
 
 
-def test_put_says_what_it_did(tmp_path: Path) -> None:
+def test_put_returns_what_it_did(tmp_path: Path) -> None:
     made = timers(tmp_path)
     made.recover(NOW_MS)
     assert made.put(NOW_MS + 5000, NOW_MS, 100, 90, real_topic="T") == 0

@@ -82,7 +82,7 @@ def test_the_wheel_writes_what_changed_and_stays_sparse(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_wheel_of_another_size_is_refused_and_an_empty_one_is_none(tmp_path: Path) -> None:
+def test_a_wheel_of_another_size_is_refused_and_an_empty_one_ignored(tmp_path: Path) -> None:
     path = tmp_path / "timerwheel"
     path.write_bytes(b"")
     assert not TimerWheel(str(path), 1000, Disk()).load()
@@ -137,7 +137,9 @@ def test_metrics_are_counted_and_kept(tmp_path: Path) -> None:
     begin=st.integers(0, 60),
     length=st.integers(0, 30),
 )
-def test_what_is_due_in_a_range(times: list[int], flushed: int, begin: int, length: int) -> None:
+def test_due_messages_are_counted_in_a_range(
+    times: list[int], flushed: int, begin: int, length: int
+) -> None:
     """On a wheel of 40 slots, so that later times take the slots of earlier ones."""
     with TemporaryDirectory() as folder:
         wheel = TimerWheel(f"{folder}/timerwheel", 1000, QuietDisk(), slots=40)

@@ -51,7 +51,7 @@ time.sleep(600)
 """
 
 
-def test_only_what_is_committed_can_be_read(tmp_path: Path) -> None:
+def test_only_committed_records_are_readable(tmp_path: Path) -> None:
     kit = Kit(tmp_path, **BY_HAND)
     kit.open()
     first = kit.write(b"one")
@@ -214,7 +214,7 @@ def test_without_a_buffer_messages_may_be_refused(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_full_disk_gives_the_buffer_back(tmp_path: Path) -> None:
+def test_a_full_disk_returns_the_buffer(tmp_path: Path) -> None:
     kit = Kit(tmp_path, **BY_HAND, transient_store_pool_size=1)
     kit.open()
 
@@ -251,7 +251,7 @@ def test_the_pool_alone() -> None:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_failed_commit_is_never_tried_again(tmp_path: Path, flush: str) -> None:
+def test_a_failed_commit_is_never_repeated(tmp_path: Path, flush: str) -> None:
     kit = Kit(tmp_path, **QUICKLY, flush_disk_type=flush)
     kit.open()
     good = kit.write(b"good").end

@@ -135,7 +135,7 @@ def test_one_segment(
     assert found is expected
 
 
-def test_what_the_disk_overrides_is_named() -> None:
+def test_overridden_reasons_are_named() -> None:
     situation = replace(QUIET, pressure=Pressure.FORCED, archive_watermark=0, replica_end=50)
     rules = replace(RULES, archive_gate=True)
     verdict = decide([segment(0), segment(1)], situation, rules)[0]
@@ -143,7 +143,7 @@ def test_what_the_disk_overrides_is_named() -> None:
     assert verdict.overridden == (Reason.ARCHIVE, Reason.REPLICA)
 
 
-def test_the_last_one_stays_and_nothing_goes_behind_one_that_stays() -> None:
+def test_the_last_segment_stays_and_deletion_is_in_order() -> None:
     row = [segment(0), segment(1, held_ms=1), segment(2), segment(3, NOW), segment(4)]
     verdicts = decide(row, QUIET, RULES)
     assert [verdict.reason for verdict in verdicts] == [
@@ -167,7 +167,7 @@ def test_a_round_deletes_no_more_than_its_batch() -> None:
     assert [verdict.delete for verdict in head] == [True] * 10 + [False]
 
 
-def test_sentences_say_when() -> None:
+def test_sentences_name_the_deletion_time() -> None:
     young = decide([segment(0, NOW - 71 * HOUR - 57 * 60_000), segment(1)], QUIET, RULES)[0]
     assert young.sentence == (
         "it is younger than fileReservedTime (72 h): 3 min are left, "
@@ -221,7 +221,7 @@ def test_ratios_are_clamped_as_rocketmq_does() -> None:
     assert (high.max_used, high.forced, high.warning) == (95, 85, 90)
 
 
-def test_writing_stops_at_the_warning_level_and_goes_on_at_the_forced_one() -> None:
+def test_writing_stops_at_the_warning_level_and_resumes_at_the_forced_one() -> None:
     stopped = False
     seen = []
     for percent in (89, 90, 91, 95, 90, 86, 85, 88, 90, 91):
@@ -269,7 +269,7 @@ rule_sets = st.builds(
 
 
 @given(facts_lists, situations, rule_sets)
-def test_whatever_is_asked(
+def test_decide_handles_arbitrary_input(
     facts: list[tuple[int, int | None]], situation: Situation, rules: Rules
 ) -> None:
     row = [segment(index, modified, held_ms=held) for index, (modified, held) in enumerate(facts)]

@@ -25,7 +25,7 @@ def codes(*tags: str) -> frozenset[int]:
     wanted=st.sampled_from([None, codes("a"), codes("a", "b"), codes("c")]),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_cold_units_are_the_begin_of_what_a_read_returns(
+def test_cold_units_are_a_prefix_of_what_a_read_returns(
     tmp_path_factory: pytest.TempPathFactory,
     tags: list[str],
     border: int,
@@ -55,7 +55,7 @@ def test_cold_units_are_the_begin_of_what_a_read_returns(
     kit.close()
 
 
-def test_places_are_read_on_a_thread_as_they_lie(kit: Kit) -> None:
+def test_ranges_are_read_on_a_thread(kit: Kit) -> None:
     written = kit.write_many(80, 300)
     places = [(one.physical_offset, one.size) for one in (*written[3:6], written[-1])]
     with kit.store.blocks.range_reader(places) as read, ThreadPoolExecutor(1) as thread:
@@ -63,7 +63,7 @@ def test_places_are_read_on_a_thread_as_they_lie(kit: Kit) -> None:
     assert records == [kit.store.record_at(offset) for offset, _ in places]
 
 
-def test_places_hold_their_segments(kit: Kit) -> None:
+def test_a_range_reader_holds_its_segments(kit: Kit) -> None:
     written = kit.write_many(80, 300)
     first = written[0]
     segment = kit.store.log.segment_at(first.physical_offset)
@@ -72,7 +72,7 @@ def test_places_hold_their_segments(kit: Kit) -> None:
     assert not segment.held
 
 
-def test_places_that_are_not_in_the_log_or_rotten(kit: Kit) -> None:
+def test_ranges_outside_of_the_log_or_damaged_are_refused(kit: Kit) -> None:
     written = kit.write_many(20, 300)
     end = kit.store.log_end
     for places in ([(end, 1)], [(0, 0)], [(end - 10, 11)], [(1 << 62, 5)]):

@@ -52,7 +52,7 @@ def test_a_second_process_is_refused(kit: Kit) -> None:
     kit.write()
 
 
-def test_an_apache_broker_would_be_refused_and_refuses_us(tmp_path: Path) -> None:
+def test_the_lock_excludes_apache_brokers_both_ways(tmp_path: Path) -> None:
     """Apache locks byte 0 of `lock` with fcntl, and so do we."""
     program = (
         "import fcntl, sys\n"
@@ -80,7 +80,7 @@ def test_an_apache_broker_would_be_refused_and_refuses_us(tmp_path: Path) -> Non
     kit.close()
 
 
-def test_the_files_are_apaches(kit: Kit) -> None:
+def test_lock_and_abort_are_the_files_of_apache(kit: Kit) -> None:
     assert (kit.root / "lock").read_bytes() == b"lock"
     assert (kit.root / "abort").read_bytes() == str(os.getpid()).encode()
     kit.write()
@@ -113,7 +113,7 @@ def test_a_store_is_opened_and_started_once(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_failed_open_gives_the_directory_back(tmp_path: Path) -> None:
+def test_a_failed_open_releases_the_directory(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     (tmp_path / "checkpoint").write_bytes(b"short")
     for _ in range(2):
@@ -153,13 +153,13 @@ def test_a_directory_that_cannot_be_used(
     kit.store.close()
 
 
-def test_a_real_file_in_the_way(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(StoreError, match="cannot be used"):
         Kit(tmp_path / "file" / "store").store.open()
 
 
-def test_a_store_with_nothing_free_opens_and_is_read(tmp_path: Path) -> None:
+def test_a_store_on_a_full_disk_opens_and_is_readable(tmp_path: Path) -> None:
     """Every write finds the disk full from the start on, and room comes later."""
     kit = Kit(tmp_path)
     kit.open()

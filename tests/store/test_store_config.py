@@ -11,7 +11,7 @@ import pytest
 from cometmq.store.config.store_config import StoreConfig
 
 
-def test_every_option_says_what_it_is() -> None:
+def test_every_option_has_a_help_text() -> None:
     for option in fields(StoreConfig):
         assert option.metadata["help"], option.name
 

@@ -112,7 +112,7 @@ def test_the_properties_are_what_apache_would_write() -> None:
         st.text("abcWAIT", min_size=1, max_size=6), st.text("xyz", min_size=1), max_size=6
     ),
 )
-def test_what_is_numbered_is_read_back(names: list[str], others: dict[str, str]) -> None:
+def test_assigned_offsets_are_read_back(names: list[str], others: dict[str, str]) -> None:
     numbers = list(range(10, 10 + sum(name.startswith("%LMQ%") for name in names)))
     one = with_lmqs(message(properties=encode_properties(others)), names)
     text = numbered(one.properties, numbers)
@@ -138,13 +138,13 @@ def test_what_is_numbered_is_read_back(names: list[str], others: dict[str, str])
         (f"%LMQ%{'l' * 251}", "1", []),
     ],
 )
-def test_what_is_no_unit_is_none(names: str, numbers: str, units: list[Any]) -> None:
+def test_invalid_properties_yield_no_unit(names: str, numbers: str, units: list[Any]) -> None:
     text = encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": numbers})
     assert lmq_units("t", text) == units
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%g", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"])
-def test_retry_and_system_topics_have_no_light_queues(tmp_path: Path, topic: str) -> None:
+def test_retry_and_system_topics_have_no_lmqs(tmp_path: Path, topic: str) -> None:
     kit = Kit(tmp_path)
     kit.open()
     put(kit, A, topic=topic)
@@ -203,7 +203,7 @@ def test_light_queues_can_be_bounded_and_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("%LMQ%a/b",), ("%LMQ%\0",), (A, A), (f"%LMQ%{'l' * 251}",)])
-def test_names_that_cannot_be_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_invalid_names_are_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
     kit = Kit(tmp_path)
     kit.open()
     (result,) = kit.store.append_many([light(names)])
@@ -253,7 +253,7 @@ def test_extension_units_are_made_for_light_queues(tmp_path: Path) -> None:
 # -- removal, and all ways to the queues ---------------------------------------------------------
 
 
-def test_a_removed_queue_is_gone_and_begins_at_0(tmp_path: Path) -> None:
+def test_a_removed_queue_restarts_at_0(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     for _ in range(50):  # more than one file
@@ -279,7 +279,7 @@ def test_a_removed_queue_is_gone_and_begins_at_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_way_gives_the_same_queues(
+def test_every_code_path_builds_the_same_queues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Hints, parsing, bulk reading, a killed store, lost queues, and a follower."""
@@ -336,7 +336,7 @@ def follow(leader: Kit, follower: Kit, rng: random.Random) -> None:
     assert judged(follower) == []
 
 
-def test_units_behind_a_cut_log_go(tmp_path: Path) -> None:
+def test_units_behind_a_cut_log_are_dropped(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     for _ in range(10):
@@ -356,7 +356,7 @@ def test_units_behind_a_cut_log_go(tmp_path: Path) -> None:
     kit.close()
 
 
-def test_a_unit_that_its_record_does_not_confirm_is_made_again(tmp_path: Path) -> None:
+def test_a_unit_that_its_record_does_not_confirm_is_rebuilt(tmp_path: Path) -> None:
     kit = Kit(tmp_path)
     kit.open()
     for _ in range(4):
@@ -374,7 +374,7 @@ def test_a_unit_that_its_record_does_not_confirm_is_made_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("behind", [0, 3])
-def test_a_damaged_light_queue_is_repaired_whatever_its_first_life_held(
+def test_a_damaged_light_queue_is_repaired_after_a_restart_at_0(
     tmp_path: Path, behind: int
 ) -> None:
     kit = Kit(tmp_path)

@@ -52,7 +52,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: next(iter(options), "plain"))
-def test_our_own_store_has_a_problem(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_our_own_store_has_no_problem(tmp_path: Path, options: dict[str, Any]) -> None:
     kit = Kit(tmp_path / "store", **options)
     kit.open()
     keyed(kit, 150)
@@ -68,7 +68,7 @@ def test_our_own_store_has_a_problem(tmp_path: Path, options: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: next(iter(options), "plain"))
-def test_what_a_killed_store_leaves_is_a_problem(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_killed_store_has_notes_and_no_problem(tmp_path: Path, options: dict[str, Any]) -> None:
     kit = Kit(tmp_path / "store", **options)
     kit.open()
     keyed(kit, 150)
@@ -105,7 +105,7 @@ def test_a_torn_tail_is_a_note_only_where_the_store_was_killed(tmp_path: Path) -
     assert (note.begin, note.end) == (end % 4096, end % 4096 + 58)
 
 
-def test_two_stores_part_where_their_records_do(tmp_path: Path) -> None:
+def test_two_stores_differ_at_their_first_different_record(tmp_path: Path) -> None:
     kits = [Kit(tmp_path / name) for name in ("a", "b")]
     for kit in kits:
         kit.open()
@@ -124,7 +124,7 @@ def test_two_stores_part_where_their_records_do(tmp_path: Path) -> None:
     assert found[0].b.startswith(f"record TopicTest/1/0 at {end}")
 
 
-def test_a_store_that_is_behind_parts_at_its_end(tmp_path: Path) -> None:
+def test_a_store_that_is_behind_differs_at_its_end(tmp_path: Path) -> None:
     kits = [Kit(tmp_path / name) for name in ("a", "b")]
     for kit, count in zip(kits, (30, 33), strict=True):
         kit.open()
@@ -194,7 +194,7 @@ def test_a_page_that_never_reached_the_disk_is_a_note(tmp_path: Path) -> None:
     assert judged(kit).findings.problems == []
 
 
-def test_a_tail_that_had_been_on_the_disk_is_a_problem(tmp_path: Path) -> None:
+def test_a_lost_tail_that_was_flushed_is_a_problem(tmp_path: Path) -> None:
     kit, starts = killed(tmp_path)
     end = starts[-1] + starts[1] - starts[0]
     checkpoint = Checkpoint(kit.now_ms, flushed_end=end)
@@ -274,7 +274,7 @@ def test_a_light_queue_is_compared_with_the_log(tmp_path: Path) -> None:
     assert (problem.begin, problem.end) == (20, 40)
 
 
-def test_a_young_index_file_of_a_running_store_was_a_problem(tmp_path: Path) -> None:
+def test_a_new_index_file_of_a_running_store_is_a_note(tmp_path: Path) -> None:
     """Its slots and its header are in memory: of such a file nobody can tell the sizes."""
     kit = Kit(tmp_path / "store", max_hash_slot_num=1000, max_index_num=4000)
     kit.open()
@@ -290,7 +290,7 @@ def test_a_young_index_file_of_a_running_store_was_a_problem(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("end", ["clean", "killed"])
-def test_a_repair_forgot_that_the_log_had_been_longer(tmp_path: Path, end: str) -> None:
+def test_a_log_that_lost_its_end_is_not_repaired_without_consent(tmp_path: Path, end: str) -> None:
     """With an empty checkpoint the store would start, and use the lost offsets again."""
     kit = Kit(tmp_path / "store")
     kit.open()
