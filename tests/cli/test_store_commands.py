@@ -205,7 +205,7 @@ def test_export_writes_a_topic(normal: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["ls", "nowhere"], 4, "is no directory"),
+        (["ls", "nowhere"], 4, "is not a directory"),
         (["ls", "/"], 4, "is not a store directory"),
         (["ls"], 2, "Missing argument"),
         (["dump", "x", "--what", "nonsense"], 2, "Invalid value"),
