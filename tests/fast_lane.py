@@ -32,10 +32,10 @@ LEFT_OUT = {
     "docs": "skips",
     "front": "abuse access_point forward_hold life native_soak native_tls raw streams unary",
     "ha": """
-        control controller_link kill log_contract refusals rejoin replication roles room scrub
-        scrub_late upkeep
+        control controller_link cut disk_full_handover kill log_contract refusals replication
+        role_driver scrub scrub_late upkeep
     """,
-    "nameserver": "controller deaf_connections decided_routes server three_controllers",
+    "nameserver": "controller controller_routes deaf_connections server three_controllers",
     "nameserver/core": "group_controller_machine",
     "proto": "generated messages",
     "sim": "determinism planted_bugs seeds",
