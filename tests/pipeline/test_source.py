@@ -156,7 +156,7 @@ def test_a_pattern_without_a_match_logs_a_warning(
     assert caplog.text == ""
     plan(parse({"path": str(store.root), "subscribePattern": "ordesr"}))
     assert (
-        "No topic matches subscribePattern 'ordesr' as a whole. Did you mean 'orders'?"
+        "No topic fully matches subscribePattern 'ordesr'. Did you mean 'orders'?"
         in caplog.text
     )
 

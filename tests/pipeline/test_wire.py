@@ -124,7 +124,7 @@ def test_a_misspelt_topic_is_refused_with_a_suggestion(
         wire.call(paths.CREATE_TOPIC, made, v1.CreateTopicResponse)
     assert rows(options(broker, subscribe="young")) == []
     assert rows(options(broker, subscribePattern="nothing.*")) == []
-    assert "No topic matches subscribePattern 'nothing.*'" in caplog.text
+    assert "No topic fully matches subscribePattern 'nothing.*'" in caplog.text
 
 
 def test_pulled_queues_give_the_same_messages(broker: Live) -> None:
