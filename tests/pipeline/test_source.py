@@ -155,10 +155,7 @@ def test_a_pattern_without_a_match_logs_a_warning(
     plan(parse({"path": str(store.root), "subscribePattern": "ord.*"}))
     assert caplog.text == ""
     plan(parse({"path": str(store.root), "subscribePattern": "ordesr"}))
-    assert (
-        "No topic fully matches subscribePattern 'ordesr'. Did you mean 'orders'?"
-        in caplog.text
-    )
+    assert "No topic fully matches subscribePattern 'ordesr'. Did you mean 'orders'?" in caplog.text
 
 
 def test_a_topic_without_messages_gives_no_rows(tmp_path: Path) -> None:
