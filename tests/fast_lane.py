@@ -40,8 +40,8 @@ LEFT_OUT = {
     "proto": "generated messages",
     "sim": "determinism planted_bugs seeds",
     "store": """
-        any_directory cold_places config_file dispatch doctor doctor_fuzz doctor_matrix doctor_ours
-        doctor_repair index_file kill large layout light_queues lost_pages model queue_building
+        any_directory cold_reads config_file dispatch doctor doctor_fuzz doctor_matrix doctor_store
+        doctor_repair index_file kill large layout lmq_queues lost_pages model queue_building
         queue_ext recovery scan scan_properties small_disk
     """,
 }
