@@ -41,10 +41,10 @@ def _paths(text: str) -> tuple[Path, ...]:
 class StoreConfig:
     """All settings of the store, validated on construction. Raises ValueError."""
 
-    store_path_root_dir: str = _option("~/store", "directory that holds the whole store")
+    store_path_root_dir: str = _option("~/store", "directory of the store")
     store_path_commit_log: str = _option(
         "",
-        "directory of the commit log, or several separated by commas, which take turns; empty "
+        "directory of the commit log, or several separated by commas, used in turn; empty "
         "means <storePathRootDir>/commitlog",
     )
     read_only_commit_log_store_paths: str = _option(
@@ -62,21 +62,21 @@ class StoreConfig:
     )
     enable_lmq: bool = _option(True, "put records into the light queues that they name")
     enable_multi_dispatch: bool = _option(
-        True, "the same: both must be true, as with RocketMQ, where both are false"
+        True, "second switch of light queues; both must be true (RocketMQ's default is false)"
     )
     max_lmq_consume_queue_num: int = _option(
         20_000,
-        "light queues at most; messages that would begin more are refused",
+        "maximum number of light queues; messages that would create more are refused",
     )
     flush_disk_type: str = _option(
-        "ASYNC_FLUSH", "ASYNC_FLUSH answers from the page cache, SYNC_FLUSH after fdatasync"
+        "ASYNC_FLUSH", "ASYNC_FLUSH acknowledges from the page cache, SYNC_FLUSH after fdatasync"
     )
     flush_interval_commit_log: int = _option(500, "pause between asynchronous log flushes", "ms")
     flush_commit_log_least_pages: int = _option(
         4, "an asynchronous flush waits for this many dirty pages of 4 KiB", "pages"
     )
     flush_commit_log_thorough_interval: int = _option(
-        10_000, "at this interval the log is flushed however little there is", "ms"
+        10_000, "interval of a log flush regardless of dirty pages", "ms"
     )
     transient_store_pool_enable: bool = _option(
         False,
@@ -87,7 +87,8 @@ class StoreConfig:
         5, "buffers of the transient pool, each as large as a commit log segment"
     )
     fast_fail_if_no_buffer_in_store_pool: bool = _option(
-        False, "refuse messages when a new segment finds no buffer; else it is written directly"
+        False,
+        "refuse messages when no buffer is free for a new segment; else it is written directly",
     )
     commit_interval_commit_log: int = _option(
         200, "with the transient pool, pause between commits to the files", "ms"
@@ -96,22 +97,22 @@ class StoreConfig:
         4, "with the transient pool, a commit waits for this many pages of 4 KiB", "pages"
     )
     commit_commit_log_thorough_interval: int = _option(
-        200, "with the transient pool, at this interval everything is committed", "ms"
+        200, "with the transient pool, interval of a commit regardless of pages", "ms"
     )
     warm_maped_file_enable: bool = _option(
-        False, "fill new segments with zeros ahead, so that their pages and blocks are there"
+        False, "fill new segments with zeros ahead, so that their pages and blocks exist"
     )
     flush_least_pages_when_warm_maped_file: int = _option(
         4096, "while filling in SYNC_FLUSH, flush after this many pages", "pages"
     )
     lock_maped_file_enable: bool = _option(
-        False, "ours: keep the segment that is written, and those made ahead, in memory (mlock)"
+        False, "ours: keep the current segment and the prepared ones in memory (mlock)"
     )
     data_read_ahead_enable: bool = _option(
         True, "let the kernel read ahead in the commit log (madvise RANDOM when false)"
     )
     os_page_cache_busy_time_out_mills: int = _option(
-        1000, "when one write to the log took this long, the sends that piled up are refused", "ms"
+        1000, "when one write to the log takes this long, the waiting sends are refused", "ms"
     )
     enabled_append_prop_crc: bool = _option(
         False,
@@ -120,7 +121,7 @@ class StoreConfig:
     )
     force_verify_prop_crc: bool = _option(
         False,
-        "recovery wants that checksum in every record, and does not look at the body's own",
+        "recovery requires that checksum in every record, and ignores the body's own",
         key="forceVerifyPropCRC",
     )
     flush_interval_consume_queue: int = _option(1000, "pause between queue flushes", "ms")
@@ -128,10 +129,12 @@ class StoreConfig:
         2, "a queue flush waits for this many dirty pages of 4 KiB in the queue", "pages"
     )
     flush_consume_queue_thorough_interval: int = _option(
-        60_000, "at this interval all queues are flushed and the checkpoint advances", "ms"
+        60_000, "interval of a flush of all queues and of the checkpoint", "ms"
     )
     sync_flush_timeout: int = _option(
-        5000, "a sender in SYNC_FLUSH waits this long before the outcome is unknown", "ms"
+        5000,
+        "how long a sender in SYNC_FLUSH waits for the flush; then the outcome is unknown",
+        "ms",
     )
     sync_flush_gather_max: int = _option(
         2,
@@ -141,19 +144,19 @@ class StoreConfig:
     )
     max_message_size: int = _option(4 << 20, "largest body of one message", "bytes")
     max_filter_message_size: int = _option(
-        16_000, "bytes of queue units that one read looks at when it filters by tag", "bytes"
+        16_000, "bytes of queue units that one read examines when it filters by tag", "bytes"
     )
     max_transfer_bytes_on_message_in_memory: int = _option(
-        262_144, "bytes that one read returns of recent records, where the reader does not say"
+        262_144, "maximum bytes of recent records per read without a limit of its own"
     )
     max_transfer_count_on_message_in_memory: int = _option(
-        32, "records that one read returns of recent ones, where the reader does not say"
+        32, "maximum number of recent records per read without a limit of its own"
     )
     max_transfer_bytes_on_message_in_disk: int = _option(
-        65_536, "bytes that one read returns of older records, where the reader does not say"
+        65_536, "maximum bytes of older records per read without a limit of its own"
     )
     max_transfer_count_on_message_in_disk: int = _option(
-        8, "records that one read returns of older ones, where the reader does not say"
+        8, "maximum number of older records per read without a limit of its own"
     )
     access_message_in_memory_max_ratio: int = _option(
         40, "records this share of the machine's memory behind the log's end count as older", "%"
@@ -163,8 +166,8 @@ class StoreConfig:
     )
     commit_log_recover_max_num: int = _option(
         10,
-        "segments that recovery goes back at most when neither queues nor checkpoint vouch for a "
-        "newer one; what lies before is believed",
+        "maximum number of segments that recovery walks when neither queues nor checkpoint confirm a "
+        "newer one; earlier ones are trusted",
     )
     enable_accelerated_recovery: bool = _option(
         False,
@@ -183,7 +186,7 @@ class StoreConfig:
     )
     max_msgs_num_batch: int = _option(64, "messages that one query by key returns at most")
     default_query_max_num: int = _option(
-        32, "messages that a query by unique id looks at before it names the last of them"
+        32, "messages that a query by unique id examines; it returns the last of them"
     )
     delete_when: str = _option(
         "04", "hours of the day (local time, separated by ;) in which expired segments are deleted"
@@ -192,10 +195,10 @@ class StoreConfig:
         72, "a commit log segment may be deleted this long after its last write", "hours"
     )
     disk_max_used_space_ratio: int = _option(
-        75, "above this use of the disk expired segments go at any hour; 10 to 95", "%"
+        75, "above this use of the disk expired segments are deleted at any hour; 10 to 95", "%"
     )
     disk_space_clean_forcibly_ratio: int = _option(
-        85, "above this use of the disk segments go whatever their age; 30 to 85", "%"
+        85, "above this use of the disk segments are deleted regardless of age; 30 to 85", "%"
     )
     disk_space_warning_level_ratio: int = _option(
         90,
@@ -204,7 +207,7 @@ class StoreConfig:
         "%",
     )
     clean_file_forcibly_enable: bool = _option(
-        True, "whether a disk that is too full deletes segments before their time"
+        True, "delete segments before their time when the disk is too full"
     )
     delete_file_batch_max: int = _option(10, "segments that one round of retention deletes")
     clean_resource_interval: int = _option(10_000, "pause between rounds of retention", "ms")
@@ -213,7 +216,7 @@ class StoreConfig:
     )
     destroy_maped_file_interval_forcibly: int = _option(
         120_000,
-        "a reader that holds a segment delays its deletion this long; after that the file goes and "
+        "a reader that holds a segment delays its deletion this long; then the file is deleted and "
         "the reader keeps its bytes (they are never unmapped under it)",
         "ms",
     )
@@ -223,11 +226,11 @@ class StoreConfig:
         "unless the disk is too full",
     )
 
-    timer_wheel_enable: bool = _option(True, "take messages with a delivery time of their own")
+    timer_wheel_enable: bool = _option(True, "accept messages with an arbitrary delivery time")
     timer_precision_ms: int = _option(1000, "width of one slot of the timer wheel", "ms")
     timer_roll_window_slot: int = _option(
         172_800,
-        "a message that is due later waits in a nearer slot first and is put in again",
+        "a message that is due later waits in a nearer slot first and is enqueued again",
         "slots",
     )
     timer_max_delay_sec: int = _option(
@@ -238,15 +241,15 @@ class StoreConfig:
     )
     mapped_file_size_timer_log: int = _option(104_857_600, "size of one timer log file", "bytes")
     timer_flush_interval_ms: int = _option(
-        1000, "how often the timers' wheel, log and progress are made durable", "ms"
+        1000, "interval of flushes of the timer wheel, log and progress", "ms"
     )
-    timer_stop_dequeue: bool = _option(False, "deliver no timer message; they wait")
+    timer_stop_dequeue: bool = _option(False, "suspend the delivery of timer messages")
     message_delay_level: str = _option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "delays of the levels 1, 2, 3, ...; units s, m, h and d",
     )
     flush_delay_offset_interval: int = _option(
-        10_000, "how often delayOffset.json, the progress of the delay levels, is written", "ms"
+        10_000, "interval of writes of delayOffset.json, the progress of the delay levels", "ms"
     )
 
     def __post_init__(self) -> None:

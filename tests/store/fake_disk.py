@@ -7,7 +7,7 @@ writes into another directory what a power loss may leave:
 
 * of every 4 KiB page that differs from its flushed content: the new one, the flushed one (zeros
   where nothing was flushed), or half of each;
-* of the creations, deletions and renames in a directory that nobody has synced: those up to some
+* of the creations, deletions and renames in a directory that was not synced: those up to some
   point (a journal keeps their order), and a file created without a sync may be empty or missing.
 
 Which of them is asked of a `Fate`, so that hypothesis or a seed decides. Nothing is really flushed,

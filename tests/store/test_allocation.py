@@ -85,7 +85,7 @@ def test_nothing_is_allocated_without_disk_space_or_behind_a_gap(maker: Maker) -
     with pytest.raises(DiskFullError):
         maker.allocator.take(SIZE)
     maker.error = None
-    assert maker.allocator.take(SIZE).start == SIZE, "whoever needs it tries again at once"
+    assert maker.allocator.take(SIZE).start == SIZE, "take tries again at once"
     until(lambda: maker.allocator.prepare([2 * SIZE]))
 
 

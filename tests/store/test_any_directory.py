@@ -211,7 +211,7 @@ def test_any_json(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None
     except ConfigFileError as error:
         assert is_a_sentence(error), error
         found = None
-    # What cannot be read is moved aside, so that nobody overwrites it.
+    # An unreadable file is renamed, so that it is not overwritten.
     kept = "topics.json.broken" if found is None else "topics.json"
     assert os.listdir(path.parent) == [kept]
     assert (path.parent / kept).read_bytes() == data

@@ -1,4 +1,4 @@
-"""Records that have to come from the disk: which they are, and how they are read for somebody else."""
+"""Records that have to come from the disk: detection, and reads on a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on stores that nobody damaged: Apache's and ours; stopped, killed and running. And what it
+"""The doctor on undamaged stores: Apache's and ours; stopped, killed and running. And what it
 prints of them."""
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ def test_a_light_queue_is_compared_with_the_log(tmp_path: Path) -> None:
 
 
 def test_a_new_index_file_of_a_running_store_is_a_note(tmp_path: Path) -> None:
-    """Its slots and its header are in memory: of such a file nobody can tell the sizes."""
+    """Its slots and its header are in memory: the sizes of such a file are unknown."""
     kit = Kit(tmp_path / "store", max_hash_slot_num=1000, max_index_num=4000)
     kit.open()
     keyed(kit, 5)

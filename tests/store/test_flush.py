@@ -211,7 +211,7 @@ def test_close_flushes_everything(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("call", ["fdatasync", "write_log"])
 def test_a_flush_thread_that_dies_makes_the_store_read_only(tmp_path: Path, call: str) -> None:
-    """Whatever stops the flush or the commit thread: nothing is taken that nobody would flush."""
+    """When the flush or the commit thread ends for any reason, messages are refused."""
     kit = sync_kit(tmp_path, transient_store_pool_enable=call == "write_log")
 
     def fault(name: str) -> None:

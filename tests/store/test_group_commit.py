@@ -64,7 +64,7 @@ def test_append_and_wait(tmp_path: Path) -> None:
     kit = Kit(tmp_path / "async")
     kit.open()
     assert kit.store.append_and_wait([message()])[0].status is PutStatus.PUT_OK
-    assert kit.store.flushed_offset == 0, "nobody asked for more"
+    assert kit.store.flushed_offset == 0, "no further flush was requested"
     kit.close()
 
 

@@ -161,7 +161,7 @@ class StoreModel(RuleBasedStateMachine):
     @precondition(lambda self: not self.failed and self.kit.store.log_end > self.flushed)
     @rule()
     def a_flush_fails(self) -> None:
-        """The store is read-only from then on: nobody may flush again and believe it."""
+        """The store is read-only from then on: no later flush may be trusted."""
 
         def fail(name: str) -> None:
             if name in ("fdatasync", "fsync"):

@@ -117,7 +117,7 @@ def raw_log(kit: Kit, numbers: list[int], topic: str = "TopicTest") -> None:
 
 
 def test_gaps_in_a_queue_are_filled_as_record_by_record(tmp_path: Path) -> None:
-    """A follower that joined late: its queues begin above 0; and a hole that nobody can explain."""
+    """A follower that joined late: its queues begin above 0; and an unexplained gap."""
     kit = Kit(tmp_path / "store")
     kit.open()
     raw_log(kit, [40, 41, 45, 46, 46, 44, 60, 61])

@@ -134,7 +134,7 @@ def test_a_delivery_is_the_record_without_topic(
     data = encode(message, queue_offset, 5, store_ms)
     record = decode(data)
     delivery = decode_delivery(data)
-    assert delivery.decoded is None  # filled by whoever looks at the properties
+    assert delivery.decoded is None  # filled on first use of the properties
     for name in set(type(delivery).__slots__) - {"decoded"}:
         assert getattr(delivery, name) == getattr(record, name), name
 
