@@ -166,7 +166,7 @@ class StoreConfig:
     )
     commit_log_recover_max_num: int = _option(
         10,
-        "maximum number of segments that recovery walks when neither queues nor checkpoint confirm a "
+        "maximum of segments that recovery walks when neither queues nor checkpoint confirm a "
         "newer one; earlier ones are trusted",
     )
     enable_accelerated_recovery: bool = _option(
